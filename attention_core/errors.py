@@ -1,0 +1,246 @@
+"""Every refusal, worded once, from shapes and dtype names: the same words in every backend, before any arithmetic."""
+
+from __future__ import annotations
+
+import math
+import operator as python_operator
+from collections.abc import Mapping
+from typing import Any
+
+from attention_core.specification import DTYPES, Layer, Operator, Option, Sizes, Tensor
+
+
+class AttentionError(ValueError):
+    """What every refusal of this project is."""
+
+
+class ShapeError(AttentionError):
+    """An array has another number of axes, or another size, than the rest of the call."""
+
+
+class DtypeError(AttentionError):
+    """An array holds another kind of number than it should."""
+
+
+class MaskError(DtypeError):
+    """A mask is not boolean."""
+
+
+class OptionError(AttentionError):
+    """An argument that is no array is outside its domain."""
+
+
+class TokenError(AttentionError):
+    """A token id is outside the vocabulary."""
+
+
+class ParameterError(AttentionError):
+    """Canonical arrays do not fit a layer."""
+
+
+ADVICE = {
+    "batch": "Every argument holds the same batch, along its first axis.",
+    "heads": "Split queries, keys and values into the same heads, and give a mask an axis for them.",
+    "queries": "Give one row of the mask, of the scores and of the lengths for each query.",
+    "keys": "Give one value, and one column of the mask, for each key.",
+    "features": "Project one of the two, or use AdditiveAttention, whose keys may have another size.",
+    "hidden_size": "Project both to the same hidden size, or make the layer with this one.",
+    "query_size": "Make the layer with the query_size of the queries.",
+    "key_size": "Make the layer with the key_size of the keys.",
+    "memory_size": "Make the decoder with memory_size, the size of the encoder's outputs.",
+    "input_size": "Make the layer with the input_size of the inputs.",
+    "num_layers": "Give one state for each recurrent layer: decoder and encoder have the same num_layers.",
+    "num_layers - 1": "Give one mask for each recurrent layer but the top one.",
+    "steps": "Give every step its own row, or one row for all steps.",
+    "one": "A single step, and greedy decoding, take a mask with one row: (batch, 1, keys).",
+}
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name that all frameworks share: "float32" for torch.float32, tf.float32, numpy.float32 and its class."""
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    return str(name).removeprefix("torch.").removesuffix("_")
+
+
+def check(operator: Operator, sizes: Sizes | None = None, dtype: Any = None, **arrays: Any) -> dict[str, int]:
+    """Refuse arrays that do not fit the operator or each other; return the size of every axis.
+
+    arrays are the operator's arguments by name: anything with `shape` and `dtype`, or None where the argument is
+    optional; `memory` stands for its fields. sizes and dtype are what a layer has fixed. A size or a rank that is
+    unknown while a framework traces (None) fits anything.
+
+    Raises: ShapeError, DtypeError, MaskError.
+    """
+    present = _present(operator, arrays)
+    _check_dtypes(operator, present, dtype)
+    return _bind_axes(operator, sizes or {}, {name: _shape(array) for name, array in present.items()})
+
+
+def check_options(target: Operator | Layer, **options: Any) -> dict[str, int]:
+    """Refuse options outside their domain; return a layer's completed sizes.
+
+    Raises: OptionError.
+    """
+    title = target.title if isinstance(target, Operator) else target.name
+    for option in target.options:
+        if option.name in options:
+            _check_option(title, option, options[option.name])
+    return target.sizes(options) if isinstance(target, Layer) else {}
+
+
+def check_tokens(title: str, name: str, lowest: int, highest: int, vocab_size: int) -> None:
+    """Refuse token ids outside the vocabulary.
+
+    Raises: TokenError.
+    """
+    if lowest < 0 or highest >= vocab_size:
+        wrong = lowest if lowest < 0 else highest
+        raise TokenError(
+            f"{title}: {name} holds the id {wrong}, expected 0 to {vocab_size - 1} (vocab_size is {vocab_size}). "
+            "Map unknown tokens to an id of the vocabulary, and make the layer as large as the vocabulary."
+        )
+
+
+def check_parameters(layer: Layer, sizes: Sizes, dtype: Any, arrays: Mapping[str, Any]) -> None:
+    """Refuse canonical arrays that are missing, unknown, or of another shape or dtype than the layer's.
+
+    Raises: ParameterError.
+    """
+    shapes = layer.shapes(sizes)
+    missing = [name for name in shapes if name not in arrays]
+    unknown = [name for name in arrays if name not in shapes]
+    if missing or unknown:
+        found = "; ".join(
+            f"{word}: {', '.join(names)}" for word, names in (("missing", missing), ("unknown", unknown)) if names
+        )
+        raise ParameterError(f"{layer.name}: the arrays are not this layer's ({found}). It has {', '.join(shapes)}.")
+    for name, shape in shapes.items():
+        given = tuple(arrays[name].shape)
+        if given != shape:
+            hint = " The transpose would fit: canonical matrices are (outputs, inputs)." if given[::-1] == shape else ""
+            raise ParameterError(f"{layer.name}: {name} has shape {given}, expected {shape}.{hint}")
+        kind = dtype_name(arrays[name].dtype)
+        if kind != dtype_name(dtype):
+            raise ParameterError(
+                f"{layer.name}: {name} is {kind}, expected {dtype_name(dtype)}. Nothing is cast silently: cast the "
+                "arrays first, or make the layer with their dtype."
+            )
+
+
+# ------------------------------------------------------------------------------------------------ one check each
+
+
+def _present(operator: Operator, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    present = {}
+    for tensor in operator.inputs:
+        owner, _, field = tensor.name.partition(".")
+        array = getattr(arrays[owner], field) if field else arrays.get(owner)
+        if array is None and not tensor.optional:
+            raise ShapeError(f"{operator.title}: {tensor.name} is None, expected {tensor.layout_text}.")
+        if array is None:
+            continue
+        if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+            raise DtypeError(
+                f"{operator.title}: {tensor.name} is a {type(array).__name__}, expected an array {tensor.layout_text}. "
+                "Convert it to an array of the framework first."
+            )
+        present[tensor.name] = array
+    return present
+
+
+def _shape(array: Any) -> tuple[int | None, ...] | None:
+    try:
+        return tuple(array.shape)
+    except ValueError:  # TensorFlow: the rank is unknown while tracing
+        return None
+
+
+def _check_dtypes(operator: Operator, present: Mapping[str, Any], fixed: Any) -> None:
+    first, expected = "the layer", None if fixed is None else dtype_name(fixed)
+    for tensor in operator.inputs:
+        if tensor.name not in present:
+            continue
+        dtype = dtype_name(present[tensor.name].dtype)
+        if dtype not in DTYPES[tensor.kind]:
+            raise _wrong_kind(operator, tensor, dtype)
+        if tensor.kind == "floating":
+            if expected is None:
+                first, expected = tensor.name, dtype
+            elif dtype != expected:
+                raise DtypeError(
+                    f"{operator.title}: {tensor.name} is {dtype} but {first} is {expected}. "
+                    "Nothing is cast silently: cast one of the two."
+                )
+
+
+def _wrong_kind(operator: Operator, tensor: Tensor, dtype: str) -> DtypeError:
+    start = f"{operator.title}: {tensor.name} is {dtype}, expected"
+    if tensor.kind == "boolean":
+        return MaskError(
+            f"{start} bool. True means 'may attend': compare first, mask != 0 where 1 stands for an open key, "
+            "mask == 0 where 1 stands for a hidden one."
+        )
+    if tensor.kind == "integer":
+        return DtypeError(f"{start} an integer type. Cast it to int32 first; fractions have no meaning here.")
+    return DtypeError(f"{start} a floating type, one of {', '.join(DTYPES['floating'])}. Cast it first.")
+
+
+def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int | None, ...] | None]) -> dict[str, int]:
+    bound = {axis: (size, "the layer") for axis, size in fixed.items()}
+    with_heads: dict[bool, str] = {}
+    for tensor in operator.inputs:
+        shape = shapes.get(tensor.name)
+        if shape is None:
+            continue
+        layout = next((layout for layout in tensor.layouts if len(layout) == len(shape)), None)
+        if layout is None:
+            raise ShapeError(
+                f"{operator.title}: {tensor.name} has {len(shape)} {'axis' if len(shape) == 1 else 'axes'}, expected "
+                f"{tensor.layout_text}. {_listed(shapes)}"
+            )
+        if "heads?" in tensor.axes:
+            with_heads.setdefault("heads" in layout, tensor.name)
+        for axis, size in zip(layout, shape, strict=True):
+            if size is None or (tensor.broadcast and size == 1):
+                continue
+            expected, owner = bound.setdefault(axis, (size, tensor.name))
+            if size != expected:
+                raise ShapeError(
+                    f"{operator.title}: axis '{axis}' is {size} in {tensor.name} but {expected} in {owner}. "
+                    f"{ADVICE.get(axis, 'Give both the same size.')} {_listed(shapes)}"
+                )
+    if len(with_heads) == 2:
+        raise ShapeError(
+            f"{operator.title}: axis 'heads' is in {with_heads[True]} but not in {with_heads[False]}. "
+            f"{ADVICE['heads']} {_listed(shapes)}"
+        )
+    return {axis: size for axis, (size, _) in bound.items()}
+
+
+def _listed(shapes: Mapping[str, tuple[int | None, ...] | None]) -> str:
+    listed = ", ".join(f"{name}={shape}" for name, shape in shapes.items() if shape is not None)
+    return f"Shapes: {listed}."
+
+
+def _check_option(title: str, option: Option, value: Any) -> None:
+    if value is None and option.may_be_none:
+        return
+    if option.type == "int":
+        lowest = 1 if option.domain == "size" else 0
+        try:
+            fits = not isinstance(value, bool) and python_operator.index(value) >= lowest
+        except TypeError:
+            fits = False
+        expected = f"a whole number of at least {lowest}"
+    elif option.domain == "rate":
+        fits = _is_number(value) and 0.0 <= value < 1.0
+        expected = "a rate of at least 0 and less than 1"
+    else:
+        fits = _is_number(value) and math.isfinite(value)
+        expected = "a finite number"
+    if not fits:
+        raise OptionError(f"{title}: {option.name} is {value!r}, expected {expected}: {option.meaning}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

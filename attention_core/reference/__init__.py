@@ -1,0 +1,31 @@
+"""The specification in NumPy: float64 throughout, and differentiable by complex step.
+
+Arrays are promoted to float64, or kept complex while `attention_core.differentiation` perturbs them. Every floating
+argument and parameter may then carry one more leading axis, the same for all of them: one pass computes many
+perturbations. Formulas therefore compare by the real part, write the sigmoid by tanh, and use neither abs nor norm.
+"""
+
+from attention_core.reference.decoders import BahdanauDecoder
+from attention_core.reference.layers import AdditiveAttention, DotProductAttention, Memory
+from attention_core.reference.masking import attention_mask, masked_softmax
+from attention_core.reference.parameters import get_parameters, set_parameters
+from attention_core.reference.pooling import attention_pooling
+from attention_core.reference.recurrent import GRU, GRUEncoder
+from attention_core.reference.scoring import additive_score, dot_score, scaled_dot_score
+
+__all__ = [
+    "GRU",
+    "AdditiveAttention",
+    "BahdanauDecoder",
+    "DotProductAttention",
+    "GRUEncoder",
+    "Memory",
+    "additive_score",
+    "attention_mask",
+    "attention_pooling",
+    "dot_score",
+    "get_parameters",
+    "masked_softmax",
+    "scaled_dot_score",
+    "set_parameters",
+]

@@ -1,0 +1,54 @@
+"""What the reference's files share: promotion, checks that let a perturbed pass through, alignment of parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attention_core import errors
+from attention_core.specification import Operator, Sizes
+
+
+def promote(array: Any) -> np.ndarray:
+    """The array as float64, or as it is while it is perturbed (complex)."""
+    array = np.asarray(array)
+    return array if np.iscomplexobj(array) else array.astype(np.float64)
+
+
+def check(operator: Operator, sizes: Sizes | None = None, **arrays: Any) -> None:
+    """Refuse what does not fit, except in a perturbed pass, whose arrays were checked before they were stacked.
+
+    A memory is float64 whatever it was made of, and fits queries of any floating type.
+    """
+    if "memory" in arrays:
+        arrays = {name: _floats_promoted(array) for name, array in arrays.items()}
+    if not any(_perturbed(array) for array in arrays.values()):
+        errors.check(operator, sizes, **arrays)
+
+
+def align(parameter: np.ndarray, core: int, rank: int) -> np.ndarray:
+    """The parameter with its leading axes first, its last `core` axes last, and axes of size 1 between, up to rank."""
+    lead = parameter.ndim - core
+    return parameter.reshape(parameter.shape[:lead] + (1,) * (rank - parameter.ndim) + parameter.shape[lead:])
+
+
+def linear(inputs: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    """outputs[o] = sum over i of weight[o, i] inputs[i] + bias[o], along the last axis."""
+    outputs = inputs @ align(weight, 2, inputs.ndim).swapaxes(-1, -2)
+    return outputs if bias is None else outputs + align(bias, 1, outputs.ndim)
+
+
+def optional(array: Any) -> np.ndarray | None:
+    """The array promoted, or None."""
+    return None if array is None else promote(array)
+
+
+def _floats_promoted(array: Any) -> Any:
+    floating = not isinstance(array, tuple) and array is not None and np.asarray(array).dtype.kind == "f"
+    return promote(array) if floating else array
+
+
+def _perturbed(array: Any) -> bool:
+    fields = array if isinstance(array, tuple) else (array,)
+    return any(np.iscomplexobj(field) for field in fields if field is not None)

@@ -1,0 +1,44 @@
+"""Attention pooling: from scores and values to context and weights."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_core.operators import ATTENTION_POOLING
+from attention_core.reference.arrays import check, promote
+from attention_core.reference.masking import open_keys, softmax_over
+
+
+def attention_pooling(
+    scores: np.ndarray,
+    values: np.ndarray,
+    valid_lens: np.ndarray | None = None,
+    mask: np.ndarray | None = None,
+    *,
+    dropout_mask: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Average the values of each query's open keys by the softmax of their scores.
+
+    context[i] = sum over j of dropout_mask[i, j] weights[i, j] values[j];  weights = masked_softmax(scores)
+
+    Shapes: scores (batch, queries, keys) or (batch, heads, queries, keys); values (batch, keys, value_features), with
+    heads where scores have them; valid_lens and mask as in masked_softmax; dropout_mask as scores, 0 or 1/(1 - rate).
+    Returns (context, weights): (batch, queries, value_features), with heads or without, and the shape of scores. The
+    weights are those before dropout.
+    Edge cases: a query that may attend to nothing gets context 0 and weights 0. A value that no query may attend to,
+    NaN and inf included, changes nothing and gets gradient 0.
+    Raises: ShapeError, DtypeError, MaskError, as masked_softmax.
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473.
+    """
+    check(ATTENTION_POOLING, scores=scores, values=values, valid_lens=valid_lens, mask=mask, dropout_mask=dropout_mask)
+    return pool(promote(scores), promote(values), open_keys(scores, valid_lens, mask), dropout_mask)
+
+
+def pool(
+    scores: np.ndarray, values: np.ndarray, allowed: np.ndarray, dropout_mask: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Context and weights under a mask in the shape of scores."""
+    weights = softmax_over(scores, allowed)
+    values = np.where(allowed.any(axis=-2)[..., None], values, 0.0)
+    dropped = weights if dropout_mask is None else weights * promote(dropout_mask)
+    return dropped @ values, weights
