@@ -1,0 +1,95 @@
+"""The doorway to PyTorch: arrays in and out, layers by name, gradients, and what is installed and switched on."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+__all__ = ["configure", "describe", "from_numpy", "to_numpy", "build", "vjp"]
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def configure() -> dict[str, Any]:
+    """Set every switch that changes results, and return them as read back."""
+    torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.use_deterministic_algorithms(True)
+    return {
+        "threads": torch.get_num_threads(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "cuda.matmul.allow_tf32": torch.backends.cuda.matmul.allow_tf32,
+        "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def describe() -> dict[str, Any]:
+    """Versions, and the devices by the court's names."""
+    devices = {"cpu": platform.processor() or platform.machine()}
+    if torch.cuda.is_available():
+        devices["cuda"] = torch.cuda.get_device_name()
+    return {"framework": "PyTorch", "versions": {"torch": version("torch")}, "devices": devices}
+
+
+def from_numpy(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
+    """Copy a NumPy array to the device."""
+    return torch.tensor(array, device=device)
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """Copy a tensor to a NumPy array."""
+    return tensor.detach().cpu().numpy().copy()
+
+
+def build(layer: type[nn.Module], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> nn.Module:
+    """Make a layer of that floating type on the device, in evaluation mode."""
+    keywords = {"dtype": getattr(torch, dtype), "device": device} if layer.specification.parameters else {}
+    return layer(**options, **keywords).eval()
+
+
+def vjp(
+    function: Callable[..., tuple[torch.Tensor, ...]],
+    arguments: Tensors,
+    cotangents: Mapping[int, torch.Tensor],
+    layer: nn.Module | None = None,
+) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor], dict[str, np.ndarray]]:
+    """Outputs of function(layer, **arguments), and the gradients of sum over outputs of (cotangent · output).
+
+    Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays).
+    """
+    from backends.torch.parameters import get_parameters
+
+    arguments = {
+        name: tensor.detach().clone().requires_grad_() if tensor.is_floating_point() else tensor
+        for name, tensor in arguments.items()
+    }
+    differentiable = {name: tensor for name, tensor in arguments.items() if tensor.requires_grad}
+    parameters = [] if layer is None else list(layer.parameters())
+    outputs = function(layer, **arguments)
+    sources = [*differentiable.values(), *parameters]
+    targets = [index for index in cotangents if outputs[index].requires_grad]
+    if not sources or not targets:
+        found = [torch.zeros_like(source) for source in sources]
+    else:
+        found = torch.autograd.grad(
+            [outputs[index] for index in targets],
+            sources,
+            [cotangents[index] for index in targets],
+            allow_unused=True,
+            materialize_grads=True,
+        )
+    gradients = dict(zip(differentiable, found, strict=False))
+    of_parameter = dict(zip(parameters, found[len(gradients) :], strict=True))
+    canonical = {} if layer is None else get_parameters(layer, read=of_parameter.__getitem__)
+    return outputs, gradients, canonical
