@@ -1,0 +1,1 @@
+"""The court: cases, workers, recordings, comparison, report. It decides whether implementations of attention agree."""

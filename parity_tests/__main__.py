@@ -1,0 +1,6 @@
+"""`python -m parity_tests`: the command line."""
+
+from parity_tests.cli import main
+
+if __name__ == "__main__":
+    main()

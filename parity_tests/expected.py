@@ -1,0 +1,127 @@
+"""What the reference answers to each case, kept in a cache under the digest of case and reference."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import attention_core
+from attention_core import draws, reference
+from attention_core.differentiation import gradients as complex_step
+from backends import ArchiveError, load_arrays, pack_arrays, save_arrays
+from parity_tests.cases import Arrays, Case
+from parity_tests.invocation import bind, output_names
+
+
+def cache_folder() -> Path:
+    """Where expected values and compiled programs are kept: $ATTENTION_PARITY_CACHE, or the user's cache folder."""
+    chosen = os.environ.get("ATTENTION_PARITY_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(chosen) if chosen else base / "attention-parity"
+
+
+def outputs(case: Case, tier: str) -> Arrays:
+    """The reference's outputs by name."""
+    return _cached(case, tier, "outputs", lambda: _outputs(case, tier))
+
+
+def gradients(case: Case, tier: str) -> Arrays:
+    """The reference's gradients by name, of every floating input and every parameter, against the cotangents."""
+    return _cached(case, tier, "gradients", lambda: _gradients(case, tier)) if case.gradients else {}
+
+
+def expected(case: Case, tier: str) -> Arrays:
+    """Every quantity of a cell: outputs, then gradients as gradient_<name>."""
+    found = gradients(case, tier)
+    return {**outputs(case, tier), **{f"gradient_{name}": array for name, array in found.items()}}
+
+
+def cotangents(case: Case, tier: str) -> dict[int, np.ndarray]:
+    """What each floating output is multiplied with, by position: drawn, since a plain sum is blind to softmax rows."""
+    if not case.gradients:
+        return {}
+    return {
+        position: draws.uniform(f"{case.id}/cotangent/{name}", array.shape).astype(tier)
+        for position, (name, array) in enumerate(outputs(case, tier).items())
+        if array.dtype.kind == "f"
+    }
+
+
+def build_reference(case: Case, parameters: Mapping[str, np.ndarray], package: Any = reference) -> Any:
+    """The reference's layer, or pair of layers, that a case calls; None for a function."""
+    if not case.method:
+        return None
+    if case.method != "translate":
+        layer = getattr(package, case.operator)(**case.config)
+        reference.set_parameters(layer, parameters)
+        return layer
+    layers = []
+    for part, name in (("encoder", "GRUEncoder"), ("decoder", "BahdanauDecoder")):
+        layers.append(getattr(package, name)(**case.config[part]))
+        own = {k.removeprefix(f"{part}."): v for k, v in parameters.items() if k.startswith(f"{part}.")}
+        reference.set_parameters(layers[-1], own)
+    return tuple(layers)
+
+
+def _outputs(case: Case, tier: str, package: Any = reference) -> Arrays:
+    inputs, parameters = case.at(tier)
+    function = bind(package, case.operator, case.method, case.options)
+    found = function(build_reference(case, parameters, package), **inputs)
+    return dict(zip(output_names(case.operator, case.method), (np.asarray(array) for array in found), strict=True))
+
+
+def _gradients(case: Case, tier: str, package: Any = reference) -> Arrays:
+    inputs, parameters = case.at(tier)
+    layer = build_reference(case, parameters, package)
+    function = bind(package, case.operator, case.method, case.options)
+    floating = {name: array for name, array in inputs.items() if array.dtype.kind == "f"}
+    rest = {name: array for name, array in inputs.items() if name not in floating}
+
+    def call(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        if layer is not None:
+            layer.parameters = {name: arrays[name] for name in parameters}
+        return function(layer, **{name: arrays[name] for name in floating}, **rest)
+
+    factors = {str(position): array.astype(np.float64) for position, array in cotangents(case, tier).items()}
+    # One more leading axis would be taken for heads by the attention operators, which are cheap without it.
+    stacked = case.operator in ("GRU", "GRUEncoder", "BahdanauDecoder")
+    return complex_step(call, {**floating, **parameters}, factors, stacked=stacked)
+
+
+@functools.cache
+def _reference_digest() -> bytes:
+    root = Path(attention_core.__file__).parent
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.digest()
+
+
+def _cached(case: Case, tier: str, part: str, compute: Callable[[], Arrays]) -> Arrays:
+    inputs, parameters = case.at(tier)
+    content = pack_arrays(
+        {f"input/{k}": v for k, v in inputs.items()} | {f"parameter/{k}": v for k, v in parameters.items()},
+        {
+            "case": case.id,
+            "tier": tier,
+            "part": part,
+            "method": case.method,
+            "config": dict(case.config),
+            "options": dict(case.options),
+        },
+    )
+    key = hashlib.sha256(_reference_digest() + content).hexdigest()
+    path = cache_folder() / "expected" / f"{key}.safetensors"
+    try:
+        return load_arrays(path)
+    except (OSError, ArchiveError):
+        found = compute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_arrays(path, found)
+        return found

@@ -1,0 +1,112 @@
+"""The report: a table of operators and backends with the worst error of each, then whatever is red."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from parity_tests.comparison import Verdict
+from parity_tests.run import Run
+
+MOST_RED = 20
+
+
+def report(run: Run, console: Console) -> None:
+    """Print the table, what is red, what is missing, where the time went, and the verdict in one line."""
+    console.print(table(run))
+    for line in red_lines(run.red):
+        console.print(line)
+    for name, reason in run.missing.items():
+        console.print(f"[yellow]not judged[/]  {name}: {escape(reason)}")
+    console.print(Text(f"time        {times(run)}", style="dim"))
+    console.print(summary(run))
+
+
+def table(run: Run) -> RenderableType:
+    """One row for each operator, one column for each tier and backend: the worst error in eps, or what is wrong.
+
+    The column "pairs" holds the worst error between any two backends.
+    """
+    backends = list(run.recordings)
+    grid = Table(header_style="bold", caption=_caption(run), caption_justify="left")
+    grid.add_column("operator")
+    grid.add_column("cases", justify="right")
+    for tier in run.tiers:
+        for name in [*backends, *(["pairs"] if len(backends) > 1 else [])]:
+            grid.add_column(f"{tier}\n{name}", justify="right", style="dim" if name == "pairs" else "")
+    for operator in dict.fromkeys(case.operator for case, _ in run.cells):
+        own = [verdict for verdict in run.verdicts if verdict.operator == operator]
+        count = len({case.id for case, _ in run.cells if case.operator == operator})
+        row = [operator, str(count)]
+        for tier in run.tiers:
+            here = [verdict for verdict in own if verdict.tier in (tier, "*")]
+            single = [verdict for verdict in here if verdict.against == "reference"]
+            row += [_cell([v for v in single if v.backend == name]) for name in backends]
+            if len(backends) > 1:
+                row.append(_cell([v for v in here if v.against != "reference"]))
+        grid.add_row(*row)
+    return Group(grid)
+
+
+def _caption(run: Run) -> str:
+    return f"worst error in eps of the largest entry; {len(run.verdicts):,} comparisons of {len(run.cells)} cells"
+
+
+def _cell(verdicts: Sequence[Verdict]) -> str:
+    if not verdicts:
+        return "[dim]·[/]"
+    red = [verdict for verdict in verdicts if verdict.red]
+    if red:
+        kinds = dict.fromkeys(verdict.status for verdict in red)
+        return f"[bold red]{' '.join(kinds)} {len(red)}[/]"
+    known = sum(verdict.status == "known-divergence" for verdict in verdicts)
+    worst = max((verdict.error for verdict in verdicts if verdict.error is not None), default=math.nan)
+    text = "exact" if worst == 0.0 else f"{worst:.2g}" if worst < 100 else f"{worst:.0f}"
+    return f"[green]{text}[/]" + (f" [yellow]({known} known)[/]" if known else "")
+
+
+def red_lines(red: Sequence[Verdict]) -> Iterable[RenderableType]:
+    """Each red verdict with its reason, and the command that reproduces it."""
+    for verdict in red[:MOST_RED]:
+        against = "" if verdict.against == "reference" else f" against {verdict.against}"
+        yield Text.assemble(
+            (f"{verdict.status:<11} ", "bold red"),
+            (f"{verdict.backend}{against}  {verdict.case}  {verdict.tier}  {verdict.quantity}", "bold"),
+            f"\n            {verdict.reason}\n            ",
+            (reproduce(verdict), "cyan"),
+        )
+    if len(red) > MOST_RED:
+        yield Text(f"            ... and {len(red) - MOST_RED} more; --json FILE holds them all")
+
+
+def reproduce(verdict: Verdict) -> str:
+    """The command that repeats one verdict."""
+    backends = verdict.backend if verdict.against == "reference" else f"{verdict.backend},{verdict.against}"
+    parts = ["attention-parity run", f"--backend {backends}"]
+    if verdict.case != "*":
+        parts.append(f"--case '{verdict.case}'")
+    if verdict.tier != "*":
+        parts.append(f"--tier {verdict.tier}")
+    if verdict.device not in ("", "cpu"):
+        parts.append(f"--device {verdict.device}")
+    return " ".join(parts)
+
+
+def times(run: Run) -> str:
+    """Where the time went, in seconds; backends run beside each other, so the parts sum to more than the total."""
+    return ", ".join(f"{name} {seconds:.1f}" for name, seconds in run.seconds.items()) + " s"
+
+
+def summary(run: Run) -> Text:
+    """The verdict in one line."""
+    names, total = ", ".join(run.recordings), f"{len(run.verdicts):,}"
+    if run.red:
+        return Text(f"red         {len(run.red)} of {total} comparisons of {names}", style="bold red")
+    known = sum(verdict.status == "known-divergence" for verdict in run.verdicts)
+    tail = f", {known} known divergences" if known else ""
+    return Text(f"green       {total} comparisons of {names}: all within budget{tail}", style="bold green")

@@ -1,0 +1,138 @@
+"""A parity run: cases to workers, recordings to verdicts."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attention_core.operators import SPECIFICATION_VERSION
+from parity_tests.cases import SEED, Arrays, Case
+from parity_tests.comparison import Verdict, judge
+from parity_tests.divergences import Divergence, apply
+from parity_tests.expected import expected
+from parity_tests.launch import Job, Progress, record
+from parity_tests.recordings import Cell, Recording, cells_of, key, pack_cases
+
+Recorder = Callable[[Job, Path, Sequence[Cell], Progress], Recording]
+
+
+@dataclass
+class Run:
+    """The outcome: verdicts, recordings, what could not run, and where the time went."""
+
+    cells: list[Cell]
+    verdicts: list[Verdict] = field(default_factory=list)
+    recordings: dict[str, Recording] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    tiers: Sequence[str] = ()
+
+    @property
+    def red(self) -> list[Verdict]:
+        """The verdicts for which the run fails."""
+        return [verdict for verdict in self.verdicts if verdict.red]
+
+    def as_json(self) -> dict[str, Any]:
+        """The run as an object: a header, then one cell for each verdict. Only `times` differs between two runs."""
+        try:
+            ours = version("attention-parity")
+        except PackageNotFoundError:
+            ours = "not installed"
+        header = {
+            "attention_parity": ours,
+            "specification": SPECIFICATION_VERSION,
+            "seed": SEED,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "machine": platform.machine(),
+            "tiers": list(self.tiers),
+            "backends": {
+                name: {k: v for k, v in recording.about.items() if k not in ("kind", "import_seconds")}
+                for name, recording in self.recordings.items()
+            },
+            "not_installed": self.missing,
+            "times": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
+        }
+        return {"header": header, "cells": [verdict.as_json() for verdict in self.verdicts]}
+
+
+def run(
+    cases: Sequence[Case],
+    tiers: Sequence[str],
+    jobs: Sequence[Job],
+    *,
+    missing: Mapping[str, str] | None = None,
+    require_all: bool = False,
+    divergences: Sequence[Divergence] = (),
+    progress: Progress = lambda backend, done: None,
+    recorder: Recorder = record,
+) -> Run:
+    """Judge every backend against the reference, and each against each other.
+
+    missing names backends that are not there, with the reason; they are red under require_all.
+    """
+    start = time.perf_counter()
+    cells = cells_of(cases, tiers)
+    outcome = Run(cells, missing=dict(missing or {}), tiers=tiers)
+    with tempfile.TemporaryDirectory(prefix="attention-parity-") as folder:
+        case_file = Path(folder) / "cases.safetensors"
+        case_file.write_bytes(pack_cases(cells))
+        outcome.seconds["cases"] = time.perf_counter() - start
+        with ThreadPoolExecutor(max_workers=max(1, min(len(jobs), os.cpu_count() or 1))) as pool:
+            futures: dict[str, Future[tuple[Recording, float]]] = {
+                job.backend: pool.submit(_timed, recorder, job, case_file, cells, progress) for job in jobs
+            }
+            begun = time.perf_counter()
+            wanted = {key(cell): expected(*cell) for cell in cells}
+            outcome.seconds["reference"] = time.perf_counter() - begun
+            for job in jobs:
+                outcome.recordings[job.backend], seconds = futures[job.backend].result()
+                outcome.seconds.update(_split(outcome.recordings[job.backend], job.backend, seconds))
+    begun = time.perf_counter()
+    verdicts = judge_all(cells, wanted, outcome.recordings)
+    if require_all:
+        verdicts += [
+            Verdict("*", "*", name, "reference", "", "*", "*", "missing", reason=reason)
+            for name, reason in outcome.missing.items()
+        ]
+    outcome.verdicts = apply(verdicts, divergences)
+    outcome.seconds["comparison"] = time.perf_counter() - begun
+    outcome.seconds["total"] = time.perf_counter() - start
+    return outcome
+
+
+def judge_all(
+    cells: Sequence[Cell], wanted: Mapping[str, Arrays], recordings: Mapping[str, Recording]
+) -> list[Verdict]:
+    """Each recording against the reference, and each against each other."""
+    verdicts: list[Verdict] = []
+    for cell in cells:
+        own = wanted[key(cell)]
+        for recording in recordings.values():
+            verdicts += judge(cell, own, recording)
+        for first, second in combinations(recordings.values(), 2):
+            verdicts += judge(cell, own, first, second)
+    return verdicts
+
+
+def _timed(
+    recorder: Recorder, job: Job, case_file: Path, cells: Sequence[Cell], progress: Progress
+) -> tuple[Recording, float]:
+    start = time.perf_counter()
+    return recorder(job, case_file, cells, progress), time.perf_counter() - start
+
+
+def _split(recording: Recording, backend: str, seconds: float) -> dict[str, float]:
+    started = float(recording.about.get("import_seconds", 0.0))
+    return {f"{backend} import": started, f"{backend} cells": seconds - started}

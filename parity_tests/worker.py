@@ -1,0 +1,148 @@
+"""One process, one framework: runs the cells of a case file on a backend and streams what it answers.
+
+    python -m parity_tests.worker BACKEND MODULE DEVICE CASEFILE [FIRST]
+
+Needs NumPy, safetensors and the framework, nothing else of the court. Answers go to standard output as frames: eight
+bytes of length, then a packed archive whose header says what it is. What the framework prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from backends import pack_arrays, unpack_arrays
+from parity_tests.invocation import bind, output_names
+
+PARTS = {"encoder": "GRUEncoder", "decoder": "BahdanauDecoder"}
+
+
+def main() -> None:
+    """Run the cells from FIRST on."""
+    name, module, device, path, *first = sys.argv[1:]
+    # The framework may print: from here on, file descriptor 1 is standard error, and the frames have their own.
+    stream = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    arrays, header = unpack_arrays(Path(path).read_bytes())
+    cells = grouped(arrays)
+    start = time.perf_counter()
+    backend = Backend(module, device)
+    hello = {**backend.describe(), "backend": name, "import_seconds": time.perf_counter() - start}
+    send(stream, {}, {"kind": "hello", **hello})
+    for cell in header["cells"][int(first[0]) if first else 0 :]:
+        start = time.perf_counter()
+        try:
+            parts = cells[cell["key"]]
+            answer = backend.run(cell, parts["input"], parts["parameter"], parts["cotangent"])
+            said: dict[str, Any] = {"status": "ok"}
+        except Exception as error:  # an implementation may raise anything: it costs its own cell
+            answer = {}
+            said = {"status": "error", "message": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+        send(stream, answer, {"kind": "cell", "key": cell["key"], "seconds": time.perf_counter() - start, **said})
+    send(stream, {}, {"kind": "end"})
+
+
+class Backend:
+    """A backend and its runtime, with functions and layers made once and used for many cells."""
+
+    def __init__(self, module: str, device: str) -> None:
+        self.package = importlib.import_module(module)
+        self.runtime = importlib.import_module(f"{module}.runtime")
+        self.device = device
+        self.switches = self.runtime.configure()
+        self.function = functools.cache(self._function)
+        self.layer = functools.cache(self._layer)
+
+    def describe(self) -> dict[str, Any]:
+        """Versions, device and switches in force."""
+        described = self.runtime.describe()
+        if self.device not in described["devices"]:
+            raise RuntimeError(
+                f"{described['framework']} sees no device {self.device!r} here, only {', '.join(described['devices'])}"
+            )
+        versions = {"python": platform.python_version(), "numpy": np.__version__, **described["versions"]}
+        return {
+            "framework": described["framework"],
+            "versions": versions,
+            "switches": self.switches,
+            "device": described["devices"][self.device],
+        }
+
+    def run(
+        self,
+        cell: Mapping[str, Any],
+        inputs: Mapping[str, np.ndarray],
+        parameters: Mapping[str, np.ndarray],
+        cotangents: Mapping[str, np.ndarray],
+    ) -> dict[str, np.ndarray]:
+        """Outputs by name, then gradients as gradient_<name>."""
+        operator, method, tier = cell["operator"], cell["method"], cell["tier"]
+        config, options = json.dumps(cell["config"]), json.dumps(cell["options"])
+        function, layer = self.function(operator, method, options), None
+        if method == "translate":
+            pair = []
+            for part, kind in PARTS.items():
+                own = {k.removeprefix(f"{part}."): v for k, v in parameters.items() if k.startswith(f"{part}.")}
+                pair.append(self.layer(part, kind, json.dumps(cell["config"][part]), tier))
+                self._set(pair[-1], own)
+            function = functools.partial(_with_layers, function, tuple(pair))
+        elif method:
+            layer = self.layer("", operator, config, tier)
+            self._set(layer, parameters)
+        given = {name: self.runtime.from_numpy(array, self.device) for name, array in inputs.items()}
+        factors = {int(k): self.runtime.from_numpy(array, self.device) for k, array in cotangents.items()}
+        outputs, of_inputs, of_parameters = self.runtime.vjp(function, given, factors, layer)
+        answer = dict(zip(output_names(operator, method), map(self.runtime.to_numpy, outputs), strict=True))
+        if cotangents:
+            answer |= {f"gradient_{name}": self.runtime.to_numpy(array) for name, array in of_inputs.items()}
+            answer |= {f"gradient_{name}": array for name, array in of_parameters.items()}
+        return answer
+
+    def _function(self, operator: str, method: str, options: str) -> Any:
+        return bind(self.package, operator, method, json.loads(options))
+
+    def _layer(self, use: str, operator: str, config: str, tier: str) -> Any:
+        return self.runtime.build(getattr(self.package, operator), json.loads(config), tier, self.device)
+
+    def _set(self, layer: Any, parameters: Mapping[str, np.ndarray]) -> None:
+        self.package.set_parameters(layer, parameters)
+        back = self.package.get_parameters(layer)
+        for name, array in parameters.items():
+            if back[name].dtype != array.dtype or not np.array_equal(back[name], array, equal_nan=True):
+                raise RuntimeError(f"{name} did not come back from the layer as it was given")
+
+
+def _with_layers(function: Any, layers: tuple[Any, ...], layer: None, **arrays: Any) -> Any:
+    return function(layers, **arrays)
+
+
+def grouped(arrays: Mapping[str, np.ndarray]) -> Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]:
+    """The arrays of a case file by cell, by kind (input, parameter, cotangent) and by their own names."""
+    cells: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
+    for name, array in arrays.items():
+        case, tier, kind, own = name.split("/", 3)
+        cells[f"{case}/{tier}"][kind][own] = array
+    return cells
+
+
+def send(stream: BinaryIO, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any]) -> None:
+    """Write one frame."""
+    data = pack_arrays(arrays, header)
+    stream.write(len(data).to_bytes(8, "big") + data)
+    stream.flush()
+
+
+if __name__ == "__main__":
+    main()
