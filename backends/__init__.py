@@ -140,7 +140,7 @@ def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
 def pack_arrays(arrays: Mapping[str, np.ndarray], header: Mapping[str, Any] | None = None) -> bytes:
     """Arrays and a JSON header as the bytes of a safetensors file with digests."""
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    content = {"header": dict(header or {}), "digests": {name: _digest(array) for name, array in arrays.items()}}
+    content = {"header": dict(header or {}), "digests": [[name, _digest(array)] for name, array in arrays.items()]}
     text = json.dumps(content, sort_keys=True)
     metadata = {"attention_parity": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}
     return safetensors.numpy.save(arrays, metadata)
@@ -163,12 +163,13 @@ def unpack_arrays(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     if hashlib.sha256(text.encode()).hexdigest() != metadata.get("sha256"):
         raise ArchiveError("the header does not match its digest: the file is damaged")
     content = json.loads(text)
-    if sorted(content["digests"]) != sorted(arrays):
+    digests = dict(content["digests"])  # a list in the file, since safetensors orders arrays in its own way
+    if sorted(digests) != sorted(arrays):
         raise ArchiveError("the arrays are not those that the header names: the file is damaged")
     for name, array in arrays.items():
-        if _digest(array) != content["digests"][name]:
+        if _digest(array) != digests[name]:
             raise ArchiveError(f"{name} does not match its digest: the file is damaged")
-    return {name: arrays[name] for name in content["digests"]}, content["header"]
+    return {name: arrays[name] for name in digests}, content["header"]
 
 
 def _digest(array: np.ndarray) -> str:

@@ -1,0 +1,104 @@
+"""The doorway to JAX: arrays in and out, layers by name, gradients, and what is installed and switched on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+__all__ = ["configure", "describe", "from_numpy", "to_numpy", "build", "vjp"]
+
+Arrays = Mapping[str, jax.Array]
+
+
+def configure() -> dict[str, Any]:
+    """Set every switch that changes results, and return them as read back."""
+    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_default_matmul_precision", "highest")
+    return {
+        "jax_enable_x64": jax.config.jax_enable_x64,
+        "jax_default_matmul_precision": jax.config.jax_default_matmul_precision,
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),  # read once, by the first computation: the caller's to set
+    }
+
+
+def describe() -> dict[str, Any]:
+    """Versions, and the devices by the court's names."""
+    devices = {"cpu": platform.processor() or platform.machine()}
+    if jax.default_backend() == "gpu":
+        devices["cuda"] = jax.devices("gpu")[0].device_kind
+    versions = {name: version(name) for name in ("jax", "jaxlib", "flax")}
+    return {"framework": "JAX", "versions": versions, "devices": devices}
+
+
+def from_numpy(array: np.ndarray, device: str = "cpu") -> jax.Array:
+    """Copy a NumPy array to the device."""
+    # Asked for by name, a dtype that JAX does not have without jax_enable_x64 gives a warning.
+    return jnp.array(array, dtype=array.dtype, device=jax.devices(device)[0])
+
+
+def to_numpy(array: jax.Array) -> np.ndarray:
+    """Copy an array to a NumPy array."""
+    return np.array(array)
+
+
+def build(layer: type[nnx.Module], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> nnx.Module:
+    """Make a layer of that floating type on the device, in evaluation mode."""
+    keywords = {"dtype": jnp.dtype(dtype)} if layer.specification.parameters else {}
+    with jax.default_device(jax.devices(device)[0]):
+        built = layer(**options, **keywords, rngs=nnx.Rngs(0))
+    built.eval()
+    return built
+
+
+def vjp(
+    function: Callable[..., tuple[jax.Array, ...]],
+    arguments: Arrays,
+    cotangents: Mapping[int, jax.Array],
+    layer: nnx.Module | None = None,
+) -> tuple[tuple[jax.Array, ...], dict[str, jax.Array], dict[str, np.ndarray]]:
+    """Outputs of function(layer, **arguments), and the gradients of sum over outputs of (cotangent · output).
+
+    Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays).
+    All of it is compiled once for each function, layer structure and set of shapes: pass the same function again.
+    """
+    from backends.jax.parameters import get_parameters
+
+    floating = {name: array for name, array in arguments.items() if jnp.issubdtype(array.dtype, jnp.floating)}
+    others = {name: array for name, array in arguments.items() if name not in floating}
+    graphdef, parameters, rest = (None, None, None) if layer is None else nnx.split(layer, nnx.Param, ...)
+    outputs, gradients, of_parameters = forward_and_back(
+        function, graphdef, parameters, rest, floating, others, dict(cotangents)
+    )
+    canonical = {} if layer is None else get_parameters(nnx.merge(graphdef, of_parameters, rest))
+    return outputs, {name: gradients[name] for name in floating}, canonical
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def forward_and_back(
+    function: Callable[..., tuple[jax.Array, ...]],
+    graphdef: nnx.GraphDef | None,
+    parameters: nnx.State | None,
+    rest: nnx.State | None,
+    floating: dict[str, jax.Array],
+    others: dict[str, jax.Array],
+    cotangents: dict[int, jax.Array],
+) -> tuple[tuple[jax.Array, ...], dict[str, jax.Array], nnx.State | None]:
+    """Outputs, and gradients of the floating arguments and of the parameters, as one compiled function."""
+
+    def run(floating: dict[str, jax.Array], parameters: nnx.State | None) -> tuple[Any, tuple[jax.Array, ...]]:
+        layer = None if graphdef is None else nnx.merge(graphdef, parameters, rest)
+        outputs = tuple(function(layer, **floating, **others))
+        # Only outputs with a cotangent are differentiated; integer ones, which cannot be, are among the rest.
+        return {index: outputs[index] for index in cotangents}, outputs
+
+    _, pull_back, outputs = jax.vjp(run, floating, parameters, has_aux=True)
+    return outputs, *pull_back(cotangents)

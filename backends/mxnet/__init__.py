@@ -1,0 +1,44 @@
+"""Attention for sequence-to-sequence models in MXNet."""
+
+import sys
+
+import numpy
+
+if sys.version_info >= (3, 13):
+    raise ImportError("MXNet 1.9.1, the last release, runs on Python up to 3.12: use Python 3.11 for this backend.")
+if int(numpy.__version__.partition(".")[0]) >= 2:
+    raise ImportError(
+        f"MXNet 1.9.1, the last release, needs NumPy below 2, and this is {numpy.__version__}: "
+        "install 'numpy>=1.23.5,<2' for this backend."
+    )
+if "bool" not in vars(numpy):
+    vars(numpy)["bool"] = bool  # MXNet reads this alias while it is imported; NumPy 1.24 removed it
+
+from mxnet import npx
+
+from backends.mxnet.decoders import BahdanauDecoder
+from backends.mxnet.layers import AdditiveAttention, DotProductAttention, Memory
+from backends.mxnet.masking import attention_mask, masked_softmax
+from backends.mxnet.parameters import get_parameters, set_parameters
+from backends.mxnet.pooling import attention_pooling
+from backends.mxnet.recurrent import GRU, GRUEncoder
+from backends.mxnet.scoring import additive_score, dot_score, scaled_dot_score
+
+npx.set_np()
+
+__all__ = [
+    "GRU",
+    "AdditiveAttention",
+    "BahdanauDecoder",
+    "DotProductAttention",
+    "GRUEncoder",
+    "Memory",
+    "additive_score",
+    "attention_mask",
+    "attention_pooling",
+    "dot_score",
+    "get_parameters",
+    "masked_softmax",
+    "scaled_dot_score",
+    "set_parameters",
+]

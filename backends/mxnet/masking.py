@@ -1,0 +1,83 @@
+"""Which keys a query may attend to, and weights over them, in MXNet."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import mxnet as mx
+from mxnet import np
+
+from attention_core.errors import check, check_options
+from attention_core.operators import ATTENTION_MASK, MASKED_SOFTMAX
+
+__all__ = ["attention_mask", "masked_softmax"]
+
+
+def attention_mask(
+    num_keys: int, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
+) -> np.ndarray | None:
+    """Combine lengths and a boolean mask into one mask of what each query may attend to.
+
+    open[b, i, j] = (j < valid_lens[b, i]) and mask[b, i, j]
+
+    Shapes: valid_lens (batch,) or (batch, queries); mask (batch, queries, keys), with heads after batch or without,
+    each axis its size or 1; the result has the rank of mask, 3 without one. None where both are None.
+    """
+    check_options(ATTENTION_MASK, num_keys=num_keys)
+    check(ATTENTION_MASK, {"keys": num_keys}, valid_lens=valid_lens, mask=mask)
+    if valid_lens is None:
+        return None if mask is None else np.broadcast_to(mask, (*mask.shape[:-1], num_keys))
+    lens = valid_lens[:, None, None] if valid_lens.ndim == 1 else valid_lens[:, :, None]
+    # MXNet compares only equal types, and int8 counts to 127. Its own sequence_mask crashes on lengths below 0.
+    open_keys = np.arange(num_keys, dtype="int64", ctx=lens.ctx) < lens.astype("int64")
+    if mask is None:
+        return open_keys
+    # The product of booleans is their and, for which MXNet has no function.
+    return mask * (open_keys if mask.ndim == 3 else open_keys[:, None])
+
+
+def masked_softmax(
+    scores: np.ndarray, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
+) -> np.ndarray:
+    """Normalise scores over the keys each query may attend to.
+
+    weights[i, j] = open[i, j] exp(scores[i, j]) / sum over open k of exp(scores[i, k])
+
+    Shapes: scores (batch, queries, keys) or (batch, heads, queries, keys); valid_lens and mask as in attention_mask;
+    the result has the shape of scores.
+    """
+    check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
+    return normalised(scores, open_keys(scores, valid_lens, mask))
+
+
+def open_keys(scores: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> np.ndarray:
+    """What each query may attend to, in the shape of scores: by lengths, by mask, and by scores above -inf."""
+    seen = scores != -np.inf
+    allowed = attention_mask(scores.shape[-1], valid_lens, mask)
+    if allowed is None:
+        return seen
+    return seen * (allowed if allowed.ndim == scores.ndim else allowed[:, None])
+
+
+def normalised(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """softmax_over for scores of any size and type."""
+    if scores.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+        return np.zeros_like(scores)
+    if scores.dtype == "float16":
+        return softmax_over(mx, scores.astype("float32"), allowed).astype("float16")
+    return softmax_over(mx, scores, allowed)
+
+
+def softmax_over(F: ModuleType, scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """Softmax of the allowed scores; 0 elsewhere, and in rows that allow nothing.
+
+    F is mxnet, or what Gluon hands to hybrid_forward: F.np and F.npx compute on arrays or build a graph.
+    """
+    # The fills are arrays: the gradient of where(condition, array, number) goes to the wrong side.
+    nothing = F.np.full_like(scores, -np.inf)
+    zeros = F.np.zeros_like(scores)
+    # A fill of -inf loses against every real score, where a finite one may win. Softmax of a closed row would be NaN:
+    # zeros keep it, and its gradient, finite until the last line discards it.
+    visible = F.np.where(allowed, scores, nothing)
+    visible = F.np.where(F.np.any(allowed, axis=-1, keepdims=True), visible, zeros)
+    return F.np.where(allowed, F.npx.softmax(visible, axis=-1), zeros)

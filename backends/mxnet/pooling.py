@@ -1,0 +1,49 @@
+"""Attention pooling in MXNet: from scores and values to context and weights."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import mxnet as mx
+from mxnet import np
+
+from attention_core.errors import check
+from attention_core.operators import ATTENTION_POOLING
+from backends.mxnet.masking import normalised, open_keys
+
+__all__ = ["attention_pooling"]
+
+
+def attention_pooling(
+    scores: np.ndarray,
+    values: np.ndarray,
+    valid_lens: np.ndarray | None = None,
+    mask: np.ndarray | None = None,
+    *,
+    dropout_mask: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Average the values of each query's open keys by the softmax of their scores.
+
+    context[i] = sum over j of dropout_mask[i, j] weights[i, j] values[j];  weights = masked_softmax(scores)
+
+    Shapes: scores (batch, queries, keys), values (batch, keys, value_features), both with heads after batch or without;
+    valid_lens and mask as in masked_softmax; dropout_mask as scores. Returns (context, weights):
+    (batch, queries, value_features), with heads or without, and the shape of scores.
+    """
+    check(ATTENTION_POOLING, scores=scores, values=values, valid_lens=valid_lens, mask=mask, dropout_mask=dropout_mask)
+    allowed = open_keys(scores, valid_lens, mask)
+    weights = normalised(scores, allowed)
+    if scores.size == 0 or values.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+        return np.zeros((*scores.shape[:-1], values.shape[-1]), dtype=values.dtype, ctx=values.ctx), weights
+    return average(mx, weights, values, allowed, dropout_mask), weights
+
+
+def average(
+    F: ModuleType, weights: np.ndarray, values: np.ndarray, allowed: np.ndarray, dropout_mask: np.ndarray | None
+) -> np.ndarray:
+    """The context, on arrays or in a graph."""
+    # A weight of 0 does not silence a NaN, so values that no query may attend to are cleared.
+    seen = F.np.expand_dims(F.np.any(allowed, axis=-2), -1)
+    values = F.np.where(seen, values, F.np.zeros_like(values))
+    dropped = weights if dropout_mask is None else weights * dropout_mask
+    return F.npx.batch_dot(dropped, values)

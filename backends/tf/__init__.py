@@ -1,0 +1,39 @@
+"""Attention for sequence-to-sequence models in TensorFlow, with Keras 3 layers."""
+# ruff: noqa: E402  (Keras reads the choice of its backend once, when it is first imported)
+
+import os
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+import keras
+
+if keras.backend.backend() != "tensorflow":
+    raise ImportError(
+        f"backends.tf: Keras runs on {keras.backend.backend()}, expected tensorflow. "
+        "Set the environment variable KERAS_BACKEND=tensorflow before Keras is first imported."
+    )
+
+from backends.tf.decoders import BahdanauDecoder
+from backends.tf.layers import AdditiveAttention, DotProductAttention, Memory
+from backends.tf.masking import attention_mask, masked_softmax
+from backends.tf.parameters import get_parameters, set_parameters
+from backends.tf.pooling import attention_pooling
+from backends.tf.recurrent import GRU, GRUEncoder
+from backends.tf.scoring import additive_score, dot_score, scaled_dot_score
+
+__all__ = [
+    "GRU",
+    "AdditiveAttention",
+    "BahdanauDecoder",
+    "DotProductAttention",
+    "GRUEncoder",
+    "Memory",
+    "additive_score",
+    "attention_mask",
+    "attention_pooling",
+    "dot_score",
+    "get_parameters",
+    "masked_softmax",
+    "scaled_dot_score",
+    "set_parameters",
+]

@@ -1,0 +1,74 @@
+"""Which keys a query may attend to, and weights over them, in TensorFlow."""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+from attention_core.errors import check, check_options
+from attention_core.operators import ATTENTION_MASK, MASKED_SOFTMAX
+
+__all__ = ["attention_mask", "masked_softmax"]
+
+
+def attention_mask(
+    num_keys: int | tf.Tensor, valid_lens: tf.Tensor | None = None, mask: tf.Tensor | None = None
+) -> tf.Tensor | None:
+    """Combine lengths and a boolean mask into one mask of what each query may attend to.
+
+    open[b, i, j] = (j < valid_lens[b, i]) and mask[b, i, j]
+
+    Shapes: valid_lens (batch,) or (batch, queries); mask (batch, queries, keys), with heads after batch or without,
+    each axis its size or 1; the result has the rank of mask, 3 without one. None where both are None. While a graph is
+    traced, num_keys may be a scalar tensor.
+    """
+    sizes = {} if tf.is_symbolic_tensor(num_keys) else {"keys": num_keys}
+    if sizes:
+        check_options(ATTENTION_MASK, num_keys=num_keys)
+    check(ATTENTION_MASK, sizes, valid_lens=valid_lens, mask=mask)
+    if valid_lens is None:
+        return None if mask is None else tf.logical_and(mask, tf.ones([num_keys], tf.bool))
+    lens = tf.cast(valid_lens, tf.int64)
+    lens = lens[:, None, None] if lens.shape.rank == 1 else lens[:, :, None]
+    open_keys = tf.range(num_keys, dtype=tf.int64) < lens
+    if mask is None:
+        return open_keys
+    return tf.logical_and(mask, open_keys if mask.shape.rank == 3 else open_keys[:, None])
+
+
+def masked_softmax(scores: tf.Tensor, valid_lens: tf.Tensor | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
+    """Normalise scores over the keys each query may attend to.
+
+    weights[i, j] = open[i, j] exp(scores[i, j]) / sum over open k of exp(scores[i, k])
+
+    Shapes: scores (batch, queries, keys) or (batch, heads, queries, keys); valid_lens and mask as in attention_mask;
+    the result has the shape of scores.
+    """
+    check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
+    return softmax_over(scores, open_keys(scores, valid_lens, mask))
+
+
+def open_keys(scores: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None) -> tf.Tensor:
+    """What each query may attend to, in the shape of scores: by lengths, by mask, and by scores above -inf."""
+    seen = tf.not_equal(scores, -math.inf)
+    allowed = attention_mask(size(scores, -1), valid_lens, mask)
+    if allowed is None:
+        return seen
+    return tf.logical_and(seen, allowed if allowed.shape.rank == scores.shape.rank else allowed[:, None])
+
+
+def softmax_over(scores: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
+    """Softmax of the allowed scores; 0 elsewhere, and in rows that allow nothing."""
+    precise = tf.cast(scores, tf.float32) if scores.dtype in (tf.float16, tf.bfloat16) else scores
+    # A fill of -inf loses against every real score, where a finite one may win. Softmax of a closed row would be NaN:
+    # zeros keep it, and its gradient, finite until the last line discards it.
+    visible = tf.where(allowed, precise, -math.inf)
+    visible = tf.where(tf.reduce_any(allowed, axis=-1, keepdims=True), visible, 0.0)
+    return tf.cast(tf.where(allowed, tf.nn.softmax(visible, axis=-1), 0.0), scores.dtype)
+
+
+def size(array: tf.Tensor, axis: int) -> int | tf.Tensor:
+    """The size of an axis: a number where it is known, a scalar tensor where only the running graph knows it."""
+    known = array.shape[axis]
+    return tf.shape(array)[axis] if known is None else known

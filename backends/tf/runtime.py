@@ -1,0 +1,102 @@
+"""The doorway to TensorFlow: arrays in and out, layers by name, gradients, and what is installed and switched on."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+__all__ = ["configure", "describe", "from_numpy", "to_numpy", "build", "vjp"]
+
+Tensors = Mapping[str, tf.Tensor]
+
+DEVICES = {"cpu": "/device:CPU:0", "cuda": "/device:GPU:0"}
+"""TensorFlow's names of the court's devices."""
+
+
+def configure() -> dict[str, Any]:
+    """Set every switch that changes results, and return them as read back."""
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    tf.config.experimental.enable_op_determinism()
+    keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+    return {
+        "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
+        "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
+        "tensor_float_32": tf.config.experimental.tensor_float_32_execution_enabled(),
+        "keras_backend": keras.backend.backend(),
+        "keras_floatx": keras.config.floatx(),
+        "keras_dtype_policy": keras.config.dtype_policy().name,
+    }
+
+
+def describe() -> dict[str, Any]:
+    """Versions, and the devices by the court's names."""
+    devices = {"cpu": platform.processor() or platform.machine()}
+    for device in tf.config.list_physical_devices("GPU")[:1]:
+        devices["cuda"] = tf.config.experimental.get_device_details(device).get("device_name", device.name)
+    versions = {package: version(package) for package in ("tensorflow", "keras")}
+    return {"framework": "TensorFlow", "versions": versions, "devices": devices}
+
+
+def from_numpy(array: np.ndarray, device: str = "cpu") -> tf.Tensor:
+    """Copy a NumPy array to the device."""
+    with tf.device(DEVICES[device]):
+        return tf.constant(array)
+
+
+def to_numpy(tensor: tf.Tensor) -> np.ndarray:
+    """Copy a tensor to a NumPy array."""
+    return tf.convert_to_tensor(tensor).numpy().copy()
+
+
+def build(
+    layer: type[keras.layers.Layer], options: Mapping[str, Any], dtype: str, device: str = "cpu"
+) -> keras.layers.Layer:
+    """Make a layer of that floating type on the device; a Keras layer is in evaluation mode unless told otherwise."""
+    with tf.device(DEVICES[device]):
+        return layer(**options, dtype=dtype)
+
+
+def vjp(
+    function: Callable[..., tuple[tf.Tensor, ...]],
+    arguments: Tensors,
+    cotangents: Mapping[int, tf.Tensor],
+    layer: keras.layers.Layer | None = None,
+) -> tuple[tuple[tf.Tensor, ...], dict[str, tf.Tensor], dict[str, np.ndarray]]:
+    """Outputs of function(layer, **arguments), and the gradients of sum over outputs of (cotangent · output).
+
+    Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays).
+    """
+    from backends.tf.parameters import get_parameters
+
+    differentiable = {name: tensor for name, tensor in arguments.items() if tensor.dtype.is_floating}
+    parameters = [] if layer is None else layer.trainable_variables
+    # TensorFlow computes on a GPU whatever it can, wherever the arguments are, unless told where.
+    where = next((tensor.device for tensor in (differentiable or arguments).values()), None)
+    with tf.device(where):
+        with tf.GradientTape() as tape:
+            tape.watch(differentiable)
+            outputs = function(layer, **arguments)
+        targets = [outputs[index] for index in cotangents]
+        found = tape.gradient(
+            targets,
+            [*differentiable.values(), *(parameter.value for parameter in parameters)],
+            list(cotangents.values()),
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        # The gradient of an embedding holds only the rows that were looked up.
+        found = [tf.convert_to_tensor(gradient) for gradient in found]
+    gradients = dict(zip(differentiable, found, strict=False))
+    of_parameter = {
+        id(parameter): gradient for parameter, gradient in zip(parameters, found[len(gradients) :], strict=True)
+    }
+    canonical = {} if layer is None else get_parameters(layer, read=lambda parameter: of_parameter[id(parameter)])
+    return outputs, gradients, canonical
