@@ -20,7 +20,7 @@ def report(run: Run, console: Console) -> None:
     """Print the table, what is red, what is missing, where the time went, and the verdict in one line."""
     console.print(table(run))
     for line in red_lines(run.red):
-        console.print(line)
+        console.print(line, soft_wrap=True)  # a command has to stay in one line
     for name, reason in run.missing.items():
         console.print(f"[yellow]not judged[/]  {name}: {escape(reason)}")
     console.print(Text(f"time        {times(run)}", style="dim"))

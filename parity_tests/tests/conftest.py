@@ -1,0 +1,102 @@
+"""What the tests share: which backends they are for, and how a backend is reached without naming its framework."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+import backends
+import parity_tests
+from attention_core.operators import FRAMEWORKS
+from parity_tests.expected import cache_folder
+from parity_tests.launch import Job
+from parity_tests.switches import environment
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+FAKES = HERE / "fakes"
+OWN_FILES = {f"test_{name}.py": name for name in FRAMEWORKS}
+
+collect_ignore = ["fakes"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take the backends to test; each of them has to be there."""
+    parser.addoption(
+        "--backends", metavar="NAMES", help="backends to test, with commas, or none; default: all installed"
+    )
+
+
+def selected(config: pytest.Config) -> list[str]:
+    """The backends that this run is for."""
+    chosen = config.getoption("--backends")
+    known = backends.available()
+    if chosen is None:
+        return [name for name in FRAMEWORKS if known[name].reason is None]
+    names = [] if chosen == "none" else chosen.split(",")
+    for name in names:
+        if known[name].reason is not None:
+            raise pytest.UsageError(known[name].reason)
+    return names
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the switches that have to stand before a framework is imported."""
+    for name in selected(config):
+        for variable, value in environment(name, cache_folder(), "cpu").items():
+            os.environ.setdefault(variable, value)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A framework's own tests exist only where the framework is tested: they are left out, not skipped."""
+    framework = OWN_FILES.get(collection_path.name)
+    return True if framework is not None and framework not in selected(config) else None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that takes `backend` once for each backend that this run is for."""
+    if "backend" in metafunc.fixturenames:
+        metafunc.parametrize("backend", selected(metafunc.config), indirect=True)
+
+
+@pytest.fixture(scope="session")
+def _configured() -> set[str]:
+    return set()
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest, _configured: set[str]) -> SimpleNamespace:
+    """A backend: its name, its package and its runtime, with the court's switches set."""
+    name = request.param
+    package: ModuleType = backends.load(name)
+    runtime = importlib.import_module(f"backends.{name}.runtime")
+    if name not in _configured:
+        runtime.configure()
+        _configured.add(name)
+    return SimpleNamespace(name=name, package=package, runtime=runtime)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The backend made of the reference, imported into this process."""
+    monkeypatch.syspath_prepend(str(FAKES))
+    for name in [name for name in sys.modules if name.startswith("numpy_backend")]:
+        monkeypatch.delitem(sys.modules, name)
+    return importlib.import_module("numpy_backend")
+
+
+@pytest.fixture
+def fake_job() -> Callable[..., Job]:
+    """The same backend as a job of its own process, with a fault or without."""
+
+    def job(fault: str = "") -> Job:
+        path = os.pathsep.join([str(Path(parity_tests.__file__).parents[1]), str(FAKES)])
+        return Job("fake", "numpy_backend", variables={"PYTHONPATH": path, "FAKE_FAULT": fault})
+
+    return job

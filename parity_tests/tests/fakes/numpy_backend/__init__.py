@@ -1,0 +1,48 @@
+"""A backend for tests of the court: the reference, rounded to the tier's dtype. It needs no framework."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from attention_core import reference
+from attention_core.reference import (
+    GRU,
+    AdditiveAttention,
+    BahdanauDecoder,
+    DotProductAttention,
+    GRUEncoder,
+    Memory,
+    additive_score,
+    attention_mask,
+    attention_pooling,
+    dot_score,
+    masked_softmax,
+    scaled_dot_score,
+)
+
+__all__ = [
+    "GRU",
+    "AdditiveAttention",
+    "BahdanauDecoder",
+    "DotProductAttention",
+    "GRUEncoder",
+    "Memory",
+    "additive_score",
+    "attention_mask",
+    "attention_pooling",
+    "dot_score",
+    "get_parameters",
+    "masked_softmax",
+    "scaled_dot_score",
+    "set_parameters",
+]
+
+
+def get_parameters(layer) -> dict[str, np.ndarray]:
+    """Copy a layer's parameters out as canonical arrays."""
+    return {name: array.astype(layer.dtype) for name, array in reference.get_parameters(layer).items()}
+
+
+def set_parameters(layer, arrays: Mapping[str, np.ndarray]) -> None:
+    """Copy canonical arrays into a layer."""
+    reference.set_parameters(layer, arrays)

@@ -1,0 +1,162 @@
+"""The command line, in processes of its own or through click's runner."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import backends
+from parity_tests import cli
+from parity_tests.cases import all_cases, select
+from parity_tests.comparison import Verdict
+from parity_tests.launch import Job, Progress, record
+from parity_tests.recordings import Cell, Recording
+from parity_tests.report import reproduce
+from parity_tests.run import run
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.main, arguments)
+
+
+@pytest.fixture
+def only_fake(monkeypatch: pytest.MonkeyPatch, fake_job):
+    """A registry of one backend, made of the reference, and one that cannot run."""
+
+    def registered() -> dict[str, backends.Availability]:
+        gone = backends.Availability("gone", "backends.gone", {}, "gone is not installed: pip install it.")
+        return {"fake": backends.Availability("fake", "numpy_backend", {"numpy": "1"}), "gone": gone}
+
+    monkeypatch.setattr(backends, "available", registered)
+
+    def with_fault(fault: str = "") -> None:
+        def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress) -> Recording:
+            return record(fake_job(fault), file, cells, progress)
+
+        monkeypatch.setattr(cli, "record", recorder)
+
+    with_fault()
+    return with_fault
+
+
+def test_help_of_each_command_says_what_it_does():
+    text = invoke("--help").output
+    for command in ("run", "backends", "list", "show"):
+        assert re.search(rf"^  {command} +\w", text, re.MULTILINE)
+        assert invoke(command, "--help").exit_code == 0
+    assert "Exits with 0 only if nothing is red." in invoke("run", "--help").output
+
+
+def test_list_names_every_operator_with_formula_and_source():
+    text = invoke("list").output
+    assert "masked_softmax(scores, valid_lens=None, mask=None)" in text
+    assert "Bahdanau et al. 2015" in text and "r = σ(W0 x" in text
+    assert "masked_softmax-closed" not in text
+    assert "masked_softmax-closed" in invoke("list", "--cases").output
+
+
+def test_show_prints_formula_shapes_and_source():
+    text = invoke("show", "scaled_dot_score-scale").output
+    assert "scale · sum over c" in text and "scale=0.375" in text and "(2, 5, 4)" in text and "Vaswani" in text
+    assert "gradient_queries" in text
+    assert invoke("show", "sentences-greedy").exit_code == 0
+    missing = invoke("show", "nothing")
+    assert missing.exit_code == 1 and "attention-parity list --cases" in missing.output
+
+
+def test_backends_says_why_one_cannot_run(only_fake):
+    text = invoke("backends").output
+    assert "numpy_backend" in text and "gone is not installed" in text
+
+
+def test_a_green_run_exits_with_zero_and_writes_what_it_was_asked_for(only_fake, tmp_path: Path):
+    result = invoke(
+        "run",
+        "--case",
+        "dot_score-*",
+        "--tier",
+        "float64",
+        "--output",
+        str(tmp_path),
+        "--json",
+        str(tmp_path / "verdicts.json"),
+    )
+    assert result.exit_code == 0, result.output
+    assert "green" in result.output and "not judged  gone" in result.output and "time" in result.output
+    assert (tmp_path / "fake-cpu.safetensors").exists()
+    written = json.loads((tmp_path / "verdicts.json").read_text())
+    assert written == json.loads((tmp_path / "report.json").read_text())
+    header = written["header"]
+    assert header["backends"]["fake"]["versions"]["numpy"] and header["not_installed"] == {
+        "gone": "gone is not installed: pip install it."
+    }
+    assert {cell["status"] for cell in written["cells"]} == {"pass"} and len(written["cells"]) == 24
+
+
+def test_two_runs_give_the_same_json_but_for_times(only_fake, tmp_path: Path):
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    for file in files:
+        invoke("run", "--operator", "masked_softmax,GRU", "--tier", "float32", "--json", str(file))
+    first, second = (json.loads(file.read_text()) for file in files)
+    del first["header"]["times"], second["header"]["times"]
+    assert first == second
+
+
+def test_a_red_run_exits_with_one_and_says_how_to_repeat_it(only_fake):
+    only_fake("raise@valid_lens")
+    result = invoke("run", "--case", "attention_mask-l*", "--tier", "float64")
+    assert result.exit_code == 1
+    assert "ValueError: this backend was told to raise" in result.output
+    assert "attention-parity run --backend fake --case 'attention_mask-lens' --tier float64" in result.output
+
+
+def test_a_backend_that_is_asked_for_and_missing_is_red(only_fake):
+    assert invoke("run", "--case", "dot_score-plain").exit_code == 0
+    for arguments in (["--require-all"], ["--backend", "fake,gone"]):
+        result = invoke("run", "--case", "dot_score-plain", *arguments)
+        assert result.exit_code == 1 and "gone is not installed" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--backend", "theano"], "no backend 'theano'; there are fake, gone"),
+        (["--backend", "gone"], "no backend can run here: gone is not installed"),
+        (["--case", "nothing-*"], "no case matches"),
+        (["--tier", "float8"], "'float8': expected some of float64, float32"),
+        (["--operator", "softmax"], "'softmax': expected some of attention_mask, masked_softmax"),
+        (["--python", "fake"], "expected NAME=PATH"),
+        (["--python", "fake=/no/such/python"], "does not exist"),
+        (["--corpus", "/no/such/corpus"], "cannot be read: No such file or directory"),
+        (["--frobnicate"], "No such option"),
+    ],
+)
+def test_a_wrong_argument_gets_a_sentence(only_fake, arguments: list[str], words: str):
+    result = invoke("run", *arguments)
+    assert result.exit_code != 0 and words in re.sub(r"\s+", " ", result.output)
+    assert "Traceback" not in result.output
+
+
+def test_two_backends_are_judged_against_each_other(fake_job):
+    cases = select(all_cases(), "dot_score-plain")
+    jobs = [Job("one", "numpy_backend"), Job("two", "numpy_backend")]
+
+    def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress) -> Recording:
+        recording = record(fake_job(), file, cells, progress)
+        recording.backend = job.backend
+        return recording
+
+    outcome = run(cases, ["float64"], jobs, recorder=recorder)
+    pairs = {(verdict.backend, verdict.against) for verdict in outcome.verdicts}
+    assert pairs == {("one", "reference"), ("two", "reference"), ("one", "two")} and not outcome.red
+
+
+def test_the_command_that_repeats_a_verdict_names_both_backends():
+    verdict = Verdict("GRU", "GRU-step", "jax", "torch", "cuda", "float32", "output", "fail")
+    assert reproduce(verdict) == (
+        "attention-parity run --backend jax,torch --case 'GRU-step' --tier float32 --device cuda"
+    )

@@ -1,0 +1,235 @@
+"""The judge: what it passes, what it refuses, and that it says no to a wrong backend in the right cells."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from attention_core import reference
+from parity_tests.budgets import Budget, budget_of
+from parity_tests.cases import all_cases, select
+from parity_tests.comparison import Verdict, compare, judge
+from parity_tests.divergences import Divergence, apply, load_divergences
+from parity_tests.expected import cotangents, expected
+from parity_tests.recordings import Recording, cells_of, key
+from parity_tests.run import Run
+from parity_tests.worker import Backend
+
+BLANK = Verdict("op", "op-case", "fake", "reference", "cpu", "float64", "weights", "missing")
+BUDGET = Budget(10, "an example", "float64")
+EPS = 2.0**-52
+REFERENCE = np.array([[1.0, -4.0, 0.0], [2.0, 3.0, 0.5]])
+
+
+def verdict_on(found: np.ndarray, wanted: np.ndarray = REFERENCE) -> Verdict:
+    return compare(BLANK, found, wanted, REFERENCE, BUDGET)
+
+
+def test_an_exact_answer_passes_with_error_zero():
+    verdict = verdict_on(REFERENCE.copy())
+    assert (verdict.status, verdict.error, verdict.budget, verdict.reason) == ("pass", 0.0, 10, "an example")
+
+
+@pytest.mark.parametrize(("eps", "status"), [(9.0, "pass"), (11.0, "fail")])
+def test_the_error_is_in_eps_of_the_largest_entry(eps: float, status: str):
+    found = REFERENCE.copy()
+    found[1, 2] += eps * EPS * 4.0
+    verdict = verdict_on(found)
+    assert verdict.status == status and verdict.error == pytest.approx(eps, rel=0.2)
+
+
+def test_a_failure_names_the_worst_element_and_how_many_are_wrong():
+    found = REFERENCE.copy()
+    found[0, 1], found[1, 0] = -4.5, 2.25
+    assert verdict_on(found).reason == (
+        "weights[0, 1] is -4.5, expected -4.0: 5.63e+14 eps, allowed 10 (33% of elements too far)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (REFERENCE.T, "weights has shape (3, 2), expected (2, 3)"),
+        (REFERENCE[0], "weights has shape (3,), expected (2, 3)"),
+        (REFERENCE.astype(np.float32), "weights is float32, expected float64"),
+        (REFERENCE > 0, "weights is bool, expected float64"),
+        (np.where(REFERENCE == 0, np.nan, REFERENCE), "weights[0, 2] is nan, expected 0.0"),
+        (np.where(REFERENCE == 2, np.inf, REFERENCE), "weights[1, 0] is inf, expected 2.0"),
+    ],
+)
+def test_shape_dtype_and_special_values_are_compared(found: np.ndarray, reason: str):
+    verdict = verdict_on(found)
+    assert verdict.status == "fail" and verdict.reason.startswith(reason)
+
+
+def test_where_the_reference_is_zero_zero_is_demanded():
+    zero = np.zeros((2, 3))
+    assert compare(BLANK, zero.copy(), zero, zero, BUDGET).status == "pass"
+    tiny = np.full((2, 3), 1e-300)
+    assert compare(BLANK, tiny, zero, zero, BUDGET).status == "fail"
+
+
+def test_whole_numbers_and_booleans_have_no_budget():
+    tokens = np.array([3, 1, 2], np.int32)
+    assert compare(BLANK, tokens.copy(), tokens, tokens, BUDGET).status == "pass"
+    verdict = compare(BLANK, tokens + np.int32(tokens == 1), tokens, tokens, BUDGET)
+    assert verdict.status == "fail" and verdict.reason.startswith("weights[1] is 2, expected 1")
+    assert compare(BLANK, tokens.astype(np.int64), tokens, tokens, BUDGET).reason == "weights is int64, expected int32"
+
+
+def test_empty_arrays_are_compared_by_shape_and_dtype():
+    empty = np.zeros((2, 0))
+    assert compare(BLANK, empty, empty, empty, BUDGET).status == "pass"
+    assert compare(BLANK, np.zeros((0, 2)), empty, empty, BUDGET).status == "fail"
+
+
+# ------------------------------------------------------------------------------------------------ whole cells
+
+
+def recorded(fake: ModuleType, pattern: str) -> tuple[list, Recording]:
+    """The cells of a pattern and what the fake backend answers to them, in this process."""
+    cells = cells_of(select(all_cases(), pattern), ["float64"])
+    backend, recording = Backend("numpy_backend", "cpu"), Recording("fake", "cpu")
+    for case, tier in cells:
+        inputs, parameters = case.at(tier)
+        factors = {str(position): array for position, array in cotangents(case, tier).items()}
+        said = {
+            "operator": case.operator,
+            "method": case.method,
+            "tier": tier,
+            "config": dict(case.config),
+            "options": dict(case.options),
+        }
+        recording.cells[key((case, tier))] = backend.run(said, inputs, parameters, factors)
+        recording.status[key((case, tier))] = {"status": "ok"}
+    return cells, recording
+
+
+def verdicts_of(cells: list, recording: Recording) -> list[Verdict]:
+    return [verdict for cell in cells for verdict in judge(cell, expected(*cell), recording)]
+
+
+def red_quantities(verdicts: list[Verdict]) -> set[tuple[str, str]]:
+    return {(verdict.case.partition("-")[2], verdict.quantity) for verdict in verdicts if verdict.red}
+
+
+def test_the_reference_itself_is_green(fake: ModuleType):
+    cells, recording = recorded(fake, "scaled_dot_score-*")
+    verdicts = verdicts_of(cells, recording)
+    assert len(verdicts) == 27 and not red_quantities(verdicts)
+
+
+def test_a_scale_that_is_ignored_is_red_where_a_scale_is_given(fake: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    def ignoring(queries, keys, *, scale=None):
+        return reference.scaled_dot_score(queries, keys)
+
+    monkeypatch.setattr(fake, "scaled_dot_score", ignoring)
+    red = red_quantities(verdicts_of(*recorded(fake, "scaled_dot_score-*")))
+    assert red == {("scale", "scores"), ("scale", "gradient_queries"), ("scale", "gradient_keys")}
+
+
+def test_an_inverted_mask_is_red_where_a_mask_hides_something(fake: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    def inverted(scores, valid_lens=None, mask=None):
+        return reference.masked_softmax(scores, valid_lens, None if mask is None else ~mask)
+
+    monkeypatch.setattr(fake, "masked_softmax", inverted)
+    cells, recording = recorded(fake, "masked_softmax-*")
+    red = {name for name, _ in red_quantities(verdicts_of(cells, recording))}
+    without_mask = {"none", "ragged", "heads"}
+    # With no batch, no queries or no keys there is nothing that a mask could change.
+    blind = {"no_batch", "no_queries", "no_keys"}
+    assert red == {case.name for case, _ in cells} - without_mask - blind
+
+
+def test_a_stopped_gradient_is_red_in_that_gradient_alone(fake: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    def stopped(queries, keys):
+        return reference.dot_score(queries, np.real(keys))
+
+    monkeypatch.setattr(fake, "dot_score", stopped)
+    red = red_quantities(verdicts_of(*recorded(fake, "dot_score-*")))
+    assert red == {(name, "gradient_keys") for name in ("plain", "heads", "large", "one_key")}
+
+
+def test_what_is_not_answered_is_missing_and_what_is_not_asked_is_refused(fake: ModuleType):
+    cells, recording = recorded(fake, "attention_pooling-mask")
+    answer = recording.cells[key(cells[0])]
+    answer["surprise"] = answer.pop("gradient_values")
+    verdicts = {verdict.quantity: verdict for verdict in verdicts_of(cells, recording)}
+    assert verdicts["gradient_values"].status == "missing" and verdicts["gradient_values"].red
+    assert verdicts["surprise"].reason == "the specification has no such quantity"
+    assert [name for name, verdict in verdicts.items() if verdict.red] == ["gradient_values", "surprise"]
+
+
+def test_a_cell_without_an_answer_is_missing(fake: ModuleType):
+    cells, recording = recorded(fake, "dot_score-plain")
+    recording.status.clear()
+    (verdict,) = verdicts_of(cells, recording)
+    assert (verdict.status, verdict.quantity, verdict.red) == ("missing", "*", True)
+
+
+def test_backends_are_judged_against_each_other(fake: ModuleType):
+    cells, first = recorded(fake, "dot_score-plain")
+    _, second = recorded(fake, "dot_score-plain")
+    second.backend = "other"
+    second.cells[key(cells[0])]["scores"] = second.cells[key(cells[0])]["scores"] + 1e-9
+    verdicts = list(judge(cells[0], expected(*cells[0]), first, second))
+    assert [(v.against, v.quantity, v.status) for v in verdicts] == [
+        ("other", "scores", "fail"),
+        ("other", "gradient_queries", "pass"),
+        ("other", "gradient_keys", "pass"),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ budgets, divergences
+
+
+def test_every_budget_decides_somewhere_and_has_a_reason():
+    from parity_tests.budgets import BUDGETS
+
+    deciding = {
+        budget_of(case.operator, case.id, tier, quantity)
+        for case in all_cases()
+        for tier in case.tiers
+        for quantity in expected(case, tier)
+    }
+    assert deciding == set(BUDGETS)
+    assert all("worst seen" in budget.reason for budget in BUDGETS)
+
+
+def test_a_known_divergence_is_marked_and_a_stale_one_is_red():
+    failing = replace(BLANK, status="fail", reason="differs")
+    passing = replace(BLANK, case="op-other", status="pass")
+    known = Divergence("fake", "op-case", "weights", "does something else")
+    (marked, untouched) = apply([failing, passing], [known])
+    assert (marked.status, marked.reason, marked.red) == ("known-divergence", "does something else", False)
+    assert untouched is passing
+    stale = apply([passing], [replace(known, case="op-other")])[-1]
+    assert stale.red and "does not diverge" in stale.reason
+    assert apply([passing], [known]) == [passing], "a run that does not cover the case says nothing of it"
+
+
+def test_our_own_divergences_load():
+    assert all(entry.reason for entry in load_divergences())
+
+
+def test_verdicts_are_json_even_where_the_error_is_infinite(fake: ModuleType):
+    verdict = replace(BLANK, status="fail", error=float("inf"), budget=1.0, reason="nan")
+    text = json.dumps(Run([], [verdict]).as_json(), allow_nan=False)
+    (cell,) = json.loads(text)["cells"]
+    assert cell["error"] is None and set(cell) == {
+        "operator",
+        "case",
+        "backend",
+        "against",
+        "device",
+        "tier",
+        "quantity",
+        "status",
+        "error",
+        "budget",
+        "reason",
+    }

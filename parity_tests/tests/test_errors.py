@@ -1,0 +1,417 @@
+"""Refusals: the same class and the same words in the reference and in every backend, before any arithmetic."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_core import errors, reference
+from attention_core.errors import (
+    AttentionError,
+    DtypeError,
+    MaskError,
+    OptionError,
+    ParameterError,
+    ShapeError,
+    TokenError,
+)
+
+F = np.float32
+
+
+def zeros(*shape: int, dtype: Any = F) -> np.ndarray:
+    return np.zeros(shape, dtype)
+
+
+# Name, call, class, words. A call gets the package, and a function that makes an array of the framework.
+FUNCTIONS: list[tuple[str, Any, type[AttentionError], str]] = [
+    (
+        "features",
+        lambda b, a: b.dot_score(a(zeros(2, 5, 4)), a(zeros(2, 7, 8))),
+        ShapeError,
+        "dot_score: axis 'features' is 8 in keys but 4 in queries. Project one of the two, or use AdditiveAttention, "
+        "whose keys may have another size. Shapes: queries=(2, 5, 4), keys=(2, 7, 8).",
+    ),
+    (
+        "rank",
+        lambda b, a: b.dot_score(a(zeros(5, 4)), a(zeros(2, 7, 4))),
+        ShapeError,
+        "dot_score: queries has 2 axes, expected (batch, queries, features) or (batch, heads, queries, features). "
+        "Shapes: queries=(5, 4), keys=(2, 7, 4).",
+    ),
+    (
+        "heads",
+        lambda b, a: b.scaled_dot_score(a(zeros(2, 3, 5, 4)), a(zeros(2, 7, 4))),
+        ShapeError,
+        "scaled_dot_score: axis 'heads' is in queries but not in keys. Split queries, keys and values into the same "
+        "heads, and give a mask an axis for them. Shapes: queries=(2, 3, 5, 4), keys=(2, 7, 4).",
+    ),
+    (
+        "dtypes",
+        lambda b, a: b.dot_score(a(zeros(2, 5, 4)), a(zeros(2, 7, 4, dtype=np.float64))),
+        DtypeError,
+        "dot_score: keys is float64 but queries is float32. Nothing is cast silently: cast one of the two.",
+    ),
+    (
+        "integers",
+        lambda b, a: b.masked_softmax(a(zeros(2, 5, 7, dtype=np.int32))),
+        DtypeError,
+        "masked_softmax: scores is int32, expected a floating type, one of float64, float32, float16, bfloat16. "
+        "Cast it first.",
+    ),
+    (
+        "float_length",
+        lambda b, a: b.masked_softmax(a(zeros(2, 5, 7)), a(zeros(2))),
+        DtypeError,
+        "masked_softmax: valid_lens is float32, expected an integer type. Cast it to int32 first; fractions have no "
+        "meaning here.",
+    ),
+    (
+        "boolean_length",
+        lambda b, a: b.attention_mask(7, a(zeros(2, dtype=bool))),
+        DtypeError,
+        "attention_mask: valid_lens is bool, expected an integer type. Cast it to int32 first; fractions have no "
+        "meaning here.",
+    ),
+    (
+        "number_mask",
+        lambda b, a: b.masked_softmax(a(zeros(2, 5, 7)), None, a(zeros(2, 5, 7))),
+        MaskError,
+        "masked_softmax: mask is float32, expected bool. True means 'may attend': compare first, mask != 0 where 1 "
+        "stands for an open key, mask == 0 where 1 stands for a hidden one.",
+    ),
+    (
+        "mask_keys",
+        lambda b, a: b.masked_softmax(a(zeros(2, 5, 7)), None, a(zeros(2, 5, 6, dtype=bool))),
+        ShapeError,
+        "masked_softmax: axis 'keys' is 6 in mask but 7 in scores. Give one value, and one column of the mask, for "
+        "each key. Shapes: scores=(2, 5, 7), mask=(2, 5, 6).",
+    ),
+    (
+        "mask_rank",
+        lambda b, a: b.masked_softmax(a(zeros(2, 3, 5, 7)), None, a(zeros(2, 5, 7, dtype=bool))),
+        ShapeError,
+        "masked_softmax: axis 'heads' is in scores but not in mask. Split queries, keys and values into the same "
+        "heads, and give a mask an axis for them. Shapes: scores=(2, 3, 5, 7), mask=(2, 5, 7).",
+    ),
+    (
+        "length_batch",
+        lambda b, a: b.masked_softmax(a(zeros(2, 5, 7)), a(zeros(10, dtype=np.int32))),
+        ShapeError,
+        "masked_softmax: axis 'batch' is 10 in valid_lens but 2 in scores. Every argument holds the same batch, along "
+        "its first axis. Shapes: scores=(2, 5, 7), valid_lens=(10,).",
+    ),
+    (
+        "length_rank",
+        lambda b, a: b.attention_mask(7, a(zeros(2, 5, 7, dtype=np.int32))),
+        ShapeError,
+        "attention_mask: valid_lens has 3 axes, expected (batch,) or (batch, queries). Shapes: valid_lens=(2, 5, 7).",
+    ),
+    (
+        "num_keys",
+        lambda b, a: b.attention_mask(-1, a(zeros(2, dtype=np.int32))),
+        OptionError,
+        "attention_mask: num_keys is -1, expected a whole number of at least 0: number of keys.",
+    ),
+    (
+        "values",
+        lambda b, a: b.attention_pooling(a(zeros(2, 5, 7)), a(zeros(2, 6, 4))),
+        ShapeError,
+        "attention_pooling: axis 'keys' is 6 in values but 7 in scores. Give one value, and one column of the mask, "
+        "for each key. Shapes: scores=(2, 5, 7), values=(2, 6, 4).",
+    ),
+    (
+        "w_v",
+        lambda b, a: b.additive_score(a(zeros(2, 5, 8)), a(zeros(2, 7, 8)), a(zeros(9))),
+        ShapeError,
+        "additive_score: axis 'hidden_size' is 9 in w_v but 8 in queries. Project both to the same hidden size, or "
+        "make the layer with this one. Shapes: queries=(2, 5, 8), keys=(2, 7, 8), w_v=(9,).",
+    ),
+    (
+        "scale",
+        lambda b, a: b.scaled_dot_score(a(zeros(2, 5, 4)), a(zeros(2, 7, 4)), scale=float("nan")),
+        OptionError,
+        "scaled_dot_score: scale is nan, expected a finite number: factor of the scores; 1/√features unless given.",
+    ),
+    (
+        "list",
+        lambda b, a: b.dot_score([[[1.0]]], a(zeros(1, 1, 1))),
+        DtypeError,
+        "dot_score: queries is a list, expected an array (batch, queries, features) or (batch, heads, queries, "
+        "features). Convert it to an array of the framework first.",
+    ),
+    (
+        "dropout_mask",
+        lambda b, a: b.attention_pooling(a(zeros(2, 5, 7)), a(zeros(2, 7, 4)), dropout_mask=a(zeros(2, 1, 7))),
+        ShapeError,
+        "attention_pooling: axis 'queries' is 1 in dropout_mask but 5 in scores. Give one row of the mask, of the "
+        "scores and of the lengths for each query. Shapes: scores=(2, 5, 7), values=(2, 7, 4), "
+        "dropout_mask=(2, 1, 7).",
+    ),
+]
+
+ADDITIVE = {"query_size": 9, "key_size": 10, "hidden_size": 8}
+ENCODER = {"vocab_size": 11, "embed_size": 4, "hidden_size": 5, "num_layers": 2}
+DECODER = {**ENCODER, "memory_size": 6, "attention_size": 8}
+TOKENS = zeros(3, 7, dtype=np.int32)
+
+LAYERS: list[tuple[str, str, dict[str, int], Any, type[AttentionError], str]] = [
+    (
+        "query_size",
+        "AdditiveAttention",
+        ADDITIVE,
+        lambda layer, a: layer(a(zeros(2, 5, 10)), a(zeros(2, 7, 10)), a(zeros(2, 7, 6))),
+        ShapeError,
+        "AdditiveAttention: axis 'query_size' is 10 in queries but 9 in the layer. Make the layer with the query_size "
+        "of the queries. Shapes: queries=(2, 5, 10), keys=(2, 7, 10), values=(2, 7, 6).",
+    ),
+    (
+        "key_size",
+        "AdditiveAttention",
+        ADDITIVE,
+        lambda layer, a: layer.prepare(a(zeros(2, 7, 9)), a(zeros(2, 7, 6))),
+        ShapeError,
+        "AdditiveAttention.prepare: axis 'key_size' is 9 in keys but 10 in the layer. Make the layer with the "
+        "key_size of the keys. Shapes: keys=(2, 7, 9), values=(2, 7, 6).",
+    ),
+    (
+        "attend",
+        "AdditiveAttention",
+        ADDITIVE,
+        lambda layer, a: layer.attend(a(zeros(3, 5, 9)), layer.prepare(a(zeros(2, 7, 10)), a(zeros(2, 7, 6)))),
+        ShapeError,
+        "AdditiveAttention.attend: axis 'batch' is 2 in memory.keys but 3 in queries. Every argument holds the same "
+        "batch, along its first axis. Shapes: queries=(3, 5, 9), memory.keys=(2, 7, 8), memory.values=(2, 7, 6).",
+    ),
+    (
+        "layer_mask",
+        "DotProductAttention",
+        {},
+        lambda layer, a: layer(
+            a(zeros(2, 5, 4)), a(zeros(2, 7, 4)), a(zeros(2, 7, 6)), None, a(zeros(2, 5, 7, dtype=np.int32))
+        ),
+        MaskError,
+        "DotProductAttention: mask is int32, expected bool. True means 'may attend': compare first, mask != 0 where 1 "
+        "stands for an open key, mask == 0 where 1 stands for a hidden one.",
+    ),
+    (
+        "input_size",
+        "GRU",
+        {"input_size": 4, "hidden_size": 5},
+        lambda layer, a: layer(a(zeros(3, 7, 5))),
+        ShapeError,
+        "GRU: axis 'input_size' is 5 in inputs but 4 in the layer. Make the layer with the input_size of the inputs. "
+        "Shapes: inputs=(3, 7, 5).",
+    ),
+    (
+        "state",
+        "GRUEncoder",
+        ENCODER,
+        lambda layer, a: layer(a(TOKENS), None, a(zeros(1, 3, 5))),
+        ShapeError,
+        "GRUEncoder: axis 'num_layers' is 1 in state but 2 in the layer. Give one state for each recurrent layer: "
+        "decoder and encoder have the same num_layers. Shapes: tokens=(3, 7), state=(1, 3, 5).",
+    ),
+    (
+        "float_tokens",
+        "GRUEncoder",
+        ENCODER,
+        lambda layer, a: layer(a(zeros(3, 7))),
+        DtypeError,
+        "GRUEncoder: tokens is float32, expected an integer type. Cast it to int32 first; fractions have no meaning "
+        "here.",
+    ),
+    (
+        "unknown_token",
+        "GRUEncoder",
+        ENCODER,
+        lambda layer, a: layer(a(TOKENS + np.int32(11))),
+        TokenError,
+        "GRUEncoder: tokens holds the id 11, expected 0 to 10 (vocab_size is 11). Map unknown tokens to an id of the "
+        "vocabulary, and make the layer as large as the vocabulary.",
+    ),
+    (
+        "negative_token",
+        "BahdanauDecoder",
+        DECODER,
+        lambda layer, a: layer(a(TOKENS - np.int32(1)), a(zeros(3, 8, 6)), a(zeros(2, 3, 5))),
+        TokenError,
+        "BahdanauDecoder: tokens holds the id -1, expected 0 to 10 (vocab_size is 11). Map unknown tokens to an id of "
+        "the vocabulary, and make the layer as large as the vocabulary.",
+    ),
+    (
+        "memory_size",
+        "BahdanauDecoder",
+        DECODER,
+        lambda layer, a: layer(a(TOKENS), a(zeros(3, 8, 5)), a(zeros(2, 3, 5))),
+        ShapeError,
+        "BahdanauDecoder: axis 'memory_size' is 5 in encoder_outputs but 6 in the layer. Make the decoder with "
+        "memory_size, the size of the encoder's outputs. Shapes: tokens=(3, 7), encoder_outputs=(3, 8, 5), "
+        "state=(2, 3, 5).",
+    ),
+    (
+        "step_mask",
+        "BahdanauDecoder",
+        DECODER,
+        lambda layer, a: layer.step(
+            a(TOKENS[:, 0]), a(zeros(2, 3, 5)), layer.prepare(a(zeros(3, 8, 6)), None, a(zeros(3, 4, 8, dtype=bool)))
+        ),
+        ShapeError,
+        "BahdanauDecoder.step: axis 'one' is 4 in memory.mask but 1 in the layer. A single step, and greedy decoding, "
+        "take a mask with one row: (batch, 1, keys). Shapes: tokens=(3,), state=(2, 3, 5), memory.keys=(3, 8, 8), "
+        "memory.values=(3, 8, 6), memory.mask=(3, 4, 8).",
+    ),
+    (
+        "greedy_eos",
+        "BahdanauDecoder",
+        DECODER,
+        lambda layer, a: layer.greedy(a(zeros(3, 8, 6)), a(zeros(2, 3, 5)), bos=1, eos=11, max_steps=4),
+        TokenError,
+        "BahdanauDecoder.greedy: eos holds the id 11, expected 0 to 10 (vocab_size is 11). Map unknown tokens to an id "
+        "of the vocabulary, and make the layer as large as the vocabulary.",
+    ),
+    (
+        "greedy_steps",
+        "BahdanauDecoder",
+        DECODER,
+        lambda layer, a: layer.greedy(a(zeros(3, 8, 6)), a(zeros(2, 3, 5)), bos=1, eos=2, max_steps=-1),
+        OptionError,
+        "BahdanauDecoder.greedy: max_steps is -1, expected a whole number of at least 0: most tokens to decode.",
+    ),
+]
+
+CONSTRUCTORS = [
+    (
+        "AdditiveAttention",
+        {**ADDITIVE, "hidden_size": 0},
+        "AdditiveAttention: hidden_size is 0, expected a whole number of at least 1: features of the hidden layer in "
+        "which query and key meet.",
+    ),
+    (
+        "AdditiveAttention",
+        {**ADDITIVE, "dropout": 1.0},
+        "AdditiveAttention: dropout is 1.0, expected a rate of at least 0 and less than 1: rate at which weights are "
+        "dropped in training.",
+    ),
+    (
+        "DotProductAttention",
+        {"scale": float("inf")},
+        "DotProductAttention: scale is inf, expected a finite number: factor of the scores; 1/√features unless given.",
+    ),
+    (
+        "GRU",
+        {"input_size": 4, "hidden_size": 5, "num_layers": 1.5},
+        "GRU: num_layers is 1.5, expected a whole number of at least 1: number of stacked recurrent layers.",
+    ),
+    (
+        "BahdanauDecoder",
+        {**DECODER, "memory_size": -6},
+        "BahdanauDecoder: memory_size is -6, expected a whole number of at least 1: features of the encoder's outputs; "
+        "hidden_size unless given.",
+    ),
+]
+
+
+def refused(call: Any, kind: type[Exception], words: str) -> None:
+    with pytest.raises(AttentionError) as raised:
+        call()
+    assert (type(raised.value), str(raised.value)) == (kind, words)
+
+
+@pytest.mark.parametrize(("name", "call", "kind", "words"), FUNCTIONS, ids=[case[0] for case in FUNCTIONS])
+def test_the_reference_refuses(name: str, call: Any, kind: type[AttentionError], words: str):
+    refused(lambda: call(reference, lambda array: array), kind, words)
+
+
+@pytest.mark.parametrize(("name", "call", "kind", "words"), FUNCTIONS, ids=[case[0] for case in FUNCTIONS])
+def test_a_backend_refuses(backend: SimpleNamespace, name: str, call: Any, kind: type[AttentionError], words: str):
+    refused(lambda: call(backend.package, backend.runtime.from_numpy), kind, words)
+
+
+@pytest.mark.parametrize(("name", "layer", "config", "call", "kind", "words"), LAYERS, ids=[case[0] for case in LAYERS])
+def test_a_layer_of_the_reference_refuses(name: str, layer: str, config: Any, call: Any, kind: Any, words: str):
+    made = getattr(reference, layer)(**config)
+    refused(
+        lambda: call(made, lambda array: array.astype(np.float64) if array.dtype == F else array),
+        kind,
+        words.replace("float32, expected an integer", "float64, expected an integer"),
+    )
+
+
+@pytest.mark.parametrize(("name", "layer", "config", "call", "kind", "words"), LAYERS, ids=[case[0] for case in LAYERS])
+def test_a_layer_refuses(
+    backend: SimpleNamespace, name: str, layer: str, config: Any, call: Any, kind: Any, words: str
+):
+    made = backend.runtime.build(getattr(backend.package, layer), config, "float32")
+    refused(lambda: call(made, backend.runtime.from_numpy), kind, words)
+
+
+@pytest.mark.parametrize(
+    ("layer", "config", "words"), CONSTRUCTORS, ids=[words.partition(",")[0] for *_, words in CONSTRUCTORS]
+)
+def test_a_constructor_refuses(backend: SimpleNamespace, layer: str, config: Any, words: str):
+    refused(lambda: backend.runtime.build(getattr(backend.package, layer), config, "float32"), OptionError, words)
+    refused(lambda: getattr(reference, layer)(**config), OptionError, words)
+
+
+def test_an_unknown_option_is_pythons_own_refusal(backend: SimpleNamespace):
+    with pytest.raises(TypeError, match=r"AdditiveAttention.__init__\(\) got an unexpected keyword argument 'rate'"):
+        backend.package.AdditiveAttention(**ADDITIVE, rate=0.5)
+    with pytest.raises(TypeError, match=r"scaled_dot_score\(\) got an unexpected keyword argument 'scael'"):
+        backend.package.scaled_dot_score(None, None, scael=1.0)
+
+
+def test_a_layer_refuses_another_floating_type(backend: SimpleNamespace):
+    layer = backend.runtime.build(backend.package.AdditiveAttention, ADDITIVE, "float32")
+    arrays = [
+        backend.runtime.from_numpy(zeros(*shape, dtype=np.float64)) for shape in ((2, 5, 9), (2, 7, 10), (2, 7, 6))
+    ]
+    refused(
+        lambda: layer(*arrays),
+        DtypeError,
+        "AdditiveAttention: queries is float64 but the layer is float32. "
+        "Nothing is cast silently: cast one of the two.",
+    )
+
+
+def test_parameters_that_do_not_fit_are_named(backend: SimpleNamespace):
+    layer = backend.runtime.build(backend.package.AdditiveAttention, ADDITIVE, "float32")
+    good = backend.package.get_parameters(layer)
+    names = "It has W_q, W_k, w_v."
+    for arrays, words in (
+        (
+            {"W_q": good["W_q"], "w_v": good["w_v"], "bias": good["w_v"]},
+            f"AdditiveAttention: the arrays are not this layer's (missing: W_k; unknown: bias). {names}",
+        ),
+        (
+            {**good, "W_k": good["W_k"].T},
+            "AdditiveAttention: W_k has shape (10, 8), expected (8, 10). The transpose would "
+            "fit: canonical matrices are (outputs, inputs).",
+        ),
+        ({**good, "w_v": good["w_v"][1:]}, "AdditiveAttention: w_v has shape (7,), expected (8,)."),
+        (
+            {**good, "W_q": good["W_q"].astype(np.float64)},
+            "AdditiveAttention: W_q is float64, expected float32. Nothing is "
+            "cast silently: cast the arrays first, or make the layer with their dtype.",
+        ),
+    ):
+        refused(lambda arrays=arrays: backend.package.set_parameters(layer, arrays), ParameterError, words)
+    after = backend.package.get_parameters(layer)
+    assert all(np.array_equal(after[name], good[name]) for name in good), "a refusal must lose nothing"
+
+
+def test_a_size_that_is_unknown_while_tracing_fits_anything():
+    from attention_core.operators import DOT_SCORE
+
+    unknown = SimpleNamespace(shape=(None, 5, None), dtype=np.dtype("float32"))
+    sizes = errors.check(DOT_SCORE, queries=unknown, keys=zeros(2, 7, 4))
+    assert sizes == {"batch": 2, "queries": 5, "keys": 7, "features": 4}
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "int32", "bool"])
+def test_dtypes_have_one_name(name: str):
+    kinds = [np.dtype(name), np.dtype(name).type, SimpleNamespace(name=name)]
+    assert {errors.dtype_name(kind) for kind in kinds} == {name}

@@ -1,0 +1,197 @@
+"""What every backend promises beyond agreement: hidden is hidden to the last bit, closed rows are 0, inputs stay."""
+
+from __future__ import annotations
+
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backends
+from attention_core.draws import uniform
+from parity_tests.cases import all_cases, select
+from parity_tests.expected import cotangents
+from parity_tests.invocation import bind
+
+HIDING = [
+    "attention_pooling-hidden_nan",
+    "masked_softmax-hidden_nan",
+    "DotProductAttention-hidden_nan",
+    "AdditiveAttention-hidden_nan",
+    "GRU-hidden_nan",
+    "BahdanauDecoder-hidden_nan",
+]
+
+
+def answers(backend: SimpleNamespace, case: Any, tier: str, **changed: np.ndarray) -> dict[str, np.ndarray]:
+    """Outputs and gradients of a case, with some inputs changed."""
+    inputs, parameters = case.at(tier)
+    inputs |= {name: array.astype(inputs[name].dtype) for name, array in changed.items()}
+    layer = None
+    if case.method:
+        layer = backend.runtime.build(getattr(backend.package, case.operator), case.config, tier)
+        backend.package.set_parameters(layer, parameters)
+    function = bind(backend.package, case.operator, case.method, case.options)
+    given = {name: backend.runtime.from_numpy(array) for name, array in inputs.items()}
+    factors = {index: backend.runtime.from_numpy(array) for index, array in cotangents(case, tier).items()}
+    outputs, of_inputs, of_parameters = backend.runtime.vjp(function, given, factors, layer)
+    found = {f"output {index}": backend.runtime.to_numpy(array) for index, array in enumerate(outputs)}
+    found |= {f"gradient {name}": backend.runtime.to_numpy(array) for name, array in of_inputs.items()}
+    found |= {f"gradient {name}": array for name, array in of_parameters.items()}
+    for name, array in given.items():
+        np.testing.assert_array_equal(backend.runtime.to_numpy(array), inputs[name], f"{name} was changed by the call")
+    return found
+
+
+@pytest.mark.parametrize("tier", ["float64", "float32"])
+@pytest.mark.parametrize("case_id", HIDING)
+def test_what_is_hidden_changes_not_one_bit(backend: SimpleNamespace, case_id: str, tier: str):
+    (case,) = select(all_cases(), case_id)
+    spoilt = {name: array for name, array in case.inputs.items() if array.dtype.kind == "f" and np.isnan(array).any()}
+    assert spoilt
+    with_nan = answers(backend, case, tier)
+    assert all(np.isfinite(array).all() for array in with_nan.values() if array.dtype.kind == "f")
+    for value in (0.0, -1e30, np.inf):
+        other = answers(backend, case, tier, **{n: np.where(np.isnan(a), value, a) for n, a in spoilt.items()})
+        for name, array in with_nan.items():
+            assert array.tobytes() == other[name].tobytes(), f"{name} differs with {value} where NaN was hidden"
+
+
+CLOSED = ["masked_softmax-closed", "attention_pooling-closed", "DotProductAttention-closed", "AdditiveAttention-closed"]
+
+
+@pytest.mark.parametrize("case_id", CLOSED)
+def test_a_query_that_may_attend_to_nothing_gets_zero(backend: SimpleNamespace, case_id: str):
+    (case,) = select(all_cases(), case_id)
+    found = answers(backend, case, "float32")
+    lens, mask = case.inputs["valid_lens"], case.inputs["mask"]
+    closed = ~(mask & (np.arange(mask.shape[-1]) < lens[..., None])).any(axis=-1)
+    assert closed.sum() == 5
+    for name in ("output 0", "output 1", "gradient queries", "gradient scores"):
+        if name in found:
+            assert (found[name][closed] == 0).all() and (found[name][~closed] != 0).any(), name
+
+
+def test_the_gradient_of_a_hidden_key_is_zero(backend: SimpleNamespace):
+    (case,) = select(all_cases(), "AdditiveAttention-hidden_inf")
+    found = answers(backend, case, "float32")
+    for batch, length in enumerate(case.inputs["valid_lens"][:, 0]):
+        for name in ("gradient keys", "gradient values"):
+            assert (found[name][batch, length:] == 0).all() and (found[name][batch, :length] != 0).any()
+
+
+def test_a_finite_fill_would_be_noticed(backend: SimpleNamespace):
+    scores = backend.runtime.from_numpy(np.full((1, 1, 3), -3e38, np.float32))
+    mask = backend.runtime.from_numpy(np.array([[[True, True, False]]]))
+    weights = backend.runtime.to_numpy(backend.package.masked_softmax(scores, None, mask))
+    np.testing.assert_array_equal(weights, [[[0.5, 0.5, 0.0]]])
+
+
+def test_dropout_is_the_frameworks_own_in_training_and_absent_in_evaluation(backend: SimpleNamespace):
+    """build() gives evaluation mode: a rate without a mask changes nothing there."""
+    (case,) = select(all_cases(), "AdditiveAttention-open")
+    inputs, parameters = case.at("float32")
+    results = []
+    for rate in (0.0, 0.5):
+        layer = backend.runtime.build(backend.package.AdditiveAttention, {**case.config, "dropout": rate}, "float32")
+        backend.package.set_parameters(layer, parameters)
+        context, _ = layer(**{name: backend.runtime.from_numpy(array) for name, array in inputs.items()})
+        results.append(backend.runtime.to_numpy(context))
+    np.testing.assert_array_equal(*results)
+
+
+# ------------------------------------------------------------------------------------------------ parameters
+
+
+LAYERS = [("AdditiveAttention", "plain"), ("GRU", "ragged"), ("GRUEncoder", "ragged"), ("BahdanauDecoder", "ragged")]
+
+
+@pytest.mark.parametrize("tier", ["float64", "float32"])
+@pytest.mark.parametrize("name", ["AdditiveAttention", "GRU", "GRUEncoder", "BahdanauDecoder"])
+def test_parameters_come_back_exactly_through_a_file(backend: SimpleNamespace, name: str, tier: str, tmp_path):
+    case = next(case for case in all_cases() if case.operator == name and case.method == "call")
+    _, parameters = case.at(tier)
+    first, second = (backend.runtime.build(getattr(backend.package, name), case.config, tier) for _ in range(2))
+    backend.package.set_parameters(first, parameters)
+    path = tmp_path / "weights.safetensors"
+    backends.save_arrays(path, backend.package.get_parameters(first))
+    backend.package.set_parameters(second, backends.load_arrays(path))
+    found = backend.package.get_parameters(second)
+    assert list(found) == list(parameters)
+    for key, array in parameters.items():
+        assert found[key].dtype == array.dtype and found[key].tobytes() == array.tobytes(), key
+
+
+def test_initial_parameters_are_drawn_and_finite(backend: SimpleNamespace):
+    """Uninitialised memory as weights has happened to others."""
+    for name in ("AdditiveAttention", "GRU", "GRUEncoder", "BahdanauDecoder"):
+        case = next(case for case in all_cases() if case.operator == name and case.method == "call")
+        layer = backend.runtime.build(getattr(backend.package, name), case.config, "float32")
+        for key, array in backend.package.get_parameters(layer).items():
+            assert np.isfinite(array).all() and np.abs(array).max() < 10, key
+            assert array.std() > 0 or key.endswith(("b", "b_hn")), key
+
+
+def test_the_words_of_the_specification_are_where_help_shows_them(backend: SimpleNamespace):
+    for name in ("masked_softmax", "AdditiveAttention", "BahdanauDecoder"):
+        assert "Shapes:" in inspect.getdoc(getattr(backend.package, name))
+
+
+# ------------------------------------------------------------------------------------------------ others' defects
+
+
+def test_lengths_count_for_each_sequence_and_not_for_each_query(backend: SimpleNamespace):
+    """Lengths repeated by the batch size work while it equals the number of queries."""
+    scores = backend.runtime.from_numpy(np.zeros((2, 5, 7), np.float32))
+    lens = backend.runtime.from_numpy(np.array([2, 4], np.int32))
+    weights = backend.runtime.to_numpy(backend.package.masked_softmax(scores, lens))
+    assert ((weights > 0).sum(axis=-1) == [[2] * 5, [4] * 5]).all()
+
+
+def test_additive_weights_depend_on_the_query(backend: SimpleNamespace):
+    """Without its tanh the score is a sum, and the query cancels in the softmax."""
+    queries, keys, w_v = (
+        backend.runtime.from_numpy(uniform(n, s).astype(np.float32))
+        for n, s in (("q", (2, 5, 8)), ("k", (2, 7, 8)), ("w", (8,)))
+    )
+    weights = backend.runtime.to_numpy(
+        backend.package.masked_softmax(backend.package.additive_score(queries, keys, w_v))
+    )
+    assert np.abs(np.diff(weights, axis=1)).max() > 0.01
+
+
+def test_dropout_of_an_encoder_lands_on_dropout(backend: SimpleNamespace):
+    """A rate given by position has landed on `bias` elsewhere; here it is a keyword alone."""
+    with pytest.raises(TypeError, match="positional argument"):
+        backend.package.GRUEncoder(11, 4, 5, 2, 0.1)
+
+
+def test_every_layer_of_a_stack_has_an_effect(backend: SimpleNamespace):
+    """A stack that feeds its input to every middle layer loses the first one."""
+    (case,) = select(all_cases(), "GRU-three_layers")
+    found = answers(backend, case, "float64")
+    for layer in range(3):
+        assert (found[f"gradient {layer}.W"] != 0).all()
+
+
+def test_queries_and_keys_of_different_sizes_meet_their_own_matrices(backend: SimpleNamespace):
+    layer = backend.runtime.build(
+        backend.package.AdditiveAttention, {"query_size": 2, "key_size": 3, "hidden_size": 4}, "float32"
+    )
+    shapes = {name: array.shape for name, array in backend.package.get_parameters(layer).items()}
+    assert shapes == {"W_q": (4, 2), "W_k": (4, 3), "w_v": (4,)}
+
+
+def test_a_layer_keeps_nothing_of_a_call(backend: SimpleNamespace):
+    """Weights left on an attribute leak tracers."""
+    (case,) = select(all_cases(), "AdditiveAttention-open")
+    inputs, _ = case.at("float32")
+    layer = backend.runtime.build(backend.package.AdditiveAttention, case.config, "float32")
+    arrays = {name: backend.runtime.from_numpy(array) for name, array in inputs.items()}
+    layer(**arrays)
+    before = set(vars(layer))
+    layer(**arrays)
+    assert set(vars(layer)) == before
+    assert not [name for name in vars(layer) if "attention_weights" in name]
