@@ -26,10 +26,29 @@ class Budget:
         return all(fnmatchcase(name, pattern) for name, pattern in pairs)
 
 
-BUDGETS: tuple[Budget, ...] = (
-    Budget(400, "to be measured", "float64"),
-    Budget(400, "to be measured", "float32"),
+SATURATED = (
+    "tanh' = 1 - tanh² loses its leading digits where tanh is near 1, and only such elements remain; worst seen {worst}"
 )
+CANCELLING = (
+    "the query moves all scores of a row nearly alike, and the softmax takes that back: W_q's gradient is a small "
+    "difference of large sums, over all steps; worst seen {worst}"
+)
+PROJECTED = "gradients pass the softmax and the tanh, and are sums over queries and keys; worst seen {worst}"
+RECURRENT = "sums over batch and steps, of gates to which each step adds its rounding; worst seen {worst}"
+SHORT = "a few sums of at most ten products, and one exponential; worst seen {worst}"
+
+BUDGETS: tuple[Budget, ...] = (
+    Budget(450, SATURATED.format(worst=206), "float64", case="additive_score-large"),
+    Budget(50, SATURATED.format(worst=19), "float32", case="additive_score-large"),
+    Budget(400, CANCELLING.format(worst=129), "float64", "BahdanauDecoder", quantity="gradient_attention.W_q"),
+    Budget(500, CANCELLING.format(worst=170), "float32", "BahdanauDecoder", quantity="gradient_attention.W_q"),
+    Budget(75, PROJECTED.format(worst=26), "float*", "AdditiveAttention"),
+    Budget(40, RECURRENT.format(worst=13), "float*", "BahdanauDecoder"),
+    Budget(20, RECURRENT.format(worst=5.7), "float*", "GRU*"),
+    Budget(20, RECURRENT.format(worst=2.4), "float*", "sentences"),
+    Budget(15, SHORT.format(worst=4.9), "float*"),
+)
+"""float64: 450 eps are 1e-13 of the largest entry."""
 
 
 def budget_of(operator: str, case: str, tier: str, quantity: str) -> Budget:

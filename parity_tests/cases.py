@@ -461,8 +461,14 @@ def recurrent_variants(
     yield "closed", "Lengths of 0, below 0 and beyond the steps.", 2, {**two, "valid_lens": CLOSED_STEPS}, TIERS
     dropped = draws.dropout_mask("between", two["dropout_mask"].shape, 0.4, SEED)
     yield "dropout", "Dropout between the layers.", 2, {**two, "dropout_mask": dropped}, TIERS
-    pair = {**sizes, "batch": 2}
-    yield "three_layers", "Three layers.", 3, {**full(pair, 3), "valid_lens": np.array([6, 1], np.int32)}, EXACT
+    six = {**sizes, "batch": 6}
+    yield (
+        "three_layers",
+        "Three layers.",
+        3,
+        {**full(six, 3), "valid_lens": np.array([6, 1, 7, 3, 5, 2], np.int32)},
+        EXACT,
+    )
     long = {**base({**sizes, "steps": 50}), "state": state(sizes, 1)}
     yield (
         "many_steps",

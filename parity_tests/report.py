@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from parity_tests.cases import NAMES
 from parity_tests.comparison import Verdict
 from parity_tests.run import Run
 
@@ -18,7 +19,8 @@ MOST_RED = 20
 
 def report(run: Run, console: Console) -> None:
     """Print the table, what is red, what is missing, where the time went, and the verdict in one line."""
-    console.print(table(run))
+    for tier in run.tiers:
+        console.print(table(run, tier))
     for line in red_lines(run.red):
         console.print(line, soft_wrap=True)  # a command has to stay in one line
     for name, reason in run.missing.items():
@@ -27,39 +29,34 @@ def report(run: Run, console: Console) -> None:
     console.print(summary(run))
 
 
-def table(run: Run) -> RenderableType:
-    """One row for each operator, one column for each tier and backend: the worst error in eps, or what is wrong.
+def table(run: Run, tier: str) -> RenderableType:
+    """One row for each operator, one column for each backend: the worst error in eps, or what is wrong.
 
     The column "pairs" holds the worst error between any two backends.
     """
     backends = list(run.recordings)
-    grid = Table(header_style="bold", caption=_caption(run), caption_justify="left")
-    grid.add_column("operator")
+    grid = Table(title=f"{tier}: worst error, in eps of the largest entry", title_justify="left", header_style="bold")
+    grid.add_column("operator", min_width=max(len(name) for name in NAMES))
     grid.add_column("cases", justify="right")
-    for tier in run.tiers:
-        for name in [*backends, *(["pairs"] if len(backends) > 1 else [])]:
-            grid.add_column(f"{tier}\n{name}", justify="right", style="dim" if name == "pairs" else "")
-    for operator in dict.fromkeys(case.operator for case, _ in run.cells):
-        own = [verdict for verdict in run.verdicts if verdict.operator == operator]
-        count = len({case.id for case, _ in run.cells if case.operator == operator})
-        row = [operator, str(count)]
-        for tier in run.tiers:
-            here = [verdict for verdict in own if verdict.tier in (tier, "*")]
-            single = [verdict for verdict in here if verdict.against == "reference"]
-            row += [_cell([v for v in single if v.backend == name]) for name in backends]
-            if len(backends) > 1:
-                row.append(_cell([v for v in here if v.against != "reference"]))
+    for name in backends:
+        grid.add_column(name, justify="right", min_width=7)
+    if len(backends) > 1:
+        grid.add_column("pairs", justify="right", min_width=7)
+    cases = {case.id: case.operator for case, own in run.cells if own == tier}
+    for operator in dict.fromkeys(cases.values()):
+        here = [v for v in run.verdicts if v.operator == operator and v.tier in (tier, "*")]
+        single = [verdict for verdict in here if verdict.against == "reference"]
+        row = [operator, str(sum(name == operator for name in cases.values()))]
+        row += [_cell([verdict for verdict in single if verdict.backend == name]) for name in backends]
+        if len(backends) > 1:
+            row.append(_cell([verdict for verdict in here if verdict.against != "reference"]))
         grid.add_row(*row)
-    return Group(grid)
-
-
-def _caption(run: Run) -> str:
-    return f"worst error in eps of the largest entry; {len(run.verdicts):,} comparisons of {len(run.cells)} cells"
+    return grid
 
 
 def _cell(verdicts: Sequence[Verdict]) -> str:
     if not verdicts:
-        return "[dim]·[/]"
+        return "[bold red]blank[/]"
     red = [verdict for verdict in verdicts if verdict.red]
     if red:
         kinds = dict.fromkeys(verdict.status for verdict in red)

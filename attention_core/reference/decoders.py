@@ -9,7 +9,7 @@ from attention_core.operators import BAHDANAU_DECODER
 from attention_core.reference.arrays import check, linear, optional, promote
 from attention_core.reference.layers import AdditiveAttention, Memory
 from attention_core.reference.masking import attention_mask
-from attention_core.reference.recurrent import GRU, embed, inner
+from attention_core.reference.recurrent import GRU, embed, inner, known_tokens
 from attention_core.specification import Layer
 
 
@@ -156,6 +156,7 @@ class BahdanauDecoder:
             dropout_mask=dropout_mask,
             attention_dropout_mask=attention_dropout_mask,
         )
+        known_tokens(self.specification.name, tokens, self.sizes["vocab_size"])
         memory = self.prepare(encoder_outputs, valid_lens, mask)
         state, steps = promote(state), tokens.shape[1]
         lead, (batch, keys) = state.shape[:-3], encoder_outputs.shape[-3:-1]

@@ -168,9 +168,14 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 def embed(title: str, tokens: np.ndarray, table: np.ndarray) -> np.ndarray:
     """The rows of the table at the tokens, which have to be ids of it."""
-    if tokens.size:
-        check_tokens(title, "tokens", int(tokens.min()), int(tokens.max()), table.shape[-2])
+    known_tokens(title, tokens, table.shape[-2])
     return table[..., tokens, :]
+
+
+def known_tokens(title: str, tokens: np.ndarray, vocab_size: int) -> None:
+    """Refuse tokens outside the vocabulary."""
+    if tokens.size:
+        check_tokens(title, "tokens", int(tokens.min()), int(tokens.max()), vocab_size)
 
 
 def inner(parameters: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

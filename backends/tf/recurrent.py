@@ -284,7 +284,7 @@ def gru_cell(projected: tf.Tensor, state: tf.Tensor, recurrent: tf.Tensor, hidde
     reset = tf.sigmoid(input_r + state_r)
     update = tf.sigmoid(input_z + state_z)
     new = tf.tanh(input_n + reset * (state_n + hidden_bias))
-    return new + update * (state - new)
+    return (1 - update) * new + update * state
 
 
 def check_known(title: str, tokens: tf.Tensor | np.ndarray | keras.KerasTensor, vocab_size: int) -> None:

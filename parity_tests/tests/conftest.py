@@ -62,7 +62,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that takes `backend` once for each backend that this run is for."""
     if "backend" in metafunc.fixturenames:
-        metafunc.parametrize("backend", selected(metafunc.config), indirect=True)
+        metafunc.parametrize("backend", selected(metafunc.config) or [None], indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where no backend is tested, leave out what is for one: deselected, not skipped."""
+    left_out = [
+        item for item in items if getattr(item, "callspec", None) and item.callspec.params.get("backend", 0) is None
+    ]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,173 @@
+"""The PyTorch backend under PyTorch's own ways: modules, state dicts, modes, autograd, compilation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from attention_core.draws import uniform
+from backends import torch as attention
+from parity_tests.cases import all_cases, select
+
+MAKERS: dict[str, Callable[..., torch.nn.Module]] = {
+    "AdditiveAttention": lambda **keywords: attention.AdditiveAttention(9, 10, 8, **keywords),
+    "GRU": lambda **keywords: attention.GRU(4, 5, 2, **keywords),
+    "GRUEncoder": lambda **keywords: attention.GRUEncoder(11, 6, 5, 2, **keywords),
+    "BahdanauDecoder": lambda **keywords: attention.BahdanauDecoder(
+        11, 4, 5, 2, memory_size=6, attention_size=8, **keywords
+    ),
+}
+
+
+def drawn(name: str, *shape: int) -> torch.Tensor:
+    return torch.tensor(uniform(name, shape), dtype=torch.float32)
+
+
+ARGUMENTS = {
+    "AdditiveAttention": (drawn("q", 2, 5, 9), drawn("k", 2, 7, 10), drawn("v", 2, 7, 6), torch.tensor([3, 6])),
+    "GRU": (drawn("x", 3, 7, 4), torch.tensor([7, 2, 4])),
+    "GRUEncoder": (torch.arange(21).reshape(3, 7) % 11, torch.tensor([7, 2, 4])),
+    "BahdanauDecoder": (
+        torch.arange(12).reshape(3, 4) % 11,
+        drawn("m", 3, 7, 6),
+        drawn("s", 2, 3, 5),
+        torch.tensor([7, 2, 4]),
+    ),
+}
+LAYERS = list(MAKERS)
+
+
+def test_the_backend_imports_the_real_torch():
+    assert inspect.getmodule(attention.masked_softmax).torch is torch and hasattr(torch, "Tensor")
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_state_dict_moves_a_layer(name: str):
+    first, second = MAKERS[name](), MAKERS[name]()
+    second.load_state_dict(first.state_dict())
+    for one, other in zip(first(*ARGUMENTS[name]), second(*ARGUMENTS[name]), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_owns_exactly_its_canonical_parameters(name: str):
+    layer = MAKERS[name]()
+    assert sum(p.numel() for p in layer.parameters()) == sum(a.size for a in attention.get_parameters(layer).values())
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_goes_to_another_device_and_dtype(name: str):
+    layer = MAKERS[name](device="meta")
+    outputs = layer.to_empty(device="cpu").to(torch.float64)
+    assert {parameter.dtype for parameter in outputs.parameters()} == {torch.float64}
+    meta = MAKERS[name](dtype=torch.float64).to("meta")
+    assert {parameter.device.type for parameter in meta.parameters()} == {"meta"}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_dropout_follows_train_and_eval(name: str):
+    torch.manual_seed(0)
+    layer = MAKERS[name](dropout=0.5)
+    training = [layer.train()(*ARGUMENTS[name])[0] for _ in range(2)]
+    assert not torch.equal(*training)
+    evaluated = [layer.eval()(*ARGUMENTS[name])[0] for _ in range(2)]
+    torch.testing.assert_close(*evaluated, rtol=0, atol=0)
+
+
+def test_the_weights_of_training_are_those_before_dropout():
+    torch.manual_seed(0)
+    layer = MAKERS["AdditiveAttention"](dropout=0.5).train()
+    _, weights = layer(*ARGUMENTS["AdditiveAttention"])
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(2, 5))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_step_of_an_optimiser_changes_every_parameter(name: str):
+    layer = MAKERS[name]()
+    before = {key: value.clone() for key, value in layer.state_dict().items()}
+    sum(output.square().sum() for output in layer(*ARGUMENTS[name])).backward()
+    torch.optim.SGD(layer.parameters(), lr=0.1).step()
+    for key, value in layer.state_dict().items():
+        assert not torch.equal(value, before[key]), key
+
+
+def test_gradients_pass_autograds_own_check():
+    layer = attention.AdditiveAttention(3, 2, 4, dtype=torch.float64)
+    arguments = [
+        torch.rand(shape, dtype=torch.float64, requires_grad=True) for shape in ((1, 2, 3), (1, 4, 2), (1, 4, 5))
+    ]
+    assert torch.autograd.gradcheck(lambda *given: layer(*given, torch.tensor([3])), arguments)
+
+
+def test_functions_work_under_vmap_and_grad_of_torch_func():
+    scores, lens = drawn("scores", 3, 2, 5, 7), torch.tensor([3, 6])
+    mapped = torch.func.vmap(lambda one: attention.masked_softmax(one, lens))(scores)
+    torch.testing.assert_close(mapped[1], attention.masked_softmax(scores[1], lens))
+    gradient = torch.func.grad(lambda one: attention.masked_softmax(one, lens).square().sum())(scores[0])
+    assert (gradient[0, :, 3:] == 0).all() and (gradient[0, :, :3] != 0).all()
+
+
+def test_a_leaf_that_requires_gradients_is_not_written_to():
+    """Masking in place changes the caller's tensor, and fails on a leaf."""
+    scores = drawn("scores", 2, 5, 7).requires_grad_()
+    before = scores.detach().clone()
+    attention.masked_softmax(scores, torch.tensor([3, 6])).square().sum().backward()
+    torch.testing.assert_close(scores.detach(), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_scores_are_normalised_in_float32(dtype: torch.dtype):
+    scores = (8 * drawn("scores", 2, 5, 700)).to(dtype)
+    weights = attention.masked_softmax(scores)
+    assert weights.dtype == dtype
+    torch.testing.assert_close(weights, torch.softmax(scores.float(), dim=-1).to(dtype), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["AdditiveAttention", "GRUEncoder", "BahdanauDecoder"])
+def test_a_layer_is_one_graph_for_torch_compile(name: str):
+    """aot_eager tests the graph, forward and backward, without the compiler's minute."""
+    torch._dynamo.reset()
+    layer = MAKERS[name]()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    results = []
+    for function in (layer, compiled):
+        layer.zero_grad()
+        outputs = function(*ARGUMENTS[name])
+        sum(output.square().sum() for output in outputs).backward()
+        results.append([*outputs, *(parameter.grad.clone() for parameter in layer.parameters())])
+    for eager, graph in zip(*results, strict=True):
+        torch.testing.assert_close(graph, eager, rtol=1e-5, atol=1e-6)
+
+
+def test_inductor_compiles_a_layer_with_closed_rows():
+    torch._dynamo.reset()
+    layer = attention.DotProductAttention()
+    arguments = (drawn("q", 2, 5, 4), drawn("k", 2, 7, 4), drawn("v", 2, 7, 6), torch.tensor([0, 6]))
+    for compiled, eager in zip(torch.compile(layer, fullgraph=True)(*arguments), layer(*arguments), strict=True):
+        torch.testing.assert_close(compiled, eager, rtol=1e-5, atol=1e-6)
+        assert (compiled[0] == 0).all()
+
+
+def test_greedy_decoding_takes_no_gradient_and_stops_early():
+    (case,) = select(all_cases(), "BahdanauDecoder-greedy")
+    inputs, parameters = case.at("float32")
+    decoder = attention.BahdanauDecoder(**case.config)
+    attention.set_parameters(decoder, parameters)
+    steps = []
+    advance = decoder.advance
+    decoder.advance = lambda *given: steps.append(1) or advance(*given)
+    given = {key: torch.tensor(array) for key, array in inputs.items()}
+    tokens, lengths, weights = decoder.greedy(**given, bos=1, eos=2, max_steps=1000)
+    assert not weights.requires_grad and tokens.shape == (3, 1000)
+    assert len(steps) == int(lengths.max()) + 1
+
+
+def test_parameters_can_be_read_as_gradients():
+    layer = MAKERS["GRU"]()
+    layer(*ARGUMENTS["GRU"])[0].sum().backward()
+    gradients = attention.get_parameters(layer, read=lambda parameter: parameter.grad)
+    np.testing.assert_array_equal(gradients["1.b_hn"], layer.layers[1].b_hn.grad.numpy())
