@@ -1,5 +1,4 @@
 """Attention for sequence-to-sequence models in TensorFlow, with Keras 3 layers."""
-# ruff: noqa: E402  (Keras reads the choice of its backend once, when it is first imported)
 
 import os
 

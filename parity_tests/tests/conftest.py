@@ -65,14 +65,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("backend", selected(metafunc.config) or [None], indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where no backend is tested, leave out what is for one: deselected, not skipped."""
-    left_out = [
-        item for item in items if getattr(item, "callspec", None) and item.callspec.params.get("backend", 0) is None
-    ]
+    """Mark what is for a backend; where none is tested, leave it out: deselected, not skipped."""
+    kept, left_out = [], []
+    for item in items:
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if "backend" in parameters or item.path.name in OWN_FILES:
+            item.add_marker("backend")
+        (left_out if parameters.get("backend", "") is None else kept).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+        items[:] = kept
 
 
 @pytest.fixture(scope="session")

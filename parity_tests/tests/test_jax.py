@@ -1,0 +1,289 @@
+"""The JAX backend under the transformations of jax and flax.nnx: jit, vmap, grad, split and merge; and its dropout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import backends
+from attention_core.errors import TokenError
+from backends import jax as attention
+from backends.jax import masking, recurrent, runtime
+from parity_tests.cases import Case, all_cases, select
+from parity_tests.expected import cotangents, gradients
+from parity_tests.invocation import bind
+
+FUNCTIONS = ["attention_mask-lens_and_mask", "masked_softmax-ragged", "attention_pooling-closed"]
+ATTENTION = ["DotProductAttention-closed", "AdditiveAttention-closed"]
+RECURRENT = ["GRU-ragged", "GRUEncoder-ragged", "BahdanauDecoder-ragged"]
+DROPPING = ["AdditiveAttention-open", "GRU-open", "BahdanauDecoder-open"]
+HIDING = ["masked_softmax-closed", "attention_pooling-hidden_nan", "AdditiveAttention-hidden_nan"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _switches() -> None:
+    runtime.configure()
+
+
+def found(case_id: str, tier: str = "float64", **config: Any) -> tuple[Case, Any, dict[str, jax.Array]]:
+    """A case, its layer with its parameters (None for a function), and its inputs; no dropout masks are given."""
+    (case,) = select(all_cases(), case_id)
+    inputs, parameters = case.at(tier)
+    layer = None
+    if case.method:
+        layer = runtime.build(getattr(attention, case.operator), {**case.config, **config}, tier)
+        attention.set_parameters(layer, parameters)
+    return case, layer, {name: jnp.asarray(array) for name, array in inputs.items() if "dropout" not in name}
+
+
+def call(layer: nnx.Module, arrays: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+    return layer(**arrays)
+
+
+def assert_close(actual: Any, desired: Any):
+    assert jax.tree.structure(actual) == jax.tree.structure(desired)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14), actual, desired)
+
+
+def differ(first: Any, second: Any) -> bool:
+    return any((a != b).any() for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
+
+
+def test_bare_jax_inside_the_backend_is_the_framework():
+    assert masking.jax is jax and attention is not jax and "site-packages" in jax.__file__
+
+
+@pytest.mark.parametrize("case_id", FUNCTIONS)
+def test_a_function_under_jit_equals_the_plain_call(case_id: str):
+    case, _, arrays = found(case_id)
+    function = partial(getattr(attention, case.operator), **case.options)
+    assert_close(jax.jit(function)(**arrays), function(**arrays))
+
+
+@pytest.mark.parametrize("case_id", ["masked_softmax-ragged", "AdditiveAttention-ragged"])
+def test_vmap_over_one_more_leading_axis_equals_a_loop(case_id: str):
+    case, layer, arrays = found(case_id)
+    function = partial(bind(attention, case.operator, case.method, case.options), layer)
+    pair = [arrays, {name: jnp.flip(array) for name, array in arrays.items()}]
+    stacked = jax.tree.map(lambda *each: jnp.stack(each), *pair)
+    together = jax.vmap(lambda each: function(**each))(stacked)
+    for index, each in enumerate(pair):
+        assert_close(jax.tree.map(lambda array, index=index: array[index], together), function(**each))
+
+
+@pytest.mark.parametrize("case_id", [*ATTENTION, *RECURRENT])
+def test_a_layer_under_nnx_jit_equals_the_plain_call(case_id: str):
+    _, layer, arrays = found(case_id)
+    assert_close(nnx.jit(call)(layer, arrays), layer(**arrays))
+
+
+@pytest.mark.parametrize("case_id", ATTENTION)
+def test_a_layer_survives_split_and_merge_inside_jax_jit(case_id: str):
+    _, layer, arrays = found(case_id)
+    graphdef, state = nnx.split(layer)
+    assert dict(nnx.merge(graphdef, state).sizes) == dict(layer.sizes)
+
+    @partial(jax.jit, static_argnums=0)
+    def merged(graphdef: Any, state: Any, arrays: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+        return nnx.merge(graphdef, state)(**arrays)
+
+    assert_close(merged(graphdef, state, arrays), layer(**arrays))
+
+
+def test_greedy_under_nnx_jit_equals_the_plain_call():
+    case, decoder, arrays = found("BahdanauDecoder-greedy")
+    plain = decoder.greedy(**arrays, **case.options)
+    jitted = nnx.jit(lambda decoder, arrays: decoder.greedy(**arrays, **case.options))(decoder, arrays)
+    assert_close(jitted, plain)
+    assert len(np.unique(plain[0])) > 2
+
+
+def test_new_values_of_known_shapes_are_not_traced_again():
+    _, layer, arrays = found("AdditiveAttention-closed")
+    traces = []
+
+    @nnx.jit
+    def counted(layer: nnx.Module, arrays: dict[str, jax.Array]) -> tuple[jax.Array, ...]:
+        traces.append(arrays["queries"].shape)
+        return layer(**arrays)
+
+    first = counted(layer, arrays)
+    attention.set_parameters(layer, {name: 0.5 * a for name, a in attention.get_parameters(layer).items()})
+    assert differ(counted(layer, arrays), first)
+    counted(layer, jax.tree.map(jnp.flip, arrays))
+    assert traces == [(2, 5, 9)]
+    counted(layer, {name: array[:1] for name, array in arrays.items()})
+    assert traces == [(2, 5, 9), (1, 5, 9)]
+
+
+@pytest.mark.parametrize("case_id", ["GRU-ragged", "BahdanauDecoder-greedy"])
+def test_a_plain_call_traces_its_loop_only_once(case_id: str, monkeypatch: pytest.MonkeyPatch):
+    case, layer, arrays = found(case_id)
+    function = bind(attention, case.operator, case.method, case.options)
+    function(layer, **arrays)
+    steps = []
+    advance = recurrent.GRULayer.advance
+    monkeypatch.setattr(recurrent.GRULayer, "advance", lambda *given: steps.append(1) or advance(*given))
+    function(layer, **arrays)
+    assert not steps
+    function(layer, **{name: a[:, :2] if name == "state" else a[:2] for name, a in arrays.items()})
+    assert steps
+
+
+def test_vjp_compiles_once_for_new_parameters_and_for_a_second_layer():
+    traces = []
+
+    def counted(layer: nnx.Module, **arrays: jax.Array) -> tuple[jax.Array, ...]:
+        traces.append(1)
+        return layer(**arrays)
+
+    case, layer, arrays = found("AdditiveAttention-closed")
+    _, second, _ = found("AdditiveAttention-closed")
+    attention.set_parameters(second, {name: 0.5 * a for name, a in attention.get_parameters(layer).items()})
+    factors = {index: jnp.asarray(array) for index, array in cotangents(case, "float64").items()}
+    _, _, first = runtime.vjp(counted, arrays, factors, layer)
+    _, _, other = runtime.vjp(counted, arrays, factors, second)
+    assert len(traces) == 1 and all((first[name] != other[name]).any() for name in first)
+
+
+def test_nnx_grad_by_the_parameters_equals_the_references_gradient():
+    case, layer, arrays = found("AdditiveAttention-closed")
+    factors = cotangents(case, "float64")
+    graphdef, parameters, rest = nnx.split(layer, nnx.Param, ...)
+
+    @nnx.jit
+    @nnx.grad
+    def slope(layer: nnx.Module) -> jax.Array:
+        return sum((factors[index] * output).sum() for index, output in enumerate(layer(**arrays)))
+
+    slopes = slope(layer)
+    assert jax.tree.structure(slopes) == jax.tree.structure(parameters)
+    canonical = attention.get_parameters(nnx.merge(graphdef, slopes, rest))
+    expected = gradients(case, "float64")
+    assert_close(canonical, {name: expected[name] for name in canonical})
+
+
+def test_a_step_of_gradient_descent_changes_every_parameter():
+    _, decoder, arrays = found("BahdanauDecoder-ragged")
+    before = attention.get_parameters(decoder)
+
+    @nnx.jit
+    def step(decoder: nnx.Module) -> jax.Array:
+        def loss(decoder: nnx.Module) -> jax.Array:
+            return -jax.nn.log_softmax(decoder(**arrays)[0])[..., 1].mean()
+
+        value, slopes = nnx.value_and_grad(loss)(decoder)
+        nnx.update(decoder, jax.tree.map(lambda a, slope: a - 0.1 * slope, nnx.state(decoder, nnx.Param), slopes))
+        return value
+
+    assert step(decoder) > step(decoder)
+    assert len(before) == 14
+    for name, array in attention.get_parameters(decoder).items():
+        assert (array != before[name]).any(), name
+
+
+@pytest.fixture
+def _nan_is_an_error() -> Iterator[None]:
+    with jax.debug_nans(True):
+        yield
+
+
+@pytest.mark.usefixtures("_nan_is_an_error")
+@pytest.mark.parametrize("case_id", HIDING)
+def test_debug_nans_finds_none_where_all_are_hidden_and_rows_are_closed(case_id: str):
+    """It does where a hidden score is float16 or bfloat16, outside of jit: in the cast to float32, NaN is visible."""
+    case, layer, arrays = found(case_id, "float32")
+    function = bind(attention, case.operator, case.method, case.options)
+    factors = {index: jnp.asarray(array) for index, array in cotangents(case, "float32").items()}
+    function(layer, **arrays)
+    runtime.vjp(function, arrays, factors, layer)
+
+
+@pytest.mark.usefixtures("_nan_is_an_error")
+def test_debug_nans_finds_one_that_is_visible():
+    _, layer, arrays = found("AdditiveAttention-none")
+    with pytest.raises(FloatingPointError):
+        layer(**{**arrays, "values": arrays["values"].at[1, 3].set(jnp.nan)})
+
+
+@pytest.mark.parametrize("case_id", DROPPING)
+def test_training_draws_a_new_mask_in_every_call(case_id: str):
+    _, layer, arrays = found(case_id, dropout=0.5)
+    layer.train()
+    assert differ(layer(**arrays), layer(**arrays))
+
+
+def test_training_draws_a_new_mask_in_every_call_under_nnx_jit():
+    _, layer, arrays = found("AdditiveAttention-open", dropout=0.5)
+    layer.train()
+    compiled = nnx.jit(call)
+    assert differ(compiled(layer, arrays), compiled(layer, arrays))
+
+
+@pytest.mark.parametrize("case_id", DROPPING)
+def test_eval_after_training_switches_dropout_off(case_id: str):
+    _, layer, arrays = found(case_id, dropout=0.5)
+    _, without, _ = found(case_id)
+    layer.train()
+    layer(**arrays)
+    layer.eval()
+    assert not differ(layer(**arrays), without(**arrays))
+
+
+def test_the_seed_of_the_layer_decides_what_is_dropped():
+    _, _, arrays = found("DotProductAttention-open")
+    first, again, other = (
+        attention.DotProductAttention(dropout=0.5, rngs=nnx.Rngs(seed))(**arrays) for seed in (0, 0, 1)
+    )
+    assert not differ(first, again) and differ(first, other)
+
+
+def test_dropout_without_a_stream_to_draw_from_raises():
+    _, _, arrays = found("DotProductAttention-open")
+    with pytest.raises(ValueError, match="rngs"):
+        attention.DotProductAttention(dropout=0.5)(**arrays)
+
+
+@pytest.mark.parametrize("token", [-1, 11])
+def test_token_ids_are_checked_where_they_are_known(token: int):
+    _, encoder, _ = found("GRUEncoder-none")
+    tokens = jnp.array([[1, token, 3]])
+    with pytest.raises(TokenError, match=f"id {token}, expected 0 to 10"):
+        encoder(tokens)
+    with pytest.raises(TokenError):
+        nnx.jit(lambda encoder: encoder(tokens))(encoder)
+
+
+def test_token_ids_pass_unchecked_while_tracing():
+    _, encoder, _ = found("GRUEncoder-none")
+    outputs, _ = nnx.jit(call)(encoder, {"tokens": jnp.array([[1, 11, 3]])})
+    assert outputs.shape == (1, 3, 5)
+
+
+def test_float32_works_without_64_bit_types():
+    program = """
+import warnings, jax, jax.numpy as jnp
+from flax import nnx
+from backends import jax as attention
+warnings.simplefilter("error")
+assert not jax.config.jax_enable_x64
+layer = attention.AdditiveAttention(4, 3, 8, rngs=nnx.Rngs(0))
+found = layer(jnp.ones((2, 5, 4)), jnp.ones((2, 7, 3)), jnp.ones((2, 7, 6)), jnp.array([3, 0]))
+print(*(f"{array.dtype}{array.shape}".replace(" ", "") for array in found))
+"""
+    root = Path(backends.__file__).parents[1]
+    variables = {**os.environ, "JAX_ENABLE_X64": "0", "PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["float32(2,5,6)", "float32(2,5,7)"]

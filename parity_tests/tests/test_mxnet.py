@@ -1,0 +1,368 @@
+"""The MXNet backend under Gluon's own ways: hybridize, Trainer, parameter files, casts, dropout and NumPy mode."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from attention_core import reference
+from attention_core.differentiation import gradients
+from attention_core.draws import integers, uniform
+from backends import mxnet as attention
+from backends.mxnet.runtime import from_numpy, vjp
+
+# isort: split
+# MXNet cannot be imported before the backend has given NumPy its old alias back.
+import mxnet as mx
+from mxnet import autograd, gluon, np, npx
+
+Arrays = dict[str, numpy.ndarray]
+
+STACK = {"hidden_size": 8, "num_layers": 3}
+OPTIONS: dict[str, dict[str, int]] = {
+    "DotProductAttention": {},
+    "AdditiveAttention": {"query_size": 4, "key_size": 9, "hidden_size": 10},
+    "GRU": {"input_size": 4, **STACK},
+    "GRUEncoder": {"vocab_size": 11, "embed_size": 4, **STACK},
+    "BahdanauDecoder": {"vocab_size": 11, "embed_size": 4, "memory_size": 6, "attention_size": 10, **STACK},
+}
+SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
+    "DotProductAttention": {"queries": (2, 5, 4), "keys": (2, 7, 4), "values": (2, 7, 6)},
+    "AdditiveAttention": {"queries": (2, 5, 4), "keys": (2, 7, 9), "values": (2, 7, 6)},
+    "GRU": {"inputs": (2, 5, 4), "state": (3, 2, 8)},
+    "GRUEncoder": {"tokens": (2, 5), "state": (3, 2, 8)},
+    "BahdanauDecoder": {"tokens": (2, 5), "encoder_outputs": (2, 7, 6), "state": (3, 2, 8)},
+}
+TRAINABLE = [name for name in OPTIONS if name != "DotProductAttention"]
+MODES = pytest.mark.parametrize("hybrid", [False, True], ids=["eager", "graph"])
+LAYERS = pytest.mark.parametrize("name", TRAINABLE)
+
+
+def built(name: str, dtype: str = "float32", **options: Any) -> gluon.Block:
+    typed = {"dtype": dtype} if name in TRAINABLE else {}
+    return getattr(attention, name)(**OPTIONS[name], **options, **typed)
+
+
+def drawn(name: str, dtype: str = "float32", seed: int = 0) -> Arrays:
+    """Arguments of a call; of the second sequence, three keys or steps are valid."""
+    arrays = {
+        key: integers(key, shape, 11, seed) if key == "tokens" else uniform(key, shape, seed=seed).astype(dtype)
+        for key, shape in SHAPES[name].items()
+    }
+    return {**arrays, "valid_lens": numpy.array([9, 3])}
+
+
+def given(arrays: Arrays) -> dict[str, np.ndarray]:
+    return {key: from_numpy(array) for key, array in arrays.items()}
+
+
+def answers(layer: gluon.Block, arrays: Arrays) -> Arrays:
+    """Outputs of a call, and gradients under random cotangents."""
+    outputs = layer(**given(arrays))
+    factors = {i: from_numpy(uniform(str(i), out.shape).astype(out.dtype)) for i, out in enumerate(outputs)}
+    outputs, inputs, parameters = vjp(lambda layer, **named: layer(**named), given(arrays), factors, layer)
+    found = {**{str(i): out for i, out in enumerate(outputs)}, **inputs}
+    return {key: array.asnumpy() for key, array in found.items()} | parameters
+
+
+def changed(before: Mapping[str, numpy.ndarray], layer: gluon.Block) -> list[str]:
+    return [key for key, array in attention.get_parameters(layer).items() if (array != before[key]).any()]
+
+
+# ------------------------------------------------------------------------------------------------ graphs
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype"), [({}, "float64"), ({"static_alloc": True}, "float32")], ids=["plain", "static"]
+)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_graph_gives_the_outputs_and_gradients_of_eager_mode(name: str, flags: dict[str, bool], dtype: str):
+    layer, calls = built(name, dtype), [drawn(name, dtype, seed) for seed in range(2)]
+    eager = [answers(layer, arrays) for arrays in calls]
+    layer.hybridize(**flags)
+    for arrays, expected in zip(calls, eager, strict=True):
+        for key, found in answers(layer, arrays).items():
+            numpy.testing.assert_allclose(found, expected[key], 0, 16 * numpy.finfo(dtype).eps, err_msg=key)
+
+
+DECODING = {"Embedding": 1, "Dense": 3, "AdditivePooling": 1, "GRUCell": 3}
+POOLING = {"AdditiveAttention": 1, "AdditivePooling": 1, "Dense": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "graphs", "runs"),
+    [
+        ("DotProductAttention", {"DotProductAttention": 1}, {"DotProductAttention": 1}),
+        ("AdditiveAttention", {"AdditiveAttention": 1}, POOLING),
+        ("GRU", {"GRU": 1}, {"GRU": 1, "GRULayer": 3}),
+        ("GRUEncoder", {"Embedding": 1, "GRU": 1}, {"Embedding": 1, "GRU": 1, "GRULayer": 3}),
+        ("BahdanauDecoder", DECODING, DECODING),
+    ],
+)
+def test_hybridised_blocks_keep_a_graph_and_run_their_python_once(name, graphs, runs, monkeypatch: pytest.MonkeyPatch):
+    layer, blocks, counts = built(name), [], Counter()
+    layer.apply(blocks.append)
+    blocks = [block for block in blocks if isinstance(block, gluon.HybridBlock)]
+    for kind in {type(block) for block in blocks}:
+
+        def counted(self, *args, body=kind.hybrid_forward, **keywords):
+            counts[type(self).__name__] += 1
+            return body(self, *args, **keywords)
+
+        monkeypatch.setattr(kind, "hybrid_forward", counted)
+    layer.hybridize()
+    for seed in range(3):
+        layer(**given(drawn(name, seed=seed)))
+    assert counts == runs
+    assert Counter(type(block).__name__ for block in blocks if block._cached_graph and block._cached_op) == graphs
+
+
+@LAYERS
+def test_new_parameters_take_effect_under_a_standing_graph(name: str):
+    layer, other, arrays = built(name), built(name), given(drawn(name))
+    layer.hybridize()
+    before = layer(**arrays)[0].asnumpy()
+    attention.set_parameters(layer, attention.get_parameters(other))
+    after = layer(**arrays)[0].asnumpy()
+    assert numpy.abs(after - before).max() > 1e-3
+    numpy.testing.assert_allclose(after, other(**arrays)[0].asnumpy(), rtol=0, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------ parameters
+
+
+@LAYERS
+def test_gluon_saves_and_loads_the_parameters(name: str, tmp_path: Path):
+    first, second = built(name), built(name)
+    assert changed(attention.get_parameters(first), second)
+    first.save_parameters(str(tmp_path / "weights.params"))
+    second.load_parameters(str(tmp_path / "weights.params"))
+    assert not changed(attention.get_parameters(first), second)
+
+
+@LAYERS
+def test_layers_share_parameters_as_gluon_blocks_do(name: str):
+    first = built(name, prefix="shared_")
+    second = built(name, prefix="shared_", params=first.collect_params())
+    attention.set_parameters(first, {key: 2 * array for key, array in attention.get_parameters(first).items()})
+    assert not changed(attention.get_parameters(first), second)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@LAYERS
+def test_initialising_again_draws_every_parameter_in_its_type(name: str, dtype: str):
+    layer = built(name, dtype)
+    before = attention.get_parameters(layer)
+    layer.initialize(force_reinit=True)
+    assert changed(before, layer) == list(before)
+    for key, array in attention.get_parameters(layer).items():
+        assert array.dtype == dtype and numpy.abs(array).max() <= 4**-0.5, key
+
+
+@LAYERS
+def test_a_cast_layer_computes_in_the_new_type(name: str):
+    layer, wide, arrays = built(name), built(name, "float64"), given(drawn(name, "float64"))
+    layer.hybridize()
+    layer(**given(drawn(name)))
+    attention.set_parameters(wide, {key: array.astype(float) for key, array in attention.get_parameters(layer).items()})
+    layer.cast("float64")
+    for found, expected in zip(layer(**arrays), wide(**arrays), strict=True):
+        assert found.dtype == numpy.float64
+        numpy.testing.assert_allclose(found.asnumpy(), expected.asnumpy(), rtol=0, atol=1e-14)
+
+
+@LAYERS
+def test_one_step_of_a_trainer_changes_every_parameter(name: str):
+    layer = built(name)
+    layer.hybridize()
+    before = attention.get_parameters(layer)
+    trainer = gluon.Trainer(layer.collect_params(), "sgd", {"learning_rate": 0.1})
+    with autograd.record():
+        output = layer(**given(drawn(name)))[0]
+        loss = (output * from_numpy(uniform("cotangent", output.shape).astype("float32"))).sum()
+    loss.backward()
+    trainer.step(1)
+    assert changed(before, layer) == list(before)
+
+
+class Translator(gluon.Block):
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.encoder = attention.GRUEncoder(13, 4, 8, 3, dropout=0.1)
+            self.decoder = attention.BahdanauDecoder(11, 4, 8, 3, attention_size=10, dropout=0.1)
+
+    def forward(self, source: np.ndarray, lengths: np.ndarray, target: np.ndarray) -> np.ndarray:
+        outputs, state = self.encoder(source, lengths)
+        return self.decoder(target, outputs, state, lengths)[0]
+
+
+@pytest.mark.parametrize(
+    "flags", [{"active": False}, {}, {"static_alloc": True, "static_shape": True}], ids=["eager", "graph", "static"]
+)
+def test_encoder_and_decoder_learn_inside_a_plain_block(flags: dict[str, bool]):
+    mx.random.seed(0)
+    model, entropy = Translator(), gluon.loss.SoftmaxCrossEntropyLoss()
+    model.hybridize(**flags)
+    source, target = from_numpy(integers("s", (2, 7), 13)), from_numpy(integers("t", (2, 5), 11))
+    lengths = np.array([7, 3], dtype="int32")
+    trainer = gluon.Trainer(model.collect_params(), "adam", {"learning_rate": 0.05})
+    before = float(entropy(model(source, lengths, target), target).mean())
+    for _ in range(16):
+        with autograd.record():
+            loss = entropy(model(source, lengths, target), target).mean()
+        loss.backward()
+        trainer.step(1)
+    assert float(entropy(model(source, lengths, target), target).mean()) < before / 2
+
+
+# ------------------------------------------------------------------------------------------------ dropout
+
+
+@MODES
+@pytest.mark.parametrize("name", ["DotProductAttention", "AdditiveAttention", "GRU", "BahdanauDecoder"])
+def test_dropout_draws_in_training_mode_alone(name: str, hybrid: bool):
+    layer, arrays = built(name, dropout=0.5), given(drawn(name))
+    layer.hybridize(hybrid)
+    for mode, draws in (
+        (autograd.predict_mode(), False),
+        (autograd.record(), True),
+        (autograd.record(train_mode=False), False),
+        (autograd.train_mode(), True),
+    ):
+        with mode:
+            assert bool((layer(**arrays)[0] != layer(**arrays)[0]).asnumpy().any()) == draws
+
+
+@pytest.mark.parametrize("name", ["DotProductAttention", "AdditiveAttention"])
+def test_the_weights_are_those_before_dropout(name: str):
+    layer, arrays = built(name, dropout=0.5), drawn(name)
+    arrays["values"] = numpy.tile(numpy.eye(7, 6, dtype="float32"), (2, 1, 1))  # the context shows what was dropped
+    _, expected = layer(**given(arrays))
+    with autograd.train_mode():
+        context, weights = (array.asnumpy() for array in layer(**given(arrays)))
+    numpy.testing.assert_array_equal(weights, expected.asnumpy())
+    seen = weights[..., :6] > 0
+    assert set((context[seen] / weights[..., :6][seen]).round(5)) == {0.0, 2.0}
+
+
+# ------------------------------------------------------------------------------------------------ MXNet's traps
+
+
+@MODES
+@pytest.mark.parametrize(("name", "hidden"), [("DotProductAttention", ["keys", "values"]), ("GRU", ["inputs"])])
+def test_the_gradient_of_a_fill_goes_to_the_right_side(name: str, hidden: list[str], hybrid: bool):
+    """Where a number is the fill, MXNet's `where` sends gradients to the wrong side."""
+    layer, judge, arrays = built(name, "float64"), getattr(reference, name)(**OPTIONS[name]), drawn(name, "float64")
+    layer.hybridize(hybrid)
+    reference.set_parameters(judge, attention.get_parameters(layer))
+    lens = arrays["valid_lens"]
+    floating = {key: array for key, array in arrays.items() if key != "valid_lens"}
+    factors = {str(i): uniform(str(i), output.shape) for i, output in enumerate(judge(**arrays))}
+    found = answers(layer, arrays)
+    for key, expected in gradients(lambda a: judge(**a, valid_lens=lens), floating, factors, stacked=False).items():
+        numpy.testing.assert_allclose(found[key], expected, rtol=0, atol=1e-13, err_msg=key)
+    for key in hidden:
+        assert (found[key][1, 3:] == 0).all() and (found[key][1, :3] != 0).all()
+
+
+def test_the_gradient_of_hidden_scores_is_zero_and_of_visible_ones_that_of_softmax():
+    scores, cotangent = from_numpy(uniform("s", (2, 5, 7))), uniform("c", (2, 5, 7))
+    scores.attach_grad()
+    with autograd.record():
+        weights = attention.masked_softmax(scores, np.array([2, 4], dtype="int32"))
+    weights.backward(from_numpy(cotangent))
+    w, gradient = weights.asnumpy(), scores.grad.asnumpy()
+    expected = w * (cotangent - (w * cotangent).sum(axis=-1, keepdims=True))
+    numpy.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-15)
+    assert ((gradient != 0).sum(axis=-1) == [[2] * 5, [4] * 5]).all()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+def test_lengths_of_every_type_count_beyond_127_keys(dtype: str):
+    lens = np.array([100, 3], dtype=dtype)
+    weights = attention.masked_softmax(np.zeros((2, 5, 300)), lens).asnumpy()
+    assert ((weights > 0).sum(axis=-1) == [[100] * 5, [3] * 5]).all()
+    outputs, _ = attention.GRU(4, 8)(np.ones((2, 200, 4)), lens)
+    assert ((outputs.asnumpy() != 0).all(axis=-1).sum(axis=-1) == [100, 3]).all()
+
+
+CRASHES = """
+from backends import mxnet as attention
+from backends.mxnet.runtime import vjp
+import mxnet as mx
+from mxnet import np
+
+q, k, v = np.ones((2, 5, 4)), np.ones((2, 7, 4)), np.ones((2, 7, 6))
+dot, additive, gru = attention.DotProductAttention(), attention.AdditiveAttention(4, 4, 10), attention.GRU(4, 8, 3)
+encoder, decoder = attention.GRUEncoder(11, 4, 8, 3), attention.BahdanauDecoder(11, 4, 8, 3)
+tokens = lambda *shape: np.zeros(shape, dtype="int32")
+for hybrid in (False, True):
+    for layer in (dot, additive, gru, encoder, decoder):
+        layer.hybridize(hybrid)
+    for lens, total in (([-9, -(2**31)], 0), ([2**31 - 1, 8], 10)):
+        lens = np.array(lens, dtype="int64").astype("int32")
+        assert [round(float(layer(q, k, v, lens)[1].sum())) for layer in (dot, additive)] == [total, total]
+        assert bool(abs(gru(np.ones((2, 6, 4)), lens)[1]).sum() > 0) == bool(total)
+    for layer in (dot, additive):
+        layer(q[:0], k[:0], v[:0], tokens(0))
+        layer(q, k, v[:, :, :0], tokens(2))
+        layer(np.zeros((2, 0, 5, 4)), np.zeros((2, 0, 7, 4)), np.zeros((2, 0, 7, 6)))
+        for some, keys, values in ((q[:, :0], k, v), (q, k[:, :0], v[:, :0])):
+            arrays, ones = {"queries": some, "keys": keys, "values": values}, np.ones((2, some.shape[1], 6))
+            outputs, inputs, parameters = vjp(lambda layer, **given: layer(**given), arrays, {0: ones}, layer)
+            for array in (*outputs, *inputs.values(), *parameters.values()):
+                assert float(abs(array).sum()) == 0
+    dot(q[:, :, :0], k[:, :, :0], v)
+    gru(np.zeros((0, 6, 4)), tokens(0)), gru(np.zeros((2, 0, 4)), tokens(2))
+    gru.step(np.zeros((0, 4)), np.zeros((3, 0, 8)))
+    encoder(tokens(0, 6)), encoder(tokens(2, 0))
+    for batch, steps, keys in ((0, 5, 7), (2, 0, 7), (2, 5, 0)):
+        memory, state = np.zeros((batch, keys, 8)), np.zeros((3, batch, 8))
+        assert decoder(tokens(batch, steps), memory, state)[2].shape == (batch, steps, keys)
+        assert decoder.greedy(memory, state, bos=1, eos=2, max_steps=steps)[2].shape == (batch, steps, keys)
+        assert decoder.step(tokens(batch), state, decoder.prepare(memory))[2].shape == (batch, keys)
+mx.nd.waitall()
+print("alive")
+"""
+
+
+def test_odd_lengths_and_empty_axes_do_not_crash_the_process():
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    ran = subprocess.run([sys.executable, "-c", CRASHES], env=environment, capture_output=True, text=True, timeout=300)
+    assert (ran.returncode, ran.stdout) == (0, "alive\n"), ran.stderr[-2000:]
+
+
+# ------------------------------------------------------------------------------------------------ the import
+
+
+@pytest.mark.parametrize(
+    ("module", "attribute", "value", "message"),
+    [
+        (numpy, "__version__", "2.0.0", "needs NumPy below 2, and this is 2.0.0: install 'numpy>=1.23.5,<2'"),
+        (sys, "version_info", (3, 13), "runs on Python up to 3.12: use Python 3.11"),
+    ],
+    ids=["numpy", "python"],
+)
+def test_what_is_too_new_is_named_before_mxnet_fails(module, attribute, value, message, monkeypatch):
+    with monkeypatch.context() as patched, pytest.raises(ImportError) as caught:
+        patched.setattr(module, attribute, value)
+        runpy.run_path(attention.__file__)
+    assert message in str(caught.value)
+
+
+def test_the_import_gives_numpy_the_alias_that_mxnet_reads():
+    assert vars(numpy)["bool"] is bool
+
+
+def test_the_import_switches_mxnet_to_numpy_arrays_and_shapes():
+    assert npx.is_np_array() and npx.is_np_shape()
