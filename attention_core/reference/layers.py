@@ -196,5 +196,5 @@ def cleared(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None,
         return Memory(keys, values, None)
     if mask is None and keys.ndim == 4:
         allowed = allowed[:, None]
-    seen = allowed.any(axis=-2)[..., None]
+    seen = np.expand_dims(allowed.any(axis=-2), -1)
     return Memory(np.where(seen, keys, 0.0), np.where(seen, values, 0.0), allowed)

@@ -39,6 +39,6 @@ def pool(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Context and weights under a mask in the shape of scores."""
     weights = softmax_over(scores, allowed)
-    values = np.where(allowed.any(axis=-2)[..., None], values, 0.0)
+    values = np.where(np.expand_dims(allowed.any(axis=-2), -1), values, 0.0)
     dropped = weights if dropout_mask is None else weights * promote(dropout_mask)
     return dropped @ values, weights
