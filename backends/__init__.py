@@ -142,8 +142,8 @@ def pack_arrays(arrays: Mapping[str, np.ndarray], header: Mapping[str, Any] | No
     arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     content = {"header": dict(header or {}), "digests": [[name, _digest(array)] for name, array in arrays.items()]}
     text = json.dumps(content, sort_keys=True)
-    metadata = {"attention_parity": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}
-    return safetensors.numpy.save(arrays, metadata)
+    # One entry alone: safetensors writes several in an order that differs from call to call.
+    return safetensors.numpy.save(arrays, {"attention_parity": f"{hashlib.sha256(text.encode()).hexdigest()} {text}"})
 
 
 def unpack_arrays(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -157,10 +157,11 @@ def unpack_arrays(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         arrays = safetensors.numpy.load(data)
     except (ValueError, AttributeError, RecursionError, MemoryError, safetensors.SafetensorError) as error:
         raise ArchiveError(f"no safetensors file, or a damaged one: {error}") from error
-    text = metadata.get("attention_parity")
-    if text is None:
+    entry = metadata.get("attention_parity")
+    if entry is None:
         raise ArchiveError("the file carries no digests: write it with backends.save_arrays")
-    if hashlib.sha256(text.encode()).hexdigest() != metadata.get("sha256"):
+    digest, _, text = entry.partition(" ")
+    if hashlib.sha256(text.encode()).hexdigest() != digest:
         raise ArchiveError("the header does not match its digest: the file is damaged")
     content = json.loads(text)
     digests = dict(content["digests"])  # a list in the file, since safetensors orders arrays in its own way

@@ -42,7 +42,8 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """The verdict as an object; an error without measure, as of NaN, is null and told in reason."""
-        error = self.error if self.error is None or np.isfinite(self.error) else None
+        # Four digits: the reference's own last bits depend on where NumPy's arrays lie in memory.
+        error = None if self.error is None or not np.isfinite(self.error) else float(f"{self.error:.4g}")
         return {**asdict(self), "error": error}
 
 

@@ -242,7 +242,7 @@ class AdditiveAttention(HybridBlock):
         )
         memory = cleared(keys, values, valid_lens, mask)
         if has_empty_axis(queries, memory):
-            memory = memory._replace(keys=projected(self.W_k, keys))
+            memory = memory._replace(keys=projected(self.W_k, memory.keys))
             return self.attend(queries, memory, dropout_mask=dropout_mask)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, (*queries.shape[:-1], keys.shape[-2]), queries)

@@ -32,6 +32,10 @@ def test_arrays_and_header_come_back(tmp_path: Path):
     assert not list(tmp_path.glob("*.partial"))
 
 
+def test_the_same_arrays_are_the_same_bytes():
+    assert len({pack_arrays(ARRAYS, {"seed": 7, "a": 1}) for _ in range(50)}) == 1
+
+
 def test_every_flipped_bit_is_noticed():
     data = pack_arrays({"a": np.array([1.5, -2.0], np.float32)}, {"x": 1})
     wanted, header = unpack_arrays(data)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -171,3 +174,10 @@ def test_parameters_can_be_read_as_gradients():
     layer(*ARGUMENTS["GRU"])[0].sum().backward()
     gradients = attention.get_parameters(layer, read=lambda parameter: parameter.grad)
     np.testing.assert_array_equal(gradients["1.b_hn"], layer.layers[1].b_hn.grad.numpy())
+
+
+def test_the_example_of_parity_in_a_project_passes():
+    example = Path(__file__).parents[2] / "examples" / "test_my_model.py"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(example)]
+    said = subprocess.run(command, cwd=example.parents[1], capture_output=True, text=True, check=False)
+    assert said.returncode == 0 and "1 passed" in said.stdout, said.stdout
