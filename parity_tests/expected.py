@@ -89,9 +89,18 @@ def _gradients(case: Case, tier: str, package: Any = reference) -> Arrays:
         return function(layer, **{name: arrays[name] for name in floating}, **rest)
 
     factors = {str(position): array.astype(np.float64) for position, array in cotangents(case, tier).items()}
-    # One more leading axis would be taken for heads by the attention operators, which are cheap without it.
-    stacked = case.operator in ("GRU", "GRUEncoder", "BahdanauDecoder")
-    return complex_step(call, {**floating, **parameters}, factors, stacked=stacked)
+    return complex_step(call, {**floating, **parameters}, factors, stacked=_stackable(case))
+
+
+def _stackable(case: Case) -> bool:
+    """Whether perturbations may share a pass: not where their leading axis would be taken for heads.
+
+    That is where there are heads, and where lengths without a mask leave the number of axes to be guessed.
+    """
+    if case.operator in ("GRU", "GRUEncoder", "BahdanauDecoder"):
+        return True
+    heads = any(array.ndim == 4 for array in case.inputs.values())
+    return not heads and ("mask" in case.inputs or "valid_lens" not in case.inputs)
 
 
 @functools.cache
