@@ -39,9 +39,9 @@ def table(run: Run, tier: str) -> RenderableType:
     grid.add_column("operator", min_width=max(len(name) for name in NAMES))
     grid.add_column("cases", justify="right")
     for name in backends:
-        grid.add_column(name, justify="right", min_width=7)
+        grid.add_column(name, justify="right", min_width=6)
     if len(backends) > 1:
-        grid.add_column("pairs", justify="right", min_width=7)
+        grid.add_column("pairs", justify="right", min_width=6)
     cases = {case.id: case.operator for case, own in run.cells if own == tier}
     for operator in dict.fromkeys(cases.values()):
         here = [v for v in run.verdicts if v.operator == operator and v.tier in (tier, "*")]
