@@ -105,9 +105,6 @@ def test_dropout_is_the_frameworks_own_in_training_and_absent_in_evaluation(back
 # ------------------------------------------------------------------------------------------------ parameters
 
 
-LAYERS = [("AdditiveAttention", "plain"), ("GRU", "ragged"), ("GRUEncoder", "ragged"), ("BahdanauDecoder", "ragged")]
-
-
 @pytest.mark.parametrize("tier", ["float64", "float32"])
 @pytest.mark.parametrize("name", ["AdditiveAttention", "GRU", "GRUEncoder", "BahdanauDecoder"])
 def test_parameters_come_back_exactly_through_a_file(backend: SimpleNamespace, name: str, tier: str, tmp_path):
