@@ -66,7 +66,6 @@ def record(
     recording = Recording(job.backend, job.device)
     done, deaths = 0, 0
     while done < len(cells):
-        before = done
         with tempfile.TemporaryFile() as log, Worker(job, case_file, done, log.fileno()) as worker:
             try:
                 recording.about = worker.frame(start_seconds)[1]
@@ -82,7 +81,7 @@ def record(
                 log.seek(0)
                 tail = log.read()[-2000:].decode(errors="replace").strip()
                 said = {"status": fault.status, "message": str(fault), "trace": tail}
-                hopeless = not recording.about or (done == before and not recording.about) or deaths > MOST_RESTARTS
+                hopeless = not recording.about or deaths > MOST_RESTARTS
                 for cell in cells[done:] if hopeless else cells[done : done + 1]:
                     recording.status[key(cell)] = said
                 done = len(cells) if hopeless else done + 1
