@@ -190,9 +190,6 @@ def attention_mask_cases() -> Iterator[Case]:
     yield case("no_keys", "There are no keys.", options={"num_keys": 0}, valid_lens=BATCH_LENS)
 
 
-Edit = Callable[[Arrays], Arrays]
-
-
 def masked_variants(sizes: Sizes, base: Callable[[Sizes, bool], Arrays]) -> Iterator[tuple[str, str, Arrays, Any]]:
     """Name, sentence, inputs and tiers of what every operator with lengths and a mask is asked; base draws the rest.
 
