@@ -27,6 +27,12 @@ def opened(name: str) -> tuple[ModuleType, Any, Any]:
     return attention, runtime, runtime.build(attention.BahdanauDecoder, SIZES, "float64")
 
 
+def trained(attention: ModuleType, decoder: Any) -> None:
+    """Give the decoder parameters, as a training would."""
+    shapes = {name: array.shape for name, array in attention.get_parameters(decoder).items()}
+    attention.set_parameters(decoder, {name: uniform(name, shape, bound=0.2) for name, shape in shapes.items()})
+
+
 def logits(runtime: Any, decoder: Any) -> np.ndarray:
     """What the decoder says to the same tokens."""
     return runtime.to_numpy(decoder(*map(runtime.from_numpy, (TOKENS, OUTPUTS, STATE)))[0])
@@ -36,6 +42,7 @@ def main(source: str, target: str) -> None:
     """Write the source's parameters to a file, load them into the target, and compare what both say."""
     old, old_runtime, old_decoder = opened(source)
     new, new_runtime, new_decoder = opened(target)
+    trained(old, old_decoder)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "decoder.safetensors"
         backends.save_arrays(path, old.get_parameters(old_decoder))

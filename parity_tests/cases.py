@@ -190,15 +190,25 @@ def attention_mask_cases() -> Iterator[Case]:
     yield case("no_keys", "There are no keys.", options={"num_keys": 0}, valid_lens=BATCH_LENS)
 
 
-def masked_variants(sizes: Sizes, base: Callable[[Sizes, bool], Arrays]) -> Iterator[tuple[str, str, Arrays, Any]]:
+def open_inputs(plain: Arrays, sizes: Sizes, dropout: bool) -> Arrays:
+    """The inputs with every optional argument given as a full array that changes nothing."""
+    full = {**plain, "valid_lens": full_lens(sizes), "mask": open_mask(sizes)}
+    if dropout:
+        full["dropout_mask"] = np.ones((sizes["batch"], sizes["queries"], sizes["keys"]))
+    return full
+
+
+def masked_variants(
+    sizes: Sizes, base: Callable[[Sizes, bool], Arrays], dropout: bool = False
+) -> Iterator[tuple[str, str, Arrays, Any]]:
     """Name, sentence, inputs and tiers of what every operator with lengths and a mask is asked; base draws the rest.
 
     What differs in the shape of an argument alone asks for the formula, not for the arithmetic: float64 is enough.
     """
-    lens, mask, plain = full_lens(sizes), open_mask(sizes), base(sizes, False)
-    full = {**plain, "valid_lens": lens, "mask": mask}
+    plain = base(sizes, False)
+    full = open_inputs(plain, sizes, dropout)
     yield "none", "Neither lengths nor mask.", plain, TIERS
-    yield "open", "Lengths and a mask that hide nothing.", full, TIERS
+    yield "open", "Lengths and masks that change nothing.", full, TIERS
     yield "ragged", "One length for each sequence.", {**plain, "valid_lens": BATCH_LENS}, EXACT
     yield "ragged_rows", "One length for each query.", {**full, "valid_lens": ROW_LENS}, TIERS
     yield "mask", "A boolean mask.", {**full, "mask": some_mask(sizes)}, TIERS
@@ -235,7 +245,7 @@ def masked_variants(sizes: Sizes, base: Callable[[Sizes, bool], Arrays]) -> Iter
         ("no_batch", "There are no sequences.", "batch", 0),
     ):
         small = {**sizes, axis: size}
-        yield name, shows, {**base(small, False), "valid_lens": full_lens(small), "mask": open_mask(small)}, EXACT
+        yield name, shows, open_inputs(base(small, False), small, dropout=False), EXACT
 
 
 def with_hidden(inputs: Arrays, value: float, keys: np.ndarray) -> Arrays:
@@ -295,7 +305,7 @@ def masked_softmax_cases() -> Iterator[Case]:
 
     for name, shows, inputs, tiers in masked_variants(sizes, base):
         yield Case(operator.name, name, shows, inputs, tiers=tiers)
-    full = {**base(sizes, False), "valid_lens": full_lens(sizes), "mask": open_mask(sizes)}
+    full = open_inputs(base(sizes, False), sizes, dropout=False)
     for name, shows, inputs in hidden_variants(full, sizes):
         yield Case(operator.name, name, shows, inputs)
     scores, mask = large_scores(sizes)
@@ -352,9 +362,9 @@ def pooling_cases() -> Iterator[Case]:
     def base(sizes: Sizes, heads: bool) -> Arrays:
         return drawn_tensors(operator, sizes, heads)
 
-    for name, shows, inputs, tiers in masked_variants(sizes, base):
+    for name, shows, inputs, tiers in masked_variants(sizes, base, dropout=True):
         yield Case(operator.name, name, shows, inputs, tiers=tiers)
-    full = {**base(sizes, False), "valid_lens": full_lens(sizes), "mask": open_mask(sizes)}
+    full = open_inputs(base(sizes, False), sizes, dropout=True)
     for name, shows, inputs in hidden_variants(full, sizes):
         yield Case(operator.name, name, shows, inputs)
     scores, mask = large_scores(sizes)
@@ -396,9 +406,9 @@ def attention_layer_cases(name: str, config: Mapping[str, Any]) -> Iterator[Case
     def base(sizes: Sizes, heads: bool) -> Arrays:
         return drawn_tensors(call, sizes, heads)
 
-    for label, shows, inputs, tiers in masked_variants(sizes, base):
+    for label, shows, inputs, tiers in masked_variants(sizes, base, dropout=True):
         yield case(label, shows, inputs, tiers=tiers)
-    full = {**base(sizes, False), "valid_lens": full_lens(sizes), "mask": open_mask(sizes)}
+    full = open_inputs(base(sizes, False), sizes, dropout=True)
     for label, shows, inputs in hidden_variants(full, sizes):
         yield case(label, shows, inputs)
     inputs, changed = large_layer_inputs(name, full, parameters)
@@ -410,7 +420,7 @@ def attention_layer_cases(name: str, config: Mapping[str, Any]) -> Iterator[Case
     yield case(
         "prepared",
         "Prepare, then attend: the same as a call.",
-        {**full, "valid_lens": CLOSED_LENS, "mask": closed_mask(sizes)},
+        {**base(sizes, False), "valid_lens": CLOSED_LENS, "mask": closed_mask(sizes)},
         method="attend",
     )
     yield case(

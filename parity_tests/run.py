@@ -24,6 +24,9 @@ from parity_tests.expected import expected
 from parity_tests.launch import Job, Progress, record
 from parity_tests.recordings import Cell, Recording, cells_of, key, pack_cases
 
+COMPILING = ("jax",)
+"""The backends that start first: compiling takes longer than all that the others do."""
+
 Recorder = Callable[[Job, Path, Sequence[Cell], Progress], Recording]
 
 
@@ -91,7 +94,8 @@ def run(
         outcome.seconds["cases"] = time.perf_counter() - start
         with ThreadPoolExecutor(max_workers=max(1, min(len(jobs), os.cpu_count() or 1))) as pool:
             futures: dict[str, Future[tuple[Recording, float]]] = {
-                job.backend: pool.submit(_timed, recorder, job, case_file, cells, progress) for job in jobs
+                job.backend: pool.submit(_timed, recorder, job, case_file, cells, progress)
+                for job in sorted(jobs, key=lambda job: job.backend not in COMPILING)
             }
             begun = time.perf_counter()
             wanted = {key(cell): expected(*cell) for cell in cells}

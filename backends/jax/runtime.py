@@ -41,8 +41,8 @@ def describe() -> dict[str, Any]:
 
 def from_numpy(array: np.ndarray, device: str = "cpu") -> jax.Array:
     """Copy a NumPy array to the device."""
-    # Asked for by name, a dtype that JAX does not have without jax_enable_x64 gives a warning.
-    return jnp.array(array, dtype=array.dtype, device=jax.devices(device)[0])
+    # Copied first, since JAX may keep NumPy's memory; jnp.array would compile a function for every shape.
+    return jax.device_put(np.array(array), jax.devices(device)[0])
 
 
 def to_numpy(array: jax.Array) -> np.ndarray:
@@ -51,12 +51,20 @@ def to_numpy(array: jax.Array) -> np.ndarray:
 
 
 def build(layer: type[nnx.Module], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> nnx.Module:
-    """Make a layer of that floating type on the device, in evaluation mode."""
+    """Make a layer of that floating type on the device, in evaluation mode, for parameters that are still to be set."""
     keywords = {"dtype": jnp.dtype(dtype)} if layer.specification.parameters else {}
+    # From shapes alone: drawing the first values would compile a dozen functions for every layer.
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: layer(**options, **keywords, rngs=nnx.Rngs(0))))
     with jax.default_device(jax.devices(device)[0]):
-        built = layer(**options, **keywords, rngs=nnx.Rngs(0))
+        built = nnx.merge(graphdef, jax.tree.map(blank, state))
     built.eval()
     return built
+
+
+def blank(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+    """Zeros of that shape and dtype, or the key of a stream of random numbers."""
+    key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.random.key(0) if key else jnp.zeros(leaf.shape, leaf.dtype)
 
 
 def vjp(

@@ -59,7 +59,10 @@ def to_numpy(tensor: np.ndarray) -> numpy.ndarray:
 
 
 def build(layer: type[Block], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> Block:
-    """Make a layer of that floating type on the device; it evaluates wherever autograd does not train."""
+    """Make a layer of that floating type on the device, for parameters that are still to be set.
+
+    It evaluates wherever autograd does not train.
+    """
     keywords = {"dtype": dtype} if layer.specification.parameters else {}
     with context(device):
         return layer(**options, **keywords)

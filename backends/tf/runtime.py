@@ -60,7 +60,10 @@ def to_numpy(tensor: tf.Tensor) -> np.ndarray:
 def build(
     layer: type[keras.layers.Layer], options: Mapping[str, Any], dtype: str, device: str = "cpu"
 ) -> keras.layers.Layer:
-    """Make a layer of that floating type on the device; a Keras layer is in evaluation mode unless told otherwise."""
+    """Make a layer of that floating type on the device, for parameters that are still to be set.
+
+    A Keras layer is in evaluation mode unless told otherwise.
+    """
     with tf.device(DEVICES[device]):
         return layer(**options, dtype=dtype)
 
