@@ -15,7 +15,7 @@ import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
@@ -154,7 +154,7 @@ def unpack_arrays(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     try:
         length = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-        arrays = safetensors.numpy.load(data)
+        arrays = dict(_decoded(data))
     except (ValueError, AttributeError, RecursionError, MemoryError, safetensors.SafetensorError) as error:
         raise ArchiveError(f"no safetensors file, or a damaged one: {error}") from error
     entry = metadata.get("attention_parity")
@@ -171,6 +171,24 @@ def unpack_arrays(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         if _digest(array) != digests[name]:
             raise ArchiveError(f"{name} does not match its digest: the file is damaged")
     return {name: arrays[name] for name in digests}, content["header"]
+
+
+DTYPES = {
+    "BOOL": "bool",
+    "BF16": "bfloat16",
+    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+}
+"""The names of dtypes in safetensors files; safetensors.numpy does not know bfloat16."""
+
+
+def _decoded(data: bytes) -> Iterator[tuple[str, np.ndarray]]:
+    for name, view in safetensors.deserialize(data):  # type: ignore[no-untyped-call]
+        if view["dtype"] == "BF16":
+            importlib.import_module("ml_dtypes")  # which gives NumPy its bfloat16
+        array = np.frombuffer(view["data"], DTYPES[view["dtype"]])
+        yield name, array.reshape(view["shape"]).copy()
 
 
 def _digest(array: np.ndarray) -> str:

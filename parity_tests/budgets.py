@@ -2,51 +2,63 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A bound on max|a - b| / (eps · max|reference|) for the tensors it names, and the reason for it.
+    """A bound on max|a - b| / (eps · max|reference|) for the tensors it names, the worst seen, and why it grows.
 
-    operator, case and quantity are patterns with * and ?; the first budget that fits decides.
+    tiers are names; operator, case and quantity are patterns with * and ?; the first budget that fits decides.
     """
 
     eps: float
-    reason: str
-    tier: str
+    worst: float
+    grows: str
+    tiers: tuple[str, ...]
     operator: str = "*"
     case: str = "*"
     quantity: str = "*"
 
+    @property
+    def reason(self) -> str:
+        """Why the budget is what it is."""
+        return f"{self.grows}; worst seen {self.worst:g}"
+
     def fits(self, operator: str, case: str, tier: str, quantity: str) -> bool:
         """Whether the budget is for that tensor."""
-        pairs = ((tier, self.tier), (operator, self.operator), (case, self.case), (quantity, self.quantity))
-        return all(fnmatchcase(name, pattern) for name, pattern in pairs)
+        pairs = ((operator, self.operator), (case, self.case), (quantity, self.quantity))
+        return tier in self.tiers and all(fnmatchcase(name, pattern) for name, pattern in pairs)
 
 
-SATURATED = (
-    "tanh' = 1 - tanh² loses its leading digits where tanh is near 1, and only such elements remain; worst seen {worst}"
-)
+DOUBLE, SINGLE, HALF = ("float64",), ("float32",), ("float16", "bfloat16")
+
+SATURATED = "tanh' = 1 - tanh² loses its leading digits where tanh is near 1, and only such elements remain"
 CANCELLING = (
     "the query moves all scores of a row nearly alike, and the softmax takes that back: W_q's gradient is a small "
-    "difference of large sums, over all steps; worst seen {worst}"
+    "difference of large sums, over all steps"
 )
-PROJECTED = "gradients pass the softmax and the tanh, and are sums over queries and keys; worst seen {worst}"
-RECURRENT = "sums over batch and steps, of gates to which each step adds its rounding; worst seen {worst}"
-SHORT = "a few sums of at most ten products, and one exponential; worst seen {worst}"
+PROJECTED = "gradients pass the softmax and the tanh, and are sums over queries and keys"
+RECURRENT = "sums over batch and steps, of gates to which each step adds its rounding"
+SHORT = "a few sums of at most ten products, and one exponential"
 
 BUDGETS: tuple[Budget, ...] = (
-    Budget(450, SATURATED.format(worst=206), "float64", case="additive_score-large"),
-    Budget(50, SATURATED.format(worst=19), "float32", case="additive_score-large"),
-    Budget(400, CANCELLING.format(worst=129), "float64", "BahdanauDecoder", quantity="gradient_attention.W_q"),
-    Budget(500, CANCELLING.format(worst=170), "float32", "BahdanauDecoder", quantity="gradient_attention.W_q"),
-    Budget(75, PROJECTED.format(worst=26), "float*", "AdditiveAttention"),
-    Budget(40, RECURRENT.format(worst=13), "float*", "BahdanauDecoder"),
-    Budget(20, RECURRENT.format(worst=5.7), "float*", "GRU*"),
-    Budget(20, RECURRENT.format(worst=2.4), "float*", "sentences"),
-    Budget(15, SHORT.format(worst=4.9), "float*"),
+    Budget(450, 206, SATURATED, DOUBLE, case="additive_score-large"),
+    Budget(50, 19, SATURATED, SINGLE, case="additive_score-large"),
+    Budget(400, 129, CANCELLING, DOUBLE, "BahdanauDecoder", quantity="gradient_attention.W_q"),
+    Budget(500, 170, CANCELLING, SINGLE, "BahdanauDecoder", quantity="gradient_attention.W_q"),
+    Budget(75, 34, PROJECTED, DOUBLE + SINGLE, "AdditiveAttention"),
+    Budget(40, 13, RECURRENT, DOUBLE + SINGLE, "BahdanauDecoder"),
+    Budget(20, 5.7, RECURRENT, DOUBLE + SINGLE, "GRU*"),
+    Budget(20, 2.4, RECURRENT, DOUBLE + SINGLE, "sentences"),
+    Budget(15, 5, SHORT, DOUBLE + SINGLE),
+    Budget(20, 6.6, RECURRENT, HALF, "BahdanauDecoder"),
+    Budget(15, 5.3, PROJECTED, HALF, "AdditiveAttention"),
+    Budget(10, 3.2, RECURRENT, HALF, "GRU*"),
+    Budget(5, 1.3, SHORT, HALF),
 )
 """float64: 450 eps are 1e-13 of the largest entry."""
 
@@ -54,3 +66,48 @@ BUDGETS: tuple[Budget, ...] = (
 def budget_of(operator: str, case: str, tier: str, quantity: str) -> Budget:
     """The budget that decides on a tensor."""
     return next(budget for budget in BUDGETS if budget.fits(operator, case, tier, quantity))
+
+
+# ------------------------------------------------------------------------------------------------ calibration
+
+MARGIN = 3.0
+TIGHT, LOOSE = 2.0, 10.0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A budget beside what a run measured: the worst error, where it was, and the budget that this would give."""
+
+    budget: Budget
+    measured: float
+    where: str
+
+    @property
+    def worst(self) -> float:
+        """The worst error ever seen: in this run, or when the budget was set."""
+        return max(self.measured, self.budget.worst)
+
+    @property
+    def proposed(self) -> float:
+        """MARGIN times the worst error, rounded up; the present budget as long as it is TIGHT to LOOSE times that."""
+        if TIGHT * self.worst <= self.budget.eps <= LOOSE * self.worst:
+            return self.budget.eps
+        return rounded_up(MARGIN * self.worst)
+
+
+def calibrate(measured: Iterable[tuple[Budget, float, str]]) -> list[Calibration]:
+    """The worst of the measured errors for every budget that decided on one, in the order of the budgets.
+
+    measured holds, for each tensor, its budget, its error in eps, and where that was.
+    """
+    worst: dict[Budget, Calibration] = {}
+    for budget, error, where in measured:
+        if budget not in worst or error > worst[budget].measured:
+            worst[budget] = Calibration(budget, error, where)
+    return [worst[budget] for budget in BUDGETS if budget in worst]
+
+
+def rounded_up(value: float) -> float:
+    """The next larger of 1, 1.5, 2, 3, 4, 5, 7.5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(value)) if value > 0.0 else 1.0
+    return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 7.5, 10) if step * power >= value * (1 - 1e-12))

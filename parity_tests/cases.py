@@ -13,18 +13,22 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from attention_core import draws, reference
+from attention_core.errors import dtype_name
 from attention_core.operators import LAYERS, OPERATORS, find
-from attention_core.specification import Layer, Operator, Tensor
+from attention_core.specification import FLOATING, Layer, Operator, Tensor
 from parity_tests import text
 
 Arrays = dict[str, np.ndarray]
 Sizes = Mapping[str, int]
 
-TIERS = ("float64", "float32")
 EXACT = ("float64",)
+FULL = ("float64", "float32")
+TIERS = (*FULL, "float16", "bfloat16")
+"""Whether the formula is the same (float64), and whether the arithmetic is good: half tiers ask a few cases alone."""
 SEED = 0
 NAMES = (*(operator.name for operator in OPERATORS), *(layer.name for layer in LAYERS), "sentences")
 
@@ -41,7 +45,7 @@ class Case:
     method: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     parameters: Arrays = field(default_factory=dict)
-    tiers: tuple[str, ...] = TIERS
+    tiers: tuple[str, ...] = FULL
     gradients: bool = True
 
     @property
@@ -55,7 +59,17 @@ class Case:
 
 
 def _rounded(arrays: Arrays, tier: str) -> Arrays:
-    return {name: array.astype(tier) if array.dtype.kind == "f" else array for name, array in arrays.items()}
+    return {name: array.astype(tier) if is_floating(array) else array for name, array in arrays.items()}
+
+
+def is_floating(array: np.ndarray) -> bool:
+    """Whether the array holds floating numbers; NumPy itself does not count bfloat16 among them."""
+    return dtype_name(array.dtype) in FLOATING
+
+
+def epsilon(tier: str) -> float:
+    """The distance from 1 to the next number of the tier."""
+    return float(ml_dtypes.finfo(tier).eps)  # type: ignore[no-untyped-call]
 
 
 def all_cases(pairs: Sequence[text.Pair] | None = None) -> list[Case]:
@@ -207,11 +221,11 @@ def masked_variants(
     """
     plain = base(sizes, False)
     full = open_inputs(plain, sizes, dropout)
-    yield "none", "Neither lengths nor mask.", plain, TIERS
+    yield "none", "Neither lengths nor mask.", plain, FULL
     yield "open", "Lengths and masks that change nothing.", full, TIERS
     yield "ragged", "One length for each sequence.", {**plain, "valid_lens": BATCH_LENS}, EXACT
-    yield "ragged_rows", "One length for each query.", {**full, "valid_lens": ROW_LENS}, TIERS
-    yield "mask", "A boolean mask.", {**full, "mask": some_mask(sizes)}, TIERS
+    yield "ragged_rows", "One length for each query.", {**full, "valid_lens": ROW_LENS}, FULL
+    yield "mask", "A boolean mask.", {**full, "mask": some_mask(sizes)}, FULL
     yield (
         "mask_row",
         "A mask with one row for all queries, and no lengths.",
@@ -228,7 +242,7 @@ def masked_variants(
         "closed",
         "Queries that may attend to nothing, by length 0, below 0, and by the mask.",
         {**full, "valid_lens": CLOSED_LENS, "mask": closed_mask(sizes)},
-        TIERS,
+        FULL,
     )
     with_heads = base(sizes, True)
     yield "heads", "Heads, with one length for each sequence.", {**with_heads, "valid_lens": BATCH_LENS}, EXACT
@@ -236,7 +250,7 @@ def masked_variants(
         "heads_mask",
         "Heads, each with its own mask, and lengths of rows.",
         {**with_heads, "valid_lens": ROW_LENS, "mask": some_mask(sizes, True)},
-        TIERS,
+        FULL,
     )
     for name, shows, axis, size in (
         ("one_key", "A single key.", "keys", 1),
@@ -329,11 +343,11 @@ def score_cases(name: str) -> Iterator[Case]:
     assert isinstance(operator, Operator)
     sizes = ATTENTION
 
-    def case(name: str, shows: str, inputs: Arrays, tiers: tuple[str, ...] = TIERS, **options: Any) -> Case:
+    def case(name: str, shows: str, inputs: Arrays, tiers: tuple[str, ...] = FULL, **options: Any) -> Case:
         return Case(operator.name, name, shows, inputs, options, tiers=tiers)
 
     plain = drawn_tensors(operator, sizes)
-    yield case("plain", "Queries and keys.", plain)
+    yield case("plain", "Queries and keys.", plain, TIERS)
     yield case("heads", "Queries and keys with heads.", drawn_tensors(operator, sizes, heads=True))
     yield case(
         "large",
@@ -468,9 +482,9 @@ def recurrent_variants(
     yield "none", "Neither lengths nor a state nor a dropout mask.", 2, base(sizes), EXACT
     yield "open", "Lengths and a dropout mask that change nothing, and a state.", 2, two, TIERS
     yield "ragged", "Sequences of different lengths.", 2, {**two, "valid_lens": STEP_LENS}, TIERS
-    yield "closed", "Lengths of 0, below 0 and beyond the steps.", 2, {**two, "valid_lens": CLOSED_STEPS}, TIERS
+    yield "closed", "Lengths of 0, below 0 and beyond the steps.", 2, {**two, "valid_lens": CLOSED_STEPS}, FULL
     dropped = draws.dropout_mask("between", two["dropout_mask"].shape, 0.4, SEED)
-    yield "dropout", "Dropout between the layers.", 2, {**two, "dropout_mask": dropped}, TIERS
+    yield "dropout", "Dropout between the layers.", 2, {**two, "dropout_mask": dropped}, FULL
     six = {**sizes, "batch": 6}
     yield (
         "three_layers",
@@ -485,7 +499,7 @@ def recurrent_variants(
         "Fifty steps of a single layer, and lengths from 1 to 50.",
         1,
         {**long, "valid_lens": np.array([50, 1, 23], np.int32)},
-        TIERS,
+        FULL,
     )
     for name, shows, axis, size in (
         ("one_step", "A single step.", "steps", 1),
@@ -522,7 +536,7 @@ def gru_cases() -> Iterator[Case]:
         spoilt = inputs["inputs"].copy()
         for batch, length in enumerate(STEP_LENS):
             spoilt[batch, length:] = value
-        yield case(name, f"{name[7:]} in the padded steps.", 2, {**inputs, "inputs": spoilt}, TIERS)
+        yield case(name, f"{name[7:]} in the padded steps.", 2, {**inputs, "inputs": spoilt}, FULL)
     step = {"inputs": inputs["inputs"][:, 0], "state": inputs["state"]}
     dropped = draws.dropout_mask("between", (1, sizes["batch"], sizes["hidden_size"]), 0.4, SEED)
     yield case("step", "One step.", 2, step, EXACT, "step")
@@ -531,7 +545,7 @@ def gru_cases() -> Iterator[Case]:
         "One step, with dropout between the layers.",
         2,
         {**step, "dropout_mask": dropped},
-        TIERS,
+        FULL,
         "step",
     )
 
@@ -559,7 +573,7 @@ def encoder_cases() -> Iterator[Case]:
     tokens = np.where(padding, 0, np.maximum(ragged["tokens"], 1)).astype(np.int32)
     for name, value in (("hidden_nan", np.nan), ("hidden_inf", np.inf)):
         spoilt = encoder_case(
-            sizes, name, f"The padding token is embedded as {name[7:]}.", 2, {**ragged, "tokens": tokens}, TIERS
+            sizes, name, f"The padding token is embedded as {name[7:]}.", 2, {**ragged, "tokens": tokens}, FULL
         )
         embedding = spoilt.parameters["embedding"].copy()
         embedding[0] = value
@@ -591,7 +605,7 @@ SPECIAL = {"bos": 1, "eos": 2}
 
 
 def decoder_case(
-    sizes: Sizes, name: str, shows: str, layers: int, inputs: Arrays, tiers: tuple[str, ...] = TIERS, **changes: Any
+    sizes: Sizes, name: str, shows: str, layers: int, inputs: Arrays, tiers: tuple[str, ...] = FULL, **changes: Any
 ) -> Case:
     """A call of the decoder."""
     layer = find("BahdanauDecoder")
@@ -636,16 +650,14 @@ def decoder_cases() -> Iterator[Case]:
     closed_lens = row_lens.copy()
     closed_lens[0, :3], closed_lens[1] = (0, -2, 9), 0
 
-    def case(
-        name: str, shows: str, layers: int, inputs: Arrays, tiers: tuple[str, ...] = TIERS, **changes: Any
-    ) -> Case:
+    def case(name: str, shows: str, layers: int, inputs: Arrays, tiers: tuple[str, ...] = FULL, **changes: Any) -> Case:
         return decoder_case(sizes, name, shows, layers, inputs, tiers, **changes)
 
     yield case("none", "Neither lengths nor any mask.", 2, plain, EXACT)
-    yield case("open", "Lengths and masks that change nothing.", 2, full)
+    yield case("open", "Lengths and masks that change nothing.", 2, full, TIERS)
     yield case("ragged", "One length for each sequence.", 2, {**plain, "valid_lens": KEY_LENS}, EXACT)
     yield case("ragged_rows", "One length for each step.", 2, {**full, "valid_lens": row_lens})
-    yield case("mask", "A boolean mask for each step.", 2, {**full, "mask": some_mask(rows)})
+    yield case("mask", "A boolean mask for each step.", 2, {**full, "mask": some_mask(rows)}, TIERS)
     yield case(
         "mask_row", "A mask with one row for all steps.", 2, {**plain, "mask": some_mask({**rows, "queries": 1})}, EXACT
     )
@@ -796,15 +808,16 @@ def sentence_cases(pairs: Sequence[text.Pair]) -> Iterator[Case]:
     encoding = {**sizes, "vocab_size": len(source_words)}
     decoding = {**sizes, "vocab_size": len(target_words)}
     arrays = {"tokens": tokens, "valid_lens": lens}
-    encoder = encoder_case(encoding, "sentences", f"{batch} sentences.", 2, arrays, TIERS)
+    encoder = encoder_case(encoding, "sentences", f"{batch} sentences.", 2, arrays, FULL)
     yield encoder
+    # Drawn, not encoded: the bits of inputs may not depend on the processor, as those of tanh do.
+    inputs = {**decoder_inputs(decoding, 2), "tokens": forced, "valid_lens": lens}
+    decoder = decoder_case(decoding, "sentences", f"{batch} sentences, given their translations.", 2, inputs)
+    yield decoder
     layer = reference.GRUEncoder(**encoder.config)
     reference.set_parameters(layer, encoder.parameters)
     outputs, state = layer(tokens, lens)
-    inputs = {"tokens": forced, "encoder_outputs": outputs, "state": state, "valid_lens": lens}
-    decoder = decoder_case(decoding, "sentences", f"{batch} sentences, given their translations.", 2, inputs)
-    yield decoder
-    greedy = greedy_case(decoding, "greedy", "", inputs, lens, 12)
+    greedy = greedy_case(decoding, "greedy", "", {**inputs, "encoder_outputs": outputs, "state": state}, lens, 12)
     yield Case(
         "sentences",
         "greedy",

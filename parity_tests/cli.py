@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from rich.table import Table
 import backends as registry
 from attention_core.operators import LAYERS, OPERATORS, find
 from attention_core.specification import Layer
-from parity_tests import text
-from parity_tests.cases import NAMES, TIERS, Case, all_cases, select
+from parity_tests import budgets, text
+from parity_tests.cases import FULL, NAMES, TIERS, Case, all_cases, select
 from parity_tests.divergences import load_divergences
 from parity_tests.expected import expected
 from parity_tests.launch import Job, record
@@ -47,6 +48,18 @@ class CommaList(click.ParamType):
         return names
 
 
+class Device(click.ParamType):
+    """The name of a device: cpu or cuda, and which of them where there are several."""
+
+    name = "device"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name as it is."""
+        if re.fullmatch(r"(cpu|cuda)(:[1-9][0-9]*)?", value) is None:
+            self.fail(f"{value!r}: expected cpu, cuda, or one of several, as cuda:1.", param, ctx)
+        return str(value)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="attention-parity")
 def main() -> None:
@@ -69,9 +82,9 @@ def main() -> None:
     "tiers",
     type=CommaList(TIERS),
     metavar="TIERS",
-    default=",".join(TIERS),
+    default=",".join(FULL),
     show_default=True,
-    help="Tiers to judge in, with commas.",
+    help="Tiers to judge in, with commas; there are " + ", ".join(TIERS) + ".",
 )
 @click.option("--case", "pattern", metavar="PATTERN", help="Only cases whose id matches, with * and ?.")
 @click.option(
@@ -81,7 +94,15 @@ def main() -> None:
     metavar="NAMES",
     help="Only cases of these operators, with commas.",
 )
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run.")
+@click.option(
+    "--device",
+    type=Device(),
+    metavar="DEVICE",
+    default="cpu",
+    show_default=True,
+    help="Where to run: cpu, cuda, or one of several, as cuda:1. On another device than the CPU, each backend is run "
+    "on the CPU, too, and held against itself.",
+)
 @click.option(
     "--python",
     "pythons",
@@ -145,7 +166,7 @@ def run(
         raise click.ClickException("no case matches; `attention-parity list` names them all")
     columns = (TextColumn("{task.description:>7}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks = {job.backend: bars.add_task(job.backend, total=len(cells)) for job in jobs}
+        tasks = {job.name: bars.add_task(job.name, total=len(cells)) for job in jobs}
         outcome = run_parity(
             cases,
             tiers,
@@ -159,8 +180,8 @@ def run(
     report(outcome, console)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        for name, recording in outcome.recordings.items():
-            recording.save(output / f"{name}-{device}.safetensors")
+        for recording in outcome.recordings.values():
+            recording.save(output / f"{recording.backend}-{recording.device.replace(':', '-')}.safetensors")
     for path in filter(None, (json_file, output and output / "report.json")):
         path.write_text(json.dumps(outcome.as_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     sys.exit(1 if outcome.red else 0)
@@ -186,12 +207,12 @@ def _jobs(names: list[str] | None, interpreters: dict[str, str], device: str) ->
     jobs, missing = [], {}
     for name in names or known:
         backend = known[name]
-        if name in interpreters:
-            jobs.append(Job(name, backend.module, interpreters[name], device))
-        elif backend.reason is None:
-            jobs.append(Job(name, backend.module, device=device))
-        else:
+        if name not in interpreters and backend.reason is not None:
             missing[name] = backend.reason
+            continue
+        # On another device, a backend is held against itself on the CPU, too.
+        for where in dict.fromkeys([device, "cpu"]):
+            jobs.append(Job(name, backend.module, interpreters.get(name, sys.executable), where))
     return jobs, missing
 
 
@@ -277,3 +298,30 @@ def show(case_id: str, values: bool) -> None:
     if values:
         for name, array in {**case.inputs, **case.parameters, **found}.items():
             console.print(f"[bold]{name}[/]\n{escape(str(array))}", highlight=False)
+
+
+@main.command()
+@click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+def calibrate(reports: tuple[Path, ...]) -> None:
+    """Show the worst error beside each budget, and what the budget would be by it.
+
+    REPORT is a file that `attention-parity run --json` wrote; several, of other machines and devices, count together.
+    A budget should be 2 to 10 times the worst error ever seen; where it is not, 3 times that is proposed.
+    """
+    measured = []
+    for path in reports:
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["error"] is not None and cell["budget"]:
+                budget = budgets.budget_of(cell["operator"], cell["case"], cell["tier"], cell["quantity"])
+                against = "" if cell["against"] == "reference" else f" against {cell['against']}"
+                where = f"{cell['backend']}{against}, {cell['case']}, {cell['quantity']}, {cell['tier']}"
+                measured.append((budget, cell["error"], where))
+    table = Table(header_style="bold")
+    for column in ("budget for", "measured", "seen before", "budget", "would be", "measured where"):
+        table.add_column(column, justify="left" if column in ("budget for", "measured where") else "right")
+    for line in budgets.calibrate(measured):
+        own, kept = line.budget, line.proposed == line.budget.eps
+        what = ", ".join([*own.tiers, *(part for part in (own.operator, own.case, own.quantity) if part != "*")])
+        proposed = "[green]as it is[/]" if kept else f"[yellow]{line.proposed:g}[/]"
+        table.add_row(what, f"{line.measured:.3g}", f"{own.worst:g}", f"{own.eps:g}", proposed, line.where)
+    console.print(table)

@@ -1,16 +1,19 @@
-"""The judge: count, shape, dtype, then values; every answer is a verdict with its numbers."""
+"""The judge: checks of a cell, then of each array; every answer is a verdict with its numbers.
+
+The checks are a table, and a test takes each of them out in turn: without it, some saboteur would pass.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from parity_tests.budgets import Budget, budget_of
-from parity_tests.cases import Arrays
-from parity_tests.recordings import Cell, Recording, answered, key
+from parity_tests.cases import Arrays, epsilon, is_floating
+from parity_tests.recordings import Cell, Recording, answered, key, labelled
 
 RED = ("fail", "crash", "timeout", "error", "missing")
 
@@ -20,7 +23,7 @@ class Verdict:
     """What was found for one quantity of one case of one backend, against the reference or another backend.
 
     status: pass, fail, crash, timeout, error, missing, not-applicable, known-divergence. error and budget are in eps of
-    the tier, None where there is nothing to measure.
+    the tier, None where there is nothing to measure. check is the name of what said no.
     """
 
     operator: str
@@ -34,6 +37,12 @@ class Verdict:
     error: float | None = None
     budget: float | None = None
     reason: str = ""
+    check: str = ""
+
+    @property
+    def name(self) -> str:
+        """The backend, with its device unless that is the CPU."""
+        return labelled(self.backend, self.device)
 
     @property
     def red(self) -> bool:
@@ -47,92 +56,210 @@ class Verdict:
         return {**asdict(self), "error": error}
 
 
+# ------------------------------------------------------------------------------------------------ cells
+
+
 def judge(cell: Cell, expected: Arrays, recording: Recording, against: Recording | None = None) -> Iterator[Verdict]:
     """Verdicts for every quantity of a cell: a recording against the reference, or against another recording.
 
     Between two recordings, errors are still measured in eps of the reference's largest entry, so that the numbers of
-    both kinds compare; cells that either has not answered are told by the verdicts against the reference.
+    both kinds compare; what either lacks is told by the verdicts against the reference.
     """
     case, tier = cell
     blank = Verdict(
         case.operator,
         case.id,
         recording.backend,
-        against.backend if against else "reference",
+        against.name if against else "reference",
         recording.device,
         tier,
-        "",
+        "*",
         "missing",
     )
     said = answered(recording, cell)
-    if against is not None and "ok" not in {said["status"]} & {answered(against, cell)["status"]}:
-        return
-    if said["status"] != "ok":
-        yield replace(blank, quantity="*", status=said["status"], reason=said.get("message", ""))
-        return
-    found = recording.cells[key(cell)]
-    wanted = expected if against is None else against.cells[key(cell)]
-    for quantity in [*expected, *(name for name in found if name not in expected)]:
-        verdict = replace(blank, quantity=quantity)
-        if quantity not in found:
-            if against is None:
-                yield replace(verdict, reason="the backend did not answer this quantity")
-        elif quantity not in expected:
-            if against is None:
-                yield replace(verdict, status="fail", reason="the specification has no such quantity")
-        elif quantity in wanted:
+    found = recording.cells[key(cell)] if said["status"] == "ok" else {}
+    if against is None:
+        for name, check in CELL_CHECKS.items():
+            yield from (replace(verdict, check=name) for verdict in check(blank, said, found, expected))
+        wanted = expected
+    else:
+        wanted = against.cells[key(cell)] if answered(against, cell)["status"] == "ok" else {}
+    for quantity in expected:
+        if quantity in found and quantity in wanted:
             budget = budget_of(case.operator, case.id, tier, quantity)
+            verdict = replace(blank, quantity=quantity)
             yield compare(verdict, found[quantity], wanted[quantity], expected[quantity], budget)
 
 
+CellCheck = Callable[[Verdict, Any, Arrays, Arrays], Iterator[Verdict]]
+
+
+def _answered(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> Iterator[Verdict]:
+    if said["status"] != "ok":
+        yield replace(blank, status=said["status"], reason=said.get("message", ""))
+
+
+def _complete(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> Iterator[Verdict]:
+    for quantity in expected if said["status"] == "ok" else ():
+        if quantity not in found:
+            yield replace(blank, quantity=quantity, reason="the backend did not answer this quantity")
+
+
+def _asked(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> Iterator[Verdict]:
+    for quantity in found:
+        if quantity not in expected:
+            reason = "the specification has no such quantity"
+            yield replace(blank, quantity=quantity, status="fail", reason=reason)
+
+
+def _untouched(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> Iterator[Verdict]:
+    for name in said.get("changed", ()):
+        reason = f"the call changed its argument {name}: the caller's array has other values than before"
+        yield replace(blank, quantity=f"argument_{name}", status="fail", reason=reason)
+
+
+CELL_CHECKS: dict[str, CellCheck] = {
+    "answered": _answered,
+    "complete": _complete,
+    "asked": _asked,
+    "untouched": _untouched,
+}
+"""What is asked of a cell as a whole: an answer, every quantity, no other, and arguments left as they were."""
+
+# ------------------------------------------------------------------------------------------------ arrays
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An answer beside what is wanted; errors are measured in eps of the tier and the reference's largest entry."""
+
+    name: str
+    tier: str
+    found: np.ndarray
+    wanted: np.ndarray
+    reference: np.ndarray
+    budget: float
+
+    @property
+    def dtype(self) -> str:
+        """The dtype that the answer has to have."""
+        return self.tier if is_floating(self.reference) else self.reference.dtype.name
+
+    @property
+    def scale(self) -> float:
+        """The largest finite entry of the reference."""
+        finite = np.where(np.isfinite(self.reference), self.reference, 0.0)
+        return float(np.abs(finite).max(initial=0.0))
+
+    @property
+    def doubles(self) -> tuple[np.ndarray, np.ndarray]:
+        """Both as float64, in which every tier is exact."""
+        return self.found.astype(np.float64), self.wanted.astype(np.float64)
+
+    @property
+    def finite(self) -> np.ndarray:
+        """Where both are finite."""
+        found, wanted = self.doubles
+        return np.isfinite(found) & np.isfinite(wanted)
+
+    @property
+    def same(self) -> np.ndarray:
+        """Where both are equal, or both NaN."""
+        found, wanted = self.doubles
+        return (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+
+    @property
+    def errors(self) -> np.ndarray:
+        """The distance of finite entries, in eps of the largest entry."""
+        found, wanted = self.doubles
+        with np.errstate(invalid="ignore", over="ignore"):
+            distance = np.where(self.finite, np.abs(found - wanted), 0.0)
+        return distance / (epsilon(self.tier) * (self.scale or 1.0))
+
+    def worst(self, wrong: np.ndarray) -> str:
+        """The first of the worst elements among the wrong ones, in words."""
+        rank = np.where(wrong, self.errors, -1.0) if is_floating(self.reference) else wrong
+        where = np.unravel_index(int(rank.argmax()), wrong.shape)
+        place = f"{self.name}[{', '.join(map(str, where))}]"
+        return f"{place} is {self.found[where]}, expected {self.wanted[where]}"
+
+
+def _shape(pair: Pair) -> str | None:
+    if pair.found.shape == pair.wanted.shape:
+        return None
+    return f"{pair.name} has shape {pair.found.shape}, expected {pair.wanted.shape}"
+
+
+def _dtype(pair: Pair) -> str | None:
+    if pair.found.dtype.name == pair.dtype:
+        return None
+    return f"{pair.name} is {pair.found.dtype.name}, expected {pair.dtype}"
+
+
+def _exact(pair: Pair) -> str | None:
+    """Integers and booleans have no budget."""
+    if is_floating(pair.reference):
+        return None
+    wrong = np.asarray(pair.found != pair.wanted)
+    return f"{pair.worst(wrong)} ({_share(wrong)} of elements differ)" if wrong.any() else None
+
+
+def _special(pair: Pair) -> str | None:
+    """NaN and inf stand where they are expected, and nowhere else."""
+    if not is_floating(pair.reference):
+        return None
+    wrong = ~pair.finite & ~pair.same
+    return f"{pair.worst(wrong)} ({_share(wrong)} of elements)" if wrong.any() else None
+
+
+def _zero(pair: Pair) -> str | None:
+    """Where the reference is all zero there is nothing to measure in, and zero is demanded."""
+    if not is_floating(pair.reference) or pair.scale > 0.0:
+        return None
+    wrong = pair.finite & ~pair.same
+    return f"{pair.worst(wrong)}: all is zero here ({_share(wrong)} of elements are not)" if wrong.any() else None
+
+
+def _value(pair: Pair) -> str | None:
+    if not is_floating(pair.reference) or pair.scale == 0.0:
+        return None
+    wrong = ~(pair.errors <= pair.budget)
+    if not wrong.any():
+        return None
+    measured = f"{pair.errors.max():.3g} eps, allowed {pair.budget:g} ({_share(wrong)} of elements too far)"
+    return f"{pair.worst(wrong)}: {measured}"
+
+
+CHECKS: dict[str, Callable[[Pair], str | None]] = {
+    "shape": _shape,
+    "dtype": _dtype,
+    "exact": _exact,
+    "special": _special,
+    "zero": _zero,
+    "value": _value,
+}
+"""What is asked of an array, in this order; the first that says no decides."""
+
+
 def compare(verdict: Verdict, found: np.ndarray, wanted: np.ndarray, reference: np.ndarray, budget: Budget) -> Verdict:
-    """Compare two arrays by shape, dtype and values; the verdict says which of them differs, and where."""
-    name = verdict.quantity
-    if found.shape != wanted.shape:
-        return replace(verdict, status="fail", reason=f"{name} has shape {found.shape}, expected {wanted.shape}")
-    dtype = verdict.tier if reference.dtype.kind == "f" else reference.dtype.name
-    if found.dtype.name != dtype:
-        return replace(verdict, status="fail", reason=f"{name} is {found.dtype.name}, expected {dtype}")
-    if reference.dtype.kind != "f":
-        wrong = found != wanted
-        error, allowed, far = float(wrong.sum()), 0.0, wrong
-    else:
-        error, far, allowed = _distance(found, wanted, reference, budget, float(np.finfo(verdict.tier).eps))
-    if not far.any():
-        return replace(verdict, status="pass", error=error, budget=allowed, reason=budget.reason)
-    worst = np.unravel_index(_worst(found, wanted, far), found.shape)
-    place = f"{name}[{', '.join(map(str, worst))}]"
-    reason = (
-        f"{place} is {found[worst]}, expected {wanted[worst]}: {error:.3g} eps, allowed {allowed:g} "
-        f"({100 * far.mean():.0f}% of elements too far)"
-    )
-    return replace(verdict, status="fail", error=error, budget=allowed, reason=reason)
+    """Compare two arrays by every check; the verdict says which of them says no, and where."""
+    floating = is_floating(reference)
+    pair = Pair(verdict.quantity, verdict.tier, found, wanted, reference, budget.eps if floating else 0.0)
+    allowed = budget.eps if floating and pair.scale > 0.0 else 0.0
+    for name, check in CHECKS.items():
+        reason = check(pair)
+        if reason is not None:
+            error = _measured(pair) if name in ("exact", "zero", "value") else None
+            return replace(verdict, status="fail", error=error, budget=allowed, reason=reason, check=name)
+    return replace(verdict, status="pass", error=_measured(pair), budget=allowed, reason=budget.reason)
 
 
-def _distance(
-    found: np.ndarray, wanted: np.ndarray, reference: np.ndarray, budget: Budget, eps: float
-) -> tuple[float, np.ndarray, float]:
-    """The error in eps of the largest entry, the elements beyond the budget, and the budget.
-
-    Where the reference is all zero, zero is demanded: the budget is 0.
-    """
-    if found.size == 0:
-        return 0.0, np.zeros(found.shape, bool), budget.eps
-    finite = np.isfinite(found) & np.isfinite(wanted)
-    same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
-    with np.errstate(invalid="ignore", over="ignore"):
-        distance = np.where(same, 0.0, np.abs(found.astype(np.float64) - wanted.astype(np.float64)))
-    distance = np.where(same | finite, distance, np.inf)
-    scale = np.abs(np.where(np.isfinite(reference), reference, 0.0)).max()
-    if scale == 0.0:
-        return (0.0 if same.all() else np.inf), ~same, 0.0
-    errors = distance / (eps * scale)
-    return float(errors.max()), ~(errors <= budget.eps), budget.eps
+def _measured(pair: Pair) -> float:
+    """The largest error in eps, or the number of elements that differ where there are no eps."""
+    if not is_floating(pair.reference):
+        return float(np.sum(pair.found != pair.wanted))
+    return float(pair.errors.max(initial=0.0))
 
 
-def _worst(found: np.ndarray, wanted: np.ndarray, far: np.ndarray) -> int:
-    if found.dtype.kind != "f":
-        return int(far.argmax())
-    with np.errstate(invalid="ignore", over="ignore"):
-        distance = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
-    return int(np.where(far, np.where(np.isnan(distance), np.inf, distance), -1.0).argmax())
+def _share(wrong: np.ndarray) -> str:
+    return f"{100 * wrong.mean():.0f}%"

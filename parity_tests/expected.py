@@ -15,7 +15,7 @@ import attention_core
 from attention_core import draws, reference
 from attention_core.differentiation import gradients as complex_step
 from backends import ArchiveError, load_arrays, pack_arrays, save_arrays
-from parity_tests.cases import Arrays, Case
+from parity_tests.cases import Arrays, Case, is_floating
 from parity_tests.invocation import bind, output_names
 
 
@@ -49,7 +49,7 @@ def cotangents(case: Case, tier: str) -> dict[int, np.ndarray]:
     return {
         position: draws.uniform(f"{case.id}/cotangent/{name}", array.shape).astype(tier)
         for position, (name, array) in enumerate(outputs(case, tier).items())
-        if array.dtype.kind == "f"
+        if is_floating(array)
     }
 
 
@@ -80,7 +80,7 @@ def _gradients(case: Case, tier: str, package: Any = reference) -> Arrays:
     inputs, parameters = case.at(tier)
     layer = build_reference(case, parameters, package)
     function = bind(package, case.operator, case.method, case.options)
-    floating = {name: array for name, array in inputs.items() if array.dtype.kind == "f"}
+    floating = {name: array for name, array in inputs.items() if is_floating(array)}
     rest = {name: array for name, array in inputs.items() if name not in floating}
 
     def call(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:

@@ -19,7 +19,7 @@ import backends
 import parity_tests
 from backends import ArchiveError, unpack_arrays
 from parity_tests.expected import cache_folder
-from parity_tests.recordings import Cell, Recording, key
+from parity_tests.recordings import Cell, Recording, key, labelled
 from parity_tests.switches import environment
 
 START_SECONDS = 120.0
@@ -39,6 +39,11 @@ class Job:
     python: str = sys.executable
     device: str = "cpu"
     variables: Mapping[str, str] | None = None
+
+    @property
+    def name(self) -> str:
+        """The backend, with its device unless that is the CPU."""
+        return labelled(self.backend, self.device)
 
 
 class WorkerFault(Exception):
@@ -75,7 +80,7 @@ def record(
                         raise WorkerFault("error", f"the worker answered {header.get('key')} out of turn")
                     _keep(recording, arrays, header)
                     done += 1
-                    progress(job.backend, done)
+                    progress(job.name, done)
             except WorkerFault as fault:
                 deaths += 1
                 log.seek(0)
@@ -85,7 +90,7 @@ def record(
                 for cell in cells[done:] if hopeless else cells[done : done + 1]:
                     recording.status[key(cell)] = said
                 done = len(cells) if hopeless else done + 1
-                progress(job.backend, done)
+                progress(job.name, done)
     return recording
 
 

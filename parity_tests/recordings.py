@@ -15,6 +15,11 @@ from parity_tests.expected import cotangents
 Cell = tuple[Case, str]
 
 
+def labelled(backend: str, device: str) -> str:
+    """The name of a backend in tables and pairs: with its device, unless that is the CPU."""
+    return backend if device in ("", "cpu") else f"{backend}:{device}"
+
+
 def key(cell: Cell) -> str:
     """The name of a cell in files: case and tier."""
     return f"{cell[0].id}/{cell[1]}"
@@ -61,6 +66,11 @@ class Recording:
     about: dict[str, Any] = field(default_factory=dict)
     cells: dict[str, Arrays] = field(default_factory=dict)
     status: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The backend, with its device unless that is the CPU."""
+        return labelled(self.backend, self.device)
 
     def save(self, path: str | Path) -> None:
         """Write the recording to a file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console, RenderableType
@@ -21,6 +22,8 @@ def report(run: Run, console: Console) -> None:
     """Print the table, what is red, what is missing, where the time went, and the verdict in one line."""
     for tier in run.tiers:
         console.print(table(run, tier))
+    for line in not_applicable(run.verdicts):
+        console.print(line)
     for line in red_lines(run.red):
         console.print(line, soft_wrap=True)  # a command has to stay in one line
     for name, reason in run.missing.items():
@@ -47,7 +50,7 @@ def table(run: Run, tier: str) -> RenderableType:
         here = [v for v in run.verdicts if v.operator == operator and v.tier in (tier, "*")]
         single = [verdict for verdict in here if verdict.against == "reference"]
         row = [operator, str(sum(name == operator for name in cases.values()))]
-        row += [_cell([verdict for verdict in single if verdict.backend == name]) for name in backends]
+        row += [_cell([verdict for verdict in single if verdict.name == name]) for name in backends]
         if len(backends) > 1:
             row.append(_cell([verdict for verdict in here if verdict.against != "reference"]))
         grid.add_row(*row)
@@ -61,10 +64,19 @@ def _cell(verdicts: Sequence[Verdict]) -> str:
     if red:
         kinds = dict.fromkeys(verdict.status for verdict in red)
         return f"[bold red]{' '.join(kinds)} {len(red)}[/]"
+    if all(verdict.status == "not-applicable" for verdict in verdicts):
+        return "[dim]n/a[/]"
     known = sum(verdict.status == "known-divergence" for verdict in verdicts)
     worst = max((verdict.error for verdict in verdicts if verdict.error is not None), default=math.nan)
     text = "exact" if worst == 0.0 else f"{worst:.2g}" if worst < 100 else f"{worst:.0f}"
     return f"[green]{text}[/]" + (f" [yellow]({known} known)[/]" if known else "")
+
+
+def not_applicable(verdicts: Sequence[Verdict]) -> Iterable[RenderableType]:
+    """How many cells cannot exist, for each backend, tier and reason."""
+    told = Counter((v.name, v.tier, v.reason) for v in verdicts if v.status == "not-applicable")
+    for (name, tier, reason), count in told.items():
+        yield Text(f"n/a         {name}  {tier}  {count} {'case' if count == 1 else 'cases'}: {reason}", style="dim")
 
 
 def red_lines(red: Sequence[Verdict]) -> Iterable[RenderableType]:
@@ -73,7 +85,7 @@ def red_lines(red: Sequence[Verdict]) -> Iterable[RenderableType]:
         against = "" if verdict.against == "reference" else f" against {verdict.against}"
         yield Text.assemble(
             (f"{verdict.status:<11} ", "bold red"),
-            (f"{verdict.backend}{against}  {verdict.case}  {verdict.tier}  {verdict.quantity}", "bold"),
+            (f"{verdict.name}{against}  {verdict.case}  {verdict.tier}  {verdict.quantity}", "bold"),
             f"\n            {verdict.reason}\n            ",
             (reproduce(verdict), "cyan"),
         )
@@ -83,7 +95,8 @@ def red_lines(red: Sequence[Verdict]) -> Iterable[RenderableType]:
 
 def reproduce(verdict: Verdict) -> str:
     """The command that repeats one verdict."""
-    backends = verdict.backend if verdict.against == "reference" else f"{verdict.backend},{verdict.against}"
+    names = dict.fromkeys([verdict.backend, verdict.against.partition(":")[0]])
+    backends = ",".join(name for name in names if name != "reference")
     parts = ["attention-parity run", f"--backend {backends}"]
     if verdict.case != "*":
         parts.append(f"--case '{verdict.case}'")

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import combinations
 from pathlib import Path
@@ -23,6 +23,7 @@ from parity_tests.divergences import Divergence, apply
 from parity_tests.expected import expected
 from parity_tests.launch import Job, Progress, record
 from parity_tests.recordings import Cell, Recording, cells_of, key, pack_cases
+from parity_tests.switches import unmet
 
 COMPILING = ("jax",)
 """The backends that start first: compiling takes longer than all that the others do."""
@@ -94,15 +95,15 @@ def run(
         outcome.seconds["cases"] = time.perf_counter() - start
         with ThreadPoolExecutor(max_workers=max(1, min(len(jobs), os.cpu_count() or 1))) as pool:
             futures: dict[str, Future[tuple[Recording, float]]] = {
-                job.backend: pool.submit(_timed, recorder, job, case_file, cells, progress)
+                job.name: pool.submit(_timed, recorder, job, case_file, cells, progress)
                 for job in sorted(jobs, key=lambda job: job.backend not in COMPILING)
             }
             begun = time.perf_counter()
             wanted = {key(cell): expected(*cell) for cell in cells}
             outcome.seconds["reference"] = time.perf_counter() - begun
             for job in jobs:
-                outcome.recordings[job.backend], seconds = futures[job.backend].result()
-                outcome.seconds.update(_split(outcome.recordings[job.backend], job.backend, seconds))
+                outcome.recordings[job.name], seconds = futures[job.name].result()
+                outcome.seconds.update(_split(outcome.recordings[job.name], job.name, seconds))
     begun = time.perf_counter()
     verdicts = judge_all(cells, wanted, outcome.recordings)
     if require_all:
@@ -119,15 +120,27 @@ def run(
 def judge_all(
     cells: Sequence[Cell], wanted: Mapping[str, Arrays], recordings: Mapping[str, Recording]
 ) -> list[Verdict]:
-    """Each recording against the reference, and each against each other."""
-    verdicts: list[Verdict] = []
+    """Each recording against the reference, each against each other on its device, and against itself on another."""
+    pairs = [
+        (first, second)
+        for first, second in combinations(recordings.values(), 2)
+        if first.device == second.device or first.backend == second.backend
+    ]
+    verdicts = [verdict for recording in recordings.values() for verdict in judge_switches(recording)]
     for cell in cells:
         own = wanted[key(cell)]
         for recording in recordings.values():
             verdicts += judge(cell, own, recording)
-        for first, second in combinations(recordings.values(), 2):
+        for first, second in pairs:
             verdicts += judge(cell, own, first, second)
     return verdicts
+
+
+def judge_switches(recording: Recording) -> list[Verdict]:
+    """A red verdict for each switch that is not in force: the numbers would be those of another arithmetic."""
+    blank = Verdict("*", "*", recording.backend, "reference", recording.device, "*", "switches", "fail")
+    lacking = unmet(recording.backend, recording.device, recording.about.get("switches", {}))
+    return [replace(blank, reason=reason, check="switches") for reason in lacking if recording.about]
 
 
 def _timed(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 COMMON = {
     "OMP_NUM_THREADS": "1",
@@ -42,12 +44,47 @@ SWITCHES: dict[str, dict[str, str]] = {
 }
 
 
+IN_FORCE: dict[str, dict[str, Any]] = {
+    "torch": {
+        "threads": 1,
+        "float32_matmul_precision": "highest",
+        "cuda.matmul.allow_tf32": False,
+        "cudnn.allow_tf32": False,
+        "cuda.matmul.allow_fp16_reduced_precision_reduction": False,
+        "cuda.matmul.allow_bf16_reduced_precision_reduction": False,
+        "deterministic_algorithms": True,
+    },
+    "tf": {"tensor_float_32": False, "keras_backend": "tensorflow", "intra_op_threads": 1, "inter_op_threads": 1},
+    "jax": {"jax_enable_x64": True, "jax_default_matmul_precision": "highest"},
+}
+"""What a runtime has to read back once it has set its switches; variables of the environment besides."""
+
+
+def asked(backend: str, device: str) -> dict[str, Any]:
+    """The switches that a backend has to run under, as its runtime reads them back."""
+    return {**environment(backend, Path(), device), **IN_FORCE.get(backend, {})}
+
+
+def unmet(backend: str, device: str, in_force: Mapping[str, Any]) -> list[str]:
+    """What a recording's switches lack, in words; nothing is asked of a backend that is not ours."""
+    wanted = asked(backend, device)
+    lacking = [
+        f"{name} is {value!r}, expected {wanted[name]!r}"
+        for name, value in in_force.items()
+        if name in wanted and value != wanted[name]
+    ]
+    return lacking + [f"{name} was not read back" for name in IN_FORCE.get(backend, {}) if name not in in_force]
+
+
 def environment(backend: str, cache: Path, device: str) -> dict[str, str]:
     """The variables that a worker of the backend starts with."""
     chosen = {**COMMON, **SWITCHES.get(backend, {})}
+    kind, _, index = device.partition(":")
     if backend == "jax":
         chosen["JAX_COMPILATION_CACHE_DIR"] = str(cache / "jax")
-        chosen["JAX_PLATFORMS"] = device
-    if device == "cpu":
+        chosen["JAX_PLATFORMS"] = kind
+        if kind == "cpu" and index:
+            chosen["XLA_FLAGS"] += f" --xla_force_host_platform_device_count={int(index) + 1}"
+    if kind == "cpu":
         chosen["CUDA_VISIBLE_DEVICES"] = ""
     return chosen

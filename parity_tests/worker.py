@@ -18,6 +18,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,9 +45,12 @@ def main() -> None:
     for cell in header["cells"][int(first[0]) if first else 0 :]:
         start = time.perf_counter()
         try:
-            parts = cells[cell["key"]]
-            answer = backend.run(cell, parts["input"], parts["parameter"], parts["cotangent"])
-            said: dict[str, Any] = {"status": "ok"}
+            parts, reason = cells[cell["key"]], backend.reason_against(cell)
+            if reason is None:
+                answer = backend.run(cell, parts["input"], parts["parameter"], parts["cotangent"])
+                said: dict[str, Any] = {"status": "ok"}
+            else:
+                answer, said = {}, {"status": "not-applicable", "message": reason}
         except Exception as error:  # an implementation may raise anything: it costs its own cell
             answer = {}
             said = {"status": "error", "message": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
@@ -62,6 +66,7 @@ class Backend:
         self.runtime = importlib.import_module(f"{module}.runtime")
         self.device = device
         self.switches = self.runtime.configure()
+        self.absent: list[Mapping[str, str]] = []
         self.function = functools.cache(self._function)
         self.layer = functools.cache(self._layer)
 
@@ -73,12 +78,20 @@ class Backend:
                 f"{described['framework']} sees no device {self.device!r} here, only {', '.join(described['devices'])}"
             )
         versions = {"python": platform.python_version(), "numpy": np.__version__, **described["versions"]}
+        self.absent = [entry for entry in described.get("absent", ()) if fnmatchcase(self.device, entry["device"])]
         return {
             "framework": described["framework"],
             "versions": versions,
             "switches": self.switches,
             "device": described["devices"][self.device],
         }
+
+    def reason_against(self, cell: Mapping[str, Any]) -> str | None:
+        """Why the framework cannot have this cell on this device, if so."""
+        for entry in self.absent:
+            if entry["tier"] == cell["tier"] and fnmatchcase(cell["operator"], entry["operator"]):
+                return entry["reason"]
+        return None
 
     def run(
         self,

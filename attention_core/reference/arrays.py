@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attention_core import errors
-from attention_core.specification import Operator, Sizes
+from attention_core.specification import FLOATING, Operator, Sizes
 
 
 def promote(array: Any) -> np.ndarray:
@@ -45,7 +45,7 @@ def optional(array: Any) -> np.ndarray | None:
 
 
 def _floats_promoted(array: Any) -> Any:
-    floating = not isinstance(array, tuple) and array is not None and np.asarray(array).dtype.kind == "f"
+    floating = not isinstance(array, tuple) and array is not None and errors.dtype_name(array.dtype) in FLOATING
     return promote(array) if floating else array
 
 

@@ -33,8 +33,9 @@ def configure() -> dict[str, Any]:
 def describe() -> dict[str, Any]:
     """Versions, and the devices by the court's names."""
     devices = {"cpu": platform.processor() or platform.machine()}
-    if jax.default_backend() == "gpu":
-        devices["cuda"] = jax.devices("gpu")[0].device_kind
+    for index, device in enumerate(jax.devices()):
+        kind = "cuda" if device.platform == "gpu" else device.platform
+        devices.setdefault(f"{kind}:{index}" if index else kind, device.device_kind)
     versions = {name: version(name) for name in ("jax", "jaxlib", "flax")}
     return {"framework": "JAX", "versions": versions, "devices": devices}
 
@@ -42,7 +43,13 @@ def describe() -> dict[str, Any]:
 def from_numpy(array: np.ndarray, device: str = "cpu") -> jax.Array:
     """Copy a NumPy array to the device."""
     # Copied first, since JAX may keep NumPy's memory; jnp.array would compile a function for every shape.
-    return jax.device_put(np.array(array), jax.devices(device)[0])
+    return jax.device_put(np.array(array), located(device))
+
+
+def located(device: str) -> jax.Device:
+    """The device of that name, such as cpu, cuda, or cpu:1."""
+    kind, _, index = device.partition(":")
+    return jax.devices(kind)[int(index or 0)]
 
 
 def to_numpy(array: jax.Array) -> np.ndarray:
@@ -55,7 +62,7 @@ def build(layer: type[nnx.Module], options: Mapping[str, Any], dtype: str, devic
     keywords = {"dtype": jnp.dtype(dtype)} if layer.specification.parameters else {}
     # From shapes alone: drawing the first values would compile a dozen functions for every layer.
     graphdef, state = nnx.split(nnx.eval_shape(lambda: layer(**options, **keywords, rngs=nnx.Rngs(0))))
-    with jax.default_device(jax.devices(device)[0]):
+    with jax.default_device(located(device)):
         built = nnx.merge(graphdef, jax.tree.map(blank, state))
     built.eval()
     return built

@@ -29,6 +29,15 @@ SWITCHES = (
     "OMP_NUM_THREADS",
 )
 
+ABSENT = (
+    {"tier": "bfloat16", "device": "*", "operator": "*", "reason": "MXNet's arrays have no bfloat16"},
+    *(
+        {"tier": "float16", "device": "cpu", "operator": name, "reason": "MXNet has no float16 matrix product on CPU"}
+        for name in ("*_score", "attention_pooling", "*Attention", "GRU*", "*Decoder")
+    ),
+)
+"""What MXNet does not have: the operators, by pattern, that cannot run in a floating type on a device."""
+
 
 def configure() -> dict[str, Any]:
     """The switches that change results, all of them environment variables, as they stand."""
@@ -45,7 +54,7 @@ def describe() -> dict[str, Any]:
     if mx.context.num_gpus():
         devices["cuda"] = str(mx.gpu())
     versions = {name: version(name) for name in ("mxnet", "numpy")}
-    return {"framework": "MXNet", "versions": versions, "devices": devices}
+    return {"framework": "MXNet", "versions": versions, "devices": devices, "absent": ABSENT}
 
 
 def from_numpy(array: numpy.ndarray, device: str = "cpu") -> np.ndarray:

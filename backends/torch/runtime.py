@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import torch
 from torch import nn
@@ -15,6 +16,8 @@ __all__ = ["configure", "describe", "from_numpy", "to_numpy", "build", "vjp"]
 
 Tensors = Mapping[str, torch.Tensor]
 
+REDUCED = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+
 
 def configure() -> dict[str, Any]:
     """Set every switch that changes results, and return them as read back."""
@@ -22,14 +25,15 @@ def configure() -> dict[str, Any]:
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    for name in REDUCED:
+        setattr(torch.backends.cuda.matmul, name, False)
     torch.use_deterministic_algorithms(True)
     return {
         "threads": torch.get_num_threads(),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "cuda.matmul.allow_tf32": torch.backends.cuda.matmul.allow_tf32,
         "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
+        **{f"cuda.matmul.{name}": getattr(torch.backends.cuda.matmul, name) for name in REDUCED},
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
     }
 
@@ -44,12 +48,17 @@ def describe() -> dict[str, Any]:
 
 def from_numpy(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
     """Copy a NumPy array to the device."""
+    if array.dtype.name == "bfloat16":  # which torch.tensor does not know: its bits go in as integers
+        return torch.tensor(array.view(np.int16), device=device).view(torch.bfloat16)
     return torch.tensor(array, device=device)
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """Copy a tensor to a NumPy array."""
-    return tensor.detach().cpu().numpy().copy()
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
+    return tensor.numpy().copy()
 
 
 def build(layer: type[nn.Module], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> nn.Module:

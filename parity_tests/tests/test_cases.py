@@ -8,7 +8,7 @@ import pytest
 from attention_core import reference
 from attention_core.operators import LAYERS, OPERATORS
 from attention_core.specification import Layer
-from parity_tests.cases import DECODER, GAP, Case, all_cases, greedy_gap, select
+from parity_tests.cases import DECODER, GAP, Case, all_cases, epsilon, greedy_gap, select
 from parity_tests.expected import _gradients, _outputs, build_reference, expected
 from parity_tests.invocation import bind
 from parity_tests.text import read_pairs
@@ -166,3 +166,22 @@ def test_selection_is_by_pattern_and_operator():
 def test_gradients_are_taken_against_a_drawn_cotangent():
     """A plain sum is blind: the rows of a softmax sum to 1."""
     assert np.abs(_gradients(by_id["masked_softmax-none"], "float64")["scores"]).max() > 0.01
+
+
+def test_half_tiers_ask_every_operator_a_plain_case_and_one_with_a_mask_or_lengths():
+    for entry in (*OPERATORS, *LAYERS):
+        own = [case for case in CASES if case.operator == entry.name and "bfloat16" in case.tiers]
+        assert [case for case in own if "float16" in case.tiers] == own
+        if entry.name == "attention_mask":
+            assert own == [], "it is exact, and has no tiers"
+            continue
+        masked = [case for case in own if not np.all(case.inputs.get("mask", True))]
+        ragged = [case for case in own if "valid_lens" in case.inputs and len(set(case.inputs["valid_lens"].flat)) > 1]
+        assert own and (masked or ragged or entry.name.endswith("_score")), entry.name
+
+
+def test_a_tier_rounds_floating_arrays_alone():
+    inputs, parameters = by_id["BahdanauDecoder-mask"].at("bfloat16")
+    assert inputs["tokens"].dtype == np.int32 and inputs["mask"].dtype == bool
+    assert {array.dtype.name for array in parameters.values()} == {"bfloat16"}
+    assert epsilon("bfloat16") == 2.0**-7 and epsilon("float16") == 2.0**-10

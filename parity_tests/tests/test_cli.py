@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,9 @@ from parity_tests import cli
 from parity_tests.cases import all_cases, select
 from parity_tests.comparison import Verdict
 from parity_tests.launch import Job, Progress, record
-from parity_tests.recordings import Cell, Recording
+from parity_tests.recordings import Cell, Recording, key
 from parity_tests.report import reproduce
-from parity_tests.run import run
+from parity_tests.run import Run, run
 
 
 def invoke(*arguments: str) -> Result:
@@ -45,7 +46,7 @@ def only_fake(monkeypatch: pytest.MonkeyPatch, fake_job):
 
 def test_help_of_each_command_says_what_it_does():
     text = invoke("--help").output
-    for command in ("run", "backends", "list", "show"):
+    for command in ("run", "backends", "list", "show", "calibrate"):
         assert re.search(rf"^  {command} +\w", text, re.MULTILINE)
         assert invoke(command, "--help").exit_code == 0
     assert "Exits with 0 only if nothing is red." in invoke("run", "--help").output
@@ -66,6 +67,36 @@ def test_show_prints_formula_shapes_and_source():
     assert invoke("show", "sentences-greedy").exit_code == 0
     missing = invoke("show", "nothing")
     assert missing.exit_code == 1 and "attention-parity list --cases" in missing.output
+
+
+def test_calibrate_shows_what_reports_would_change(tmp_path: Path):
+    verdict = Verdict(
+        "dot_score", "dot_score-plain", "torch", "reference", "cpu", "float64", "scores", "pass", 1.0, 15.0
+    )
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(Run([], [verdict, replace(verdict, error=60.0, against="tf")]).as_json()))
+    text = CliRunner().invoke(cli.main, ["calibrate", str(path)], env={"COLUMNS": "200"}).output
+    (line,) = [line for line in text.splitlines() if "dot_score" in line]
+    assert re.sub(r"[\s│]+", " ", line).strip() == (
+        "float64, float32 60 5 15 200 torch against tf, dot_score-plain, scores, float64"
+    )
+
+
+def test_a_device_has_a_name_that_the_court_knows():
+    result = invoke("run", "--device", "gpu")
+    assert result.exit_code == 2 and "expected cpu, cuda, or one of several, as cuda:1" in result.output
+
+
+def test_what_cannot_exist_is_neither_green_nor_red(only_fake, monkeypatch: pytest.MonkeyPatch):
+    def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress) -> Recording:
+        recording = Recording(job.backend, job.device)
+        recording.status = {key(cell): {"status": "not-applicable", "message": "no halves here"} for cell in cells}
+        return recording
+
+    monkeypatch.setattr(cli, "record", recorder)
+    result = invoke("run", "--backend", "fake", "--operator", "dot_score", "--tier", "float16")
+    assert result.exit_code == 0 and "n/a         fake  float16  1 case: no halves here" in result.output
+    assert re.search(r"dot_score +│ +1 │ +n/a │", result.output)
 
 
 def test_backends_says_why_one_cannot_run(only_fake):

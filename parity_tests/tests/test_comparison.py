@@ -10,17 +10,19 @@ import numpy as np
 import pytest
 
 from attention_core import reference
-from parity_tests.budgets import Budget, budget_of
+from parity_tests import budgets
+from parity_tests.budgets import Budget, Calibration, budget_of
 from parity_tests.cases import all_cases, select
 from parity_tests.comparison import Verdict, compare, judge
 from parity_tests.divergences import Divergence, apply, load_divergences
 from parity_tests.expected import cotangents, expected
 from parity_tests.recordings import Recording, cells_of, key
-from parity_tests.run import Run
+from parity_tests.run import Run, judge_switches
+from parity_tests.switches import IN_FORCE, asked
 from parity_tests.worker import Backend
 
 BLANK = Verdict("op", "op-case", "fake", "reference", "cpu", "float64", "weights", "missing")
-BUDGET = Budget(10, "an example", "float64")
+BUDGET = Budget(10, 3, "an example", ("float64",))
 EPS = 2.0**-52
 REFERENCE = np.array([[1.0, -4.0, 0.0], [2.0, 3.0, 0.5]])
 
@@ -31,7 +33,8 @@ def verdict_on(found: np.ndarray, wanted: np.ndarray = REFERENCE) -> Verdict:
 
 def test_an_exact_answer_passes_with_error_zero():
     verdict = verdict_on(REFERENCE.copy())
-    assert (verdict.status, verdict.error, verdict.budget, verdict.reason) == ("pass", 0.0, 10, "an example")
+    assert (verdict.status, verdict.error, verdict.budget) == ("pass", 0.0, 10)
+    assert verdict.reason == "an example; worst seen 3" and verdict.check == ""
 
 
 @pytest.mark.parametrize(("eps", "status"), [(9.0, "pass"), (11.0, "fail")])
@@ -171,6 +174,30 @@ def test_a_cell_without_an_answer_is_missing(fake: ModuleType):
     assert (verdict.status, verdict.quantity, verdict.red) == ("missing", "*", True)
 
 
+def test_a_call_that_changes_its_argument_is_red_though_its_answer_is_right(fake: ModuleType):
+    cells, recording = recorded(fake, "dot_score-plain")
+    recording.status[key(cells[0])]["changed"] = ["keys"]
+    (red,) = [verdict for verdict in verdicts_of(cells, recording) if verdict.red]
+    assert (red.quantity, red.status, red.check) == ("argument_keys", "fail", "untouched")
+
+
+def test_a_cell_that_cannot_exist_is_neither_red_nor_compared(fake: ModuleType):
+    cells, recording = recorded(fake, "dot_score-plain")
+    recording.status[key(cells[0])] = {"status": "not-applicable", "message": "there is no such product"}
+    (verdict,) = verdicts_of(cells, recording)
+    assert (verdict.status, verdict.red, verdict.reason) == ("not-applicable", False, "there is no such product")
+
+
+def test_a_switch_that_is_not_in_force_is_red():
+    switches = {name: value for name, value in asked("torch", "cuda").items() if name in IN_FORCE["torch"]}
+    recording = Recording("torch", "cuda", {"switches": switches})
+    assert judge_switches(recording) == []
+    switches["cuda.matmul.allow_tf32"] = True
+    del switches["threads"]
+    reasons = [verdict.reason for verdict in judge_switches(recording) if verdict.red]
+    assert reasons == ["cuda.matmul.allow_tf32 is True, expected False", "threads was not read back"]
+
+
 def test_backends_are_judged_against_each_other(fake: ModuleType):
     cells, first = recorded(fake, "dot_score-plain")
     _, second = recorded(fake, "dot_score-plain")
@@ -188,16 +215,36 @@ def test_backends_are_judged_against_each_other(fake: ModuleType):
 
 
 def test_every_budget_decides_somewhere_and_has_a_reason():
-    from parity_tests.budgets import BUDGETS
-
     deciding = {
         budget_of(case.operator, case.id, tier, quantity)
         for case in all_cases()
         for tier in case.tiers
         for quantity in expected(case, tier)
     }
-    assert deciding == set(BUDGETS)
-    assert all("worst seen" in budget.reason for budget in BUDGETS)
+    assert deciding == set(budgets.BUDGETS)
+    assert all("worst seen" in budget.reason for budget in budgets.BUDGETS)
+
+
+@pytest.mark.parametrize(
+    ("measured", "proposed"),
+    [(3.0, 10), (5.0, 10), (0.9, 10), (5.1, 20), (6.0, 20), (60.0, 200)],
+)
+def test_a_calibration_keeps_a_budget_as_long_as_it_is_neither_tight_nor_loose(measured: float, proposed: float):
+    assert Calibration(BUDGET, measured, "here").proposed == proposed
+
+
+def test_a_budget_far_above_all_that_was_seen_is_lowered():
+    assert Calibration(replace(BUDGET, eps=100), 2.0, "here").proposed == 10
+
+
+def test_a_calibration_takes_the_worst_of_each_budget():
+    first, second = budgets.BUDGETS[0], budgets.BUDGETS[-1]
+    lines = budgets.calibrate([(second, 1.0, "a"), (first, 7.0, "b"), (second, 2.0, "c"), (second, 0.5, "d")])
+    assert [(line.budget, line.measured, line.where) for line in lines] == [(first, 7.0, "b"), (second, 2.0, "c")]
+
+
+def test_our_own_budgets_are_neither_tight_nor_loose():
+    assert all(budget.eps == Calibration(budget, 0.0, "").proposed for budget in budgets.BUDGETS)
 
 
 def test_a_known_divergence_is_marked_and_a_stale_one_is_red():
@@ -232,4 +279,5 @@ def test_verdicts_are_json_even_where_the_error_is_infinite(fake: ModuleType):
         "error",
         "budget",
         "reason",
+        "check",
     }

@@ -20,8 +20,12 @@ from attention_core.errors import TokenError
 from backends import jax as attention
 from backends.jax import masking, recurrent, runtime
 from parity_tests.cases import Case, all_cases, select
-from parity_tests.expected import cotangents, gradients
+from parity_tests.expected import cache_folder, cotangents, expected, gradients
 from parity_tests.invocation import bind
+from parity_tests.launch import Job
+from parity_tests.recordings import key
+from parity_tests.run import judge_all, run
+from parity_tests.switches import environment
 
 FUNCTIONS = ["attention_mask-lens_and_mask", "masked_softmax-ragged", "attention_pooling-closed"]
 ATTENTION = ["DotProductAttention-closed", "AdditiveAttention-closed"]
@@ -280,3 +284,44 @@ print(*(f"{array.dtype}{array.shape}".replace(" ", "") for array in found))
     done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["float32(2,5,6)", "float32(2,5,7)"]
+
+
+# ------------------------------------------------------------------------------------------------ devices
+
+ON_ANOTHER = """
+from parity_tests.cases import all_cases, select
+from parity_tests.invocation import bind
+from parity_tests.worker import Backend
+
+backend = Backend("backends.jax", "cpu:1")
+assert list(backend.runtime.describe()["devices"]) == ["cpu", "cpu:1"]
+(case,) = select(all_cases(), "AdditiveAttention-open")
+inputs, parameters = case.at("float32")
+layer = backend.runtime.build(backend.package.AdditiveAttention, case.config, "float32", "cpu:1")
+backend.package.set_parameters(layer, parameters)
+given = {name: backend.runtime.from_numpy(array, "cpu:1") for name, array in inputs.items()}
+ones = {0: backend.runtime.from_numpy(inputs["values"][:, :5], "cpu:1")}
+outputs, gradients, _ = backend.runtime.vjp(bind(backend.package, case.operator, "call", {}), given, ones, layer)
+print({device.id for array in (*outputs, *gradients.values(), layer.w_v[...]) for device in array.devices()})
+"""
+
+
+def test_what_is_put_on_another_device_is_computed_there():
+    variables = {**os.environ, **environment("jax", cache_folder(), "cpu:1")}
+    done = subprocess.run([sys.executable, "-c", ON_ANOTHER], capture_output=True, text=True, env=variables)
+    assert done.stdout.strip() == "{1}", done.stderr
+
+
+def test_a_backend_is_held_against_itself_on_another_device():
+    cases = select(all_cases(), "scaled_dot_score-*")
+    outcome = run(cases, ["float64"], [Job("jax", "backends.jax", device=device) for device in ("cpu:1", "cpu")])
+    assert list(outcome.recordings) == ["jax:cpu:1", "jax"] and not outcome.red
+    told = {(verdict.device, verdict.against) for verdict in outcome.verdicts}
+    assert told == {("cpu:1", "reference"), ("cpu", "reference"), ("cpu:1", "jax")}
+    outcome.recordings["jax"].cells["scaled_dot_score-scale/float64"]["scores"] += 1e-9
+    wanted = {key(cell): expected(*cell) for cell in outcome.cells}
+    red = [v for v in judge_all(outcome.cells, wanted, outcome.recordings) if v.red]
+    assert [(v.name, v.against, v.quantity) for v in red] == [
+        ("jax", "reference", "scores"),
+        ("jax:cpu:1", "jax", "scores"),
+    ]

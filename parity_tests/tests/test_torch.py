@@ -14,6 +14,7 @@ import torch
 
 from attention_core.draws import uniform
 from backends import torch as attention
+from backends.torch import runtime
 from parity_tests.cases import all_cases, select
 
 MAKERS: dict[str, Callable[..., torch.nn.Module]] = {
@@ -181,3 +182,13 @@ def test_the_example_of_parity_in_a_project_passes():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(example)]
     said = subprocess.run(command, cwd=example.parents[1], capture_output=True, text=True, check=False)
     assert said.returncode == 0 and "1 passed" in said.stdout, said.stdout
+
+
+def test_bfloat16_keeps_its_bits_on_the_way_in_and_out():
+    bits = np.arange(0, 2**16, 7, dtype=np.uint16)[:9360].reshape(-1, 3)[:, ::2]
+    array = bits.view("bfloat16")
+    tensor = runtime.from_numpy(array)
+    assert tensor.dtype == torch.bfloat16 and tensor.shape == bits.shape
+    back = runtime.to_numpy(tensor)
+    assert back.dtype == array.dtype
+    np.testing.assert_array_equal(back.view(np.uint16), bits)
