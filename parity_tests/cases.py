@@ -294,8 +294,8 @@ def large_scores(sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
     shape = (sizes["batch"], sizes["queries"], sizes["keys"])
     scores = 1000.0 * (draws.integers("large", shape, 4001, SEED) - 2000)
     mask = some_mask(sizes)
-    scores[0, 0] = np.where(mask[0, 0], -2e6, 2e6)
     scores[..., 3] = scores[..., 1]
+    scores[0, 0] = np.where(mask[0, 0], -2e6, 2e6)
     return scores, mask
 
 

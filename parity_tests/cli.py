@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from attention_core.operators import LAYERS, OPERATORS, find
 from attention_core.specification import Layer
 from parity_tests import budgets, text
 from parity_tests.cases import FULL, NAMES, TIERS, Case, all_cases, select
+from parity_tests.comparison import CELL_CHECKS, CHECKS
 from parity_tests.divergences import load_divergences
 from parity_tests.expected import expected
 from parity_tests.launch import Job, record
 from parity_tests.recordings import cells_of
 from parity_tests.report import report
 from parity_tests.run import run as run_parity
+from parity_tests.saboteurs import SABOTEURS, attempt, judged
 
 SENTENCES = 8
 console = Console()
@@ -325,3 +328,42 @@ def calibrate(reports: tuple[Path, ...]) -> None:
         proposed = "[green]as it is[/]" if kept else f"[yellow]{line.proposed:g}[/]"
         table.add_row(what, f"{line.measured:.3g}", f"{own.worst:g}", f"{own.eps:g}", proposed, line.where)
     console.print(table)
+
+
+@main.command()
+@click.option(
+    "--name", "pattern", metavar="PATTERN", default="*", help="Only saboteurs whose name matches, with * and ?."
+)
+@click.option("--sentences", is_flag=True, help="Print what each of them does, too.")
+def sabotage(pattern: str, sentences: bool) -> None:
+    """Hold deliberately wrong implementations against the court: saboteur by what caught it.
+
+    The numbers count the answers that each check refused. A saboteur is marked as a hole unless exactly those answers
+    are red that have to be. Exits with 0 only if there is no hole.
+    """
+    table = Table(box=None, collapse_padding=True, pad_edge=False, header_style="bold")
+    table.add_column("saboteur", no_wrap=True)
+    for name in (*CELL_CHECKS, *CHECKS):
+        table.add_column(name, justify="right")
+    holes = []
+    for saboteur in [one for one in SABOTEURS if fnmatchcase(one.name, pattern)]:
+        caught = judged(saboteur, *attempt(saboteur))
+        counts = [f"{caught.by[name]}" if name in caught.by else "[dim]·[/]" for name in (*CELL_CHECKS, *CHECKS)]
+        table.add_row(saboteur.name if caught.as_stated else f"[bold red]{saboteur.name}[/]", *counts)
+        if sentences:
+            table.add_row(f"[dim]  {escape(saboteur.sentence)}[/]")
+        if not caught.as_stated:
+            holes.append(caught)
+    console.print(table)
+    for caught in holes:
+        console.print(f"[bold red]hole[/]  {caught.saboteur.name}: {escape(caught.saboteur.sentence)}", highlight=False)
+        for what, places in (("let through", caught.let_through), ("accused for nothing", caught.accused)):
+            if places:
+                console.print(f"      {what}: {', '.join(places)}", highlight=False, markup=False)
+    count = table.row_count // (2 if sentences else 1)
+    console.print(
+        f"[bold red]{len(holes)} of {count} saboteurs are not caught as they should be[/]"
+        if holes
+        else f"[bold green]all {count} saboteurs are caught, each in exactly the answers that it spoils[/]"
+    )
+    sys.exit(1 if holes or not count else 0)

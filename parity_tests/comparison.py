@@ -119,10 +119,10 @@ def _untouched(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> It
 
 
 CELL_CHECKS: dict[str, CellCheck] = {
-    "answered": _answered,
-    "complete": _complete,
+    "answer": _answered,
+    "whole": _complete,
     "asked": _asked,
-    "untouched": _untouched,
+    "input": _untouched,
 }
 """What is asked of a cell as a whole: an answer, every quantity, no other, and arguments left as they were."""
 
@@ -234,7 +234,7 @@ CHECKS: dict[str, Callable[[Pair], str | None]] = {
     "shape": _shape,
     "dtype": _dtype,
     "exact": _exact,
-    "special": _special,
+    "nan": _special,
     "zero": _zero,
     "value": _value,
 }

@@ -28,12 +28,14 @@ def cache_folder() -> Path:
 
 def outputs(case: Case, tier: str) -> Arrays:
     """The reference's outputs by name."""
-    return _cached(case, tier, "outputs", lambda: _outputs(case, tier))
+    return _cached(case, tier, "outputs", lambda: computed_outputs(case, *case.at(tier)))
 
 
 def gradients(case: Case, tier: str) -> Arrays:
     """The reference's gradients by name, of every floating input and every parameter, against the cotangents."""
-    return _cached(case, tier, "gradients", lambda: _gradients(case, tier)) if case.gradients else {}
+    if not case.gradients:
+        return {}
+    return _cached(case, tier, "gradients", lambda: computed_gradients(case, *case.at(tier), cotangents(case, tier)))
 
 
 def expected(case: Case, tier: str) -> Arrays:
@@ -53,33 +55,33 @@ def cotangents(case: Case, tier: str) -> dict[int, np.ndarray]:
     }
 
 
-def build_reference(case: Case, parameters: Mapping[str, np.ndarray], package: Any = reference) -> Any:
+def build_reference(case: Case, parameters: Mapping[str, np.ndarray]) -> Any:
     """The reference's layer, or pair of layers, that a case calls; None for a function."""
     if not case.method:
         return None
     if case.method != "translate":
-        layer = getattr(package, case.operator)(**case.config)
+        layer = getattr(reference, case.operator)(**case.config)
         reference.set_parameters(layer, parameters)
         return layer
     layers = []
     for part, name in (("encoder", "GRUEncoder"), ("decoder", "BahdanauDecoder")):
-        layers.append(getattr(package, name)(**case.config[part]))
+        layers.append(getattr(reference, name)(**case.config[part]))
         own = {k.removeprefix(f"{part}."): v for k, v in parameters.items() if k.startswith(f"{part}.")}
         reference.set_parameters(layers[-1], own)
     return tuple(layers)
 
 
-def _outputs(case: Case, tier: str, package: Any = reference) -> Arrays:
-    inputs, parameters = case.at(tier)
-    function = bind(package, case.operator, case.method, case.options)
-    found = function(build_reference(case, parameters, package), **inputs)
+def computed_outputs(case: Case, inputs: Arrays, parameters: Arrays) -> Arrays:
+    """The reference's outputs by name, computed anew."""
+    function = bind(reference, case.operator, case.method, case.options)
+    found = function(build_reference(case, parameters), **inputs)
     return dict(zip(output_names(case.operator, case.method), (np.asarray(array) for array in found), strict=True))
 
 
-def _gradients(case: Case, tier: str, package: Any = reference) -> Arrays:
-    inputs, parameters = case.at(tier)
-    layer = build_reference(case, parameters, package)
-    function = bind(package, case.operator, case.method, case.options)
+def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangents: Mapping[int, np.ndarray]) -> Arrays:
+    """The reference's gradients by name, computed anew."""
+    layer = build_reference(case, parameters)
+    function = bind(reference, case.operator, case.method, case.options)
     floating = {name: array for name, array in inputs.items() if is_floating(array)}
     rest = {name: array for name, array in inputs.items() if name not in floating}
 
@@ -88,7 +90,7 @@ def _gradients(case: Case, tier: str, package: Any = reference) -> Arrays:
             layer.parameters = {name: arrays[name] for name in parameters}
         return function(layer, **{name: arrays[name] for name in floating}, **rest)
 
-    factors = {str(position): array.astype(np.float64) for position, array in cotangents(case, tier).items()}
+    factors = {str(position): array.astype(np.float64) for position, array in cotangents.items()}
     return complex_step(call, {**floating, **parameters}, factors, stacked=_stackable(case))
 
 

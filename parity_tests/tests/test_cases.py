@@ -9,7 +9,7 @@ from attention_core import reference
 from attention_core.operators import LAYERS, OPERATORS
 from attention_core.specification import Layer
 from parity_tests.cases import DECODER, GAP, Case, all_cases, epsilon, greedy_gap, select
-from parity_tests.expected import _gradients, _outputs, build_reference, expected
+from parity_tests.expected import build_reference, expected, gradients, outputs
 from parity_tests.invocation import bind
 from parity_tests.text import read_pairs
 
@@ -97,10 +97,10 @@ def test_a_case_notices_its_option(case_id: str, kind: str, name: str):
         case.operator, case.name, "", given["inputs"], given["options"], case.method, given["config"], parameters
     )
     layer = build_reference(changed, parameters)
-    outputs = bind(reference, case.operator, case.method, changed.options)(layer, **changed.inputs)
+    answer = bind(reference, case.operator, case.method, changed.options)(layer, **changed.inputs)
     differences = [
         not np.array_equal(found, wanted)
-        for found, wanted in zip(outputs, _outputs(case, "float64").values(), strict=True)
+        for found, wanted in zip(answer, outputs(case, "float64").values(), strict=True)
     ]
     assert any(differences)
 
@@ -143,7 +143,7 @@ def test_large_cases_are_large_and_saturated():
         "BahdanauDecoder",
     ):
         weights = expected(by_id[f"{operator}-large"], "float32")["weights"]
-        assert set(np.unique(weights)) <= {0.0, 0.5, 1.0}
+        assert set(np.unique(weights)) <= {0.0, 0.2, 0.5, 1.0}
         assert len(np.unique(weights.argmax(axis=-1))) > 2
 
 
@@ -165,7 +165,7 @@ def test_selection_is_by_pattern_and_operator():
 
 def test_gradients_are_taken_against_a_drawn_cotangent():
     """A plain sum is blind: the rows of a softmax sum to 1."""
-    assert np.abs(_gradients(by_id["masked_softmax-none"], "float64")["scores"]).max() > 0.01
+    assert np.abs(gradients(by_id["masked_softmax-none"], "float64")["scores"]).max() > 0.01
 
 
 def test_half_tiers_ask_every_operator_a_plain_case_and_one_with_a_mask_or_lengths():

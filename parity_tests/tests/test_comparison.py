@@ -178,7 +178,7 @@ def test_a_call_that_changes_its_argument_is_red_though_its_answer_is_right(fake
     cells, recording = recorded(fake, "dot_score-plain")
     recording.status[key(cells[0])]["changed"] = ["keys"]
     (red,) = [verdict for verdict in verdicts_of(cells, recording) if verdict.red]
-    assert (red.quantity, red.status, red.check) == ("argument_keys", "fail", "untouched")
+    assert (red.quantity, red.status, red.check) == ("argument_keys", "fail", "input")
 
 
 def test_a_cell_that_cannot_exist_is_neither_red_nor_compared(fake: ModuleType):

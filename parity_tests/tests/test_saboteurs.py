@@ -1,0 +1,85 @@
+"""The court catches every saboteur where it should, and would not without any one of its checks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from attention_core import reference
+from parity_tests import cli
+from parity_tests.comparison import CELL_CHECKS, CHECKS
+from parity_tests.recordings import Cell, Recording
+from parity_tests.saboteurs import SABOTEURS, Saboteur, attempt, in_place_of_the_reference, judged
+
+by_name = {saboteur.name: saboteur for saboteur in SABOTEURS}
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, tuple[list[Cell], Recording]]:
+    return {saboteur.name: attempt(saboteur) for saboteur in SABOTEURS}
+
+
+def test_there_are_many_each_with_a_name_and_a_sentence():
+    assert len(by_name) == len(SABOTEURS) >= 30
+    assert len({saboteur.sentence for saboteur in SABOTEURS}) == len(SABOTEURS)
+    assert all(
+        saboteur.sentence.endswith(".") and bool(saboteur.broken) != bool(saboteur.spoiled) for saboteur in SABOTEURS
+    )
+
+
+@pytest.mark.parametrize("name", by_name)
+def test_a_saboteur_is_red_exactly_where_it_should_be(name: str, answers):
+    caught = judged(by_name[name], *answers[name])
+    assert (caught.let_through, caught.accused) == ([], []) and caught.by
+
+
+@pytest.mark.parametrize("check", [*CELL_CHECKS, *CHECKS])
+def test_without_any_one_check_a_saboteur_passes(check: str, answers, monkeypatch: pytest.MonkeyPatch):
+    table = CELL_CHECKS if check in CELL_CHECKS else CHECKS
+    monkeypatch.delitem(table, check)
+    unseen = [name for name, answer in answers.items() if not judged(by_name[name], *answer).by]
+    assert unseen, f"no saboteur needs the check {check!r}"
+
+
+def test_an_honest_implementation_is_accused_of_nothing():
+    honest = Saboteur("honest", "It is the reference.", ("masked_softmax-*", "GRU-step*"), red=(), broken={})
+    for tier in ("float64", "float32"):
+        caught = judged(honest, *attempt(replace(honest, tier=tier)))
+        assert not caught.by and not caught.accused
+
+
+def test_the_reference_is_whole_again_afterwards():
+    before = reference.masked_softmax, reference.recurrent.GRU.__call__
+    with in_place_of_the_reference(by_name["padding_answers"]), in_place_of_the_reference(by_name["mask_inverted"]):
+        assert reference.masked_softmax is not before[0] and reference.recurrent.GRU.__call__ is not before[1]
+    assert before == (reference.masked_softmax, reference.recurrent.GRU.__call__)
+
+
+def test_a_statement_that_is_wrong_is_a_hole():
+    saboteur = replace(by_name["scale_ignored"], red=("scaled_dot_score-plain:*", "scaled_dot_score-nowhere:*"))
+    caught = judged(saboteur, *attempt(saboteur))
+    assert "scaled_dot_score-scale:scores" in caught.accused and "scaled_dot_score-plain:scores" in caught.let_through
+    assert "scaled_dot_score-nowhere:*" in caught.let_through and not caught.as_stated
+
+
+def test_the_matrix_names_every_saboteur_and_what_caught_it(monkeypatch: pytest.MonkeyPatch):
+    result = CliRunner().invoke(cli.main, ["sabotage", "--name", "scale_*", "--sentences"])
+    assert result.exit_code == 0 and "all 3 saboteurs are caught" in result.output
+    assert "The scale is off by 1e-5." in result.output
+    assert max(len(line) for line in result.output.splitlines()) <= 80
+    monkeypatch.delitem(CHECKS, "value")
+    result = CliRunner().invoke(cli.main, ["sabotage", "--name", "scale_ignored"])
+    assert result.exit_code == 1 and "let through: scaled_dot_score-scale:scores" in re.sub(r"\s+", " ", result.output)
+
+
+def test_rounding_a_saboteur_keeps_its_derivatives():
+    """Otherwise the gradient would be wrong for another reason than the one stated."""
+    from parity_tests.saboteurs import _rounded, _to_tensor_float
+
+    perturbed = np.array([1.0 + 2.0**-40 + 3e-91j])
+    assert _rounded(perturbed, "float32")[0] == 1.0 + 3e-91j
+    assert _to_tensor_float(np.array([1.0 + 2.0**-9 + 2.0**-12 + 3e-91j]))[0] == 1.0 + 2.0**-9 + 3e-91j
