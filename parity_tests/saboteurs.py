@@ -18,7 +18,7 @@ import numpy as np
 
 from attention_core import reference
 from attention_core.reference import masking, recurrent
-from attention_core.reference.arrays import align
+from attention_core.reference.arrays import align, linear
 from parity_tests.cases import DECODER, Arrays, Case, all_cases, is_floating
 from parity_tests.comparison import Verdict, judge
 from parity_tests.expected import computed_gradients, computed_outputs, cotangents, expected
@@ -336,7 +336,6 @@ def _cell(change: Callable[..., Any]) -> Break:
 
 
 def _gates(W: Any, U: Any, b: Any, inputs: Any, state: Any) -> tuple[list[Any], list[Any]]:
-    linear = recurrent.linear
     from_inputs = [linear(inputs, W[..., gate, :, :], b[..., gate, :]) for gate in range(3)]
     return from_inputs, [linear(state, U[..., gate, :, :]) for gate in range(3)]
 
@@ -351,7 +350,7 @@ def _gates_swapped(W: Any, U: Any, b: Any, b_hn: Any, inputs: Any, state: Any) -
 def _reset_before(W: Any, U: Any, b: Any, b_hn: Any, inputs: Any, state: Any) -> Any:
     x, h = _gates(W, U, b, inputs, state)
     reset, update = recurrent.sigmoid(x[0] + h[0]), recurrent.sigmoid(x[1] + h[1])
-    new = np.tanh(x[2] + recurrent.linear(reset * state, U[..., 2, :, :]) + align(b_hn, 1, state.ndim))
+    new = np.tanh(x[2] + linear(reset * state, U[..., 2, :, :]) + align(b_hn, 1, state.ndim))
     return (1.0 - update) * new + update * state
 
 
