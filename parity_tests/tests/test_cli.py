@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 import backends
 from parity_tests import cli
@@ -69,13 +70,14 @@ def test_show_prints_formula_shapes_and_source():
     assert missing.exit_code == 1 and "attention-parity list --cases" in missing.output
 
 
-def test_calibrate_shows_what_reports_would_change(tmp_path: Path):
+def test_calibrate_shows_what_reports_would_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cli, "console", Console(width=200))
     verdict = Verdict(
         "dot_score", "dot_score-plain", "torch", "reference", "cpu", "float64", "scores", "pass", 1.0, 15.0
     )
     path = tmp_path / "report.json"
     path.write_text(json.dumps(Run([], [verdict, replace(verdict, error=60.0, against="tf")]).as_json()))
-    text = CliRunner().invoke(cli.main, ["calibrate", str(path)], env={"COLUMNS": "200"}).output
+    text = invoke("calibrate", str(path)).output
     (line,) = [line for line in text.splitlines() if "dot_score" in line]
     assert re.sub(r"[\s│]+", " ", line).strip() == (
         "float64, float32 60 5 15 200 torch against tf, dot_score-plain, scores, float64"
