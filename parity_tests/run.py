@@ -21,7 +21,7 @@ from parity_tests.cases import SEED, Arrays, Case
 from parity_tests.comparison import Verdict, judge
 from parity_tests.divergences import Divergence, apply
 from parity_tests.expected import expected
-from parity_tests.launch import Job, Progress, record
+from parity_tests.launch import Job, Progress, Stopped, record
 from parity_tests.recordings import Cell, Recording, cells_of, key, pack_cases
 
 COMPILING = ("jax",)
@@ -40,6 +40,7 @@ class Run:
     missing: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     tiers: Sequence[str] = ()
+    interrupted: bool = False
 
     @property
     def red(self) -> list[Verdict]:
@@ -65,6 +66,7 @@ class Run:
                 for name, recording in self.recordings.items()
             },
             "not_installed": self.missing,
+            "interrupted": self.interrupted,
             "times": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
         }
         return {"header": header, "cells": [verdict.as_json() for verdict in self.verdicts]}
@@ -80,10 +82,12 @@ def run(
     divergences: Sequence[Divergence] = (),
     progress: Progress = lambda backend, done: None,
     recorder: Recorder = record,
+    stopped: Stopped = lambda: False,
 ) -> Run:
     """Judge every backend against the reference, and each against each other.
 
-    missing names backends that are not there, with the reason; they are red under require_all.
+    missing names backends that are not there, with the reason; they are red under require_all. Once stopped answers
+    True, what was recorded by then is judged; the recorder is expected to ask, too.
     """
     start = time.perf_counter()
     cells = cells_of(cases, tiers)
@@ -98,13 +102,27 @@ def run(
                 for job in sorted(jobs, key=lambda job: job.backend not in COMPILING)
             }
             begun = time.perf_counter()
-            wanted = {key(cell): expected(*cell) for cell in cells}
+            wanted: dict[str, Arrays] = {}
+            for cell in cells:
+                if stopped():
+                    break
+                wanted[key(cell)] = expected(*cell)
             outcome.seconds["reference"] = time.perf_counter() - begun
             for job in jobs:
                 outcome.recordings[job.backend], seconds = futures[job.backend].result()
                 outcome.seconds.update(_split(outcome.recordings[job.backend], job.backend, seconds))
     begun = time.perf_counter()
-    verdicts = judge_all(cells, wanted, outcome.recordings)
+    outcome.interrupted = stopped()
+    if outcome.interrupted:
+        verdicts = []
+        for cell in cells[: len(wanted)]:
+            told = {name: own for name, own in outcome.recordings.items() if key(cell) in own.status}
+            verdicts += judge_all([cell], wanted, told)
+        # An entry that was not met by then may diverge all the same.
+        met = [verdict for verdict in verdicts if verdict.status == "fail"]
+        divergences = [entry for entry in divergences if any(map(entry.covers, met))]
+    else:
+        verdicts = judge_all(cells, wanted, outcome.recordings)
     if require_all:
         verdicts += [
             Verdict("*", "*", name, "reference", "", "*", "*", "missing", reason=reason)

@@ -119,12 +119,12 @@ def fake_job() -> Callable[..., Job]:
 
 
 @pytest.fixture
-def left_behind(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """The commands of this test's processes that still run; those that were just killed are waited for."""
+def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[str]]:
+    """The commands of the processes that this test has started, waited for until there are as many as expected."""
     mark = f"ATTENTION_PARITY_TEST={uuid.uuid4().hex}"
     monkeypatch.setenv(*mark.split("="))
 
-    def running() -> list[str]:
+    def commands() -> list[str]:
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -135,9 +135,9 @@ def left_behind(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
                 continue
         return found
 
-    def wait() -> list[str]:
-        deadline = time.monotonic() + 10
-        while (found := running()) and time.monotonic() < deadline:
+    def wait(count: int) -> list[str]:
+        deadline = time.monotonic() + 20
+        while len(found := commands()) != count and time.monotonic() < deadline:
             time.sleep(0.05)
         return found
 

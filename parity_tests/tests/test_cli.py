@@ -34,8 +34,8 @@ def only_fake(monkeypatch: pytest.MonkeyPatch, fake_job):
     monkeypatch.setattr(backends, "available", registered)
 
     def with_fault(fault: str = "") -> None:
-        def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress) -> Recording:
-            return record(fake_job(fault), file, cells, progress)
+        def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress, **keywords) -> Recording:
+            return record(fake_job(fault), file, cells, progress, **keywords)
 
         monkeypatch.setattr(cli, "record", recorder)
 

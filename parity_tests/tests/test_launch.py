@@ -120,7 +120,7 @@ def test_a_healthy_worker_answers_every_cell(run):
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_is_told_as_what_it_was_in_its_own_cell_alone(run, left_behind, fault: Fault):
+def test_a_fault_is_told_as_what_it_was_in_its_own_cell_alone(run, running, fault: Fault):
     statuses, recording = run(f"{fault.name}@valid_lens", **fault.limits)
     assert statuses == ["ok", fault.status, "ok", "ok"]
     faulty = run.cells[FAULTY]
@@ -137,7 +137,7 @@ def test_a_fault_is_told_as_what_it_was_in_its_own_cell_alone(run, left_behind, 
         }
         for verdict in verdicts:
             assert verdict.status == "pass" or re.fullmatch(wanted[verdict.quantity][1], verdict.reason)
-    assert not left_behind()
+    assert running(0) == []
 
 
 def test_a_changed_argument_is_named(run):
