@@ -14,6 +14,7 @@ import torch
 
 from attention_core.draws import uniform
 from backends import torch as attention
+from backends.torch.runtime import vjp
 from parity_tests.cases import all_cases, select
 
 MAKERS: dict[str, Callable[..., torch.nn.Module]] = {
@@ -167,6 +168,17 @@ def test_greedy_decoding_takes_no_gradient_and_stops_early():
     tokens, lengths, weights = decoder.greedy(**given, bos=1, eos=2, max_steps=1000)
     assert not weights.requires_grad and tokens.shape == (3, 1000)
     assert len(steps) == int(lengths.max()) + 1
+
+
+def test_a_call_that_changes_its_argument_cannot_hide_behind_a_copy():
+    given = torch.zeros(3)
+
+    def change(layer: None, array: torch.Tensor) -> tuple[torch.Tensor]:
+        array.data[0] = 1.0
+        return (2 * array,)
+
+    vjp(change, {"array": given}, {})
+    assert given.tolist() == [1.0, 0.0, 0.0] and not given.requires_grad
 
 
 def test_parameters_can_be_read_as_gradients():
