@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,15 @@ def test_workers_end_with_a_court_that_is_killed(start, running, fault: str, cou
     process.kill()
     process.communicate(timeout=60)
     assert running(0) == []
+
+
+def test_the_reference_is_not_computed_for_a_run_that_shall_stop(fake_job, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr("parity_tests.run.expected")
+    recorder = partial(record, stopped=lambda: True)
+    outcome = run(
+        select(all_cases(), "dot_score-*"), ["float64"], [fake_job()], recorder=recorder, stopped=lambda: True
+    )
+    assert outcome.interrupted and outcome.verdicts == [] and outcome.recordings["fake"].status == {}
 
 
 def test_a_divergence_that_was_not_met_by_then_is_not_called_stale(fake_job):
