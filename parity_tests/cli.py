@@ -162,10 +162,6 @@ def run(
             stopped=lambda: bool(caught),
         )
     report(outcome, console)
-    if outcome.interrupted:
-        answered = sum(len(recording.status) for recording in outcome.recordings.values())
-        total = len(cells) * len(outcome.recordings)
-        console.print(f"[bold yellow]interrupted[/]: {answered:,} of {total:,} cells answered", highlight=False)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         for name, recording in outcome.recordings.items():

@@ -80,7 +80,8 @@ def test_an_interrupted_run_tells_what_was_judged_and_leaves_nothing_behind(
     assert running(0) == []
     assert list((tmp_path / "temporary").iterdir()) == []
     total = len(cells_of(select(all_cases(), operators=["masked_softmax"]), ["float64"]))
-    assert f"interrupted: {answered} of {total} cells answered" in printed and "masked_softmax" in printed
+    assert f"interrupted: {answered} of {total} cells answered; 0 of {2 * answered} comparisons red" in printed
+    assert "masked_softmax" in printed and "green" not in printed
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["header"]["interrupted"] is True
     assert {(cell["case"], cell["status"]) for cell in found["cells"]} == (
