@@ -32,7 +32,7 @@ KEPT_BYTES = 4000
 """How much of a worker's standard error is kept: its end."""
 PATIENCE_SECONDS = 0.2
 """How long the court listens before it looks whether the worker lives, and whether it shall stop."""
-GRACE_SECONDS = 1.0
+GRACE_SECONDS = 5.0
 """How long a worker that has closed its stream may take to end."""
 
 Progress = Callable[[str, int], None]

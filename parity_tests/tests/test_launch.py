@@ -120,7 +120,10 @@ def test_a_healthy_worker_answers_every_cell(run):
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_is_told_as_what_it_was_in_its_own_cell_alone(run, running, fault: Fault):
+def test_a_fault_is_told_as_what_it_was_in_its_own_cell_alone(
+    run, running, monkeypatch: pytest.MonkeyPatch, fault: Fault
+):
+    monkeypatch.setattr("parity_tests.launch.GRACE_SECONDS", 1.0)
     statuses, recording = run(f"{fault.name}@valid_lens", **fault.limits)
     assert statuses == ["ok", fault.status, "ok", "ok"]
     faulty = run.cells[FAULTY]
