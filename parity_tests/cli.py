@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +160,7 @@ def run(
 ) -> None:
     """Run the cases on every backend, and judge each against the reference and against each other.
 
-    Exits with 0 only if nothing is red.
+    Exits with 0 only if nothing is red. Ctrl-C ends the workers and reports what was judged by then.
     """
     interpreters = _interpreters(pythons)
     jobs, missing = _jobs(names, interpreters, device)
@@ -168,7 +172,7 @@ def run(
     if not cells:
         raise click.ClickException("no case matches; `attention-parity list` names them all")
     columns = (TextColumn("{task.description:>7}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    with _signals() as caught, Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         tasks = {job.name: bars.add_task(job.name, total=len(cells)) for job in jobs}
         outcome = run_parity(
             cases,
@@ -177,8 +181,9 @@ def run(
             missing=missing,
             require_all=require_all or names is not None,
             divergences=load_divergences(),
-            recorder=record,
+            recorder=partial(record, stopped=lambda: bool(caught)),
             progress=lambda backend, done: bars.update(tasks[backend], completed=done),
+            stopped=lambda: bool(caught),
         )
     report(outcome, console)
     if output is not None:
@@ -187,7 +192,24 @@ def run(
             recording.save(output / f"{recording.backend}-{recording.device.replace(':', '-')}.safetensors")
     for path in filter(None, (json_file, output and output / "report.json")):
         path.write_text(json.dumps(outcome.as_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    if outcome.interrupted:
+        sys.exit(128 + caught[0])
     sys.exit(1 if outcome.red else 0)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM instead of dying of them, so that workers are ended and folders deleted in order."""
+    caught: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: caught.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interpreters(pythons: tuple[str, ...]) -> dict[str, str]:

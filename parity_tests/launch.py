@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,21 @@ from backends import ArchiveError, unpack_arrays
 from parity_tests.expected import cache_folder
 from parity_tests.recordings import Cell, Recording, key, labelled
 from parity_tests.switches import environment
+from parity_tests.worker import LIFELINE
 
 START_SECONDS = 120.0
 CELL_SECONDS = 120.0
 MOST_RESTARTS = 5
 LONGEST_FRAME = 2**31
+KEPT_BYTES = 4000
+"""How much of a worker's standard error is kept: its end."""
+PATIENCE_SECONDS = 0.2
+"""How long the court listens before it looks whether the worker lives, and whether it shall stop."""
+GRACE_SECONDS = 5.0
+"""How long a worker that has closed its stream may take to end."""
 
 Progress = Callable[[str, int], None]
+Stopped = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -47,11 +56,16 @@ class Job:
 
 
 class WorkerFault(Exception):
-    """A worker died, hung, or said something that is no frame."""
+    """A worker died, hung, or said something that is no frame; trace is the end of what it printed."""
 
-    def __init__(self, status: str, message: str) -> None:
+    def __init__(self, status: str, message: str, trace: str = "") -> None:
         super().__init__(message)
         self.status = status
+        self.trace = trace
+
+
+class Interrupted(Exception):
+    """The court shall stop."""
 
 
 def record(
@@ -62,49 +76,65 @@ def record(
     *,
     start_seconds: float = START_SECONDS,
     cell_seconds: float = CELL_SECONDS,
+    stopped: Stopped = lambda: False,
 ) -> Recording:
     """Run every cell of the case file on a backend.
 
     A cell whose worker dies or hangs is recorded as that, and a new worker goes on behind it; a worker that cannot
-    start, or has died MOST_RESTARTS times, takes all that is left with it.
+    start, or has died more than MOST_RESTARTS times, takes all that is left with it. Once stopped answers True, the
+    worker is killed, and the recording holds the cells that were answered by then.
     """
     recording = Recording(job.backend, job.device)
     done, deaths = 0, 0
     while done < len(cells):
-        with tempfile.TemporaryFile() as log, Worker(job, case_file, done, log.fileno()) as worker:
-            try:
-                recording.about = worker.frame(start_seconds)[1]
+        started = False
+        try:
+            with Worker(job, case_file, done, stopped) as worker:
+                recording.about = worker.hello(start_seconds)
+                started = True
                 while done < len(cells):
                     arrays, header = worker.frame(cell_seconds)
+                    if done and header.get("key") == key(cells[done - 1]):
+                        done -= 1  # the fault of the cell before, whose answer is not to be trusted
+                        recording.cells.pop(key(cells[done]), None)
+                        raise worker.fault("error", "the worker answered this cell twice")
                     if header.get("key") != key(cells[done]):
-                        raise WorkerFault("error", f"the worker answered {header.get('key')} out of turn")
+                        raise worker.fault("error", f"the worker answered {header.get('key')} out of turn")
                     _keep(recording, arrays, header)
                     done += 1
                     progress(job.name, done)
-            except WorkerFault as fault:
-                deaths += 1
-                log.seek(0)
-                tail = log.read()[-2000:].decode(errors="replace").strip()
-                said = {"status": fault.status, "message": str(fault), "trace": tail}
-                hopeless = not recording.about or deaths > MOST_RESTARTS
-                for cell in cells[done:] if hopeless else cells[done : done + 1]:
-                    recording.status[key(cell)] = said
-                done = len(cells) if hopeless else done + 1
-                progress(job.name, done)
+        except Interrupted:
+            break
+        except WorkerFault as fault:
+            said = {"status": fault.status, "message": str(fault), "trace": fault.trace}
+            if started:
+                recording.status[key(cells[done])] = said
+                done, deaths = done + 1, deaths + 1
+                said = {"status": "crash", "message": f"not tried: the worker died {deaths} times before"}
+            if not started or deaths > MOST_RESTARTS:
+                recording.status |= {key(cell): said for cell in cells[done:]}
+                done = len(cells)
+            progress(job.name, done)
     return recording
 
 
 def _keep(recording: Recording, arrays: dict[str, Any], header: Mapping[str, Any]) -> None:
-    said = {name: header[name] for name in ("status", "message", "trace", "seconds") if name in header}
+    kept = ("status", "message", "trace", "seconds", "changed")
+    said = {name: header[name] for name in kept if name in header}
     recording.status[header["key"]] = said
     if said["status"] == "ok":
         recording.cells[header["key"]] = arrays
 
 
 class Worker:
-    """A running worker; leaving the context kills it."""
+    """A running worker; leaving the context kills it and its children.
 
-    def __init__(self, job: Job, case_file: Path, first: int, log: int) -> None:
+    Raises: WorkerFault if its interpreter cannot be started.
+    """
+
+    def __init__(self, job: Job, case_file: Path, first: int, stopped: Stopped = lambda: False) -> None:
+        self.stopped = stopped
+        self.printed = b""
         self.folder = tempfile.TemporaryDirectory(prefix="attention-parity-")
         if job.python != sys.executable:
             _link_packages(Path(self.folder.name))
@@ -112,6 +142,7 @@ class Worker:
         else:
             given = os.environ.get("PYTHONPATH")
             path = os.pathsep.join([str(Path(parity_tests.__file__).parents[1]), *([given] if given else [])])
+        lifeline, self.lifeline = os.pipe()
         variables = {
             **os.environ,
             **environment(job.backend, cache_folder(), job.device),
@@ -119,64 +150,125 @@ class Worker:
             "PYTHONSAFEPATH": "1",
             "PYTHONHASHSEED": "0",
             **(job.variables or {}),
+            LIFELINE: str(lifeline),
         }
         arguments = [job.backend, job.module, job.device, str(case_file), str(first)]
         command = [job.python, "-m", "parity_tests.worker", *arguments]
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=variables,
-            cwd=self.folder.name,
-            start_new_session=True,
-        )
+        try:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                env=variables,
+                cwd=self.folder.name,
+                start_new_session=True,
+                pass_fds=(lifeline,),
+            )
+        except OSError as error:
+            os.close(self.lifeline)
+            self.folder.cleanup()
+            raise WorkerFault("crash", f"{job.python} cannot be started: {error.strerror}") from error
+        finally:
+            os.close(lifeline)
+        assert self.process.stdout is not None and self.process.stderr is not None
+        self.stream, self.errors = self.process.stdout, self.process.stderr
+        os.set_blocking(self.errors.fileno(), False)
 
     def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.process.poll() is None:
+        with suppress(ProcessLookupError):  # the group outlives its first process as long as that has children
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self.stream.close()
+        self.errors.close()
+        os.close(self.lifeline)
         self.folder.cleanup()
+
+    def hello(self, seconds: float) -> dict[str, Any]:
+        """What the worker says of itself once its framework is imported.
+
+        Raises: WorkerFault, as frame does.
+        """
+        header = self.frame(seconds)[1]
+        if header.get("kind") != "hello":
+            raise self.fault("error", f"the worker began with a frame of {header.get('kind')}, expected hello")
+        return header
 
     def frame(self, seconds: float) -> tuple[dict[str, Any], dict[str, Any]]:
         """The next frame's arrays and header.
 
-        Raises: WorkerFault if the worker ends, stays silent for that many seconds, or sends something else.
+        Raises: WorkerFault if the worker ends, is not done after that many seconds, or sends something else;
+        Interrupted if the court shall stop.
         """
         deadline = time.monotonic() + seconds
         length = int.from_bytes(self._read(8, deadline), "big")
         if length > LONGEST_FRAME:
-            raise WorkerFault("error", "the worker sent something that is no frame")
+            raise self.fault("error", f"the worker sent something that is no frame: its length would be {length:,}")
         try:
             return unpack_arrays(self._read(length, deadline))
         except ArchiveError as error:
-            raise WorkerFault("error", f"the worker sent a damaged frame: {error}") from error
+            raise self.fault("error", f"the worker sent a damaged frame: {error}") from error
+
+    def fault(self, status: str, message: str) -> WorkerFault:
+        """A fault of this worker, with the last that it printed."""
+        return WorkerFault(status, message, self._last_words())
 
     def _read(self, count: int, deadline: float) -> bytes:
-        assert self.process.stdout is not None
         read = bytearray()
         with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
+            selector.register(self.stream, selectors.EVENT_READ)
+            selector.register(self.errors, selectors.EVENT_READ)
             while len(read) < count:
+                if self.stopped():
+                    raise Interrupted
+                within = f", after {len(read):,} of {count:,} bytes" if read else ""
                 left = deadline - time.monotonic()
-                if left <= 0 or not selector.select(left):
-                    raise WorkerFault("timeout", "the worker stayed silent beyond its time limit, and was killed")
-                piece = os.read(self.process.stdout.fileno(), min(count - len(read), 1 << 20))
-                if not piece:
-                    raise WorkerFault("crash", self._last_words())
-                read += piece
+                if left <= 0:
+                    message = f"the worker stayed silent beyond its time limit{within}, and was killed"
+                    raise self.fault("timeout", message)
+                # Asked before listening, so that what the worker wrote before it ended is still heard.
+                ended = self.process.poll() is not None
+                ready = {chosen.fileobj for chosen, _ in selector.select(min(left, PATIENCE_SECONDS))}
+                if self.errors in ready and not self._listen():
+                    selector.unregister(self.errors)
+                if self.stream in ready:
+                    piece = os.read(self.stream.fileno(), min(count - len(read), 1 << 20))
+                    if not piece:
+                        raise self._end(within)
+                    read += piece
+                elif ended:  # and a child of it holds the stream open
+                    raise self._end(within)
         return bytes(read)
 
-    def _last_words(self) -> str:
-        code = self.process.wait()
+    def _listen(self) -> bool:
+        """Take what the worker has printed and keep the end of it; False if there will be no more."""
+        try:
+            piece = os.read(self.errors.fileno(), 1 << 20)
+        except BlockingIOError:
+            return True
+        self.printed = (self.printed + piece)[-KEPT_BYTES:]
+        return bool(piece)
+
+    def _end(self, within: str) -> WorkerFault:
+        try:
+            code = self.process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return self.fault("error", f"the worker closed its stream{within}, and was killed")
         if code < 0:
-            return f"the worker was killed by {signal.Signals(-code).name}"
-        return f"the worker ended with exit code {code}"
+            names = {number.value: number.name for number in signal.Signals}
+            why = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+            return self.fault("crash", f"the worker was killed by {names.get(-code, f'signal {-code}')}{within}{why}")
+        last = self._last_words().splitlines()[-1:]
+        why = f"; the last that it printed: {last[0]}" if code and last else ""
+        return self.fault("crash", f"the worker ended with exit code {code}{within}{why}")
+
+    def _last_words(self) -> str:
+        self._listen()
+        return self.printed.decode(errors="replace").strip()
 
 
 def _link_packages(folder: Path) -> None:

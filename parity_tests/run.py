@@ -21,7 +21,7 @@ from parity_tests.cases import SEED, Arrays, Case
 from parity_tests.comparison import Verdict, judge
 from parity_tests.divergences import Divergence, apply
 from parity_tests.expected import expected
-from parity_tests.launch import Job, Progress, record
+from parity_tests.launch import Job, Progress, Stopped, record
 from parity_tests.recordings import Cell, Recording, cells_of, key, pack_cases
 from parity_tests.switches import unmet
 
@@ -41,6 +41,7 @@ class Run:
     missing: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     tiers: Sequence[str] = ()
+    interrupted: bool = False
 
     @property
     def red(self) -> list[Verdict]:
@@ -66,6 +67,7 @@ class Run:
                 for name, recording in self.recordings.items()
             },
             "not_installed": self.missing,
+            "interrupted": self.interrupted,
             "times": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
         }
         return {"header": header, "cells": [verdict.as_json() for verdict in self.verdicts]}
@@ -81,10 +83,12 @@ def run(
     divergences: Sequence[Divergence] = (),
     progress: Progress = lambda backend, done: None,
     recorder: Recorder = record,
+    stopped: Stopped = lambda: False,
 ) -> Run:
     """Judge every backend against the reference, and each against each other.
 
-    missing names backends that are not there, with the reason; they are red under require_all.
+    missing names backends that are not there, with the reason; they are red under require_all. Once stopped answers
+    True, what was recorded by then is judged; the recorder is expected to ask, too.
     """
     start = time.perf_counter()
     cells = cells_of(cases, tiers)
@@ -99,13 +103,27 @@ def run(
                 for job in sorted(jobs, key=lambda job: job.backend not in COMPILING)
             }
             begun = time.perf_counter()
-            wanted = {key(cell): expected(*cell) for cell in cells}
+            wanted: dict[str, Arrays] = {}
+            for cell in cells:
+                if stopped():
+                    break
+                wanted[key(cell)] = expected(*cell)
             outcome.seconds["reference"] = time.perf_counter() - begun
             for job in jobs:
                 outcome.recordings[job.name], seconds = futures[job.name].result()
                 outcome.seconds.update(_split(outcome.recordings[job.name], job.name, seconds))
     begun = time.perf_counter()
-    verdicts = judge_all(cells, wanted, outcome.recordings)
+    outcome.interrupted = stopped()
+    if outcome.interrupted:
+        verdicts = [verdict for own in outcome.recordings.values() for verdict in judge_switches(own)]
+        for cell in cells[: len(wanted)]:
+            told = {name: own for name, own in outcome.recordings.items() if key(cell) in own.status}
+            verdicts += judge_cells([cell], wanted, told)
+        # An entry that was not met by then may diverge all the same.
+        met = [verdict for verdict in verdicts if verdict.status == "fail"]
+        divergences = [entry for entry in divergences if any(map(entry.covers, met))]
+    else:
+        verdicts = judge_all(cells, wanted, outcome.recordings)
     if require_all:
         verdicts += [
             Verdict("*", "*", name, "reference", "", "*", "*", "missing", reason=reason)
@@ -120,13 +138,21 @@ def run(
 def judge_all(
     cells: Sequence[Cell], wanted: Mapping[str, Arrays], recordings: Mapping[str, Recording]
 ) -> list[Verdict]:
+    """The switches of each recording, then every cell."""
+    verdicts = [verdict for recording in recordings.values() for verdict in judge_switches(recording)]
+    return verdicts + judge_cells(cells, wanted, recordings)
+
+
+def judge_cells(
+    cells: Sequence[Cell], wanted: Mapping[str, Arrays], recordings: Mapping[str, Recording]
+) -> list[Verdict]:
     """Each recording against the reference, each against each other on its device, and against itself on another."""
     pairs = [
         (first, second)
         for first, second in combinations(recordings.values(), 2)
         if first.device == second.device or first.backend == second.backend
     ]
-    verdicts = [verdict for recording in recordings.values() for verdict in judge_switches(recording)]
+    verdicts: list[Verdict] = []
     for cell in cells:
         own = wanted[key(cell)]
         for recording in recordings.values():

@@ -8,11 +8,15 @@ bytes of length, then a packed archive whose header says what it is. What the fr
 
 from __future__ import annotations
 
+import faulthandler
+import fcntl
 import functools
 import importlib
 import json
 import os
 import platform
+import select
+import signal
 import sys
 import time
 import traceback
@@ -28,11 +32,15 @@ from backends import pack_arrays, unpack_arrays
 from parity_tests.invocation import bind, output_names
 
 PARTS = {"encoder": "GRUEncoder", "decoder": "BahdanauDecoder"}
+LIFELINE = "ATTENTION_PARITY_LIFELINE"
+"""The variable that names the descriptor of a pipe whose other end the court holds, and never writes to."""
 
 
 def main() -> None:
     """Run the cells from FIRST on."""
     name, module, device, path, *first = sys.argv[1:]
+    follow_court()
+    faulthandler.enable()
     # The framework may print: from here on, file descriptor 1 is standard error, and the frames have their own.
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -44,18 +52,36 @@ def main() -> None:
     send(stream, {}, {"kind": "hello", **hello})
     for cell in header["cells"][int(first[0]) if first else 0 :]:
         start = time.perf_counter()
+        about = {"kind": "cell", "key": cell["key"]}
         try:
-            parts, reason = cells[cell["key"]], backend.reason_against(cell)
-            if reason is None:
-                answer = backend.run(cell, parts["input"], parts["parameter"], parts["cotangent"])
-                said: dict[str, Any] = {"status": "ok"}
-            else:
-                answer, said = {}, {"status": "not-applicable", "message": reason}
-        except Exception as error:  # an implementation may raise anything: it costs its own cell
-            answer = {}
+            reason = backend.reason_against(cell)
+            if reason is not None:
+                send(stream, {}, {**about, "status": "not-applicable", "message": reason})
+                continue
+            parts = cells[cell["key"]]
+            answer, changed = backend.run(cell, parts["input"], parts["parameter"], parts["cotangent"])
+            seconds = time.perf_counter() - start
+            send(stream, answer, {**about, "status": "ok", "changed": changed, "seconds": seconds})
+        except BaseException as error:  # an implementation may raise anything, SystemExit too: it costs its own cell
             said = {"status": "error", "message": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
-        send(stream, answer, {"kind": "cell", "key": cell["key"], "seconds": time.perf_counter() - start, **said})
+            send(stream, {}, {**about, **said, "seconds": time.perf_counter() - start})
     send(stream, {}, {"kind": "end"})
+
+
+def follow_court() -> None:
+    """Have the kernel kill this process and its children once the court is gone, even if it was killed itself.
+
+    The court's end of the pipe closes with it. A signal then reaches the whole process group, also where a framework
+    computes without end and no thread of Python comes to its turn.
+    """
+    lifeline = int(os.environ.pop(LIFELINE, -1))
+    if lifeline < 0:  # started by hand
+        return
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    if select.select([lifeline], [], [], 0)[0]:
+        sys.exit("the court was gone before this worker had started")
 
 
 class Backend:
@@ -99,8 +125,8 @@ class Backend:
         inputs: Mapping[str, np.ndarray],
         parameters: Mapping[str, np.ndarray],
         cotangents: Mapping[str, np.ndarray],
-    ) -> dict[str, np.ndarray]:
-        """Outputs by name, then gradients as gradient_<name>."""
+    ) -> tuple[dict[str, np.ndarray], list[str]]:
+        """Outputs by name, then gradients as gradient_<name>; and the names of the inputs that the call changed."""
         operator, method, tier = cell["operator"], cell["method"], cell["tier"]
         config, options = json.dumps(cell["config"]), json.dumps(cell["options"])
         function, layer = self.function(operator, method, options), None
@@ -114,14 +140,20 @@ class Backend:
         elif method:
             layer = self.layer("", operator, config, tier)
             self._set(layer, parameters)
+        sent = {name: array.copy() for name, array in inputs.items()}  # a runtime may share memory with its argument
         given = {name: self.runtime.from_numpy(array, self.device) for name, array in inputs.items()}
         factors = {int(k): self.runtime.from_numpy(array, self.device) for k, array in cotangents.items()}
         outputs, of_inputs, of_parameters = self.runtime.vjp(function, given, factors, layer)
-        answer = dict(zip(output_names(operator, method), map(self.runtime.to_numpy, outputs), strict=True))
+        names = output_names(operator, method)
+        surplus = [f"output_{position}" for position in range(len(names), len(outputs))]
+        answer = dict(zip([*names, *surplus], map(self.runtime.to_numpy, outputs), strict=False))
         if cotangents:
             answer |= {f"gradient_{name}": self.runtime.to_numpy(array) for name, array in of_inputs.items()}
             answer |= {f"gradient_{name}": array for name, array in of_parameters.items()}
-        return answer
+        for name, array in answer.items():
+            if np.asarray(array).dtype.kind not in "biufcV":
+                raise TypeError(f"{name} is {np.asarray(array).dtype}, expected an array of numbers")
+        return answer, [name for name, array in sent.items() if not same(self.runtime.to_numpy(given[name]), array)]
 
     def _function(self, operator: str, method: str, options: str) -> Any:
         return bind(self.package, operator, method, json.loads(options))
@@ -139,6 +171,14 @@ class Backend:
 
 def _with_layers(function: Any, layers: tuple[Any, ...], layer: None, **arrays: Any) -> Any:
     return function(layers, **arrays)
+
+
+def same(found: np.ndarray, sent: np.ndarray) -> bool:
+    """Whether two arrays are the same to the bit, where one NaN is as good as another."""
+    if found.dtype != sent.dtype or found.shape != sent.shape:
+        return False
+    bits = f"u{sent.dtype.itemsize}"
+    return bool(((found.view(bits) == sent.view(bits)) | ((found != found) & (sent != sent))).all())
 
 
 def grouped(arrays: Mapping[str, np.ndarray]) -> Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]:

@@ -94,7 +94,8 @@ def vjp(
     """
     from backends.mxnet.parameters import get_parameters
 
-    arguments = {name: tensor.copy() for name, tensor in arguments.items()}
+    # Not copied: a call that changes its arguments shall be seen to do so.
+    arguments = {name: tensor.detach() for name, tensor in arguments.items()}
     differentiable = {name: tensor for name, tensor in arguments.items() if tensor.dtype.kind == "f"}
     for tensor in differentiable.values():
         tensor.attach_grad()

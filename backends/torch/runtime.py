@@ -79,8 +79,9 @@ def vjp(
     """
     from backends.torch.parameters import get_parameters
 
+    # Not copied: a call that changes its arguments shall be seen to do so.
     arguments = {
-        name: tensor.detach().clone().requires_grad_() if tensor.is_floating_point() else tensor
+        name: tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
         for name, tensor in arguments.items()
     }
     differentiable = {name: tensor for name, tensor in arguments.items() if tensor.requires_grad}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -114,3 +116,29 @@ def fake_job() -> Callable[..., Job]:
         return Job("fake", "numpy_backend", variables={"PYTHONPATH": path, "FAKE_FAULT": fault})
 
     return job
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[str]]:
+    """The commands of the processes that this test has started, waited for until there are as many as expected."""
+    mark = f"ATTENTION_PARITY_TEST={uuid.uuid4().hex}"
+    monkeypatch.setenv(*mark.split("="))
+
+    def commands() -> list[str]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                zombie = process.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "Z"
+                if not zombie and mark.encode() in process.joinpath("environ").read_bytes():
+                    found.append(process.joinpath("cmdline").read_text().replace("\0", " "))
+            except OSError:  # it has ended meanwhile, or belongs to somebody else
+                continue
+        return found
+
+    def wait(count: int) -> list[str]:
+        deadline = time.monotonic() + 20
+        while len(found := commands()) != count and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found
+
+    return wait

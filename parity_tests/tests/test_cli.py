@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -36,8 +37,8 @@ def only_fake(monkeypatch: pytest.MonkeyPatch, fake_job):
     monkeypatch.setattr(backends, "available", registered)
 
     def with_fault(fault: str = "") -> None:
-        def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress) -> Recording:
-            return record(fake_job(fault), file, cells, progress)
+        def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress, **keywords) -> Recording:
+            return record(fake_job(fault), file, cells, progress, **keywords)
 
         monkeypatch.setattr(cli, "record", recorder)
 
@@ -90,7 +91,7 @@ def test_a_device_has_a_name_that_the_court_knows():
 
 
 def test_what_cannot_exist_is_neither_green_nor_red(only_fake, monkeypatch: pytest.MonkeyPatch):
-    def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress) -> Recording:
+    def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress, **limits: Any) -> Recording:
         recording = Recording(job.backend, job.device)
         recording.status = {key(cell): {"status": "not-applicable", "message": "no halves here"} for cell in cells}
         return recording

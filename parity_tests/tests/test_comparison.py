@@ -107,7 +107,7 @@ def recorded(fake: ModuleType, pattern: str) -> tuple[list, Recording]:
             "config": dict(case.config),
             "options": dict(case.options),
         }
-        recording.cells[key((case, tier))] = backend.run(said, inputs, parameters, factors)
+        recording.cells[key((case, tier))], _ = backend.run(said, inputs, parameters, factors)
         recording.status[key((case, tier))] = {"status": "ok"}
     return cells, recording
 

@@ -345,6 +345,18 @@ def test_odd_lengths_and_empty_axes_do_not_crash_the_process():
 # ------------------------------------------------------------------------------------------------ the import
 
 
+def test_a_call_that_changes_its_argument_cannot_hide_behind_a_copy():
+    given = np.zeros(3)
+
+    def change(layer: None, array: np.ndarray) -> tuple[np.ndarray]:
+        with autograd.pause():
+            array[0] = 1.0
+        return (2 * array,)
+
+    vjp(change, {"array": given}, {0: np.ones(3)})
+    assert given.tolist() == [1.0, 0.0, 0.0] and given.grad is None
+
+
 @pytest.mark.parametrize(
     ("module", "attribute", "value", "message"),
     [

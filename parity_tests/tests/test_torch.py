@@ -170,6 +170,17 @@ def test_greedy_decoding_takes_no_gradient_and_stops_early():
     assert len(steps) == int(lengths.max()) + 1
 
 
+def test_a_call_that_changes_its_argument_cannot_hide_behind_a_copy():
+    given = torch.zeros(3)
+
+    def change(layer: None, array: torch.Tensor) -> tuple[torch.Tensor]:
+        array.data[0] = 1.0
+        return (2 * array,)
+
+    runtime.vjp(change, {"array": given}, {})
+    assert given.tolist() == [1.0, 0.0, 0.0] and not given.requires_grad
+
+
 def test_parameters_can_be_read_as_gradients():
     layer = MAKERS["GRU"]()
     layer(*ARGUMENTS["GRU"])[0].sum().backward()

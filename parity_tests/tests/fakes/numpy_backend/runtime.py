@@ -1,23 +1,21 @@
-"""The doorway to the reference as a backend; $FAKE_FAULT names what shall go wrong, and in which operator."""
+"""The doorway to the reference as a backend; $FAKE_FAULT says what shall go wrong, and where: FAULT@ARGUMENT."""
 
 import os
-import signal
-import sys
-import time
 
 import numpy as np
 
 from attention_core.differentiation import gradients
+from numpy_backend import faults
 
 __all__ = ["configure", "describe", "from_numpy", "to_numpy", "build", "vjp"]
 
-FAULT, _, OPERATOR = os.environ.get("FAKE_FAULT", "").partition("@")
+FAULT, _, ARGUMENT = os.environ.get("FAKE_FAULT", "").partition("@")
 
 
 def configure():
     """There is nothing to switch."""
-    if FAULT == "import":
-        raise ImportError("this backend was told not to start")
+    if not ARGUMENT and FAULT:
+        faults.START[FAULT]()
     return {}
 
 
@@ -45,8 +43,9 @@ def build(layer, options, dtype, device="cpu"):
 
 def vjp(function, arguments, cotangents, layer=None):
     """Outputs, and gradients by complex step, rounded to the dtype of the arguments."""
-    if OPERATOR and OPERATOR in repr(sorted(arguments)):
-        misbehave()
+    faulty = any(ARGUMENT and ARGUMENT in name for name in arguments)
+    if faulty and FAULT in faults.CALL:
+        faults.CALL[FAULT](arguments)
     floating = {name: array for name, array in arguments.items() if array.dtype.kind == "f"}
     rest = {name: array for name, array in arguments.items() if name not in floating}
     parameters = {} if layer is None else layer.parameters
@@ -67,27 +66,5 @@ def vjp(function, arguments, cotangents, layer=None):
     if layer is not None:
         layer.parameters = parameters
     own = {name: found[f"parameter {name}"] for name in parameters} if factors else {}
-    return outputs, {name: found[name] for name in floating if name in found}, own
-
-
-def misbehave():
-    """Do what $FAKE_FAULT says."""
-    if FAULT == "raise":
-        raise ValueError("this backend was told to raise")
-    if FAULT == "hang":
-        time.sleep(3600)
-    if FAULT == "exit":
-        os._exit(3)
-    if FAULT == "print":
-        print("rubbish on standard output", flush=True)
-        os.write(1, b"rubbish on file descriptor 1\n")
-    if FAULT in ("SIGSEGV", "SIGKILL", "SIGABRT"):
-        os.kill(os.getpid(), getattr(signal, FAULT))
-    if FAULT == "rubbish":
-        # Behind the worker's back: its frames go to the duplicate of standard output.
-        for descriptor in range(3, 64):
-            try:
-                os.write(descriptor, b"\xff" * 64)
-            except OSError:
-                continue
-        sys.stderr.flush()
+    answer = outputs, {name: found[name] for name in floating if name in found}, own
+    return faults.ANSWER[FAULT](*answer) if faulty and FAULT in faults.ANSWER else answer
