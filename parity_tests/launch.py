@@ -17,9 +17,9 @@ from typing import Any
 import attention_core
 import backends
 import parity_tests
-from backends import ArchiveError, unpack_arrays
+from backends import ArchiveError, load_archive, unpack_arrays
 from parity_tests.expected import cache_folder
-from parity_tests.recordings import Cell, Recording, key
+from parity_tests.recordings import CASE_FILE, Cell, Recording, key
 from parity_tests.switches import environment
 
 START_SECONDS = 120.0
@@ -63,7 +63,13 @@ def record(
     A cell whose worker dies or hangs is recorded as that, and a new worker goes on behind it; a worker that cannot
     start, or has died MOST_RESTARTS times, takes all that is left with it.
     """
-    recording = Recording(job.backend, job.device)
+    asked = load_archive(case_file, CASE_FILE)[1]["cells"]
+    recording = Recording(
+        job.backend,
+        job.device,
+        asked=environment(job.backend, cache_folder(), job.device),
+        inputs={cell["key"]: cell["digest"] for cell in asked},
+    )
     done, deaths = 0, 0
     while done < len(cells):
         with tempfile.TemporaryFile() as log, Worker(job, case_file, done, log.fileno()) as worker:

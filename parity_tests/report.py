@@ -83,8 +83,9 @@ def red_lines(red: Sequence[Verdict]) -> Iterable[RenderableType]:
 
 def reproduce(verdict: Verdict) -> str:
     """The command that repeats one verdict."""
-    backends = verdict.backend if verdict.against == "reference" else f"{verdict.backend},{verdict.against}"
-    parts = ["attention-parity run", f"--backend {backends}"]
+    names = [name for name in (verdict.backend, verdict.against) if name != "reference"]
+    backends = dict.fromkeys(name.partition(":")[0] for name in names)  # without the device, where it is in the name
+    parts = ["attention-parity run", f"--backend {','.join(backends)}"]
     if verdict.case != "*":
         parts.append(f"--case '{verdict.case}'")
     if verdict.tier != "*":

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from parity_tests.comparison import Verdict, judge
 from parity_tests.divergences import Divergence, apply
 from parity_tests.expected import expected
 from parity_tests.launch import Job, Progress, record
-from parity_tests.recordings import Cell, Recording, cells_of, key, pack_cases
+from parity_tests.recordings import Cell, Recording, cells_of, key, own_version, pack_cases
 
 COMPILING = ("jax",)
 """The backends that start first: compiling takes longer than all that the others do."""
@@ -48,12 +47,8 @@ class Run:
 
     def as_json(self) -> dict[str, Any]:
         """The run as an object: a header, then one cell for each verdict. Only `times` differs between two runs."""
-        try:
-            ours = version("attention-parity")
-        except PackageNotFoundError:
-            ours = "not installed"
         header = {
-            "attention_parity": ours,
+            "attention_parity": own_version(),
             "specification": SPECIFICATION_VERSION,
             "seed": SEED,
             "python": platform.python_version(),
