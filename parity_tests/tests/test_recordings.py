@@ -23,6 +23,8 @@ from attention_core.operators import FRAMEWORKS, SPECIFICATION_VERSION
 from backends import ArchiveError, load_archive, save_arrays
 from parity_tests import cli
 from parity_tests.cases import SEED, Case, all_cases, select
+from parity_tests.comparison import Verdict
+from parity_tests.divergences import Divergence, apply
 from parity_tests.expected import cache_folder
 from parity_tests.launch import Job, Progress, record
 from parity_tests.recordings import (
@@ -141,7 +143,10 @@ def test_record_says_what_became_of_cells_that_were_not_answered(
         (["--backend", "theano"], "no backend 'theano'; there are one, two, gone"),
         (["--backend", "one", "--case", "nothing-*"], "no case matches"),
         (["--backend", "one", "--python", "one"], "expected NAME=PATH"),
-        (["--backend", "one", "-o", "/no/such/folder/file"], "there is no folder /no/such/folder"),
+        (
+            ["--backend", "one", "--case", "dot_score-plain", "-o", "/no/such/folder/file"],
+            "there is no folder /no/such/folder",
+        ),
         ([], "Missing option '--backend'"),
     ],
 )
@@ -196,6 +201,14 @@ def test_two_devices_of_one_backend_are_one_more_pair(made: Recording, tmp_path:
         ("torch", "jax:cuda", "cpu"),
         ("jax:cpu", "jax:cuda", "cpu"),
     }
+
+
+def test_a_known_divergence_of_a_backend_is_one_on_every_device():
+    entry = Divergence("jax", "dot_score-plain", "scores", "an example")
+    verdict = Verdict("dot_score", entry.case, "jax:cuda", "jax:cpu", "cuda", "float64", entry.quantity, "fail")
+    assert [known.status for known in apply([verdict], [entry])] == ["known-divergence"]
+    stale = apply([replace(verdict, status="pass")], [entry])
+    assert [known.status for known in stale] == ["pass", "fail"] and "delete its entry" in stale[1].reason
 
 
 def test_two_recordings_of_one_backend_on_one_device_are_refused(made: Recording, tmp_path: Path):
