@@ -1,4 +1,4 @@
-"""The command line: run, backends, list, show."""
+"""The command line."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Iterator
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -19,18 +23,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 import backends as registry
 from attention_core.operators import LAYERS, OPERATORS, find
 from attention_core.specification import Layer
+from backends import ArchiveError
 from parity_tests import budgets, text
-from parity_tests.cases import FULL, NAMES, TIERS, Case, all_cases, select
+from parity_tests.cases import FULL, NAMES, TIERS, Case, all_cases
 from parity_tests.comparison import CELL_CHECKS, CHECKS
-from parity_tests.divergences import load_divergences
+from parity_tests.divergences import apply, load_divergences
 from parity_tests.expected import expected
 from parity_tests.launch import Job, record
-from parity_tests.recordings import cells_of
-from parity_tests.report import report
+from parity_tests.recordings import Cell, Mismatch, Recording, Selection, common_cells, key, named, pack_cases
+from parity_tests.report import MOST_RED, report
+from parity_tests.run import Run, judge_all
 from parity_tests.run import run as run_parity
 from parity_tests.saboteurs import SABOTEURS, attempt, judged
 
@@ -76,6 +83,87 @@ def main() -> None:
     """
 
 
+class Refused(click.ClickException):
+    """What was given cannot be judged."""
+
+    exit_code = 2
+
+
+Command = Callable[..., None]
+
+
+def options(*given: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several options as one decorator."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(given):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+cells_options = options(
+    click.option(
+        "--tier",
+        "tiers",
+        type=CommaList(TIERS),
+        metavar="TIERS",
+        default=",".join(FULL),
+        show_default=True,
+        help="Tiers to judge in, with commas; there are " + ", ".join(TIERS) + ".",
+    ),
+    click.option("--case", "pattern", metavar="PATTERN", help="Only cases whose id matches, with * and ?."),
+    click.option(
+        "--operator",
+        "operators",
+        type=CommaList(NAMES),
+        metavar="NAMES",
+        help="Only cases of these operators, with commas.",
+    ),
+)
+worker_options = options(
+    click.option(
+        "--device",
+        type=Device(),
+        metavar="DEVICE",
+        default="cpu",
+        show_default=True,
+        help="Where to run: cpu, cuda, or one of several, as cuda:1.",
+    ),
+    click.option(
+        "--python",
+        "pythons",
+        metavar="NAME=PATH",
+        multiple=True,
+        help="Run a backend with another interpreter, "
+        "whose environment has NumPy, safetensors and the framework. May be given for each backend.",
+    ),
+)
+corpus_options = options(
+    click.option(
+        "--corpus",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Sentence pairs, one pair a line with a tab between; generated dates unless given.",
+    ),
+    click.option(
+        "--sentences",
+        type=click.IntRange(min=2),
+        default=SENTENCES,
+        show_default=True,
+        help="Sentence pairs to take, spread over the corpus.",
+    ),
+)
+json_option = click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write every verdict to a file.",
+)
+
+
 @main.command()
 @click.option(
     "--backend",
@@ -84,66 +172,16 @@ def main() -> None:
     metavar="NAMES",
     help="Backends to judge, with commas; all installed ones unless given.",
 )
-@click.option(
-    "--tier",
-    "tiers",
-    type=CommaList(TIERS),
-    metavar="TIERS",
-    default=",".join(FULL),
-    show_default=True,
-    help="Tiers to judge in, with commas; there are " + ", ".join(TIERS) + ".",
-)
-@click.option("--case", "pattern", metavar="PATTERN", help="Only cases whose id matches, with * and ?.")
-@click.option(
-    "--operator",
-    "operators",
-    type=CommaList(NAMES),
-    metavar="NAMES",
-    help="Only cases of these operators, with commas.",
-)
-@click.option(
-    "--device",
-    type=Device(),
-    metavar="DEVICE",
-    default="cpu",
-    show_default=True,
-    help="Where to run: cpu, cuda, or one of several, as cuda:1. On another device than the CPU, each backend is run "
-    "on the CPU, too, and held against itself.",
-)
-@click.option(
-    "--python",
-    "pythons",
-    metavar="NAME=PATH",
-    multiple=True,
-    help="Run a backend with another interpreter, "
-    "whose environment has NumPy, safetensors and the framework. May be given for each backend.",
-)
-@click.option(
-    "--corpus",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Sentence pairs, one pair a line with a tab between; generated dates unless given.",
-)
-@click.option(
-    "--sentences",
-    type=click.IntRange(min=2),
-    default=SENTENCES,
-    show_default=True,
-    help="Sentence pairs to take, spread over the corpus.",
-)
+@cells_options
+@worker_options
+@corpus_options
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Write the recordings and report.json there.",
 )
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write every verdict to a file.",
-)
+@json_option
 @click.option("--require-all", is_flag=True, help="A registered backend that cannot run here is red.")
 def run(
     names: list[str] | None,
@@ -160,20 +198,13 @@ def run(
 ) -> None:
     """Run the cases on every backend, and judge each against the reference and against each other.
 
+    On another device than the CPU, each backend is run on the CPU, too, and held against itself.
     Exits with 0 only if nothing is red. Ctrl-C ends the workers and reports what was judged by then.
     """
-    interpreters = _interpreters(pythons)
-    jobs, missing = _jobs(names, interpreters, device)
-    if not jobs:
-        reasons = "; ".join(missing.values()) or "none is registered"
-        raise click.ClickException(f"no backend can run here: {reasons}")
-    cases = select(all_cases(_pairs(corpus, sentences)), pattern, operators)
-    cells = cells_of(cases, tiers)
-    if not cells:
-        raise click.ClickException("no case matches; `attention-parity list` names them all")
-    columns = (TextColumn("{task.description:>7}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with _signals() as caught, Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks = {job.name: bars.add_task(job.name, total=len(cells)) for job in jobs}
+    jobs, missing = _jobs(names, _interpreters(pythons), device)
+    selection = Selection(tiers, pattern, operators or ())
+    cases, cells = _selected(selection, corpus, sentences)
+    with _signals() as caught, _progress([job.name for job in jobs], len(cells)) as progress:
         outcome = run_parity(
             cases,
             tiers,
@@ -182,16 +213,17 @@ def run(
             require_all=require_all or names is not None,
             divergences=load_divergences(),
             recorder=partial(record, stopped=lambda: bool(caught)),
-            progress=lambda backend, done: bars.update(tasks[backend], completed=done),
+            progress=progress,
             stopped=lambda: bool(caught),
         )
     report(outcome, console)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         for recording in outcome.recordings.values():
-            recording.save(output / f"{recording.backend}-{recording.device.replace(':', '-')}.safetensors")
+            file = f"{recording.backend}-{recording.device.replace(':', '-')}.safetensors"
+            replace(recording, selection=selection).save(output / file)
     for path in filter(None, (json_file, output and output / "report.json")):
-        path.write_text(json.dumps(outcome.as_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        _write_json(outcome, path)
     if outcome.interrupted:
         sys.exit(128 + caught[0])
     sys.exit(1 if outcome.red else 0)
@@ -210,6 +242,109 @@ def _signals() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@main.command("record")
+@click.option("--backend", "name", metavar="NAME", required=True, help="The backend to run.")
+@cells_options
+@worker_options
+@corpus_options
+@click.option(
+    "-o",
+    "--output",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="Write the recording there.",
+)
+def record_one(
+    name: str,
+    tiers: list[str],
+    pattern: str | None,
+    operators: list[str] | None,
+    device: str,
+    pythons: tuple[str, ...],
+    corpus: Path | None,
+    sentences: int,
+    file: Path,
+) -> None:
+    """Run the cases on one backend, and write what it answers to a file, for `compare` on any machine.
+
+    Exits with 0 only if every cell was answered.
+    """
+    if not file.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {file.absolute().parent}", param_hint="--output")
+    job = _jobs([name], _interpreters(pythons), device)[0][0]
+    selection = Selection(tiers, pattern, operators or ())
+    _, cells = _selected(selection, corpus, sentences)
+    with (
+        tempfile.TemporaryDirectory(prefix="attention-parity-") as folder,
+        _progress([job.name], len(cells)) as progress,
+    ):
+        case_file = Path(folder) / "cases.safetensors"
+        case_file.write_bytes(pack_cases(cells))
+        recording = replace(record(job, case_file, cells, progress), selection=selection)
+    recording.save(file)
+    rest = recording.unanswered
+    for cell, said in list(rest.items())[:MOST_RED]:
+        console.print(Text(f"{said['status']:<11} {cell}  {said['message']}"), soft_wrap=True)
+    kinds = Counter(said["status"] for said in rest.values())
+    told = "".join(f", {count} {kind}" for kind, count in kinds.items())
+    answered = f"{len(cells) - len(rest)} of {len(cells)} cells answered"
+    console.print(Text(f"recorded    {name} on {device}: {answered}{told}; {file}"), soft_wrap=True)
+    sys.exit(1 if rest else 0)
+
+
+@main.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@corpus_options
+@json_option
+def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_file: Path | None) -> None:
+    """Judge recordings against the reference and against each other; no framework is needed.
+
+    Exits with 0 only if nothing is red, and with 2 if a recording is damaged or of other cases: then nothing is judged.
+    """
+    start = time.perf_counter()
+    try:
+        recordings = {file: Recording.load(file) for file in files}
+        cells = common_cells(recordings, all_cases(_pairs(corpus, sentences)))
+        outcome = Run(cells, recordings=named(recordings), tiers=recordings[files[0]].selection.tiers)
+    except (ArchiveError, Mismatch) as error:
+        raise Refused(str(error)) from error
+    wanted = {}
+    with _progress(["reference"], len(cells)) as progress:
+        for done, cell in enumerate(cells, start=1):
+            wanted[key(cell)] = expected(*cell)
+            progress("reference", done)
+    outcome.seconds["reference"] = time.perf_counter() - start
+    outcome.verdicts = apply(judge_all(cells, wanted, outcome.recordings), load_divergences())
+    outcome.seconds["total"] = time.perf_counter() - start
+    report(outcome, console)
+    if json_file is not None:
+        _write_json(outcome, json_file)
+    sys.exit(1 if outcome.red else 0)
+
+
+def _selected(selection: Selection, corpus: Path | None, sentences: int) -> tuple[list[Case], list[Cell]]:
+    cases = all_cases(_pairs(corpus, sentences))
+    cells = selection.cells(cases)
+    if not cells:
+        raise click.ClickException("no case matches; `attention-parity list` names them all")
+    return selection.cases(cases), cells
+
+
+@contextmanager
+def _progress(names: Sequence[str], total: int) -> Iterator[Callable[[str, int], None]]:
+    """A bar for each name while the context lasts, and a function that moves it."""
+    columns = (TextColumn("{task.description:>7}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks = {name: bars.add_task(name, total=total) for name in names}
+        yield lambda name, done: bars.update(tasks[name], completed=done)
+
+
+def _write_json(outcome: Run, path: Path) -> None:
+    path.write_text(json.dumps(outcome.as_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _interpreters(pythons: tuple[str, ...]) -> dict[str, str]:
@@ -238,6 +373,9 @@ def _jobs(names: list[str] | None, interpreters: dict[str, str], device: str) ->
         # On another device, a backend is held against itself on the CPU, too.
         for where in dict.fromkeys([device, "cpu"]):
             jobs.append(Job(name, backend.module, interpreters.get(name, sys.executable), where))
+    if not jobs:
+        reasons = "; ".join(missing.values()) or "none is registered"
+        raise click.ClickException(f"no backend can run here: {reasons}")
     return jobs, missing
 
 

@@ -25,9 +25,14 @@ class Divergence:
         return (
             verdict.case == self.case
             and verdict.quantity == self.quantity
-            and self.backend in (verdict.backend, verdict.against)
+            and self.backend in (_framework(verdict.backend), _framework(verdict.against))
             and self.tier in ("*", verdict.tier)
         )
+
+
+def _framework(backend: str) -> str:
+    """The backend's name alone: a recording is called name:device beside another of the same backend."""
+    return backend.partition(":")[0]
 
 
 def load_divergences(path: Path | None = None) -> list[Divergence]:
@@ -46,7 +51,7 @@ def apply(verdicts: Iterable[Verdict], divergences: Sequence[Divergence]) -> lis
         if known is not None and verdict.status == "fail":
             verdict = replace(verdict, status="known-divergence", reason=known.reason)
         result.append(verdict)
-    judged = {(verdict.backend, verdict.case) for verdict in verdicts}
+    judged = {(_framework(verdict.backend), verdict.case) for verdict in verdicts}
     for entry in divergences:
         stale = (entry.backend, entry.case) in judged and not any(
             entry.covers(verdict) for verdict in result if verdict.status == "known-divergence"

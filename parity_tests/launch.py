@@ -18,9 +18,9 @@ from typing import Any
 import attention_core
 import backends
 import parity_tests
-from backends import ArchiveError, unpack_arrays
+from backends import ArchiveError, load_archive, unpack_arrays
 from parity_tests.expected import cache_folder
-from parity_tests.recordings import Cell, Recording, key, labelled
+from parity_tests.recordings import CASE_FILE, Cell, Recording, key, labelled
 from parity_tests.switches import environment
 from parity_tests.worker import LIFELINE
 
@@ -84,7 +84,13 @@ def record(
     start, or has died more than MOST_RESTARTS times, takes all that is left with it. Once stopped answers True, the
     worker is killed, and the recording holds the cells that were answered by then.
     """
-    recording = Recording(job.backend, job.device)
+    asked = load_archive(case_file, CASE_FILE)[1]["cells"]
+    recording = Recording(
+        job.backend,
+        job.device,
+        asked=environment(job.backend, cache_folder(), job.device),
+        inputs={cell["key"]: cell["digest"] for cell in asked},
+    )
     done, deaths = 0, 0
     while done < len(cells):
         started = False

@@ -95,9 +95,9 @@ def red_lines(red: Sequence[Verdict]) -> Iterable[RenderableType]:
 
 def reproduce(verdict: Verdict) -> str:
     """The command that repeats one verdict."""
-    names = dict.fromkeys([verdict.backend, verdict.against.partition(":")[0]])
-    backends = ",".join(name for name in names if name != "reference")
-    parts = ["attention-parity run", f"--backend {backends}"]
+    names = [name for name in (verdict.backend, verdict.against) if name != "reference"]
+    backends = dict.fromkeys(name.partition(":")[0] for name in names)  # without the device, where it is in the name
+    parts = ["attention-parity run", f"--backend {','.join(backends)}"]
     if verdict.case != "*":
         parts.append(f"--case '{verdict.case}'")
     if verdict.tier != "*":

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from parity_tests.comparison import Verdict, judge
 from parity_tests.divergences import Divergence, apply
 from parity_tests.expected import expected
 from parity_tests.launch import Job, Progress, Stopped, record
-from parity_tests.recordings import Cell, Recording, cells_of, key, pack_cases
+from parity_tests.recordings import Cell, Recording, cells_of, key, own_version, pack_cases
 from parity_tests.switches import unmet
 
 COMPILING = ("jax",)
@@ -50,12 +49,8 @@ class Run:
 
     def as_json(self) -> dict[str, Any]:
         """The run as an object: a header, then one cell for each verdict. Only `times` differs between two runs."""
-        try:
-            ours = version("attention-parity")
-        except PackageNotFoundError:
-            ours = "not installed"
         header = {
-            "attention_parity": ours,
+            "attention_parity": own_version(),
             "specification": SPECIFICATION_VERSION,
             "seed": SEED,
             "python": platform.python_version(),
@@ -146,18 +141,13 @@ def judge_all(
 def judge_cells(
     cells: Sequence[Cell], wanted: Mapping[str, Arrays], recordings: Mapping[str, Recording]
 ) -> list[Verdict]:
-    """Each recording against the reference, each against each other on its device, and against itself on another."""
-    pairs = [
-        (first, second)
-        for first, second in combinations(recordings.values(), 2)
-        if first.device == second.device or first.backend == second.backend
-    ]
+    """Each recording against the reference, and each against each other, itself on another device included."""
     verdicts: list[Verdict] = []
     for cell in cells:
         own = wanted[key(cell)]
         for recording in recordings.values():
             verdicts += judge(cell, own, recording)
-        for first, second in pairs:
+        for first, second in combinations(recordings.values(), 2):
             verdicts += judge(cell, own, first, second)
     return verdicts
 

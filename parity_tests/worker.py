@@ -23,12 +23,11 @@ import traceback
 from collections import defaultdict
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from backends import pack_arrays, unpack_arrays
+from backends import load_archive, pack_arrays
 from parity_tests.invocation import bind, output_names
 
 PARTS = {"encoder": "GRUEncoder", "decoder": "BahdanauDecoder"}
@@ -44,7 +43,7 @@ def main() -> None:
     # The framework may print: from here on, file descriptor 1 is standard error, and the frames have their own.
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    arrays, header = unpack_arrays(Path(path).read_bytes())
+    arrays, header = load_archive(path, "case file")
     cells = grouped(arrays)
     start = time.perf_counter()
     backend = Backend(module, device)

@@ -107,7 +107,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("numpy_backend")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def fake_job() -> Callable[..., Job]:
     """The same backend as a job of its own process, with a fault or without."""
 

@@ -48,7 +48,7 @@ def only_fake(monkeypatch: pytest.MonkeyPatch, fake_job):
 
 def test_help_of_each_command_says_what_it_does():
     text = invoke("--help").output
-    for command in ("run", "backends", "list", "show", "calibrate"):
+    for command in ("run", "record", "compare", "calibrate", "sabotage", "backends", "list", "show"):
         assert re.search(rf"^  {command} +\w", text, re.MULTILINE)
         assert invoke(command, "--help").exit_code == 0
     assert "Exits with 0 only if nothing is red." in invoke("run", "--help").output
