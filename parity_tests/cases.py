@@ -19,6 +19,7 @@ from attention_core import draws, reference
 from attention_core.operators import LAYERS, OPERATORS, find
 from attention_core.specification import Layer, Operator, Tensor
 from parity_tests import text
+from parity_tests.found import FOUND
 
 Arrays = dict[str, np.ndarray]
 Sizes = Mapping[str, int]
@@ -78,6 +79,7 @@ def _made(pairs: tuple[text.Pair, ...]) -> tuple[Case, ...]:
         *encoder_cases(),
         *decoder_cases(),
         *sentence_cases(pairs),
+        *found_cases(),
     ]
     order = {name: position for position, name in enumerate(NAMES)}
     return tuple(sorted(made, key=lambda case: order[case.operator]))
@@ -817,3 +819,11 @@ def sentence_cases(pairs: Sequence[text.Pair]) -> Iterator[Case]:
         | {f"decoder.{k}": v for k, v in greedy.parameters.items()},
         gradients=False,
     )
+
+
+# ------------------------------------------------------------------------------------------------ found by fuzzing
+
+
+def found_cases() -> Iterator[Case]:
+    """What fuzzing found, as cases like any other."""
+    return (Case(**drawn.as_case()) for drawn in FOUND)

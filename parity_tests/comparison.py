@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -47,7 +47,14 @@ class Verdict:
         return {**asdict(self), "error": error}
 
 
-def judge(cell: Cell, expected: Arrays, recording: Recording, against: Recording | None = None) -> Iterator[Verdict]:
+def judge(
+    cell: Cell,
+    expected: Arrays,
+    recording: Recording,
+    against: Recording | None = None,
+    *,
+    budget_for: Callable[[str, str, str, str], Budget] = budget_of,
+) -> Iterator[Verdict]:
     """Verdicts for every quantity of a cell: a recording against the reference, or against another recording.
 
     Between two recordings, errors are still measured in eps of the reference's largest entry, so that the numbers of
@@ -81,7 +88,7 @@ def judge(cell: Cell, expected: Arrays, recording: Recording, against: Recording
             if against is None:
                 yield replace(verdict, status="fail", reason="the specification has no such quantity")
         elif quantity in wanted:
-            budget = budget_of(case.operator, case.id, tier, quantity)
+            budget = budget_for(case.operator, case.id, tier, quantity)
             yield compare(verdict, found[quantity], wanted[quantity], expected[quantity], budget)
 
 

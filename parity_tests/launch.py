@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -97,9 +98,9 @@ def _keep(recording: Recording, arrays: dict[str, Any], header: Mapping[str, Any
 
 
 class Worker:
-    """A running worker; leaving the context kills it."""
+    """A running worker; leaving the context kills it. Without a case file, it answers what `send` gives it."""
 
-    def __init__(self, job: Job, case_file: Path, first: int, log: int) -> None:
+    def __init__(self, job: Job, case_file: Path | None, first: int, log: int) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="attention-parity-")
         if job.python != sys.executable:
             _link_packages(Path(self.folder.name))
@@ -115,11 +116,11 @@ class Worker:
             "PYTHONHASHSEED": "0",
             **(job.variables or {}),
         }
-        arguments = [job.backend, job.module, job.device, str(case_file), str(first)]
+        arguments = [job.backend, job.module, job.device, str(case_file or "-"), str(first)]
         command = [job.python, "-m", "parity_tests.worker", *arguments]
         self.process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if case_file else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             env=variables,
@@ -134,9 +135,17 @@ class Worker:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        for stream in filter(None, (self.process.stdin, self.process.stdout)):
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
         self.folder.cleanup()
+
+    def send(self, data: bytes) -> None:
+        """Hand over a case file; a worker that is gone is told by the next `frame`."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(len(data).to_bytes(8, "big") + data)
+            self.process.stdin.flush()
 
     def frame(self, seconds: float) -> tuple[dict[str, Any], dict[str, Any]]:
         """The next frame's arrays and header.

@@ -1,0 +1,539 @@
+"""Fuzzing: cases drawn by the thousand, judged against the reference, and shrunk to one line where they differ.
+
+A case is a `Drawn`: number n of seed s is the same case on every machine and for every backend. Workers answer whole
+batches, eagerly; hypothesis shrinks what differs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.database import InMemoryExampleDatabase
+
+from attention_core import draws
+from attention_core.errors import AttentionError
+from attention_core.operators import LAYERS, OPERATORS, find
+from attention_core.specification import INTEGER, Layer, Operator
+from parity_tests import expected as reference
+from parity_tests.budgets import Budget
+from parity_tests.cases import TIERS, Arrays, Case
+from parity_tests.comparison import Verdict, judge
+from parity_tests.drawn import IDS, WHOLE, Drawn, axes_of, called_of, inputs_of
+from parity_tests.launch import CELL_SECONDS, START_SECONDS, Job, Worker, WorkerFault
+from parity_tests.recordings import Cell, Recording, key, pack_cases
+
+NAMES = tuple(entry.name for entry in (*OPERATORS, *LAYERS))
+
+ABSENT: Mapping[str, tuple[str, ...]] = {"mxnet": ("int16",)}
+"""The dtypes that a framework has not: a case that needs one, as its tier or for lengths or tokens, is not for it."""
+
+EAGER: Mapping[str, Mapping[str, str]] = {"jax": {"JAX_DISABLE_JIT": "1"}}
+"""What keeps a backend from compiling a program for every case."""
+
+BATCH = 50
+
+# ------------------------------------------------------------------------------------------------ what is drawn
+
+PROFILES = 4
+SIZES = (1, 2, 3, 4)
+EMPTY_PROFILE = 1
+MOST_LAYERS = 3
+SCALES = (1.0, 1.0, 1.0, 2.0**-10, 8.0, 1000.0)
+PARAMETER_SCALES = (1.0, 1.0, 1.0, 2.0**-10, 4.0)
+NUMBERS = (0.375, 1.0, -2.0, 0.0)
+RATES = (0.0, 0.5)
+HIDDEN = ("", "nan", "inf", "-inf", "1e30")
+SEEDS = 2**16
+CHOICES = 128
+"""More choices than a case takes."""
+
+Pick = Callable[[Sequence[Any]], Any]
+
+
+def draw(seed: int, number: int, operators: Sequence[str] = NAMES, tiers: Sequence[str] = TIERS) -> Drawn:
+    """Case `number` of a seed: a call of one of the operators, in one of the tiers."""
+    units = iter(0.5 * (draws.uniform(f"fuzz/{number}", (CHOICES,), seed=seed) + 1.0))
+
+    def pick(choices: Sequence[Any]) -> Any:
+        return choices[int(next(units) * len(choices))]
+
+    entry = find(pick(operators))
+    method = pick(methods_of(entry))
+    called, inputs = called_of(entry, method), inputs_of(entry, method)
+    sizes = drawn_sizes(entry, method, pick)
+    optional = [tensor.name for tensor in inputs if tensor.optional]
+    present = [name for name in optional if pick((False, True))]
+    if not present and len(optional) == len(inputs):
+        present = optional[:1]
+    masks = [tensor for tensor in inputs if tensor.broadcast and tensor.name in present]
+    lens = "valid_lens" in present
+    floating = [tensor.name for tensor in inputs if tensor.kind == "floating" and not tensor.optional]
+    exact = not (isinstance(entry, Layer) and entry.parameters) and set(floating) & set(WHOLE) and "w_v" not in floating
+    whole = bool(exact) and pick((False,) * 7 + (True,))
+    scales = {name: pick(SCALES) for name in floating if not (whole and name in WHOLE)}
+    if isinstance(entry, Layer) and entry.parameters:
+        scales["parameters"] = pick(PARAMETER_SCALES)
+    integers = [tensor.name for tensor in inputs if tensor.kind == "integer" and tensor.name in {*present, *IDS}]
+    types = {name: pick(("int32", *INTEGER)) for name in integers}
+    return Drawn(
+        operator=entry.name,
+        method=method,
+        tier=pick(tiers),
+        seed=int(next(units) * SEEDS),
+        sizes=sizes,
+        options=drawn_options(entry, called, sizes, pick),
+        given=tuple(present),
+        rows=lens and pick((False, True)),
+        ones=tuple(axis.removesuffix("?") for tensor in masks for axis in tensor.axes if pick((False, False, True))),
+        types={name: kind for name, kind in types.items() if kind != "int32"},
+        wild=lens and pick((False, False, True)),
+        scales={name: scale for name, scale in scales.items() if scale != 1.0},
+        whole=whole,
+        infinite="scores" in floating and not whole and pick((False, False, True)),
+        hidden=pick(HIDDEN) if lens or masks or "scores" in floating else "",
+    )
+
+
+def drawn_sizes(entry: Operator | Layer, method: str, pick: Pick) -> dict[str, int]:
+    """Sizes of axes and of the constructor, from one of few profiles: eager JAX compiles each function for each shape.
+
+    In one profile, an axis may be empty.
+    """
+    profile = pick(range(PROFILES))
+    fixed = [option for option in entry.options if option.domain == "size"] if isinstance(entry, Layer) else []
+    free = sorted(own_axes(entry, method) - {option.name for option in fixed})
+    chosen = [option.name for option in fixed if option.default is None or pick((False, True))]
+    sizes = {axis: SIZES[draws.integers(f"profile/{profile}/{axis}", (), len(SIZES))] for axis in (*free, *chosen)}
+    if "num_layers" in sizes:
+        sizes["num_layers"] = min(sizes["num_layers"], MOST_LAYERS)
+    if "heads" in sizes and pick((True, True, False)):
+        del sizes["heads"]
+    if profile == EMPTY_PROFILE and free and pick((False, True)):
+        axis = pick(free)
+        sizes |= {axis: 0} if axis in sizes else {}
+    return sizes
+
+
+def own_axes(entry: Operator | Layer, method: str) -> set[str]:
+    """The axes whose sizes a call is free to choose.
+
+    An axis that belongs to the preparation alone has size 1: a step takes a memory whose mask has one row.
+    """
+    called = called_of(entry, method)
+    own = {axis.removesuffix("?") for tensor in (*called.inputs, *called.outputs) for axis in tensor.axes}
+    return {axis for axis in own & set(axes_of(entry, method)) if " " not in axis and axis != "one"}
+
+
+def methods_of(entry: Operator | Layer) -> list[str]:
+    """The methods of a layer that return arrays: all but `prepare`, whose memory the others read."""
+    if isinstance(entry, Operator):
+        return [""]
+    return [name for method in entry.methods if (name := method.name.rpartition(".")[2]) != "prepare"]
+
+
+def drawn_options(entry: Operator | Layer, called: Operator, sizes: Mapping[str, int], pick: Pick) -> dict[str, Any]:
+    """Values of the options that are no sizes: all that have to be given, and some of the others."""
+    choices = {"number": NUMBERS, "rate": RATES, "token": range(sizes.get("vocab_size", 1))}
+    options = (*(entry.options if isinstance(entry, Layer) else ()), *called.options)
+    return {
+        option.name: pick(choices[option.domain])
+        for option in options
+        if option.domain in choices and (option.default is None or pick((False, True)))
+    }
+
+
+# ------------------------------------------------------------------------------------------------ what is simplest
+
+MOST_SHRINKS = 400
+
+
+def shrink(drawn: Drawn, differs: Callable[[Drawn], bool], most: int = MOST_SHRINKS) -> Drawn:
+    """The simplest case that hypothesis reaches from a case that differs, and that differs, too."""
+    simplest, tried = drawn, 0
+
+    def test(candidate: Drawn) -> None:
+        nonlocal simplest, tried
+        tried += 1
+        if candidate == drawn or (tried <= most and differs(candidate)):
+            simplest = candidate
+            raise Difference
+
+    quiet = settings(
+        database=InMemoryExampleDatabase(),
+        phases=(Phase.reuse, Phase.shrink),
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    run: Any = quiet(given(simpler_cases(drawn))(test))
+    # Bytes that are all ones choose the last of every list: the case itself. hypothesis keeps it, and shrinks it.
+    for attempt in (functools.partial(run.hypothesis.fuzz_one_input, b"\xff" * 2**12), run):
+        with contextlib.suppress(Difference):
+            attempt()
+    return simplest
+
+
+class Difference(Exception):
+    """What hypothesis is told about a case that differs."""
+
+
+@st.composite
+def simpler_cases(draw: st.DrawFn, drawn: Drawn) -> Drawn:
+    """The case, or one in which parts of it are said more simply."""
+
+    def pick(*values: Any) -> Any:
+        """One of the values, simplest first; the case's own is last, and fills the list to a power of two."""
+        values = tuple(value for value in values[:-1] if value != values[-1]) + values[-1:]
+        length = 1 << (len(values) - 1).bit_length()
+        return draw(st.sampled_from(values + values[-1:] * (length - len(values))))
+
+    def some(values: Mapping[str, Any], *simpler: Any) -> dict[str, Any]:
+        return {name: pick(*simpler, value) for name, value in values.items() if pick(False, True)}
+
+    def part(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if pick(False, True))
+
+    entry = find(drawn.operator)
+    called = called_of(entry, drawn.method)
+    needed = {option.name for option in called.options if option.default is None}
+    options = {
+        name: pick(0, value) if name in needed else value
+        for name, value in drawn.options.items()
+        if name in needed or pick(False, True)
+    }
+    return Drawn(
+        operator=drawn.operator,
+        method=drawn.method,
+        tier=pick("float64", drawn.tier),
+        seed=pick(0, 1, 2, drawn.seed),
+        sizes=some(drawn.sizes, 1, 2),
+        options=options,
+        given=part(drawn.given) or (drawn.given[:1] if all(tensor.optional for tensor in called.inputs) else ()),
+        rows=pick(False, drawn.rows),
+        ones=part(drawn.ones),
+        types=some(drawn.types),
+        wild=pick(False, drawn.wild),
+        scales=some(drawn.scales),
+        whole=pick(False, drawn.whole),
+        infinite=pick(False, drawn.infinite),
+        hidden=pick("", drawn.hidden),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ what is allowed
+
+
+@dataclass(frozen=True)
+class FuzzBudget:
+    """How far rounding alone may move an answer in a tier.
+
+    eps: the budget of a well-conditioned tensor, in eps of its largest entry.
+    most: the largest budget; beyond it, a case cannot be judged and is left out.
+    """
+
+    eps: float
+    most: float
+    reason: str
+
+
+BUDGETS: Mapping[str, FuzzBudget] = {
+    "float64": FuzzBudget(40, 1e8, "times the growth of the case; worst seen {worst}"),
+    "float32": FuzzBudget(40, 1e5, "times the growth of the case; worst seen {worst}"),
+}
+
+NUDGE = 2.0**-12
+NUDGES = 3
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A case with what the reference answers, and the budget of every quantity."""
+
+    drawn: Drawn
+    case: Case
+    expected: Arrays
+    budgets: Mapping[str, Budget]
+
+    @property
+    def cell(self) -> Cell:
+        """The case in its tier."""
+        return self.case, self.drawn.tier
+
+    def budget_for(self, operator: str, case: str, tier: str, quantity: str) -> Budget:
+        """The budget of a quantity, as `judge` asks for it."""
+        return self.budgets[quantity]
+
+
+def judgeable(drawn: Drawn) -> Judged | None:
+    """The case and what is expected of it; None where rounding alone could change the answer."""
+    case = Case(**drawn.as_case())
+    wanted = reference.expected(case, drawn.tier)
+    growth, size = growth_of_outputs(drawn, case), answer_size(case, drawn.tier)
+    if growth is None:
+        return None
+    allowed, budgets = BUDGETS[drawn.tier], {}
+    inputs, parameters = case.at(drawn.tier)
+    for name, array in wanted.items():
+        eps = allowed.eps * growth
+        if name.startswith("gradient_"):
+            source = {**inputs, **parameters}[name.removeprefix("gradient_")]
+            eps *= cancellation(array, source, size)
+        if not eps <= allowed.most:
+            return None
+        budgets[name] = Budget(eps, allowed.reason, drawn.tier)
+    return Judged(drawn, case, wanted, budgets)
+
+
+def growth_of_outputs(drawn: Drawn, case: Case) -> float | None:
+    """How many times a relative change of every input and parameter grows in the outputs, at least 1.
+
+    None if it changes an output that is no floating number, as the best token of greedy decoding.
+    """
+    if drawn.whole:
+        return 1.0  # every product and sum is exact
+    before = reference.outputs(case, drawn.tier)
+    worst = 1.0
+    for turn in range(NUDGES):
+        after = reference._outputs(nudged(case, turn), "float64")
+        for name, array in before.items():
+            if array.dtype.kind != "f":
+                if not np.array_equal(array, after[name]):
+                    return None
+            elif array.size and (largest := np.abs(array).max()) > 0.0:
+                worst = max(worst, float(np.abs(after[name] - array).max() / (NUDGE * largest)))
+    return worst
+
+
+def nudged(case: Case, turn: int) -> Case:
+    """The case with every floating number but a dropout mask's multiplied by 1 ± NUDGE."""
+
+    def moved(arrays: Arrays) -> Arrays:
+        return {
+            name: array * (1.0 + NUDGE * np.sign(draws.uniform(f"nudge/{turn}/{name}", array.shape)))
+            if array.dtype.kind == "f" and not name.endswith("dropout_mask")
+            else array
+            for name, array in arrays.items()
+        }
+
+    return replace(case, inputs=moved(case.inputs), parameters=moved(case.parameters))
+
+
+def answer_size(case: Case, tier: str) -> float:
+    """The sum of |cotangent · output|: what a gradient, times its argument, is a sum of."""
+    outputs = list(reference.outputs(case, tier).values())
+    return float(
+        sum(np.abs(factor * outputs[index]).sum() for index, factor in reference.cotangents(case, tier).items())
+    )
+
+
+def cancellation(gradient: np.ndarray, argument: np.ndarray, size: float) -> float:
+    """How much smaller a gradient is than the terms that it is a difference of, at least 1."""
+    largest = np.abs(gradient).max(initial=0.0)
+    if largest == 0.0:
+        return 1.0
+    bound = np.abs(np.where(np.isfinite(argument), argument, 0.0)).max(initial=0.0)
+    return max(1.0, size / (max(1.0, bound) * largest))
+
+
+# ------------------------------------------------------------------------------------------------ who answers
+
+
+class Server:
+    """A backend's worker that answers batches; it is started anew behind a case that killed it."""
+
+    def __init__(self, job: Job, cell_seconds: float = CELL_SECONDS) -> None:
+        variables = {**EAGER.get(job.backend, {}), **(job.variables or {})}
+        self.job = replace(job, variables=variables)
+        self.cell_seconds = cell_seconds
+        self.about: dict[str, Any] = {}
+        self._worker: Worker | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by __exit__)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop()
+        self._log.close()
+
+    def answers(self, cells: Sequence[Cell]) -> Recording:
+        """What the backend answers to each cell.
+
+        Raises: WorkerFault if the worker cannot start.
+        """
+        recording = Recording(self.job.backend, self.job.device, self.about)
+        waiting = list(cells)
+        while waiting:
+            worker = self._started()
+            worker.send(pack_cases(waiting))
+            try:
+                while waiting:
+                    arrays, header = worker.frame(self.cell_seconds)
+                    if header.get("key") != key(waiting[0]):
+                        raise WorkerFault("error", f"the worker answered {header.get('key')} out of turn")
+                    recording.status[header["key"]] = header
+                    if header["status"] == "ok":
+                        recording.cells[header["key"]] = arrays
+                    waiting.pop(0)
+            except WorkerFault as fault:
+                recording.status[key(waiting.pop(0))] = {"status": fault.status, "message": str(fault)}
+                self._stop()
+        return recording
+
+    def _started(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker(self.job, None, 0, self._log.fileno())
+            try:
+                self.about = self._worker.frame(START_SECONDS)[1]
+            except WorkerFault as fault:
+                self._stop()
+                self._log.seek(0)
+                tail = self._log.read()[-2000:].decode(errors="replace").strip()
+                raise WorkerFault(fault.status, f"{self.job.backend} cannot start: {fault}\n{tail}") from fault
+        return self._worker
+
+    def _stop(self) -> None:
+        if self._worker is not None:
+            self._worker.__exit__()
+            self._worker = None
+
+
+# ------------------------------------------------------------------------------------------------ the campaign
+
+MOST_TRIES = {"crash": 40, "timeout": 4}
+"""How many simpler cases may cost a worker, by what became of the first."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A difference: the number of the case that showed it first, the simplest case that does, and its worst verdict."""
+
+    number: int
+    drawn: Drawn
+    verdict: Verdict
+
+
+@dataclass
+class Campaign:
+    """Cases from number `first` of a seed on, put to every backend, and what came of them.
+
+    left_out counts the cases that rounding alone could change, repeated what is red in the way of an earlier finding.
+    worst holds, by backend and operator, the largest share of a budget that an error took.
+    """
+
+    servers: Sequence[Server]
+    seed: int
+    first: int = 0
+    operators: Sequence[str] = NAMES
+    tiers: Sequence[str] = TIERS
+    done: int = 0
+    left_out: int = 0
+    seconds: float = 0.0
+    cases: Counter[tuple[str, str]] = field(default_factory=Counter)
+    worst: dict[tuple[str, str], float] = field(default_factory=dict)
+    findings: dict[tuple[str, ...], Finding] = field(default_factory=dict)
+    repeated: Counter[tuple[str, ...]] = field(default_factory=Counter)
+
+    def run(self, seconds: float | None = None, examples: int | None = None) -> Iterator[Finding | None]:
+        """Judge cases until the time is over or there are enough of them; yield each finding, and None after a batch.
+
+        Raises: WorkerFault if a worker cannot start.
+        """
+        begun = time.monotonic()
+        with ThreadPoolExecutor(max(1, len(self.servers))) as pool:
+            asked: list[tuple[Server, dict[str, tuple[int, Judged]], Future[Recording]]] = []
+            while True:
+                over = seconds is not None and time.monotonic() - begun >= seconds
+                count = 0 if over else BATCH if examples is None else min(BATCH, examples - self.done)
+                ready = self._drawn(count)
+                # While this batch was drawn and its reference computed, the workers answered the one before.
+                for server, batch, future in asked:
+                    yield from self._collected(server, batch, future.result())
+                self.seconds = time.monotonic() - begun
+                if asked:
+                    yield None
+                if not count:
+                    return
+                asked = [self._asked(pool, server, ready) for server in self.servers]
+
+    def _drawn(self, count: int) -> dict[str, tuple[int, Judged]]:
+        ready = {}
+        with reference.in_memory():
+            for number in range(self.first + self.done, self.first + self.done + count):
+                judged = judgeable(draw(self.seed, number, self.operators, self.tiers))
+                if judged is None:
+                    self.left_out += 1
+                else:
+                    ready[key(judged.cell)] = number, judged
+        self.done += count
+        return ready
+
+    def _asked(
+        self, pool: ThreadPoolExecutor, server: Server, ready: Mapping[str, tuple[int, Judged]]
+    ) -> tuple[Server, dict[str, tuple[int, Judged]], Future[Recording]]:
+        own = {name: (number, judged) for name, (number, judged) in ready.items() if self._is_for(server, judged.drawn)}
+        cells = [judged.cell for _, judged in own.values()]
+        return server, own, pool.submit(server.answers, cells)
+
+    def _is_for(self, server: Server, drawn: Drawn) -> bool:
+        """Whether the backend has the dtypes; and no call that ends the worker is asked for twice."""
+        name = server.job.backend
+        deadly = any((name, drawn.operator, drawn.method, status) in self.findings for status in MOST_TRIES)
+        return not deadly and not {drawn.tier, *drawn.types.values()} & {*ABSENT.get(name, ())}
+
+    def _collected(
+        self, server: Server, batch: Mapping[str, tuple[int, Judged]], recording: Recording
+    ) -> Iterator[Finding]:
+        for number, judged in batch.values():
+            verdicts = list(judge(judged.cell, judged.expected, recording, budget_for=judged.budget_for))
+            drawn, place = judged.drawn, (recording.backend, judged.drawn.operator)
+            self.cases[place] += 1
+            shares = [v.error / v.budget for v in verdicts if v.status == "pass" and v.budget and v.error is not None]
+            self.worst[place] = max(self.worst.get(place, 0.0), *shares, 0.0)
+            red = next((verdict for verdict in verdicts if verdict.red), None)
+            if red is None:
+                continue
+            kind = (recording.backend, drawn.operator, drawn.method, red.status)
+            self.repeated[kind] += 1
+            if kind not in self.findings:
+                self.findings[kind] = self._simplest(server, number, drawn, red)
+                yield self.findings[kind]
+
+    def _simplest(self, server: Server, number: int, drawn: Drawn, verdict: Verdict) -> Finding:
+        worst = verdict
+
+        def differs(candidate: Drawn) -> bool:
+            nonlocal worst
+            try:
+                red = verdict_of(server, candidate)
+            except AttentionError:  # the simpler parts do not fit each other, as a token and a smaller vocabulary
+                return False
+            if red is not None and red.status == verdict.status:
+                worst = red
+                return True
+            return False
+
+        simplest = shrink(drawn, differs, MOST_TRIES.get(verdict.status, MOST_SHRINKS))
+        return Finding(number, simplest, worst)
+
+
+def verdict_of(server: Server, drawn: Drawn) -> Verdict | None:
+    """The first red verdict on a drawn case, None if it is green or cannot be judged."""
+    with reference.in_memory():
+        judged = judgeable(drawn)
+        if judged is None:
+            return None
+        recording = server.answers([judged.cell])
+    verdicts = judge(judged.cell, judged.expected, recording, budget_for=judged.budget_for)
+    return next((verdict for verdict in verdicts if verdict.red), None)
