@@ -283,12 +283,11 @@ def judgeable(drawn: Drawn) -> Judged | None:
     if growth is None:
         return None
     allowed, budgets = BUDGETS[drawn.tier], {}
-    inputs, parameters = case.at(drawn.tier)
     for name, array in wanted.items():
         eps = allowed.eps * growth
-        if name.startswith("gradient_"):
-            source = {**inputs, **parameters}[name.removeprefix("gradient_")]
-            eps *= cancellation(array, source, size)
+        if name.startswith("gradient_") and (largest := np.abs(array).max(initial=0.0)) > 0.0:
+            # Backwards, it is a sum of terms as large as what flows in, of which little may be left.
+            eps *= max(1.0, size / largest)
         if not eps <= allowed.most:
             return None
         budgets[name] = Budget(eps, allowed.reason, drawn.tier)
@@ -330,20 +329,11 @@ def nudged(case: Case, turn: int) -> Case:
 
 
 def answer_size(case: Case, tier: str) -> float:
-    """The sum of |cotangent · output|: what a gradient, times its argument, is a sum of."""
+    """The sum of |cotangent · output|: how much flows back."""
     outputs = list(reference.outputs(case, tier).values())
     return float(
         sum(np.abs(factor * outputs[index]).sum() for index, factor in reference.cotangents(case, tier).items())
     )
-
-
-def cancellation(gradient: np.ndarray, argument: np.ndarray, size: float) -> float:
-    """How much smaller a gradient is than the terms that it is a difference of, at least 1."""
-    largest = np.abs(gradient).max(initial=0.0)
-    if largest == 0.0:
-        return 1.0
-    bound = np.abs(np.where(np.isfinite(argument), argument, 0.0)).max(initial=0.0)
-    return max(1.0, size / (max(1.0, bound) * largest))
 
 
 # ------------------------------------------------------------------------------------------------ who answers
@@ -367,8 +357,8 @@ class Server:
         self._stop()
         self._log.close()
 
-    def answers(self, cells: Sequence[Cell]) -> Recording:
-        """What the backend answers to each cell.
+    def answers(self, cells: Sequence[Cell], packed: bytes) -> Recording:
+        """What the backend answers to each cell of a case file.
 
         Raises: WorkerFault if the worker cannot start.
         """
@@ -376,7 +366,7 @@ class Server:
         waiting = list(cells)
         while waiting:
             worker = self._started()
-            worker.send(pack_cases(waiting))
+            worker.send(packed if len(waiting) == len(cells) else pack_cases(waiting))
             try:
                 while waiting:
                     arrays, header = worker.frame(self.cell_seconds)
@@ -456,7 +446,9 @@ class Campaign:
             while True:
                 over = seconds is not None and time.monotonic() - begun >= seconds
                 count = 0 if over else BATCH if examples is None else min(BATCH, examples - self.done)
-                ready = self._drawn(count)
+                with reference.in_memory():
+                    ready = self._drawn(count)
+                    packed = {server: self._packed(server, ready) for server in self.servers}
                 # While this batch was drawn and its reference computed, the workers answered the one before.
                 for server, batch, future in asked:
                     yield from self._collected(server, batch, future.result())
@@ -465,26 +457,25 @@ class Campaign:
                     yield None
                 if not count:
                     return
-                asked = [self._asked(pool, server, ready) for server in self.servers]
+                asked = [(server, own, pool.submit(server.answers, *frame)) for server, (own, *frame) in packed.items()]
 
     def _drawn(self, count: int) -> dict[str, tuple[int, Judged]]:
         ready = {}
-        with reference.in_memory():
-            for number in range(self.first + self.done, self.first + self.done + count):
-                judged = judgeable(draw(self.seed, number, self.operators, self.tiers))
-                if judged is None:
-                    self.left_out += 1
-                else:
-                    ready[key(judged.cell)] = number, judged
+        for number in range(self.first + self.done, self.first + self.done + count):
+            judged = judgeable(draw(self.seed, number, self.operators, self.tiers))
+            if judged is None:
+                self.left_out += 1
+            else:
+                ready[key(judged.cell)] = number, judged
         self.done += count
         return ready
 
-    def _asked(
-        self, pool: ThreadPoolExecutor, server: Server, ready: Mapping[str, tuple[int, Judged]]
-    ) -> tuple[Server, dict[str, tuple[int, Judged]], Future[Recording]]:
+    def _packed(
+        self, server: Server, ready: Mapping[str, tuple[int, Judged]]
+    ) -> tuple[dict[str, tuple[int, Judged]], list[Cell], bytes]:
         own = {name: (number, judged) for name, (number, judged) in ready.items() if self._is_for(server, judged.drawn)}
         cells = [judged.cell for _, judged in own.values()]
-        return server, own, pool.submit(server.answers, cells)
+        return own, cells, pack_cases(cells)
 
     def _is_for(self, server: Server, drawn: Drawn) -> bool:
         """Whether the backend has the dtypes; and no call that ends the worker is asked for twice."""
@@ -534,6 +525,6 @@ def verdict_of(server: Server, drawn: Drawn) -> Verdict | None:
         judged = judgeable(drawn)
         if judged is None:
             return None
-        recording = server.answers([judged.cell])
+        recording = server.answers([judged.cell], pack_cases([judged.cell]))
     verdicts = judge(judged.cell, judged.expected, recording, budget_for=judged.budget_for)
     return next((verdict for verdict in verdicts if verdict.red), None)
