@@ -49,8 +49,12 @@ PROFILES = 4
 SIZES = (1, 2, 3, 4)
 EMPTY_PROFILE = 1
 MOST_LAYERS = 3
-SCALES = (1.0, 1.0, 1.0, 2.0**-10, 8.0, 1000.0)
-PARAMETER_SCALES = (1.0, 1.0, 1.0, 2.0**-10, 4.0)
+SCALES = (1.0, 1.0, 1.0, 2.0**-10, 2.0)
+"""Wider ones saturate a tanh, whose gradient is then rounding alone; what is larger than that is `whole`."""
+
+LARGE = {"scores": 16.0, "values": 1000.0}
+"""Bounds of what may be larger: scores whose softmax still has gradients, and values, which are only averaged."""
+
 NUMBERS = (0.375, 1.0, -2.0, 0.0)
 RATES = (0.0, 0.5)
 HIDDEN = ("", "nan", "inf", "-inf", "1e30")
@@ -81,9 +85,9 @@ def draw(seed: int, number: int, operators: Sequence[str] = NAMES, tiers: Sequen
     floating = [tensor.name for tensor in inputs if tensor.kind == "floating" and not tensor.optional]
     exact = not (isinstance(entry, Layer) and entry.parameters) and set(floating) & set(WHOLE) and "w_v" not in floating
     whole = bool(exact) and pick((False,) * 7 + (True,))
-    scales = {name: pick(SCALES) for name in floating if not (whole and name in WHOLE)}
+    scales = {name: pick((*SCALES, LARGE.get(name, 1.0))) for name in floating if not (whole and name in WHOLE)}
     if isinstance(entry, Layer) and entry.parameters:
-        scales["parameters"] = pick(PARAMETER_SCALES)
+        scales["parameters"] = pick(SCALES)
     integers = [tensor.name for tensor in inputs if tensor.kind == "integer" and tensor.name in {*present, *IDS}]
     types = {name: pick(("int32", *INTEGER)) for name in integers}
     return Drawn(
@@ -248,8 +252,8 @@ class FuzzBudget:
 
 
 BUDGETS: Mapping[str, FuzzBudget] = {
-    "float64": FuzzBudget(40, 1e8, "times the growth of the case; worst seen {worst}"),
-    "float32": FuzzBudget(40, 1e5, "times the growth of the case; worst seen {worst}"),
+    "float64": FuzzBudget(40, 1e9, "times the growth of the case; worst seen {worst}"),
+    "float32": FuzzBudget(40, 1e6, "times the growth of the case; worst seen {worst}"),
 }
 
 NUDGE = 2.0**-12
@@ -286,8 +290,8 @@ def judgeable(drawn: Drawn) -> Judged | None:
     for name, array in wanted.items():
         eps = allowed.eps * growth
         if name.startswith("gradient_") and (largest := np.abs(array).max(initial=0.0)) > 0.0:
-            # Backwards, it is a sum of terms as large as what flows in, of which little may be left.
-            eps *= max(1.0, size / largest)
+            # Backwards, it is a sum of terms as large as what flows in times a factor, of which little may be left.
+            eps *= max(1.0, size * max((1.0, *drawn.scales.values())) / largest)
         if not eps <= allowed.most:
             return None
         budgets[name] = Budget(eps, allowed.reason, drawn.tier)
@@ -414,6 +418,10 @@ class Finding:
     verdict: Verdict
 
 
+Batch = dict[str, tuple[int, Judged]]
+"""Judged cases with their numbers, by the keys of their cells."""
+
+
 @dataclass
 class Campaign:
     """Cases from number `first` of a seed on, put to every backend, and what came of them.
@@ -442,7 +450,7 @@ class Campaign:
         """
         begun = time.monotonic()
         with ThreadPoolExecutor(max(1, len(self.servers))) as pool:
-            asked: list[tuple[Server, dict[str, tuple[int, Judged]], Future[Recording]]] = []
+            asked: list[tuple[Server, Batch, Future[Recording]]] = []
             while True:
                 over = seconds is not None and time.monotonic() - begun >= seconds
                 count = 0 if over else BATCH if examples is None else min(BATCH, examples - self.done)
@@ -457,9 +465,12 @@ class Campaign:
                     yield None
                 if not count:
                     return
-                asked = [(server, own, pool.submit(server.answers, *frame)) for server, (own, *frame) in packed.items()]
+                asked = [
+                    (server, own, pool.submit(server.answers, cells, data))
+                    for server, (own, cells, data) in packed.items()
+                ]
 
-    def _drawn(self, count: int) -> dict[str, tuple[int, Judged]]:
+    def _drawn(self, count: int) -> Batch:
         ready = {}
         for number in range(self.first + self.done, self.first + self.done + count):
             judged = judgeable(draw(self.seed, number, self.operators, self.tiers))
@@ -470,9 +481,7 @@ class Campaign:
         self.done += count
         return ready
 
-    def _packed(
-        self, server: Server, ready: Mapping[str, tuple[int, Judged]]
-    ) -> tuple[dict[str, tuple[int, Judged]], list[Cell], bytes]:
+    def _packed(self, server: Server, ready: Batch) -> tuple[Batch, list[Cell], bytes]:
         own = {name: (number, judged) for name, (number, judged) in ready.items() if self._is_for(server, judged.drawn)}
         cells = [judged.cell for _, judged in own.values()]
         return own, cells, pack_cases(cells)
@@ -483,9 +492,7 @@ class Campaign:
         deadly = any((name, drawn.operator, drawn.method, status) in self.findings for status in MOST_TRIES)
         return not deadly and not {drawn.tier, *drawn.types.values()} & {*ABSENT.get(name, ())}
 
-    def _collected(
-        self, server: Server, batch: Mapping[str, tuple[int, Judged]], recording: Recording
-    ) -> Iterator[Finding]:
+    def _collected(self, server: Server, batch: Batch, recording: Recording) -> Iterator[Finding]:
         for number, judged in batch.values():
             verdicts = list(judge(judged.cell, judged.expected, recording, budget_for=judged.budget_for))
             drawn, place = judged.drawn, (recording.backend, judged.drawn.operator)
