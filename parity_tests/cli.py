@@ -281,7 +281,7 @@ def fuzz_backends(
     try:
         with contextlib.ExitStack() as stack, console.status("starting") as status:
             servers = [stack.enter_context(fuzz.Server(job)) for job in jobs]
-            campaign = fuzz.Campaign(servers, seed, first, operators, tiers)
+            campaign = fuzz.Campaign(servers, seed, first, operators=operators, tiers=tiers)
             for finding in campaign.run(seconds, examples):
                 status.update(f"{campaign.done} cases, {len(campaign.findings)} findings")
                 if finding is not None:
