@@ -78,7 +78,8 @@ def draw(seed: int, number: int, operators: Sequence[str] = NAMES, tiers: Sequen
     masks = [tensor for tensor in inputs if tensor.broadcast and tensor.name in present]
     lens = "valid_lens" in present
     floating = [tensor.name for tensor in inputs if tensor.kind == "floating" and not tensor.optional]
-    exact = not (isinstance(entry, Layer) and entry.parameters) and set(floating) & set(WHOLE) and "w_v" not in floating
+    # Not for layers, whose gradients are then differences of large numbers, nor for a tanh of large numbers.
+    exact = isinstance(entry, Operator) and set(floating) & set(WHOLE) and "w_v" not in floating
     whole = bool(exact) and pick_number((False,) * 7 + (True,))
     scales = {name: pick_number((*SCALES, LARGE.get(name, 1.0))) for name in floating if not (whole and name in WHOLE)}
     if isinstance(entry, Layer) and entry.parameters:
@@ -289,8 +290,9 @@ def judgeable(drawn: Drawn) -> Judged | None:
     for name, array in wanted.items():
         eps = allowed.eps * growth
         if name.startswith("gradient_") and not drawn.whole and (largest := np.abs(array).max(initial=0.0)) > 0.0:
-            # Backwards, it is a sum of terms as large as what flows in times a factor, of which little may be left.
-            eps *= max(1.0, size * max((1.0, *drawn.scales.values())) / largest)
+            # It sums terms as large as what flows back times all other factors, of which little may be left.
+            own = drawn.scales.get(name.removeprefix("gradient_"), 1.0)
+            eps *= max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, own) / largest)
         if not eps <= allowed.most:
             return None
         budgets[name] = Budget(eps, allowed.reason, drawn.tier)
@@ -343,12 +345,16 @@ def answer_size(case: Case, tier: str) -> float:
 
 
 class Server:
-    """A backend's worker that answers batches; it is started anew behind a case that killed it."""
+    """A backend's worker that answers batches; it is started anew behind a case that killed it.
+
+    deadly holds the operators and methods that have ended a worker: the rest of a batch goes on without them.
+    """
 
     def __init__(self, job: Job, cell_seconds: float = CELL_SECONDS) -> None:
         self.job = job
         self.cell_seconds = cell_seconds
         self.about: dict[str, Any] = {}
+        self.deadly: set[tuple[str, str]] = set()
         self._worker: Worker | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by __exit__)
 
@@ -360,7 +366,7 @@ class Server:
         self._log.close()
 
     def answers(self, cells: Sequence[Cell], packed: bytes) -> Recording:
-        """What the backend answers to each cell of a case file.
+        """What the backend answers to the cells of a case file; behind one that ends the worker, to those unlike it.
 
         Raises: WorkerFault if the worker cannot start.
         """
@@ -379,7 +385,10 @@ class Server:
                         recording.cells[header["key"]] = arrays
                     waiting.pop(0)
             except WorkerFault as fault:
-                recording.status[key(waiting.pop(0))] = {"status": fault.status, "message": str(fault)}
+                fatal = waiting.pop(0)
+                recording.status[key(fatal)] = {"status": fault.status, "message": str(fault)}
+                self.deadly.add((fatal[0].operator, fatal[0].method))
+                waiting = [cell for cell in waiting if (cell[0].operator, cell[0].method) not in self.deadly]
                 self._stop()
         return recording
 
@@ -403,7 +412,7 @@ class Server:
 
 # ------------------------------------------------------------------------------------------------ the campaign
 
-MOST_TRIES = {"crash": 40, "timeout": 4}
+MOST_TRIES = {"crash": 20, "timeout": 4}
 """How many simpler cases may cost a worker, by what became of the first."""
 
 
@@ -486,13 +495,14 @@ class Campaign:
         return own, cells, pack_cases(cells)
 
     def _is_for(self, server: Server, drawn: Drawn) -> bool:
-        """Whether the backend has the dtypes; and no call that ends the worker is asked for twice."""
-        name = server.job.backend
-        deadly = any((name, drawn.operator, drawn.method, status) in self.findings for status in MOST_TRIES)
-        return not deadly and not {drawn.tier, *drawn.types.values()} & {*ABSENT.get(name, ())}
+        """Whether the backend has the dtypes, and no such call has ended its worker before."""
+        deadly = (drawn.operator, drawn.method) in server.deadly
+        return not deadly and not {drawn.tier, *drawn.types.values()} & {*ABSENT.get(server.job.backend, ())}
 
     def _collected(self, server: Server, batch: Batch, recording: Recording) -> Iterator[Finding]:
-        for number, judged in batch.values():
+        for name, (number, judged) in batch.items():
+            if name not in recording.status:
+                continue
             verdicts = list(judge(judged.cell, judged.expected, recording, budget_for=judged.budget_for))
             drawn, place = judged.drawn, (recording.backend, judged.drawn.operator)
             self.cases[place] += 1

@@ -66,8 +66,8 @@ def test_a_seed_and_a_number_are_one_case():
 
 
 PINNED = (
-    'Drawn("masked_softmax", seed=50721, sizes={"batch": 3, "heads": 1, "keys": 3, "queries": 4}, '
-    'given=("valid_lens", "mask"), ones=("keys",), wild=True, hidden="-inf")'
+    'Drawn("masked_softmax", seed=39003, sizes={"batch": 3, "keys": 4, "queries": 2}, '
+    'given=("mask",), ones=("keys",), whole=True, hidden="-inf")'
 )
 
 
@@ -119,7 +119,8 @@ def test_every_kind_of_number_is_drawn(drawn: list[Drawn]):
     assert any(np.isnan(array).any() for array in inputs) and any((array == -np.inf).any() for array in inputs)
     largest = [np.abs(array[np.isfinite(array)]).max(initial=0.0) for array in inputs]
     assert any(0.0 < bound < 2e-3 for bound in largest) and any(1e6 < bound < 1e7 for bound in largest)
-    assert all(np.abs(array[array != 0.0]).min(initial=1.0) > 1e-30 for array in inputs)
+    smallest = [np.abs(array[np.isfinite(array) & (array != 0.0)]).min(initial=1.0) for array in inputs]
+    assert min(smallest) > 1e-30
 
 
 def test_the_reference_takes_every_case_and_most_can_be_judged(drawn: list[Drawn]):
@@ -176,8 +177,9 @@ def test_a_fault_is_a_finding_and_reported_once(fake_job, fault: str, status: st
         (finding,) = filter(None, campaign.run(examples=100))
     assert finding.verdict.status == status
     assert repr(finding.drawn) == 'Drawn("masked_softmax", given=("valid_lens",))'
-    # Once it is known that a call ends the worker, it is asked for no more.
-    assert sum(campaign.cases.values()) + campaign.left_out == (50 if status == "crash" else 100)
+    (repeated,) = campaign.repeated.values()
+    # Once it is known that a call ends the worker, it is asked for no more, but by the batch that is on its way.
+    assert repeated == 2 if status == "crash" else repeated > 50
 
 
 def test_a_worker_that_hangs_is_a_finding(fake_job):
