@@ -233,11 +233,9 @@ def _pairs(corpus: Path | None, count: int) -> list[text.Pair]:
 @click.option(
     "--tier",
     "tiers",
-    type=CommaList(TIERS),
+    type=CommaList(),
     metavar="TIERS",
-    default=",".join(TIERS),
-    show_default=True,
-    help="Tiers to draw from, with commas.",
+    help="Tiers to draw from, with commas; all that fuzzing has budgets for unless given.",
 )
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run.")
 @click.option(
@@ -254,7 +252,7 @@ def fuzz_backends(
     first: int,
     names: list[str] | None,
     operators: list[str],
-    tiers: list[str],
+    tiers: list[str] | None,
     device: str,
     pythons: tuple[str, ...],
 ) -> None:
@@ -268,20 +266,23 @@ def fuzz_backends(
         raise click.ClickException("fuzzing needs hypothesis: pip install 'attention-parity[fuzz]'") from error
     if seconds is None and examples is None:
         raise click.UsageError("say when to stop: --seconds, --examples, or both")
+    for tier in tiers or ():
+        if tier not in fuzz.TIERS:
+            raise click.BadParameter(f"{tier!r}: expected some of {', '.join(fuzz.TIERS)}", param_hint="--tier")
     jobs, missing = _jobs(names, _interpreters(pythons), device)
     if not jobs:
         raise click.ClickException(f"no backend can run here: {'; '.join(missing.values()) or 'none is registered'}")
     arguments = [f"--seed {seed}"]
     if operators != list(NAMES[:-1]):
         arguments.append(f"--operator {','.join(operators)}")
-    if tiers != list(TIERS):
+    if tiers:
         arguments.append(f"--tier {','.join(tiers)}")
     if device != "cpu":
         arguments.append(f"--device {device}")
     try:
         with contextlib.ExitStack() as stack, console.status("starting") as status:
             servers = [stack.enter_context(fuzz.Server(job)) for job in jobs]
-            campaign = fuzz.Campaign(servers, seed, first, operators=operators, tiers=tiers)
+            campaign = fuzz.Campaign(servers, seed, first, operators=operators, tiers=tiers or fuzz.TIERS)
             for finding in campaign.run(seconds, examples):
                 status.update(f"{campaign.done} cases, {len(campaign.findings)} findings")
                 if finding is not None:

@@ -20,7 +20,19 @@ from attention_core.specification import INTEGER, Layer
 from parity_tests import cases, cli
 from parity_tests import expected as reference
 from parity_tests.drawn import Drawn, called_of, inputs_of
-from parity_tests.fuzz import FAMILY, HIDDEN, NAMES, Campaign, Finding, Server, draw, judgeable, methods_of, shrink
+from parity_tests.fuzz import (
+    FAMILY,
+    HIDDEN,
+    NAMES,
+    TIERS,
+    Campaign,
+    Finding,
+    Server,
+    draw,
+    judgeable,
+    methods_of,
+    shrink,
+)
 from parity_tests.launch import Job
 from parity_tests.run import run
 
@@ -36,7 +48,7 @@ def planted(bug: str) -> Job:
     return Job("planted", "planted_backend", variables={"PYTHONPATH": path, "PLANTED": bug})
 
 
-def fuzzed(job: Job, examples: int, *operators: str, step: int = 7, tiers: tuple[str, ...] = cases.TIERS) -> Campaign:
+def fuzzed(job: Job, examples: int, *operators: str, step: int = 7, tiers: tuple[str, ...] = TIERS) -> Campaign:
     with Server(job) as server:
         campaign = Campaign([server], 0, step=step, operators=operators or NAMES, tiers=tiers)
         list(campaign.run(examples=examples))
@@ -107,7 +119,7 @@ def test_every_axis_has_one_and_more_and_may_be_empty(drawn: list[Drawn]):
 
 def test_every_kind_of_number_is_drawn(drawn: list[Drawn]):
     assert {kind for case in drawn for kind in case.types.values()} == {*INTEGER} - {"int32"}
-    assert {case.tier for case in drawn} == {*cases.TIERS}
+    assert {case.tier for case in drawn} == {*TIERS}
     assert {case.hidden for case in drawn} == {*HIDDEN}
     for name in ("rows", "wild", "whole", "infinite", "ones"):
         assert {bool(getattr(case, name)) for case in drawn} == {True, False}, name
@@ -227,6 +239,8 @@ def test_the_command_prints_a_line_that_can_be_copied(monkeypatch: pytest.Monkey
 def test_the_command_wants_to_know_when_to_stop():
     result = CliRunner().invoke(cli.main, ["fuzz"])
     assert result.exit_code == 2 and "--seconds, --examples, or both" in result.output
+    result = CliRunner().invoke(cli.main, ["fuzz", "--examples", "1", "--tier", "float8"])
+    assert result.exit_code == 2 and "'float8': expected some of float64, float32" in result.output
 
 
 # ------------------------------------------------------------------------------------------------ the backends
