@@ -145,6 +145,8 @@ class Drawn:
     def _whole_numbers(self, name: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> np.ndarray:
         dtype = np.dtype(self.types.get(name, "int32"))
         if name != "valid_lens":
+            if name not in IDS:
+                raise KeyError(f"{self.operator}: what {name} ranges over is unknown; name the axis in drawn.IDS")
             return draws.integers(name, shape, sizes[IDS[name]], self.seed).astype(dtype)
         end = sizes[self._padded_axis]
         lens = draws.integers(name, shape, end + 5, self.seed).astype(np.int64) - 2

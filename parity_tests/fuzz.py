@@ -29,7 +29,7 @@ from parity_tests import expected as reference
 from parity_tests.budgets import Budget
 from parity_tests.cases import Arrays, Case
 from parity_tests.comparison import Verdict, judge
-from parity_tests.drawn import IDS, WHOLE, Drawn, axes_of, called_of, inputs_of
+from parity_tests.drawn import WHOLE, Drawn, axes_of, called_of, inputs_of
 from parity_tests.launch import CELL_SECONDS, START_SECONDS, Job, Worker, WorkerFault
 from parity_tests.recordings import Cell, Recording, key, pack_cases
 
@@ -112,7 +112,8 @@ def draw(seed: int, number: int, operators: Sequence[str] = NAMES, tiers: Sequen
     scales = {name: pick_number((*SCALES, LARGE.get(name, 1.0))) for name in floating if not (whole and name in WHOLE)}
     if isinstance(entry, Layer) and entry.parameters:
         scales["parameters"] = pick_number(PARAMETER_SCALES)
-    integers = [tensor.name for tensor in inputs if tensor.kind == "integer" and tensor.name in {*present, *IDS}]
+    numbered = [tensor for tensor in inputs if tensor.kind == "integer"]
+    integers = [tensor.name for tensor in numbered if not tensor.optional or tensor.name in present]
     types = {name: pick(("int32", *INTEGER)) for name in integers}
     return Drawn(
         operator=entry.name,

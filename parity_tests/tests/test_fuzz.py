@@ -33,7 +33,7 @@ from parity_tests.fuzz import (
     methods_of,
     shrink,
 )
-from parity_tests.launch import Job
+from parity_tests.launch import Job, WorkerFault
 from parity_tests.run import run
 
 FAKES = Path(__file__).parent / "fakes"
@@ -201,6 +201,12 @@ def test_a_worker_that_hangs_is_a_finding(fake_job):
     assert finding.verdict.status == "timeout"
 
 
+def test_a_worker_that_cannot_start_is_told_with_its_last_words(fake_job):
+    with Server(fake_job("import")) as server, pytest.raises(WorkerFault) as fault:
+        list(Campaign([server], 0).run(examples=1))
+    assert "fake cannot start" in str(fault.value) and "this backend was told not to start" in str(fault.value)
+
+
 def test_shrinking_ends_at_the_simplest_case_that_differs(drawn: list[Drawn]):
     case = next(case for case in drawn if case.operator == "AdditiveAttention" and len(repr(case)) > 300)
     tried = []
@@ -251,3 +257,13 @@ def test_a_backend_agrees_with_the_reference_on_drawn_cases(backend: SimpleNames
     found: list[Finding] = list(campaign.findings.values())
     assert not found, "\n".join(f"{finding.drawn}: {finding.verdict.reason}" for finding in found)
     assert sum(campaign.cases.values()) > EXAMPLES / 2
+
+
+def test_a_dtype_is_absent_where_the_framework_has_none(backend: SimpleNamespace):
+    absent = []
+    for dtype in (*TIERS, *INTEGER):
+        try:
+            backend.runtime.from_numpy(np.zeros(2, dtype))
+        except (KeyError, TypeError):
+            absent.append(dtype)
+    assert tuple(absent) == ABSENT.get(backend.name, ())
