@@ -21,6 +21,7 @@ from parity_tests import cases, cli
 from parity_tests import expected as reference
 from parity_tests.drawn import Drawn, called_of, inputs_of
 from parity_tests.fuzz import (
+    ABSENT,
     FAMILY,
     HIDDEN,
     NAMES,
@@ -186,7 +187,7 @@ def test_without_a_bug_nothing_is_found():
 def test_a_fault_is_a_finding_and_reported_once(fake_job, fault: str, status: str):
     with Server(fake_job(f"{fault}@valid_lens")) as server:
         campaign = Campaign([server], 0, operators=["masked_softmax"])
-        (finding,) = filter(None, campaign.run(examples=100))
+        (finding,) = filter(None, campaign.run(examples=200))
     assert finding.verdict.status == status
     assert repr(finding.drawn) == 'Drawn("masked_softmax", given=("valid_lens",))'
     (repeated,) = campaign.repeated.values()
@@ -203,7 +204,7 @@ def test_a_worker_that_hangs_is_a_finding(fake_job):
 
 def test_a_worker_that_cannot_start_is_told_with_its_last_words(fake_job):
     with Server(fake_job("import")) as server, pytest.raises(WorkerFault) as fault:
-        list(Campaign([server], 0).run(examples=1))
+        list(Campaign([server], 0).run(examples=20))
     assert "fake cannot start" in str(fault.value) and "this backend was told not to start" in str(fault.value)
 
 
