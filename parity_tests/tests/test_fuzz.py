@@ -222,7 +222,7 @@ def test_shrinking_ends_at_the_simplest_case_that_differs(drawn: list[Drawn]):
 
 
 def test_a_case_of_which_no_part_can_go_stays_as_it_is(drawn: list[Drawn]):
-    for case in drawn[:60]:
+    for case in drawn[::70]:
         assert shrink(case, lambda candidate: False) == case
 
 
