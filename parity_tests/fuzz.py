@@ -59,8 +59,8 @@ GROWN = (
 )
 
 BUDGETS: Mapping[str, FuzzBudget] = {
-    "float64": FuzzBudget(40, 1e9, GROWN.format(worst=22)),
-    "float32": FuzzBudget(40, 1e6, GROWN.format(worst=22)),
+    "float64": FuzzBudget(15, 1e9, GROWN.format(worst=5.6)),
+    "float32": FuzzBudget(15, 1e6, GROWN.format(worst=5.6)),
 }
 """By tier. float64: 1e9 eps are 2e-7, so that a scale that is off by 1e-5 is always seen."""
 
