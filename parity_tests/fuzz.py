@@ -305,7 +305,8 @@ def judgeable(drawn: Drawn) -> Judged | None:
         eps = allowed.eps * growth
         if name.startswith("gradient_") and not drawn.whole and (largest := np.abs(array).max(initial=0.0)) > 0.0:
             # It sums terms as large as what flows back times all other factors, of which little may be left.
-            own = drawn.scales.get(name.removeprefix("gradient_"), 1.0)
+            argument = {**case.inputs, **case.parameters}[name.removeprefix("gradient_")]
+            own = np.abs(argument[np.isfinite(argument)]).max(initial=2.0**-20)
             eps *= max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, own) / largest)
         if not eps <= allowed.most:
             return None
