@@ -21,6 +21,7 @@ from attention_core.errors import dtype_name
 from attention_core.operators import LAYERS, OPERATORS, find
 from attention_core.specification import FLOATING, Layer, Operator, Tensor
 from parity_tests import text
+from parity_tests.found import FOUND
 
 Arrays = dict[str, np.ndarray]
 Sizes = Mapping[str, int]
@@ -92,6 +93,7 @@ def _made(pairs: tuple[text.Pair, ...]) -> tuple[Case, ...]:
         *encoder_cases(),
         *decoder_cases(),
         *sentence_cases(pairs),
+        *found_cases(),
     ]
     order = {name: position for position, name in enumerate(NAMES)}
     return tuple(sorted(made, key=lambda case: order[case.operator]))
@@ -830,3 +832,11 @@ def sentence_cases(pairs: Sequence[text.Pair]) -> Iterator[Case]:
         | {f"decoder.{k}": v for k, v in greedy.parameters.items()},
         gradients=False,
     )
+
+
+# ------------------------------------------------------------------------------------------------ found by fuzzing
+
+
+def found_cases() -> Iterator[Case]:
+    """What fuzzing found, as cases like any other."""
+    return (Case(**drawn.as_case()) for drawn in FOUND)

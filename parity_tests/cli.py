@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -15,7 +16,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -34,12 +35,15 @@ from parity_tests.cases import FULL, NAMES, TIERS, Case, all_cases
 from parity_tests.comparison import CELL_CHECKS, CHECKS
 from parity_tests.divergences import apply, load_divergences
 from parity_tests.expected import expected
-from parity_tests.launch import Job, record
+from parity_tests.launch import Job, WorkerFault, record
 from parity_tests.recordings import Cell, Mismatch, Recording, Selection, common_cells, key, named, pack_cases
 from parity_tests.report import MOST_RED, report
 from parity_tests.run import Run, judge_all
 from parity_tests.run import run as run_parity
 from parity_tests.saboteurs import SABOTEURS, attempt, judged
+
+if TYPE_CHECKING:
+    from parity_tests.fuzz import Campaign, Finding
 
 SENTENCES = 8
 console = Console()
@@ -388,6 +392,124 @@ def _pairs(corpus: Path | None, count: int) -> list[text.Pair]:
         raise click.ClickException(str(error)) from error
     spread = np.linspace(0, len(pairs) - 1, min(count, len(pairs))).astype(int)
     return [pairs[position] for position in dict.fromkeys(spread.tolist())]
+
+
+@main.command("fuzz")
+@click.option("--seconds", type=click.FloatRange(min=0.0), help="Stop when this time is over.")
+@click.option("--examples", type=click.IntRange(min=1), help="Stop after this many cases.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draw the cases of this seed.")
+@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Begin with this case.")
+@click.option(
+    "--backend",
+    "names",
+    type=CommaList(),
+    metavar="NAMES",
+    help="Backends to fuzz, with commas; all installed ones unless given.",
+)
+@click.option(
+    "--operator",
+    "operators",
+    type=CommaList(NAMES[:-1]),
+    metavar="NAMES",
+    default=",".join(NAMES[:-1]),
+    help="Only cases of these operators, with commas.",
+)
+@click.option(
+    "--tier",
+    "tiers",
+    type=CommaList(),
+    metavar="TIERS",
+    help="Tiers to draw from, with commas; all that fuzzing has budgets for unless given.",
+)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run.")
+@click.option(
+    "--python",
+    "pythons",
+    metavar="NAME=PATH",
+    multiple=True,
+    help="Run a backend with another interpreter. May be given for each backend.",
+)
+def fuzz_backends(
+    seconds: float | None,
+    examples: int | None,
+    seed: int,
+    first: int,
+    names: list[str] | None,
+    operators: list[str],
+    tiers: list[str] | None,
+    device: str,
+    pythons: tuple[str, ...],
+) -> None:
+    """Put drawn cases to every backend, and shrink what differs from the reference to one line.
+
+    The same seed draws the same cases. Exits with 0 only if nothing differs.
+    """
+    try:
+        from parity_tests import fuzz
+    except ModuleNotFoundError as error:
+        raise click.ClickException("fuzzing needs hypothesis: pip install 'attention-parity[fuzz]'") from error
+    if seconds is None and examples is None:
+        raise click.UsageError("say when to stop: --seconds, --examples, or both")
+    for tier in tiers or ():
+        if tier not in fuzz.TIERS:
+            raise click.BadParameter(f"{tier!r}: expected some of {', '.join(fuzz.TIERS)}", param_hint="--tier")
+    jobs, missing = _jobs(names, _interpreters(pythons), device)
+    if not jobs:
+        raise click.ClickException(f"no backend can run here: {'; '.join(missing.values()) or 'none is registered'}")
+    arguments = [f"--seed {seed}"]
+    if operators != list(NAMES[:-1]):
+        arguments.append(f"--operator {','.join(operators)}")
+    if tiers:
+        arguments.append(f"--tier {','.join(tiers)}")
+    if device != "cpu":
+        arguments.append(f"--device {device}")
+    try:
+        with contextlib.ExitStack() as stack, console.status("starting") as status:
+            servers = [stack.enter_context(fuzz.Server(job)) for job in jobs]
+            campaign = fuzz.Campaign(servers, seed, first, operators=operators, tiers=tiers or FULL)
+            for finding in campaign.run(seconds, examples):
+                status.update(f"{campaign.done} cases, {len(campaign.findings)} findings")
+                if finding is not None:
+                    _print_finding(finding, " ".join(arguments))
+    except WorkerFault as fault:
+        raise click.ClickException(str(fault)) from fault
+    _print_campaign(campaign)
+    sys.exit(1 if campaign.findings else 0)
+
+
+def _print_finding(finding: Finding, arguments: str) -> None:
+    verdict = finding.verdict
+    again = f"attention-parity fuzz --backend {verdict.backend} {arguments} --first {finding.number} --examples 1"
+    for line in (
+        f"[red]{verdict.backend} {verdict.operator} {verdict.quantity}: {verdict.status}[/] {escape(verdict.reason)}",
+        f"    {escape(repr(finding.drawn))},",
+        f"    [dim]{again}[/]",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _print_campaign(campaign: Campaign) -> None:
+    backends = [server.job.backend for server in campaign.servers]
+    table = Table(header_style="bold", caption="cases, and the largest share of its budget that an error took")
+    table.add_column("operator")
+    for name in backends:
+        table.add_column(name, justify="right")
+    for operator in campaign.operators:
+        cells = [(campaign.cases[name, operator], campaign.worst.get((name, operator), 0.0)) for name in backends]
+        table.add_row(operator, *(f"{count} [dim]{100 * share:.0f}%[/]" for count, share in cells))
+    table.add_row("all", *(str(sum(n for (b, _), n in campaign.cases.items() if b == name)) for name in backends))
+    console.print(table)
+    total, last = sum(campaign.cases.values()), campaign.first + campaign.done - 1
+    console.print(
+        f"{total} cases judged: seed {campaign.seed}, numbers {campaign.first} to {last}, of which {campaign.left_out} "
+        f"left out, since rounding alone could change them; {campaign.seconds:.0f} s, "
+        f"{total / max(campaign.seconds, 1e-9):.1f} cases/s",
+        highlight=False,
+    )
+    for kind, finding in campaign.findings.items():
+        console.print(
+            f"[red]{' '.join(filter(None, kind))}[/]: {campaign.repeated[kind]} cases, first {finding.number}"
+        )
 
 
 @main.command("backends")

