@@ -311,7 +311,7 @@ def judgeable(drawn: Drawn) -> Judged | None:
     allowed, budgets = BUDGETS[drawn.tier], {}
     for name, array in wanted.items():
         eps = allowed.eps * growth
-        if name.startswith("gradient_") and not drawn.whole and (largest := np.abs(array).max(initial=0.0)) > 0.0:
+        if name.startswith("gradient_") and (largest := np.abs(array).max(initial=0.0)) > 0.0:
             # It sums terms as large as what flows back times all other factors, of which little may be left.
             argument = {**case.inputs, **case.parameters}[name.removeprefix("gradient_")]
             own = np.abs(argument[np.isfinite(argument)]).max(initial=2.0**-20)
