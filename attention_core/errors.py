@@ -52,6 +52,7 @@ ADVICE = {
     "num_layers": "Give one state for each recurrent layer: decoder and encoder have the same num_layers.",
     "num_layers - 1": "Give one mask for each recurrent layer but the top one.",
     "steps": "Give every step its own row, or one row for all steps.",
+    "positions": "Make the layer with a position for each key.",
     "one": "A single step, and greedy decoding, take a mask with one row: (batch, 1, keys).",
 }
 
@@ -98,6 +99,18 @@ def check_tokens(title: str, name: str, lowest: int, highest: int, vocab_size: i
         raise TokenError(
             f"{title}: {name} holds the id {wrong}, expected 0 to {vocab_size - 1} (vocab_size is {vocab_size}). "
             "Map unknown tokens to an id of the vocabulary, and make the layer as large as the vocabulary."
+        )
+
+
+def check_positions(title: str, num_keys: int, positions: int) -> None:
+    """Refuse more keys than there are positions.
+
+    Raises: ShapeError.
+    """
+    if num_keys > positions:
+        raise ShapeError(
+            f"{title}: num_keys is {num_keys} but queries has {positions} positions. "
+            "Score the first keys alone, or make the layer with a position for each key."
         )
 
 

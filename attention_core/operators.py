@@ -11,6 +11,11 @@ SPECIFICATION_VERSION = "1"
 BAHDANAU = "Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473"
 CHO = "Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN"
 LUONG = "Luong et al. 2015, section 3.1, arXiv:1508.04025"
+CHILD = "Child et al. 2019, section 4.2, arXiv:1904.10509"
+GRAVES = "Graves et al. 2014, section 3.3.1, arXiv:1410.5401"
+LIU = "Liu et al. 2018, section 4.2.4, arXiv:1801.10198"
+LONGFORMER = "Beltagy et al. 2020, section 3.1, arXiv:2004.05150"
+NADARAYA = "Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372"
 VASWANI = "Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762"
 
 # ------------------------------------------------------------------------------------------------ tensors by name
@@ -47,6 +52,8 @@ DROPOUT_MASK = Tensor(
 
 NUM_KEYS = Option("num_keys", "int", "number of keys", domain="count")
 SCALE = Option("scale", "float", "factor of the scores; 1/√features unless given", "None", "number", keyword_only=True)
+NUM_QUERIES = Option("num_queries", "int", "number of queries", domain="count")
+OFFSET = Option("offset", "int", "position of the first query among the keys", "0", "count", keyword_only=True)
 DROPOUT = Option("dropout", "float", "rate at which weights are dropped in training", "0.0", "rate", keyword_only=True)
 
 # ------------------------------------------------------------------------------------------------ functions
@@ -60,6 +67,106 @@ ATTENTION_MASK = Operator(
     options=(NUM_KEYS,),
     tensors=(VALID_LENS, MASK),
     outputs=(Tensor("mask", ("batch", "heads?", "queries", "keys"), "True = may attend", "boolean", broadcast=True),),
+)
+
+_RULE = Tensor("mask", ("one", "queries", "keys"), "True = may attend; the same for every sequence", "boolean")
+
+CAUSAL_MASK = Operator(
+    name="causal_mask",
+    module="masking",
+    summary="Let each query attend to its own position and those before it.",
+    formula="open[i, j] = j <= i + offset",
+    source="Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762",
+    options=(NUM_QUERIES, NUM_KEYS, OFFSET),
+    tensors=(),
+    outputs=(_RULE,),
+)
+
+WINDOW_MASK = Operator(
+    name="window_mask",
+    module="masking",
+    summary="Let each query attend to a window around its own position.",
+    formula="open[i, j] = -left <= j - (i + offset) <= right",
+    source=LONGFORMER,
+    options=(
+        NUM_QUERIES,
+        NUM_KEYS,
+        Option("left", "int", "number of keys before the query's position", domain="count", keyword_only=True),
+        Option("right", "int", "number of keys after the query's position", domain="count", keyword_only=True),
+        OFFSET,
+    ),
+    tensors=(),
+    outputs=(_RULE,),
+)
+
+BLOCK_MASK = Operator(
+    name="block_mask",
+    module="masking",
+    summary="Let each query attend to the block of positions in which it stands.",
+    formula="open[i, j] = floor((i + offset) / size) == floor(j / size)",
+    source=LIU,
+    options=(
+        NUM_QUERIES,
+        NUM_KEYS,
+        Option("size", "int", "number of positions in a block", keyword_only=True),
+        OFFSET,
+    ),
+    tensors=(),
+    outputs=(_RULE,),
+)
+
+STRIDE_MASK = Operator(
+    name="stride_mask",
+    module="masking",
+    summary="Let each query attend to every so manieth position, counted from its own.",
+    formula="open[i, j] = (i + offset - j) mod stride == 0",
+    source=CHILD,
+    options=(
+        NUM_QUERIES,
+        NUM_KEYS,
+        Option("stride", "int", "distance of two positions that are attended to", keyword_only=True),
+        OFFSET,
+    ),
+    tensors=(),
+    outputs=(_RULE,),
+)
+
+GLOBAL_MASK = Operator(
+    name="global_mask",
+    module="masking",
+    summary="Let global queries attend to every key, and every query to global keys.",
+    formula="open[b, i, j] = global_queries[b, i] or global_keys[b, j]",
+    source=LONGFORMER,
+    tensors=(
+        Tensor("global_queries", ("batch", "queries"), "True where a query attends to every key", "boolean"),
+        Tensor("global_keys", ("batch", "keys"), "True where a key is attended to by every query", "boolean"),
+    ),
+    outputs=(Tensor("mask", ("batch", "queries", "keys"), "True = may attend", "boolean"),),
+)
+
+_TWO_MASKS = tuple(
+    Tensor(name, MASK.axes, "True where a query may attend to a key", "boolean", broadcast=True)
+    for name in ("first", "second")
+)
+
+MASK_AND = Operator(
+    name="mask_and",
+    module="masking",
+    summary="Combine two masks: open where both are.",
+    formula="open[b, i, j] = first[b, i, j] and second[b, i, j]",
+    source="this specification",
+    tensors=_TWO_MASKS,
+    outputs=(Tensor("mask", MASK.axes, "True = may attend", "boolean", broadcast=True),),
+)
+
+MASK_OR = Operator(
+    name="mask_or",
+    module="masking",
+    summary="Combine two masks: open where either is.",
+    formula="open[b, i, j] = first[b, i, j] or second[b, i, j]",
+    source="this specification",
+    tensors=_TWO_MASKS,
+    outputs=(Tensor("mask", MASK.axes, "True = may attend", "boolean", broadcast=True),),
 )
 
 MASKED_SOFTMAX = Operator(
@@ -107,6 +214,38 @@ ADDITIVE_SCORE = Operator(
     outputs=(SCORES,),
 )
 
+COSINE_SCORE = Operator(
+    name="cosine_score",
+    module="scoring",
+    summary="Score each query against each key by the cosine of the angle between them.",
+    formula="scores[i, j] = scale · sum over c of queries[i, c] keys[j, c] / (‖queries[i]‖ ‖keys[j]‖)",
+    source=GRAVES,
+    tensors=(QUERIES, KEYS),
+    options=(Option("scale", "float", "factor of the cosines; 1 unless given", "None", "number", keyword_only=True),),
+    outputs=(SCORES,),
+)
+
+LOCATION_SCORE = Operator(
+    name="location_score",
+    module="scoring",
+    summary="Score each position by the projected query alone, whatever key stands there.",
+    formula="scores[i, j] = queries[i, j]",
+    source=LUONG,
+    options=(NUM_KEYS,),
+    tensors=(Tensor("queries", ("batch", "heads?", "queries", "positions"), "projected queries, W q"),),
+    outputs=(SCORES,),
+)
+
+GAUSSIAN_SCORE = Operator(
+    name="gaussian_score",
+    module="scoring",
+    summary="Score each query against each key by a Gaussian kernel of their distance.",
+    formula="scores[i, j] = -½ sum over c of ((queries[i, c] - keys[j, c]) w)²",
+    source=NADARAYA,
+    tensors=(QUERIES, KEYS, Tensor("w", (), "inverse width of the kernel; 1 unless given", optional=True)),
+    outputs=(SCORES,),
+)
+
 ATTENTION_POOLING = Operator(
     name="attention_pooling",
     module="pooling",
@@ -118,7 +257,24 @@ ATTENTION_POOLING = Operator(
     outputs=(CONTEXT, WEIGHTS),
 )
 
-OPERATORS = (ATTENTION_MASK, MASKED_SOFTMAX, DOT_SCORE, SCALED_DOT_SCORE, ADDITIVE_SCORE, ATTENTION_POOLING)
+OPERATORS = (
+    ATTENTION_MASK,
+    CAUSAL_MASK,
+    WINDOW_MASK,
+    BLOCK_MASK,
+    STRIDE_MASK,
+    GLOBAL_MASK,
+    MASK_AND,
+    MASK_OR,
+    MASKED_SOFTMAX,
+    DOT_SCORE,
+    SCALED_DOT_SCORE,
+    ADDITIVE_SCORE,
+    COSINE_SCORE,
+    LOCATION_SCORE,
+    GAUSSIAN_SCORE,
+    ATTENTION_POOLING,
+)
 
 # ------------------------------------------------------------------------------------------------ attention layers
 
@@ -513,8 +669,18 @@ def find(name: str) -> Operator | Layer:
 FRAMEWORKS = ("torch", "tf", "jax", "mxnet")
 
 FILES: dict[str, tuple[str, ...]] = {
-    "masking": ("attention_mask", "masked_softmax"),
-    "scoring": ("dot_score", "scaled_dot_score", "additive_score"),
+    "masking": (
+        "attention_mask",
+        "causal_mask",
+        "window_mask",
+        "block_mask",
+        "stride_mask",
+        "global_mask",
+        "mask_and",
+        "mask_or",
+        "masked_softmax",
+    ),
+    "scoring": ("dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"),
     "pooling": ("attention_pooling",),
     "layers": ("Memory", "DotProductAttention", "AdditiveAttention"),
     "recurrent": ("GRU", "GRUEncoder"),
@@ -531,6 +697,6 @@ FRAMEWORK_KEYWORDS: dict[str, tuple[str, ...]] = {
     "torch": ("dtype", "device"),
     "tf": ("dtype", "name", "training"),
     "jax": ("dtype", "rngs"),
-    "mxnet": ("dtype", "prefix", "params"),
+    "mxnet": ("dtype", "ctx", "prefix", "params"),
 }
 """Keywords that a framework's users expect; they follow the shared arguments of a constructor or a call."""

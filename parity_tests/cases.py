@@ -82,10 +82,14 @@ def all_cases(pairs: Sequence[text.Pair] | None = None) -> list[Case]:
 def _made(pairs: tuple[text.Pair, ...]) -> tuple[Case, ...]:
     made = [
         *attention_mask_cases(),
+        *rule_cases(),
         *masked_softmax_cases(),
         *score_cases("dot_score"),
         *score_cases("scaled_dot_score"),
         *score_cases("additive_score"),
+        *score_cases("cosine_score"),
+        *location_cases(),
+        *score_cases("gaussian_score"),
         *pooling_cases(),
         *attention_layer_cases("DotProductAttention", {}),
         *attention_layer_cases("AdditiveAttention", {"query_size": 9, "key_size": 10, "hidden_size": 8}),
@@ -212,6 +216,47 @@ def open_inputs(plain: Arrays, sizes: Sizes, dropout: bool) -> Arrays:
     if dropout:
         full["dropout_mask"] = np.ones((sizes["batch"], sizes["queries"], sizes["keys"]))
     return full
+
+
+def rule_cases() -> Iterator[Case]:
+    """The rules that make masks, and how masks combine."""
+    sizes = {"num_queries": ATTENTION["queries"], "num_keys": ATTENTION["keys"]}
+
+    def case(operator: str, name: str, shows: str, options: Mapping[str, Any], **inputs: np.ndarray) -> Case:
+        return Case(operator, name, shows, inputs, options, tiers=EXACT, gradients=False)
+
+    rules: dict[str, dict[str, Any]] = {
+        "causal_mask": {},
+        "window_mask": {"left": 2, "right": 1},
+        "block_mask": {"size": 3},
+        "stride_mask": {"stride": 3},
+    }
+    for operator, own in rules.items():
+        yield case(operator, "plain", "More keys than queries.", {**sizes, **own})
+        yield case(operator, "offset", "Queries that stand behind keys of a cache.", {**sizes, **own, "offset": 2})
+        yield case(operator, "short", "Fewer keys than queries.", {**own, "num_queries": 8, "num_keys": 6})
+        yield case(operator, "no_keys", "There are no keys.", {**sizes, "num_keys": 0, **own})
+        yield case(operator, "no_queries", "There are no queries.", {**sizes, "num_queries": 0, **own})
+    yield case("window_mask", "left", "A window that ends at the query.", {**sizes, "left": 3, "right": 0})
+    yield case("window_mask", "right", "A window that begins at the query.", {**sizes, "left": 0, "right": 3})
+    yield case("block_mask", "ones", "Blocks of one position.", {**sizes, "size": 1})
+    yield case("stride_mask", "one", "A stride of 1 hides nothing.", {**sizes, "stride": 1})
+    queries = draws.integers("global_queries", (ATTENTION["batch"], ATTENTION["queries"]), 3, SEED) == 0
+    keys = draws.integers("global_keys", (ATTENTION["batch"], ATTENTION["keys"]), 3, SEED) == 0
+    yield case("global_mask", "plain", "Some queries and some keys.", {}, global_queries=queries, global_keys=keys)
+    yield case("global_mask", "no_keys", "There are no keys.", {}, global_queries=queries, global_keys=keys[:, :0])
+    first, other = some_mask(ATTENTION), ~some_mask({**ATTENTION, "batch": 1})
+    with_heads = some_mask(ATTENTION, heads=True)
+    for operator in ("mask_and", "mask_or"):
+        yield case(operator, "plain", "Two masks, one of them for all sequences.", {}, first=first, second=other)
+        yield case(
+            operator,
+            "heads",
+            "A mask with heads, and one row for all of them.",
+            {},
+            first=with_heads,
+            second=other[:, None, :1],
+        )
 
 
 def masked_variants(
@@ -356,8 +401,14 @@ def score_cases(name: str) -> Iterator[Case]:
         "Features in the hundreds.",
         {key: array * (1.0 if key == "w_v" else 300.0) for key, array in plain.items()},
     )
-    if name == "scaled_dot_score":
+    if name in ("scaled_dot_score", "cosine_score"):
         yield case("scale", "A scale of its own.", plain, scale=0.375)
+    if name == "gaussian_score":
+        yield case("width", "A width of its own.", {**plain, "w": np.array(0.625)})
+    if name == "cosine_score":
+        zeros = {key: array.copy() for key, array in plain.items()}
+        zeros["queries"][0, 1], zeros["keys"][1, 2] = 0.0, 0.0
+        yield case("zero", "A query and a key of zeros have no direction: score 0, gradient 0.", zeros)
     features = "hidden_size" if name == "additive_score" else "features"
     for label, shows, axis, size in (
         ("one_key", "A single key.", "keys", 1),
@@ -367,6 +418,26 @@ def score_cases(name: str) -> Iterator[Case]:
         ("no_features", "There are no features: every score is 0.", features, 0),
     ):
         yield case(label, shows, drawn_tensors(operator, {**sizes, axis: size}), EXACT)
+
+
+def location_cases() -> Iterator[Case]:
+    """Scores from the query alone."""
+    operator = find("location_score")
+    assert isinstance(operator, Operator)
+    sizes = {**ATTENTION, "positions": 8}
+    full = {"num_keys": sizes["keys"]}
+    plain = drawn_tensors(operator, sizes)
+    yield Case(operator.name, "plain", "Fewer keys than positions.", plain, full, tiers=TIERS)
+    yield Case(
+        operator.name, "heads", "Projected queries with heads.", drawn_tensors(operator, sizes, heads=True), full
+    )
+    yield Case(operator.name, "all", "A key for every position.", plain, {"num_keys": 8}, tiers=EXACT)
+    yield Case(operator.name, "no_keys", "There are no keys.", plain, {"num_keys": 0}, tiers=EXACT)
+    for name, shows, axis in (
+        ("no_queries", "There are no queries.", "queries"),
+        ("no_batch", "There are no sequences.", "batch"),
+    ):
+        yield Case(operator.name, name, shows, drawn_tensors(operator, {**sizes, axis: 0}), full, tiers=EXACT)
 
 
 def pooling_cases() -> Iterator[Case]:

@@ -18,8 +18,11 @@ Arrays = dict[str, np.ndarray]
 IDS = {"tokens": "vocab_size"}
 """What an integer array that holds no lengths ranges over, by its name."""
 
-COUNTS = {"num_keys": "keys"}
-"""The axis that an option of the domain "count" states; elsewhere, the axis has the option's own name."""
+COUNTS = {"num_keys": "keys", "num_queries": "queries"}
+"""The axis whose size an option states; elsewhere, an axis that is stated has the option's own name."""
+
+MOST = {"keys": "positions"}
+"""Axes that may not be longer than others."""
 
 WHOLE = {"scores": (1000.0, 2000), "queries": (4.0, 5), "keys": (500.0, 100)}
 """Step and most steps of numbers whose products are exact: scores reach ±2e6, with gaps of 0 or saturated ones."""
@@ -108,7 +111,8 @@ class Drawn:
         return config
 
     def _options(self, called: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
-        counts = {o.name: sizes[COUNTS.get(o.name, o.name)] for o in called.options if o.domain == "count"}
+        stated = {option.name: COUNTS.get(option.name, option.name) for option in called.options}
+        counts = {name: sizes[axis] for name, axis in stated.items() if axis in sizes}
         names = [option.name for option in called.options if option.name in self.options]
         return {**counts, **{name: self.options[name] for name in names}}
 

@@ -27,7 +27,7 @@ from parity_tests import expected as reference
 from parity_tests.budgets import Budget
 from parity_tests.cases import FULL, Arrays, Case, epsilon
 from parity_tests.comparison import Verdict, judge
-from parity_tests.drawn import WHOLE, Drawn, axes_of, called_of, inputs_of
+from parity_tests.drawn import COUNTS, MOST, WHOLE, Drawn, axes_of, called_of, inputs_of
 from parity_tests.launch import CELL_SECONDS, START_SECONDS, Job, Worker, WorkerFault
 from parity_tests.recordings import Cell, Recording, key, pack_cases
 
@@ -86,6 +86,7 @@ LARGE = {"scores": 16.0, "values": 1000.0}
 
 NUMBERS = (0.375, 1.0, -2.0, 0.0)
 RATES = (0.0, 0.5)
+COUNTED = (0, 1, 2, 3)
 HIDDEN = ("", "nan", "inf", "-inf", "1e30")
 SEEDS = 2**16
 CHOICES = 128
@@ -99,7 +100,7 @@ def draw(seed: int, number: int, operators: Sequence[str] = NAMES, tiers: Sequen
     pick, pick_number = picking(f"family/{number // FAMILY}", seed), picking(f"case/{number}", seed)
     entry = find(pick(operators))
     method = pick(methods_of(entry))
-    called, inputs = called_of(entry, method), inputs_of(entry, method)
+    inputs = inputs_of(entry, method)
     sizes = drawn_sizes(entry, method, pick)
     optional = [tensor.name for tensor in inputs if tensor.optional]
     present = [name for name in optional if pick((False, True))]
@@ -128,7 +129,7 @@ def draw(seed: int, number: int, operators: Sequence[str] = NAMES, tiers: Sequen
         tier=tier,
         seed=pick_number(range(SEEDS)),
         sizes=sizes,
-        options=drawn_options(entry, called, sizes, pick),
+        options=drawn_options(entry, method, sizes, pick),
         given=tuple(present),
         rows=lens and pick((False, True)),
         ones=tuple(axis.removesuffix("?") for tensor in masks for axis in tensor.axes if pick((False, False, True))),
@@ -160,7 +161,7 @@ def drawn_sizes(entry: Operator | Layer, method: str, pick: Pick) -> dict[str, i
     if free and pick((False,) * 5 + (True,)):
         axis = pick(free)
         sizes |= {axis: 0} if axis in sizes else {}
-    return sizes
+    return {axis: min(size, sizes.get(MOST.get(axis, axis), size)) for axis, size in sizes.items()}
 
 
 def own_axes(entry: Operator | Layer, method: str) -> set[str]:
@@ -180,14 +181,23 @@ def methods_of(entry: Operator | Layer) -> list[str]:
     return [name for method in entry.methods if (name := method.name.rpartition(".")[2]) != "prepare"]
 
 
-def drawn_options(entry: Operator | Layer, called: Operator, sizes: Mapping[str, int], pick: Pick) -> dict[str, Any]:
-    """Values of the options that are no sizes: all that have to be given, and some of the others."""
-    choices = {"number": NUMBERS, "rate": RATES, "token": range(sizes.get("vocab_size", 1))}
-    options = (*(entry.options if isinstance(entry, Layer) else ()), *called.options)
+def drawn_options(entry: Operator | Layer, method: str, sizes: Mapping[str, int], pick: Pick) -> dict[str, Any]:
+    """Values of the options that state no size of an axis: all that have to be given, and some of the others."""
+    called = called_of(entry, method)
+    choices = {
+        "number": NUMBERS,
+        "rate": RATES,
+        "token": range(sizes.get("vocab_size", 1)),
+        "count": COUNTED,
+        "size": SIZES,
+    }
+    stated = {COUNTS.get(option.name, option.name) for option in called.options} & {*axes_of(entry, method)}
+    own = [option for option in called.options if COUNTS.get(option.name, option.name) not in stated]
+    fixed = [option for option in entry.options if option.domain != "size"] if isinstance(entry, Layer) else []
     return {
         option.name: pick(choices[option.domain])
-        for option in options
-        if option.domain in choices and (option.default is None or pick((False, True)))
+        for option in (*fixed, *own)
+        if option.default is None or pick((False, True))
     }
 
 

@@ -162,6 +162,18 @@ def _tensor_float(original: Any) -> Any:
     return lambda queries, keys: original(_to_tensor_float(queries), _to_tensor_float(keys))
 
 
+def _eps_in_the_norm(original: Any) -> Any:
+    return lambda vectors: vectors / (np.sqrt((vectors * vectors).sum(axis=-1, keepdims=True)) + 1e-8)
+
+
+def _width_ignored(original: Any) -> Any:
+    return lambda queries, keys, w=None: original(queries, keys)
+
+
+def _last_positions(original: Any) -> Any:
+    return lambda num_keys, queries: queries[..., queries.shape[-1] - num_keys :]
+
+
 def _without_tanh(original: Any) -> Any:
     def score(queries: Any, keys: Any, w_v: Any) -> Any:
         hidden = np.asarray(queries)[..., :, None, :] + np.asarray(keys)[..., None, :, :]
@@ -191,6 +203,19 @@ def _masks(change: Callable[..., Any]) -> Break:
 
 def _first_head(mask: Any) -> Any:
     return np.broadcast_to(mask[:, :1], mask.shape) if mask.ndim == 4 else mask
+
+
+def _fixed(option: str, value: int) -> Break:
+    """A rule that always takes the same value for an option."""
+
+    def wrong(original: Any) -> Any:
+        return lambda num_queries, num_keys, **options: original(num_queries, num_keys, **{**options, option: value})
+
+    return wrong
+
+
+def _global_queries_lost(original: Any) -> Any:
+    return lambda global_queries, global_keys: original(np.zeros_like(global_queries), global_keys)
 
 
 def _softmax(change: Callable[[Any, Any], Any]) -> Break:
@@ -493,6 +518,16 @@ CLOSED = tuple(f"masked_softmax-{name}:weights" for name in ("lens_and_mask", "c
 HIDING = tuple(
     f"masked_softmax-{name}:*" for name in ("mask", "mask_row", "lens_and_mask", "closed", "heads_mask", "large")
 )
+RULES = (
+    ("causal_mask", "offset", 0, ("causal_mask-offset:mask",)),
+    ("window_mask", "offset", 0, ("window_mask-offset:mask",)),
+    ("block_mask", "offset", 0, ("block_mask-offset:mask",)),
+    ("stride_mask", "offset", 0, ("stride_mask-offset:mask",)),
+    ("window_mask", "left", 2, ("window_mask-left:mask", "window_mask-right:mask")),
+    ("window_mask", "right", 1, ("window_mask-left:mask", "window_mask-right:mask")),
+    ("block_mask", "size", 3, ("block_mask-ones:mask",)),
+    ("stride_mask", "stride", 3, ("stride_mask-one:mask",)),
+)
 DECODING = tuple(f"BahdanauDecoder-{name}" for name in ("none", "one_key", "no_keys", "greedy"))
 GATED = ("GRU-none", "GRU-step", "GRU-no_steps")
 
@@ -558,6 +593,66 @@ SABOTEURS: tuple[Saboteur, ...] = (
         red=("*:*",),
         green=NOTHING,
         broken={"additive_score": _without_w_v},
+    ),
+    Saboteur(
+        "cosine_scale_ignored",
+        "The scale of the cosines is ignored.",
+        ("cosine_score-*",),
+        red=("cosine_score-scale:*",),
+        broken={"cosine_score": _scale_ignored},
+    ),
+    Saboteur(
+        "norm_guarded_by_eps",
+        "Norms are kept from zero by adding 1e-8.",
+        ("cosine_score-*",),
+        red=("*:*",),
+        green=NOTHING,
+        broken={"scoring.direction": _eps_in_the_norm},
+    ),
+    Saboteur(
+        "kernel_width_ignored",
+        "The width of the kernel is ignored.",
+        ("gaussian_score-*",),
+        red=("gaussian_score-width:*",),
+        broken={"gaussian_score": _width_ignored},
+    ),
+    Saboteur(
+        "last_positions",
+        "Location scores are taken from the last positions.",
+        ("location_score-*",),
+        red=("location_score-plain:*", "location_score-heads:*"),
+        broken={"location_score": _last_positions},
+    ),
+    *(
+        Saboteur(
+            f"{operator.removesuffix('_mask')}_{option}",
+            f"The {option} of {operator} is ignored.",
+            (f"{operator}-*",),
+            red=red,
+            broken={operator: _fixed(option, value)},
+        )
+        for operator, option, value, red in RULES
+    ),
+    Saboteur(
+        "global_queries_lost",
+        "Global queries attend to global keys alone.",
+        ("global_mask-*",),
+        red=("global_mask-plain:mask",),
+        broken={"global_mask": _global_queries_lost},
+    ),
+    Saboteur(
+        "and_for_or",
+        "Masks that combine by or combine by and.",
+        ("mask_or-*",),
+        red=("*:mask",),
+        broken={"mask_or": lambda original: reference.mask_and},
+    ),
+    Saboteur(
+        "or_for_and",
+        "Masks that combine by and combine by or.",
+        ("mask_and-*",),
+        red=("*:mask",),
+        broken={"mask_and": lambda original: reference.mask_or},
     ),
     Saboteur(
         "mask_inverted",

@@ -7,11 +7,28 @@ perturbations. Formulas therefore compare by the real part, write the sigmoid by
 
 from attention_core.reference.decoders import BahdanauDecoder
 from attention_core.reference.layers import AdditiveAttention, DotProductAttention, Memory
-from attention_core.reference.masking import attention_mask, masked_softmax
+from attention_core.reference.masking import (
+    attention_mask,
+    block_mask,
+    causal_mask,
+    global_mask,
+    mask_and,
+    mask_or,
+    masked_softmax,
+    stride_mask,
+    window_mask,
+)
 from attention_core.reference.parameters import get_parameters, set_parameters
 from attention_core.reference.pooling import attention_pooling
 from attention_core.reference.recurrent import GRU, GRUEncoder
-from attention_core.reference.scoring import additive_score, dot_score, scaled_dot_score
+from attention_core.reference.scoring import (
+    additive_score,
+    cosine_score,
+    dot_score,
+    gaussian_score,
+    location_score,
+    scaled_dot_score,
+)
 
 __all__ = [
     "GRU",
@@ -23,9 +40,19 @@ __all__ = [
     "additive_score",
     "attention_mask",
     "attention_pooling",
+    "block_mask",
+    "causal_mask",
+    "cosine_score",
     "dot_score",
+    "gaussian_score",
     "get_parameters",
+    "global_mask",
+    "location_score",
+    "mask_and",
+    "mask_or",
     "masked_softmax",
     "scaled_dot_score",
     "set_parameters",
+    "stride_mask",
+    "window_mask",
 ]

@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from attention_core.errors import check_options
-from attention_core.operators import ATTENTION_MASK, MASKED_SOFTMAX
+from attention_core.operators import (
+    ATTENTION_MASK,
+    BLOCK_MASK,
+    CAUSAL_MASK,
+    GLOBAL_MASK,
+    MASK_AND,
+    MASK_OR,
+    MASKED_SOFTMAX,
+    STRIDE_MASK,
+    WINDOW_MASK,
+)
 from attention_core.reference.arrays import check, promote
 
 
@@ -36,6 +46,104 @@ def attention_mask(
     return mask & (open_keys if mask.ndim == 3 else open_keys[:, None])
 
 
+def causal_mask(num_queries: int, num_keys: int, *, offset: int = 0) -> np.ndarray:
+    """Let each query attend to its own position and those before it.
+
+    open[i, j] = j <= i + offset
+
+    Arguments: offset is the position of the first query among the keys: with a cache of n keys before it, n.
+    Shapes: the result is (1, num_queries, num_keys), the same for every sequence; with heads, give it their axis.
+    Raises: OptionError if a size or offset is negative.
+    Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762.
+    """
+    check_options(CAUSAL_MASK, num_queries=num_queries, num_keys=num_keys, offset=offset)
+    return (distances(num_queries, num_keys, offset) <= 0)[None]
+
+
+def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offset: int = 0) -> np.ndarray:
+    """Let each query attend to a window around its own position.
+
+    open[i, j] = -left <= j - (i + offset) <= right
+
+    Arguments: left and right are the numbers of keys before and after the query's position; offset as in causal_mask.
+    Shapes: the result is (1, num_queries, num_keys).
+    Raises: OptionError if a size, left, right or offset is negative.
+    Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150.
+    """
+    check_options(WINDOW_MASK, num_queries=num_queries, num_keys=num_keys, left=left, right=right, offset=offset)
+    distance = distances(num_queries, num_keys, offset)
+    return ((distance >= -left) & (distance <= right))[None]
+
+
+def block_mask(num_queries: int, num_keys: int, *, size: int, offset: int = 0) -> np.ndarray:
+    """Let each query attend to the block of positions in which it stands.
+
+    open[i, j] = floor((i + offset) / size) == floor(j / size)
+
+    Arguments: size is the number of positions in a block, the first of which begins at key 0; offset as in causal_mask.
+    Shapes: the result is (1, num_queries, num_keys).
+    Raises: OptionError if a size or offset is negative, or size is 0.
+    Source: Liu et al. 2018, section 4.2.4, arXiv:1801.10198.
+    """
+    check_options(BLOCK_MASK, num_queries=num_queries, num_keys=num_keys, size=size, offset=offset)
+    queries, keys = np.arange(num_queries)[:, None] + offset, np.arange(num_keys)
+    return (queries // size == keys // size)[None]
+
+
+def stride_mask(num_queries: int, num_keys: int, *, stride: int, offset: int = 0) -> np.ndarray:
+    """Let each query attend to every so manieth position, counted from its own.
+
+    open[i, j] = (i + offset - j) mod stride == 0
+
+    Arguments: stride is the distance of two positions that are attended to; offset as in causal_mask. With window_mask,
+    by mask_and, it makes a dilated window.
+    Shapes: the result is (1, num_queries, num_keys).
+    Raises: OptionError if a size or offset is negative, or stride is 0.
+    Source: Child et al. 2019, section 4.2, arXiv:1904.10509.
+    """
+    check_options(STRIDE_MASK, num_queries=num_queries, num_keys=num_keys, stride=stride, offset=offset)
+    return (distances(num_queries, num_keys, offset) % stride == 0)[None]
+
+
+def global_mask(global_queries: np.ndarray, global_keys: np.ndarray) -> np.ndarray:
+    """Let global queries attend to every key, and every query to global keys.
+
+    open[b, i, j] = global_queries[b, i] or global_keys[b, j]
+
+    Shapes: global_queries (batch, queries), global_keys (batch, keys), both boolean; the result (batch, queries, keys).
+    Raises: ShapeError; MaskError if one is not boolean.
+    Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150.
+    """
+    check(GLOBAL_MASK, global_queries=global_queries, global_keys=global_keys)
+    return global_queries[:, :, None] | global_keys[:, None, :]
+
+
+def mask_and(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Combine two masks: open where both are.
+
+    open[b, i, j] = first[b, i, j] and second[b, i, j]
+
+    Shapes: both (batch, queries, keys), or both with heads after batch, each axis its size or 1; the result the larger.
+    Raises: ShapeError; MaskError if one is not boolean.
+    Source: this specification.
+    """
+    check(MASK_AND, first=first, second=second)
+    return first & second
+
+
+def mask_or(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Combine two masks: open where either is.
+
+    open[b, i, j] = first[b, i, j] or second[b, i, j]
+
+    Shapes: as mask_and.
+    Raises: ShapeError; MaskError if one is not boolean.
+    Source: this specification.
+    """
+    check(MASK_OR, first=first, second=second)
+    return first | second
+
+
 def masked_softmax(
     scores: np.ndarray, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
 ) -> np.ndarray:
@@ -53,6 +161,11 @@ def masked_softmax(
     """
     check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
     return softmax_over(promote(scores), open_keys(scores, valid_lens, mask))
+
+
+def distances(num_queries: int, num_keys: int, offset: int) -> np.ndarray:
+    """How far each key stands behind each query's own position, (queries, keys)."""
+    return np.arange(num_keys) - (np.arange(num_queries)[:, None] + offset)
 
 
 def open_keys(scores: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> np.ndarray:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from attention_core.errors import check_options
-from attention_core.operators import ADDITIVE_SCORE, DOT_SCORE, SCALED_DOT_SCORE
+from attention_core.errors import check_options, check_positions
+from attention_core.operators import (
+    ADDITIVE_SCORE,
+    COSINE_SCORE,
+    DOT_SCORE,
+    GAUSSIAN_SCORE,
+    LOCATION_SCORE,
+    SCALED_DOT_SCORE,
+)
 from attention_core.reference.arrays import align, check, promote
 
 
@@ -55,3 +62,62 @@ def additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> np
     check(ADDITIVE_SCORE, queries=queries, keys=keys, w_v=w_v)
     hidden = np.tanh(promote(queries)[..., :, None, :] + promote(keys)[..., None, :, :])
     return (hidden * align(promote(w_v), 1, hidden.ndim)).sum(axis=-1)
+
+
+def cosine_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | None = None) -> np.ndarray:
+    """Score each query against each key by the cosine of the angle between them.
+
+    scores[i, j] = scale · sum over c of queries[i, c] keys[j, c] / (‖queries[i]‖ ‖keys[j]‖)
+
+    Shapes: as dot_score. scale is 1 unless given; Graves et al. call it the key strength β.
+    Units: scores are logits (natural logarithm).
+    Edge cases: a vector of zeros has no direction: its scores are 0, and it gets and gives gradient 0.
+    Raises: ShapeError, DtypeError, as dot_score; OptionError if scale is not a finite number.
+    Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401.
+    """
+    check_options(COSINE_SCORE, scale=scale)
+    check(COSINE_SCORE, queries=queries, keys=keys)
+    return direction(promote(queries)) @ direction(promote(keys)).swapaxes(-1, -2) * (1.0 if scale is None else scale)
+
+
+def direction(vectors: np.ndarray) -> np.ndarray:
+    """The vectors at length 1, along the last axis; zeros stay zeros."""
+    square = (vectors * vectors).sum(axis=-1, keepdims=True)
+    zero = square.real == 0.0
+    return np.where(zero, 0.0, vectors / np.sqrt(np.where(zero, 1.0, square)))
+
+
+def location_score(num_keys: int, queries: np.ndarray) -> np.ndarray:
+    """Score each position by the projected query alone, whatever key stands there.
+
+    scores[i, j] = queries[i, j]
+
+    Shapes: queries (batch, queries, positions), with heads after batch or without, of which the first num_keys
+    positions are taken; the result (batch, queries, num_keys), or (batch, heads, queries, num_keys).
+    Units: scores are logits (natural logarithm).
+    Raises: ShapeError if there are more keys than positions; DtypeError; OptionError if num_keys is negative.
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025.
+    """
+    check_options(LOCATION_SCORE, num_keys=num_keys)
+    check(LOCATION_SCORE, queries=queries)
+    check_positions(LOCATION_SCORE.title, num_keys, queries.shape[-1])
+    return promote(queries)[..., :num_keys]
+
+
+def gaussian_score(queries: np.ndarray, keys: np.ndarray, w: np.ndarray | None = None) -> np.ndarray:
+    """Score each query against each key by a Gaussian kernel of their distance.
+
+    scores[i, j] = -½ sum over c of ((queries[i, c] - keys[j, c]) w)²
+
+    Their softmax are the weights of Nadaraya-Watson kernel regression with a kernel of standard deviation 1/w.
+
+    Shapes: queries and keys as dot_score; w (), an inverse width, 1 unless given.
+    Units: scores are logits (natural logarithm); w is in 1/(units of queries and keys).
+    Raises: ShapeError, DtypeError, as dot_score.
+    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372.
+    """
+    check(GAUSSIAN_SCORE, queries=queries, keys=keys, w=w)
+    differences = promote(queries)[..., :, None, :] - promote(keys)[..., None, :, :]
+    if w is not None:
+        differences = differences * align(promote(w), 0, differences.ndim)
+    return -0.5 * (differences * differences).sum(axis=-1)

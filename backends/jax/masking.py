@@ -6,9 +6,29 @@ import jax
 import jax.numpy as jnp
 
 from attention_core.errors import check, check_options
-from attention_core.operators import ATTENTION_MASK, MASKED_SOFTMAX
+from attention_core.operators import (
+    ATTENTION_MASK,
+    BLOCK_MASK,
+    CAUSAL_MASK,
+    GLOBAL_MASK,
+    MASK_AND,
+    MASK_OR,
+    MASKED_SOFTMAX,
+    STRIDE_MASK,
+    WINDOW_MASK,
+)
 
-__all__ = ["attention_mask", "masked_softmax"]
+__all__ = [
+    "attention_mask",
+    "causal_mask",
+    "window_mask",
+    "block_mask",
+    "stride_mask",
+    "global_mask",
+    "mask_and",
+    "mask_or",
+    "masked_softmax",
+]
 
 
 def attention_mask(
@@ -32,6 +52,85 @@ def attention_mask(
     return mask & (open_keys if mask.ndim == 3 else open_keys[:, None])
 
 
+def causal_mask(num_queries: int, num_keys: int, *, offset: int = 0) -> jax.Array:
+    """Let each query attend to its own position and those before it.
+
+    open[i, j] = j <= i + offset
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(CAUSAL_MASK, num_queries=num_queries, num_keys=num_keys, offset=offset)
+    return (distances(num_queries, num_keys, offset) <= 0)[None]
+
+
+def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offset: int = 0) -> jax.Array:
+    """Let each query attend to a window around its own position.
+
+    open[i, j] = -left <= j - (i + offset) <= right
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(WINDOW_MASK, num_queries=num_queries, num_keys=num_keys, left=left, right=right, offset=offset)
+    distance = distances(num_queries, num_keys, offset)
+    return ((distance >= -left) & (distance <= right))[None]
+
+
+def block_mask(num_queries: int, num_keys: int, *, size: int, offset: int = 0) -> jax.Array:
+    """Let each query attend to the block of positions in which it stands.
+
+    open[i, j] = floor((i + offset) / size) == floor(j / size)
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(BLOCK_MASK, num_queries=num_queries, num_keys=num_keys, size=size, offset=offset)
+    queries = jnp.arange(num_queries)[:, None] + offset
+    return (queries // size == jnp.arange(num_keys) // size)[None]
+
+
+def stride_mask(num_queries: int, num_keys: int, *, stride: int, offset: int = 0) -> jax.Array:
+    """Let each query attend to every so manieth position, counted from its own.
+
+    open[i, j] = (i + offset - j) mod stride == 0
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(STRIDE_MASK, num_queries=num_queries, num_keys=num_keys, stride=stride, offset=offset)
+    return (distances(num_queries, num_keys, offset) % stride == 0)[None]
+
+
+def global_mask(global_queries: jax.Array, global_keys: jax.Array) -> jax.Array:
+    """Let global queries attend to every key, and every query to global keys.
+
+    open[b, i, j] = global_queries[b, i] or global_keys[b, j]
+
+    Shapes: global_queries (batch, queries), global_keys (batch, keys); the result (batch, queries, keys).
+    """
+    check(GLOBAL_MASK, global_queries=global_queries, global_keys=global_keys)
+    return global_queries[:, :, None] | global_keys[:, None, :]
+
+
+def mask_and(first: jax.Array, second: jax.Array) -> jax.Array:
+    """Combine two masks: open where both are.
+
+    open[b, i, j] = first[b, i, j] and second[b, i, j]
+
+    Shapes: both (batch, queries, keys), or both with heads after batch, each axis its size or 1; the result the larger.
+    """
+    check(MASK_AND, first=first, second=second)
+    return first & second
+
+
+def mask_or(first: jax.Array, second: jax.Array) -> jax.Array:
+    """Combine two masks: open where either is.
+
+    open[b, i, j] = first[b, i, j] or second[b, i, j]
+
+    Shapes: as mask_and.
+    """
+    check(MASK_OR, first=first, second=second)
+    return first | second
+
+
 def masked_softmax(scores: jax.Array, valid_lens: jax.Array | None = None, mask: jax.Array | None = None) -> jax.Array:
     """Normalise scores over the keys each query may attend to.
 
@@ -42,6 +141,11 @@ def masked_softmax(scores: jax.Array, valid_lens: jax.Array | None = None, mask:
     """
     check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
     return softmax_over(scores, open_keys(scores, valid_lens, mask))
+
+
+def distances(num_queries: int, num_keys: int, offset: int) -> jax.Array:
+    """How far each key stands behind each query's own position, (queries, keys)."""
+    return jnp.arange(num_keys) - (jnp.arange(num_queries)[:, None] + offset)
 
 
 def open_keys(scores: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None) -> jax.Array:

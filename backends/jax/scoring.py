@@ -5,10 +5,17 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from attention_core.errors import check, check_options
-from attention_core.operators import ADDITIVE_SCORE, DOT_SCORE, SCALED_DOT_SCORE
+from attention_core.errors import check, check_options, check_positions
+from attention_core.operators import (
+    ADDITIVE_SCORE,
+    COSINE_SCORE,
+    DOT_SCORE,
+    GAUSSIAN_SCORE,
+    LOCATION_SCORE,
+    SCALED_DOT_SCORE,
+)
 
-__all__ = ["dot_score", "scaled_dot_score", "additive_score"]
+__all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
 
 
 def dot_score(queries: jax.Array, keys: jax.Array) -> jax.Array:
@@ -48,3 +55,52 @@ def additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.A
     """
     check(ADDITIVE_SCORE, queries=queries, keys=keys, w_v=w_v)
     return jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
+
+
+def cosine_score(queries: jax.Array, keys: jax.Array, *, scale: float | None = None) -> jax.Array:
+    """Score each query against each key by the cosine of the angle between them.
+
+    scores[i, j] = scale · sum over c of queries[i, c] keys[j, c] / (‖queries[i]‖ ‖keys[j]‖)
+
+    Shapes: as dot_score. scale is 1 unless given. A vector of zeros scores 0, and gets and gives gradient 0.
+    """
+    check_options(COSINE_SCORE, scale=scale)
+    check(COSINE_SCORE, queries=queries, keys=keys)
+    scores = jnp.einsum("...qc,...kc->...qk", direction(queries), direction(keys))
+    return scores if scale is None else scores * float(scale)
+
+
+def location_score(num_keys: int, queries: jax.Array) -> jax.Array:
+    """Score each position by the projected query alone, whatever key stands there.
+
+    scores[i, j] = queries[i, j]
+
+    Shapes: queries (batch, queries, positions), with heads after batch or without, of which the first num_keys
+    positions are taken; the result (batch, queries, num_keys), or (batch, heads, queries, num_keys).
+    """
+    check_options(LOCATION_SCORE, num_keys=num_keys)
+    check(LOCATION_SCORE, queries=queries)
+    check_positions(LOCATION_SCORE.title, num_keys, queries.shape[-1])
+    return queries[..., :num_keys]
+
+
+def gaussian_score(queries: jax.Array, keys: jax.Array, w: jax.Array | None = None) -> jax.Array:
+    """Score each query against each key by a Gaussian kernel of their distance.
+
+    scores[i, j] = -½ sum over c of ((queries[i, c] - keys[j, c]) w)²
+
+    Shapes: queries and keys as dot_score; w (), an inverse width, 1 unless given.
+    """
+    check(GAUSSIAN_SCORE, queries=queries, keys=keys, w=w)
+    differences = queries[..., :, None, :] - keys[..., None, :, :]
+    if w is not None:
+        differences = differences * w
+    return -0.5 * jnp.sum(differences * differences, axis=-1)
+
+
+def direction(vectors: jax.Array) -> jax.Array:
+    """The vectors at length 1, along the last axis; zeros stay zeros."""
+    square = jnp.sum(vectors * vectors, axis=-1, keepdims=True)
+    zero = square == 0.0
+    # A square of 1 stands in where there is no direction: the root of 0 would have an infinite gradient.
+    return jnp.where(zero, 0.0, vectors / jnp.sqrt(jnp.where(zero, 1.0, square)))

@@ -18,11 +18,28 @@ from mxnet import npx
 
 from backends.mxnet.decoders import BahdanauDecoder
 from backends.mxnet.layers import AdditiveAttention, DotProductAttention, Memory
-from backends.mxnet.masking import attention_mask, masked_softmax
+from backends.mxnet.masking import (
+    attention_mask,
+    block_mask,
+    causal_mask,
+    global_mask,
+    mask_and,
+    mask_or,
+    masked_softmax,
+    stride_mask,
+    window_mask,
+)
 from backends.mxnet.parameters import get_parameters, set_parameters
 from backends.mxnet.pooling import attention_pooling
 from backends.mxnet.recurrent import GRU, GRUEncoder
-from backends.mxnet.scoring import additive_score, dot_score, scaled_dot_score
+from backends.mxnet.scoring import (
+    additive_score,
+    cosine_score,
+    dot_score,
+    gaussian_score,
+    location_score,
+    scaled_dot_score,
+)
 
 npx.set_np()
 
@@ -36,9 +53,19 @@ __all__ = [
     "additive_score",
     "attention_mask",
     "attention_pooling",
+    "block_mask",
+    "causal_mask",
+    "cosine_score",
     "dot_score",
+    "gaussian_score",
     "get_parameters",
+    "global_mask",
+    "location_score",
+    "mask_and",
+    "mask_or",
     "masked_softmax",
     "scaled_dot_score",
     "set_parameters",
+    "stride_mask",
+    "window_mask",
 ]

@@ -8,9 +8,29 @@ import mxnet as mx
 from mxnet import np
 
 from attention_core.errors import check, check_options
-from attention_core.operators import ATTENTION_MASK, MASKED_SOFTMAX
+from attention_core.operators import (
+    ATTENTION_MASK,
+    BLOCK_MASK,
+    CAUSAL_MASK,
+    GLOBAL_MASK,
+    MASK_AND,
+    MASK_OR,
+    MASKED_SOFTMAX,
+    STRIDE_MASK,
+    WINDOW_MASK,
+)
 
-__all__ = ["attention_mask", "masked_softmax"]
+__all__ = [
+    "attention_mask",
+    "causal_mask",
+    "window_mask",
+    "block_mask",
+    "stride_mask",
+    "global_mask",
+    "mask_and",
+    "mask_or",
+    "masked_softmax",
+]
 
 
 def attention_mask(
@@ -36,6 +56,93 @@ def attention_mask(
     return mask * (open_keys if mask.ndim == 3 else open_keys[:, None])
 
 
+def causal_mask(num_queries: int, num_keys: int, *, offset: int = 0, ctx: mx.Context | None = None) -> np.ndarray:
+    """Let each query attend to its own position and those before it.
+
+    open[i, j] = j <= i + offset
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(CAUSAL_MASK, num_queries=num_queries, num_keys=num_keys, offset=offset)
+    return np.expand_dims(distances(num_queries, num_keys, offset, ctx) <= 0, 0)
+
+
+def window_mask(
+    num_queries: int, num_keys: int, *, left: int, right: int, offset: int = 0, ctx: mx.Context | None = None
+) -> np.ndarray:
+    """Let each query attend to a window around its own position.
+
+    open[i, j] = -left <= j - (i + offset) <= right
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(WINDOW_MASK, num_queries=num_queries, num_keys=num_keys, left=left, right=right, offset=offset)
+    distance = distances(num_queries, num_keys, offset, ctx)
+    # The product of booleans is their and, for which MXNet has no function.
+    return np.expand_dims((distance >= -left) * (distance <= right), 0)
+
+
+def block_mask(
+    num_queries: int, num_keys: int, *, size: int, offset: int = 0, ctx: mx.Context | None = None
+) -> np.ndarray:
+    """Let each query attend to the block of positions in which it stands.
+
+    open[i, j] = floor((i + offset) / size) == floor(j / size)
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(BLOCK_MASK, num_queries=num_queries, num_keys=num_keys, size=size, offset=offset)
+    queries = positions(num_queries, ctx)[:, None] + offset
+    return np.expand_dims(np.floor(queries / size) == np.floor(positions(num_keys, ctx) / size), 0)
+
+
+def stride_mask(
+    num_queries: int, num_keys: int, *, stride: int, offset: int = 0, ctx: mx.Context | None = None
+) -> np.ndarray:
+    """Let each query attend to every so manieth position, counted from its own.
+
+    open[i, j] = (i + offset - j) mod stride == 0
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(STRIDE_MASK, num_queries=num_queries, num_keys=num_keys, stride=stride, offset=offset)
+    return np.expand_dims(np.mod(distances(num_queries, num_keys, offset, ctx), stride) == 0, 0)
+
+
+def global_mask(global_queries: np.ndarray, global_keys: np.ndarray) -> np.ndarray:
+    """Let global queries attend to every key, and every query to global keys.
+
+    open[b, i, j] = global_queries[b, i] or global_keys[b, j]
+
+    Shapes: global_queries (batch, queries), global_keys (batch, keys); the result (batch, queries, keys).
+    """
+    check(GLOBAL_MASK, global_queries=global_queries, global_keys=global_keys)
+    return mask_or(global_queries[:, :, None], global_keys[:, None, :])
+
+
+def mask_and(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Combine two masks: open where both are.
+
+    open[b, i, j] = first[b, i, j] and second[b, i, j]
+
+    Shapes: both (batch, queries, keys), or both with heads after batch, each axis its size or 1; the result the larger.
+    """
+    check(MASK_AND, first=first, second=second)
+    # The product of booleans is their and, for which MXNet has no function.
+    return first * second
+
+
+def mask_or(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Combine two masks: open where either is.
+
+    open[b, i, j] = first[b, i, j] or second[b, i, j]
+
+    Shapes: as mask_and.
+    """
+    check(MASK_OR, first=first, second=second)
+    return (first.astype("int32") + second.astype("int32")) > 0
+
+
 def masked_softmax(
     scores: np.ndarray, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
 ) -> np.ndarray:
@@ -48,6 +155,16 @@ def masked_softmax(
     """
     check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
     return normalised(scores, open_keys(scores, valid_lens, mask))
+
+
+def positions(count: int, ctx: mx.Context | None) -> np.ndarray:
+    """0, 1, ... as float64, in which MXNet divides and compares exactly."""
+    return np.arange(count, dtype="float64", ctx=ctx)
+
+
+def distances(num_queries: int, num_keys: int, offset: int, ctx: mx.Context | None) -> np.ndarray:
+    """How far each key stands behind each query's own position, (queries, keys)."""
+    return positions(num_keys, ctx) - (positions(num_queries, ctx)[:, None] + offset)
 
 
 def open_keys(scores: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> np.ndarray:

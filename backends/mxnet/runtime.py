@@ -33,7 +33,7 @@ ABSENT = (
     {"tier": "bfloat16", "device": "*", "operator": "*", "reason": "MXNet's arrays have no bfloat16"},
     *(
         {"tier": "float16", "device": "cpu", "operator": name, "reason": "MXNet has no float16 matrix product on CPU"}
-        for name in ("*_score", "attention_pooling", "*Attention", "GRU*", "*Decoder")
+        for name in ("*dot_score", "additive_score", "cosine_score", "*_pooling", "*Attention", "GRU*", "*Decoder")
     ),
 )
 """What MXNet does not have: the operators, by pattern, that cannot run in a floating type on a device."""

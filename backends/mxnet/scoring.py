@@ -7,10 +7,17 @@ from types import ModuleType
 import mxnet as mx
 from mxnet import np
 
-from attention_core.errors import check, check_options
-from attention_core.operators import ADDITIVE_SCORE, DOT_SCORE, SCALED_DOT_SCORE
+from attention_core.errors import check, check_options, check_positions
+from attention_core.operators import (
+    ADDITIVE_SCORE,
+    COSINE_SCORE,
+    DOT_SCORE,
+    GAUSSIAN_SCORE,
+    LOCATION_SCORE,
+    SCALED_DOT_SCORE,
+)
 
-__all__ = ["dot_score", "scaled_dot_score", "additive_score"]
+__all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
 
 
 def dot_score(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -57,6 +64,48 @@ def additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> np
     return additive(mx, queries, keys, w_v)
 
 
+def cosine_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | None = None) -> np.ndarray:
+    """Score each query against each key by the cosine of the angle between them.
+
+    scores[i, j] = scale · sum over c of queries[i, c] keys[j, c] / (‖queries[i]‖ ‖keys[j]‖)
+
+    Shapes: as dot_score. scale is 1 unless given. A vector of zeros scores 0, and gets and gives gradient 0.
+    """
+    check_options(COSINE_SCORE, scale=scale)
+    check(COSINE_SCORE, queries=queries, keys=keys)
+    if queries.size == 0 or keys.size == 0:
+        return no_scores(queries, keys)
+    scores = dot(mx, direction(mx, queries), direction(mx, keys))
+    return scores if scale is None else scores * scale
+
+
+def location_score(num_keys: int, queries: np.ndarray) -> np.ndarray:
+    """Score each position by the projected query alone, whatever key stands there.
+
+    scores[i, j] = queries[i, j]
+
+    Shapes: queries (batch, queries, positions), with heads after batch or without, of which the first num_keys
+    positions are taken; the result (batch, queries, num_keys), or (batch, heads, queries, num_keys).
+    """
+    check_options(LOCATION_SCORE, num_keys=num_keys)
+    check(LOCATION_SCORE, queries=queries)
+    check_positions(LOCATION_SCORE.title, num_keys, queries.shape[-1])
+    return queries[..., :num_keys]
+
+
+def gaussian_score(queries: np.ndarray, keys: np.ndarray, w: np.ndarray | None = None) -> np.ndarray:
+    """Score each query against each key by a Gaussian kernel of their distance.
+
+    scores[i, j] = -½ sum over c of ((queries[i, c] - keys[j, c]) w)²
+
+    Shapes: queries and keys as dot_score; w (), an inverse width, 1 unless given.
+    """
+    check(GAUSSIAN_SCORE, queries=queries, keys=keys, w=w)
+    if queries.size == 0 or keys.size == 0:
+        return no_scores(queries, keys)
+    return gaussian(mx, queries, keys, w)
+
+
 def dot(F: ModuleType, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """The formula of dot_score, on arrays or in a graph."""
     return F.npx.batch_dot(queries, keys, transpose_b=True)
@@ -67,6 +116,22 @@ def additive(F: ModuleType, queries: np.ndarray, keys: np.ndarray, w_v: np.ndarr
     hidden = F.np.expand_dims(queries, -2) + F.np.expand_dims(keys, -3)
     # np.tanh is slower than the activation function, and less accurate in float32.
     return F.np.dot(F.npx.activation(hidden, act_type="tanh"), w_v)
+
+
+def direction(F: ModuleType, vectors: np.ndarray) -> np.ndarray:
+    """The vectors at length 1, along the last axis, on arrays or in a graph; zeros stay zeros."""
+    square = F.np.sum(vectors * vectors, axis=-1, keepdims=True)
+    zero, zeros, ones = square == 0, F.np.zeros_like(square), F.np.ones_like(square)
+    # A square of 1 stands in where there is no direction: the root of 0 would have an infinite gradient.
+    return vectors * F.np.where(zero, zeros, ones / F.np.sqrt(F.np.where(zero, ones, square)))
+
+
+def gaussian(F: ModuleType, queries: np.ndarray, keys: np.ndarray, w: np.ndarray | None) -> np.ndarray:
+    """The formula of gaussian_score, on arrays or in a graph."""
+    differences = F.np.expand_dims(queries, -2) - F.np.expand_dims(keys, -3)
+    if w is not None:
+        differences = differences * w
+    return -0.5 * F.np.sum(differences * differences, axis=-1)
 
 
 def no_scores(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:

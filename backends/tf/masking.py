@@ -7,9 +7,29 @@ import math
 import tensorflow as tf
 
 from attention_core.errors import check, check_options
-from attention_core.operators import ATTENTION_MASK, MASKED_SOFTMAX
+from attention_core.operators import (
+    ATTENTION_MASK,
+    BLOCK_MASK,
+    CAUSAL_MASK,
+    GLOBAL_MASK,
+    MASK_AND,
+    MASK_OR,
+    MASKED_SOFTMAX,
+    STRIDE_MASK,
+    WINDOW_MASK,
+)
 
-__all__ = ["attention_mask", "masked_softmax"]
+__all__ = [
+    "attention_mask",
+    "causal_mask",
+    "window_mask",
+    "block_mask",
+    "stride_mask",
+    "global_mask",
+    "mask_and",
+    "mask_or",
+    "masked_softmax",
+]
 
 
 def attention_mask(
@@ -37,6 +57,85 @@ def attention_mask(
     return tf.logical_and(mask, open_keys if mask.shape.rank == 3 else open_keys[:, None])
 
 
+def causal_mask(num_queries: int, num_keys: int, *, offset: int = 0) -> tf.Tensor:
+    """Let each query attend to its own position and those before it.
+
+    open[i, j] = j <= i + offset
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(CAUSAL_MASK, num_queries=num_queries, num_keys=num_keys, offset=offset)
+    return (distances(num_queries, num_keys, offset) <= 0)[None]
+
+
+def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offset: int = 0) -> tf.Tensor:
+    """Let each query attend to a window around its own position.
+
+    open[i, j] = -left <= j - (i + offset) <= right
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(WINDOW_MASK, num_queries=num_queries, num_keys=num_keys, left=left, right=right, offset=offset)
+    distance = distances(num_queries, num_keys, offset)
+    return tf.logical_and(distance >= -left, distance <= right)[None]
+
+
+def block_mask(num_queries: int, num_keys: int, *, size: int, offset: int = 0) -> tf.Tensor:
+    """Let each query attend to the block of positions in which it stands.
+
+    open[i, j] = floor((i + offset) / size) == floor(j / size)
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(BLOCK_MASK, num_queries=num_queries, num_keys=num_keys, size=size, offset=offset)
+    queries = tf.range(num_queries)[:, None] + offset
+    return tf.equal(queries // size, tf.range(num_keys) // size)[None]
+
+
+def stride_mask(num_queries: int, num_keys: int, *, stride: int, offset: int = 0) -> tf.Tensor:
+    """Let each query attend to every so manieth position, counted from its own.
+
+    open[i, j] = (i + offset - j) mod stride == 0
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(STRIDE_MASK, num_queries=num_queries, num_keys=num_keys, stride=stride, offset=offset)
+    return tf.equal(distances(num_queries, num_keys, offset) % stride, 0)[None]
+
+
+def global_mask(global_queries: tf.Tensor, global_keys: tf.Tensor) -> tf.Tensor:
+    """Let global queries attend to every key, and every query to global keys.
+
+    open[b, i, j] = global_queries[b, i] or global_keys[b, j]
+
+    Shapes: global_queries (batch, queries), global_keys (batch, keys); the result (batch, queries, keys).
+    """
+    check(GLOBAL_MASK, global_queries=global_queries, global_keys=global_keys)
+    return tf.logical_or(global_queries[:, :, None], global_keys[:, None, :])
+
+
+def mask_and(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    """Combine two masks: open where both are.
+
+    open[b, i, j] = first[b, i, j] and second[b, i, j]
+
+    Shapes: both (batch, queries, keys), or both with heads after batch, each axis its size or 1; the result the larger.
+    """
+    check(MASK_AND, first=first, second=second)
+    return tf.logical_and(first, second)
+
+
+def mask_or(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    """Combine two masks: open where either is.
+
+    open[b, i, j] = first[b, i, j] or second[b, i, j]
+
+    Shapes: as mask_and.
+    """
+    check(MASK_OR, first=first, second=second)
+    return tf.logical_or(first, second)
+
+
 def masked_softmax(scores: tf.Tensor, valid_lens: tf.Tensor | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
     """Normalise scores over the keys each query may attend to.
 
@@ -47,6 +146,11 @@ def masked_softmax(scores: tf.Tensor, valid_lens: tf.Tensor | None = None, mask:
     """
     check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
     return softmax_over(scores, open_keys(scores, valid_lens, mask))
+
+
+def distances(num_queries: int, num_keys: int, offset: int) -> tf.Tensor:
+    """How far each key stands behind each query's own position, (queries, keys)."""
+    return tf.range(num_keys) - (tf.range(num_queries)[:, None] + offset)
 
 
 def open_keys(scores: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None) -> tf.Tensor:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from attention_core.errors import check, check_options
-from attention_core.operators import ADDITIVE_SCORE, DOT_SCORE, SCALED_DOT_SCORE
+from attention_core.errors import check, check_options, check_positions
+from attention_core.operators import (
+    ADDITIVE_SCORE,
+    COSINE_SCORE,
+    DOT_SCORE,
+    GAUSSIAN_SCORE,
+    LOCATION_SCORE,
+    SCALED_DOT_SCORE,
+)
 from backends.tf.masking import size
 
-__all__ = ["dot_score", "scaled_dot_score", "additive_score"]
+__all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
 
 
 def dot_score(queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
@@ -49,3 +56,52 @@ def additive_score(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) -> tf.Te
     check(ADDITIVE_SCORE, queries=queries, keys=keys, w_v=w_v)
     hidden = tf.tanh(tf.expand_dims(queries, axis=-2) + tf.expand_dims(keys, axis=-3))
     return tf.linalg.matvec(hidden, w_v)
+
+
+def cosine_score(queries: tf.Tensor, keys: tf.Tensor, *, scale: float | None = None) -> tf.Tensor:
+    """Score each query against each key by the cosine of the angle between them.
+
+    scores[i, j] = scale · sum over c of queries[i, c] keys[j, c] / (‖queries[i]‖ ‖keys[j]‖)
+
+    Shapes: as dot_score. scale is 1 unless given. A vector of zeros scores 0, and gets and gives gradient 0.
+    """
+    check_options(COSINE_SCORE, scale=scale)
+    check(COSINE_SCORE, queries=queries, keys=keys)
+    scores = tf.matmul(direction(queries), direction(keys), transpose_b=True)
+    return scores if scale is None else scores * scale
+
+
+def location_score(num_keys: int, queries: tf.Tensor) -> tf.Tensor:
+    """Score each position by the projected query alone, whatever key stands there.
+
+    scores[i, j] = queries[i, j]
+
+    Shapes: queries (batch, queries, positions), with heads after batch or without, of which the first num_keys
+    positions are taken; the result (batch, queries, num_keys), or (batch, heads, queries, num_keys).
+    """
+    check_options(LOCATION_SCORE, num_keys=num_keys)
+    check(LOCATION_SCORE, queries=queries)
+    check_positions(LOCATION_SCORE.title, num_keys, queries.shape[-1])
+    return queries[..., :num_keys]
+
+
+def gaussian_score(queries: tf.Tensor, keys: tf.Tensor, w: tf.Tensor | None = None) -> tf.Tensor:
+    """Score each query against each key by a Gaussian kernel of their distance.
+
+    scores[i, j] = -½ sum over c of ((queries[i, c] - keys[j, c]) w)²
+
+    Shapes: queries and keys as dot_score; w (), an inverse width, 1 unless given.
+    """
+    check(GAUSSIAN_SCORE, queries=queries, keys=keys, w=w)
+    differences = tf.expand_dims(queries, axis=-2) - tf.expand_dims(keys, axis=-3)
+    if w is not None:
+        differences = differences * w
+    return -0.5 * tf.reduce_sum(differences * differences, axis=-1)
+
+
+def direction(vectors: tf.Tensor) -> tf.Tensor:
+    """The vectors at length 1, along the last axis; zeros stay zeros."""
+    square = tf.reduce_sum(vectors * vectors, axis=-1, keepdims=True)
+    zero = tf.equal(square, 0.0)
+    # A square of 1 stands in where there is no direction: the root of 0 would have an infinite gradient.
+    return tf.where(zero, tf.zeros_like(vectors), vectors / tf.sqrt(tf.where(zero, tf.ones_like(square), square)))

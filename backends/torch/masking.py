@@ -5,9 +5,29 @@ from __future__ import annotations
 import torch
 
 from attention_core.errors import check, check_options
-from attention_core.operators import ATTENTION_MASK, MASKED_SOFTMAX
+from attention_core.operators import (
+    ATTENTION_MASK,
+    BLOCK_MASK,
+    CAUSAL_MASK,
+    GLOBAL_MASK,
+    MASK_AND,
+    MASK_OR,
+    MASKED_SOFTMAX,
+    STRIDE_MASK,
+    WINDOW_MASK,
+)
 
-__all__ = ["attention_mask", "masked_softmax"]
+__all__ = [
+    "attention_mask",
+    "causal_mask",
+    "window_mask",
+    "block_mask",
+    "stride_mask",
+    "global_mask",
+    "mask_and",
+    "mask_or",
+    "masked_softmax",
+]
 
 
 def attention_mask(
@@ -31,6 +51,93 @@ def attention_mask(
     return mask & (open_keys if mask.ndim == 3 else open_keys[:, None])
 
 
+def causal_mask(
+    num_queries: int, num_keys: int, *, offset: int = 0, device: torch.device | str | None = None
+) -> torch.Tensor:
+    """Let each query attend to its own position and those before it.
+
+    open[i, j] = j <= i + offset
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(CAUSAL_MASK, num_queries=num_queries, num_keys=num_keys, offset=offset)
+    return (distances(num_queries, num_keys, offset, device) <= 0)[None]
+
+
+def window_mask(
+    num_queries: int, num_keys: int, *, left: int, right: int, offset: int = 0, device: torch.device | str | None = None
+) -> torch.Tensor:
+    """Let each query attend to a window around its own position.
+
+    open[i, j] = -left <= j - (i + offset) <= right
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(WINDOW_MASK, num_queries=num_queries, num_keys=num_keys, left=left, right=right, offset=offset)
+    distance = distances(num_queries, num_keys, offset, device)
+    return ((distance >= -left) & (distance <= right))[None]
+
+
+def block_mask(
+    num_queries: int, num_keys: int, *, size: int, offset: int = 0, device: torch.device | str | None = None
+) -> torch.Tensor:
+    """Let each query attend to the block of positions in which it stands.
+
+    open[i, j] = floor((i + offset) / size) == floor(j / size)
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(BLOCK_MASK, num_queries=num_queries, num_keys=num_keys, size=size, offset=offset)
+    queries = torch.arange(num_queries, device=device)[:, None] + offset
+    return (queries // size == torch.arange(num_keys, device=device) // size)[None]
+
+
+def stride_mask(
+    num_queries: int, num_keys: int, *, stride: int, offset: int = 0, device: torch.device | str | None = None
+) -> torch.Tensor:
+    """Let each query attend to every so manieth position, counted from its own.
+
+    open[i, j] = (i + offset - j) mod stride == 0
+
+    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    """
+    check_options(STRIDE_MASK, num_queries=num_queries, num_keys=num_keys, stride=stride, offset=offset)
+    return (distances(num_queries, num_keys, offset, device) % stride == 0)[None]
+
+
+def global_mask(global_queries: torch.Tensor, global_keys: torch.Tensor) -> torch.Tensor:
+    """Let global queries attend to every key, and every query to global keys.
+
+    open[b, i, j] = global_queries[b, i] or global_keys[b, j]
+
+    Shapes: global_queries (batch, queries), global_keys (batch, keys); the result (batch, queries, keys).
+    """
+    check(GLOBAL_MASK, global_queries=global_queries, global_keys=global_keys)
+    return global_queries[:, :, None] | global_keys[:, None, :]
+
+
+def mask_and(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Combine two masks: open where both are.
+
+    open[b, i, j] = first[b, i, j] and second[b, i, j]
+
+    Shapes: both (batch, queries, keys), or both with heads after batch, each axis its size or 1; the result the larger.
+    """
+    check(MASK_AND, first=first, second=second)
+    return first & second
+
+
+def mask_or(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Combine two masks: open where either is.
+
+    open[b, i, j] = first[b, i, j] or second[b, i, j]
+
+    Shapes: as mask_and.
+    """
+    check(MASK_OR, first=first, second=second)
+    return first | second
+
+
 def masked_softmax(
     scores: torch.Tensor, valid_lens: torch.Tensor | None = None, mask: torch.Tensor | None = None
 ) -> torch.Tensor:
@@ -43,6 +150,11 @@ def masked_softmax(
     """
     check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
     return softmax_over(scores, open_keys(scores, valid_lens, mask))
+
+
+def distances(num_queries: int, num_keys: int, offset: int, device: torch.device | str | None) -> torch.Tensor:
+    """How far each key stands behind each query's own position, (queries, keys)."""
+    return torch.arange(num_keys, device=device) - (torch.arange(num_queries, device=device)[:, None] + offset)
 
 
 def open_keys(scores: torch.Tensor, valid_lens: torch.Tensor | None, mask: torch.Tensor | None) -> torch.Tensor:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from attention_core.errors import check, check_options
-from attention_core.operators import ADDITIVE_SCORE, DOT_SCORE, SCALED_DOT_SCORE
+from attention_core.errors import check, check_options, check_positions
+from attention_core.operators import (
+    ADDITIVE_SCORE,
+    COSINE_SCORE,
+    DOT_SCORE,
+    GAUSSIAN_SCORE,
+    LOCATION_SCORE,
+    SCALED_DOT_SCORE,
+)
 
-__all__ = ["dot_score", "scaled_dot_score", "additive_score"]
+__all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
 
 
 def dot_score(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
@@ -46,3 +53,52 @@ def additive_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor)
     """
     check(ADDITIVE_SCORE, queries=queries, keys=keys, w_v=w_v)
     return torch.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
+
+
+def cosine_score(queries: torch.Tensor, keys: torch.Tensor, *, scale: float | None = None) -> torch.Tensor:
+    """Score each query against each key by the cosine of the angle between them.
+
+    scores[i, j] = scale · sum over c of queries[i, c] keys[j, c] / (‖queries[i]‖ ‖keys[j]‖)
+
+    Shapes: as dot_score. scale is 1 unless given. A vector of zeros scores 0, and gets and gives gradient 0.
+    """
+    check_options(COSINE_SCORE, scale=scale)
+    check(COSINE_SCORE, queries=queries, keys=keys)
+    scores = direction(queries) @ direction(keys).mT
+    return scores if scale is None else scores * scale
+
+
+def location_score(num_keys: int, queries: torch.Tensor) -> torch.Tensor:
+    """Score each position by the projected query alone, whatever key stands there.
+
+    scores[i, j] = queries[i, j]
+
+    Shapes: queries (batch, queries, positions), with heads after batch or without, of which the first num_keys
+    positions are taken; the result (batch, queries, num_keys), or (batch, heads, queries, num_keys).
+    """
+    check_options(LOCATION_SCORE, num_keys=num_keys)
+    check(LOCATION_SCORE, queries=queries)
+    check_positions(LOCATION_SCORE.title, num_keys, queries.shape[-1])
+    return queries[..., :num_keys]
+
+
+def gaussian_score(queries: torch.Tensor, keys: torch.Tensor, w: torch.Tensor | None = None) -> torch.Tensor:
+    """Score each query against each key by a Gaussian kernel of their distance.
+
+    scores[i, j] = -½ sum over c of ((queries[i, c] - keys[j, c]) w)²
+
+    Shapes: queries and keys as dot_score; w (), an inverse width, 1 unless given.
+    """
+    check(GAUSSIAN_SCORE, queries=queries, keys=keys, w=w)
+    differences = queries[..., :, None, :] - keys[..., None, :, :]
+    if w is not None:
+        differences = differences * w
+    return -0.5 * (differences * differences).sum(dim=-1)
+
+
+def direction(vectors: torch.Tensor) -> torch.Tensor:
+    """The vectors at length 1, along the last axis; zeros stay zeros."""
+    square = (vectors * vectors).sum(dim=-1, keepdim=True)
+    zero = square == 0.0
+    # A square of 1 stands in where there is no direction: the root of 0 would have an infinite gradient.
+    return (vectors / square.masked_fill(zero, 1.0).sqrt()).masked_fill(zero, 0.0)

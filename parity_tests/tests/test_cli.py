@@ -162,7 +162,7 @@ def test_a_backend_that_is_asked_for_and_missing_is_red(only_fake):
         (["--backend", "gone"], "no backend can run here: gone is not installed"),
         (["--case", "nothing-*"], "no case matches"),
         (["--tier", "float8"], "'float8': expected some of float64, float32"),
-        (["--operator", "softmax"], "'softmax': expected some of attention_mask, masked_softmax"),
+        (["--operator", "softmax"], "'softmax': expected some of attention_mask, causal_mask"),
         (["--python", "fake"], "expected NAME=PATH"),
         (["--python", "fake=/no/such/python"], "does not exist"),
         (["--corpus", "/no/such/corpus"], "cannot be read: No such file or directory"),

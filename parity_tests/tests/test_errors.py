@@ -36,6 +36,60 @@ FUNCTIONS: list[tuple[str, Any, type[AttentionError], str]] = [
         "whose keys may have another size. Shapes: queries=(2, 5, 4), keys=(2, 7, 8).",
     ),
     (
+        "positions",
+        lambda b, a: b.location_score(9, a(zeros(2, 5, 7))),
+        ShapeError,
+        "location_score: num_keys is 9 but queries has 7 positions. Score the first keys alone, or make the layer with "
+        "a position for each key.",
+    ),
+    (
+        "kernel",
+        lambda b, a: b.gaussian_score(a(zeros(2, 5, 4)), a(zeros(2, 7, 4)), a(zeros(4))),
+        ShapeError,
+        "gaussian_score: w has 1 axis, expected (). Shapes: queries=(2, 5, 4), keys=(2, 7, 4), w=(4,).",
+    ),
+    (
+        "rule",
+        lambda b, a: b.window_mask(5, 7, left=-1, right=2),
+        OptionError,
+        "window_mask: left is -1, expected a whole number of at least 0: number of keys before the query's position.",
+    ),
+    (
+        "stride",
+        lambda b, a: b.stride_mask(5, 7, stride=0),
+        OptionError,
+        "stride_mask: stride is 0, expected a whole number of at least 1: distance of two positions that are attended "
+        "to.",
+    ),
+    (
+        "offset",
+        lambda b, a: b.causal_mask(5, 7, offset=1.5),
+        OptionError,
+        "causal_mask: offset is 1.5, expected a whole number of at least 0: position of the first query among the "
+        "keys.",
+    ),
+    (
+        "combined",
+        lambda b, a: b.mask_or(a(zeros(2, 5, 7, dtype=bool)), a(zeros(2, 4, 7, dtype=bool))),
+        ShapeError,
+        "mask_or: axis 'queries' is 4 in second but 5 in first. Give one row of the mask, of the scores and of the "
+        "lengths for each query. Shapes: first=(2, 5, 7), second=(2, 4, 7).",
+    ),
+    (
+        "combined_kind",
+        lambda b, a: b.mask_and(a(zeros(2, 5, 7, dtype=bool)), a(zeros(2, 5, 7, dtype=np.int32))),
+        MaskError,
+        "mask_and: second is int32, expected bool. True means 'may attend': compare first, mask != 0 where 1 stands "
+        "for an open key, mask == 0 where 1 stands for a hidden one.",
+    ),
+    (
+        "global",
+        lambda b, a: b.global_mask(a(zeros(2, 5, dtype=bool)), a(zeros(3, 7, dtype=bool))),
+        ShapeError,
+        "global_mask: axis 'batch' is 3 in global_keys but 2 in global_queries. Every argument holds the same batch, "
+        "along its first axis. Shapes: global_queries=(2, 5), global_keys=(3, 7).",
+    ),
+    (
         "rank",
         lambda b, a: b.dot_score(a(zeros(5, 4)), a(zeros(2, 7, 4))),
         ShapeError,

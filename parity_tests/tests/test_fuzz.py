@@ -67,7 +67,7 @@ def parsed(line: str) -> Drawn:
 
 @pytest.fixture(scope="module")
 def drawn() -> list[Drawn]:
-    return [draw(0, FAMILY * number) for number in range(500)]
+    return [draw(0, FAMILY * number) for number in range(2000)]
 
 
 # ------------------------------------------------------------------------------------------------ what is drawn

@@ -378,3 +378,22 @@ def test_the_import_gives_numpy_the_alias_that_mxnet_reads():
 
 def test_the_import_switches_mxnet_to_numpy_arrays_and_shapes():
     assert npx.is_np_array() and npx.is_np_shape()
+
+
+def test_a_rule_makes_its_mask_in_the_context_that_is_asked_for():
+    rules = {
+        "causal_mask": {},
+        "window_mask": {"left": 1, "right": 1},
+        "block_mask": {"size": 2},
+        "stride_mask": {"stride": 2},
+    }
+    for name, own in rules.items():
+        made = getattr(attention, name)(2, 3, **own, ctx=mx.cpu(1))
+        assert made.ctx == mx.cpu(1) and made.dtype == bool and made.shape == (1, 2, 3)
+
+
+def test_rules_count_far_beyond_what_float32_holds():
+    """MXNet counts in float32 unless told otherwise, which has no odd number beyond 2**24."""
+    mask = attention.causal_mask(1, 2, offset=2**24)
+    assert mask.asnumpy().all()
+    assert attention.stride_mask(1, 2, stride=2, offset=2**24 + 1).asnumpy().tolist() == [[[False, True]]]

@@ -52,6 +52,63 @@ def test_scores_by_hand():
     np.testing.assert_allclose(reference.additive_score(queries, keys, np.array([2.0, -3.0])), expected, rtol=1e-15)
 
 
+def test_cosines_by_hand():
+    queries, keys = np.array([[[3.0, 4.0], [0.0, 0.0]]]), np.array([[[4.0, 3.0], [-8.0, 6.0], [0.0, 0.0]]])
+    np.testing.assert_allclose(reference.cosine_score(queries, keys), [[[0.96, 0.0, 0.0], [0.0, 0.0, 0.0]]], atol=1e-16)
+    np.testing.assert_allclose(reference.cosine_score(queries, keys, scale=5.0)[0, 0], [4.8, 0.0, 0.0], atol=1e-15)
+
+
+def test_location_scores_do_not_ask_for_keys():
+    queries = np.array([[[0.5, -2.0, 7.0]]])
+    np.testing.assert_array_equal(reference.location_score(2, queries), [[[0.5, -2.0]]])
+
+
+def test_a_gaussian_score_makes_the_weights_of_kernel_regression():
+    """Nadaraya-Watson: weights are normalised Gaussians of the distance, of standard deviation 1/w."""
+    queries, keys = np.array([[[1.0], [2.0]]]), np.array([[[0.0], [1.5], [4.0]]])
+    np.testing.assert_array_equal(reference.gaussian_score(queries, keys)[0, 0], [-0.5, -0.125, -4.5])
+    weights = reference.masked_softmax(reference.gaussian_score(queries, keys, np.array(2.0)))
+    kernel = np.exp(-0.5 * ((queries - keys.swapaxes(1, 2)) / 0.5) ** 2)
+    np.testing.assert_allclose(weights, kernel / kernel.sum(axis=-1, keepdims=True), rtol=1e-14)
+
+
+def drawn_mask(mask: np.ndarray) -> list[str]:
+    return ["".join("#" if is_open else "." for is_open in row) for row in mask[0]]
+
+
+def test_rules_by_hand():
+    assert drawn_mask(reference.causal_mask(3, 5)) == ["#....", "##...", "###.."]
+    assert drawn_mask(reference.causal_mask(2, 5, offset=3)) == ["####.", "#####"]
+    assert drawn_mask(reference.window_mask(4, 5, left=1, right=2)) == ["###..", "####.", ".####", "..###"]
+    assert drawn_mask(reference.block_mask(5, 5, size=2)) == ["##...", "##...", "..##.", "..##.", "....#"]
+    assert drawn_mask(reference.block_mask(2, 5, size=2, offset=3)) == ["..##.", "....#"]
+    assert drawn_mask(reference.stride_mask(3, 7, stride=3)) == ["#..#..#", ".#..#..", "..#..#."]
+    some = reference.global_mask(np.array([[False, True]]), np.array([[True, False, False]]))
+    assert drawn_mask(some) == ["#..", "###"]
+
+
+def test_a_step_with_a_cache_sees_the_row_that_a_full_pass_gives_it():
+    for rule, own in (
+        (reference.causal_mask, {}),
+        (reference.window_mask, {"left": 2, "right": 0}),
+        (reference.block_mask, {"size": 3}),
+        (reference.stride_mask, {"stride": 2}),
+    ):
+        full = rule(7, 7, **own)
+        for position in range(7):
+            np.testing.assert_array_equal(rule(1, 7, **own, offset=position)[0, 0], full[0, position])
+
+
+def test_rules_combine():
+    window, stride = reference.window_mask(6, 6, left=4, right=0), reference.stride_mask(6, 6, stride=2)
+    dilated = reference.mask_and(window, stride)
+    assert drawn_mask(dilated)[5] == ".#.#.#" and drawn_mask(dilated)[0] == "#....."
+    either = reference.mask_or(dilated, reference.global_mask(np.zeros((1, 6), bool), np.arange(6)[None] == 0))
+    assert drawn_mask(either)[5] == "##.#.#"
+    padded = reference.attention_mask(6, np.array([4]), either)
+    assert drawn_mask(padded)[5] == "##.#.."
+
+
 def test_concat_with_the_halves_of_its_matrix_is_the_additive_score():
     """Luong's concat: vᵀ tanh(W [q; k]) with W = [W_q, W_k] side by side."""
     queries, keys = uniform("q", (2, 3, 4)), uniform("k", (2, 5, 6))

@@ -203,3 +203,15 @@ def test_bfloat16_keeps_its_bits_on_the_way_in_and_out():
     back = runtime.to_numpy(tensor)
     assert back.dtype == array.dtype
     np.testing.assert_array_equal(back.view(np.uint16), bits)
+
+
+def test_a_rule_makes_its_mask_on_the_device_that_is_asked_for():
+    options = {
+        "causal_mask": {},
+        "window_mask": {"left": 1, "right": 1},
+        "block_mask": {"size": 2},
+        "stride_mask": {"stride": 2},
+    }
+    for name, own in options.items():
+        made = getattr(attention, name)(2, 3, **own, device="meta")
+        assert made.device.type == "meta" and made.shape == (1, 2, 3)

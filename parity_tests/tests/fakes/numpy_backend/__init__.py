@@ -5,37 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from attention_core import reference
-from attention_core.reference import (
-    GRU,
-    AdditiveAttention,
-    BahdanauDecoder,
-    DotProductAttention,
-    GRUEncoder,
-    Memory,
-    additive_score,
-    attention_mask,
-    attention_pooling,
-    dot_score,
-    masked_softmax,
-    scaled_dot_score,
-)
+from attention_core.reference import *  # noqa: F403 (all but what follows)
 
-__all__ = [
-    "GRU",
-    "AdditiveAttention",
-    "BahdanauDecoder",
-    "DotProductAttention",
-    "GRUEncoder",
-    "Memory",
-    "additive_score",
-    "attention_mask",
-    "attention_pooling",
-    "dot_score",
-    "get_parameters",
-    "masked_softmax",
-    "scaled_dot_score",
-    "set_parameters",
-]
+__all__ = reference.__all__
 
 
 def get_parameters(layer) -> dict[str, np.ndarray]:
