@@ -43,15 +43,16 @@ def main() -> None:
     follow_court()
     faulthandler.enable()
     # The framework may print: from here on, file descriptor 1 is standard error, and the frames have their own.
-    stream = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    start = time.perf_counter()
-    backend = Backend(module, device)
-    hello = {**backend.describe(), "backend": name, "import_seconds": time.perf_counter() - start}
-    send(stream, {}, {"kind": "hello", **hello})
-    for arrays, header in map(unpack_arrays, frames(sys.stdin.buffer)) if path == "-" else [load_archive(path, CASES)]:
-        answer_cells(stream, backend, grouped(arrays), header["cells"][int(first[0]) if first else 0 :])
-    send(stream, {}, {"kind": "end"})
+    with os.fdopen(os.dup(1), "wb") as stream:
+        os.dup2(2, 1)
+        start = time.perf_counter()
+        backend = Backend(module, device)
+        hello = {**backend.describe(), "backend": name, "import_seconds": time.perf_counter() - start}
+        send(stream, {}, {"kind": "hello", **hello})
+        files = map(unpack_arrays, frames(sys.stdin.buffer)) if path == "-" else [load_archive(path, CASES)]
+        for arrays, header in files:
+            answer_cells(stream, backend, grouped(arrays), header["cells"][int(first[0]) if first else 0 :])
+        send(stream, {}, {"kind": "end"})
 
 
 def answer_cells(

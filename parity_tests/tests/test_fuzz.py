@@ -192,8 +192,8 @@ def test_a_fault_is_a_finding_and_reported_once(fake_job, fault: str, status: st
     assert finding.verdict.status == status
     assert repr(finding.drawn) == 'Drawn("masked_softmax", given=("valid_lens",))'
     (repeated,) = campaign.repeated.values()
-    # Once it is known that a call ends the worker, it is asked for no more, but by the batch that is on its way.
-    assert repeated == 2 if status == "crash" else repeated > 50
+    # Once it is known that a call ends the worker, it is asked for no more, but by the batch that may be on its way.
+    assert repeated in (1, 2) if status == "crash" else repeated > 50
 
 
 def test_a_worker_that_hangs_is_a_finding(fake_job):
