@@ -364,6 +364,40 @@ ADDITIVE_ATTENTION = Layer(
     },
 )
 
+_GENERAL_FORMULA = "context, weights = attention_pooling(dot_score(queries, W keys), values)"
+
+GENERAL_ATTENTION = Layer(
+    name="GeneralAttention",
+    module="layers",
+    summary="Attention by a bilinear form of query and key, also called multiplicative.",
+    formula=_GENERAL_FORMULA,
+    source=LUONG,
+    options=(
+        Option("query_size", "int", "features of a query"),
+        Option("key_size", "int", "features of a key"),
+        DROPOUT,
+    ),
+    parameters=(Parameter("W", ("query_size", "key_size"), "projects keys to the size of queries", "key_size"),),
+    methods=_attention_methods("GeneralAttention", _GENERAL_FORMULA, LUONG, "query_size", "key_size", "query_size"),
+    sizes=lambda config: _ints(config, "query_size", "key_size"),
+    shapes=lambda sizes: {"W": (sizes["query_size"], sizes["key_size"])},
+)
+
+_COSINE_FORMULA = "context, weights = attention_pooling(cosine_score(queries, keys), values)"
+
+COSINE_ATTENTION = Layer(
+    name="CosineAttention",
+    module="layers",
+    summary="Attention by the cosine of the angle between query and key; it has no parameters.",
+    formula=_COSINE_FORMULA,
+    source=GRAVES,
+    options=(DROPOUT, COSINE_SCORE.options[0]),
+    parameters=(),
+    methods=_attention_methods("CosineAttention", _COSINE_FORMULA, GRAVES, "features", "features", "features"),
+    sizes=lambda config: {},
+    shapes=lambda sizes: {},
+)
+
 # ------------------------------------------------------------------------------------------------ recurrent layers
 
 GRU_FORMULA = (
@@ -653,7 +687,15 @@ BAHDANAU_DECODER = Layer(
     },
 )
 
-LAYERS = (DOT_PRODUCT_ATTENTION, ADDITIVE_ATTENTION, GRU, GRU_ENCODER, BAHDANAU_DECODER)
+LAYERS = (
+    DOT_PRODUCT_ATTENTION,
+    ADDITIVE_ATTENTION,
+    GENERAL_ATTENTION,
+    COSINE_ATTENTION,
+    GRU,
+    GRU_ENCODER,
+    BAHDANAU_DECODER,
+)
 
 
 def find(name: str) -> Operator | Layer:
@@ -682,7 +724,7 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "scoring": ("dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"),
     "pooling": ("attention_pooling",),
-    "layers": ("Memory", "DotProductAttention", "AdditiveAttention"),
+    "layers": ("Memory", "DotProductAttention", "AdditiveAttention", "GeneralAttention", "CosineAttention"),
     "recurrent": ("GRU", "GRUEncoder"),
     "decoders": ("BahdanauDecoder",),
     "parameters": ("get_parameters", "set_parameters"),

@@ -58,7 +58,7 @@ BUDGETS: tuple[Budget, ...] = (
     Budget(20, 6.6, RECURRENT, HALF, "BahdanauDecoder"),
     Budget(15, 5.3, PROJECTED, HALF, "AdditiveAttention"),
     Budget(10, 3.2, RECURRENT, HALF, "GRU*"),
-    Budget(5, 1.3, SHORT, HALF),
+    Budget(7.5, 2.5, SHORT, HALF),
 )
 """float64: 450 eps are 1e-13 of the largest entry."""
 

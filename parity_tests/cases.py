@@ -93,6 +93,8 @@ def _made(pairs: tuple[text.Pair, ...]) -> tuple[Case, ...]:
         *pooling_cases(),
         *attention_layer_cases("DotProductAttention", {}),
         *attention_layer_cases("AdditiveAttention", {"query_size": 9, "key_size": 10, "hidden_size": 8}),
+        *attention_layer_cases("GeneralAttention", {"query_size": 9, "key_size": 10}),
+        *attention_layer_cases("CosineAttention", {}),
         *gru_cases(),
         *encoder_cases(),
         *decoder_cases(),
@@ -498,8 +500,9 @@ def attention_layer_cases(name: str, config: Mapping[str, Any]) -> Iterator[Case
     full = open_inputs(base(sizes, False), sizes, dropout=True)
     for label, shows, inputs in hidden_variants(full, sizes):
         yield case(label, shows, inputs)
-    inputs, changed = large_layer_inputs(name, full, parameters)
-    yield case("large", "Scores to ±2e6 with gaps of 1000 and more.", inputs, parameters=changed)
+    if name != "CosineAttention":  # whose scores no input makes large
+        inputs, changed = large_layer_inputs(name, full, parameters)
+        yield case("large", "Scores to ±2e6 with gaps of 1000 and more.", inputs, parameters=changed)
     dropped = draws.dropout_mask(name, (sizes["batch"], sizes["queries"], sizes["keys"]), 0.3, SEED)
     yield case(
         "dropout", "Dropout acts on the weights; those returned are from before it.", {**full, "dropout_mask": dropped}
@@ -517,17 +520,18 @@ def attention_layer_cases(name: str, config: Mapping[str, Any]) -> Iterator[Case
         method="attend",
         tiers=EXACT,
     )
-    if name == "DotProductAttention":
+    if "scale" in {option.name for option in layer.options}:
         yield case("scale", "A scale of its own.", full, config={**config, "scale": 0.375})
 
 
 def large_layer_inputs(name: str, full: Arrays, parameters: Arrays) -> tuple[Arrays, Arrays]:
     """Inputs and parameters that give scores to ±2e6, exact in float32: rounding cannot move a saturated softmax."""
     mask = some_mask(ATTENTION)
-    if name == "DotProductAttention":
+    if name in ("DotProductAttention", "GeneralAttention"):
         queries = 4.0 * (draws.integers("large.queries", full["queries"].shape, 11, SEED) - 5)
         keys = 500.0 * (draws.integers("large.keys", full["keys"].shape, 201, SEED) - 100)
-        return {**full, "queries": queries, "keys": keys, "mask": mask}, parameters
+        changed = {"W": np.eye(parameters["W"].shape[0], parameters["W"].shape[1])} if parameters else {}
+        return {**full, "queries": queries, "keys": keys, "mask": mask}, changed
     keys = 100.0 * (2 * draws.integers("large.keys", full["keys"].shape, 2, SEED) - 1)
     hidden, key_size = parameters["W_k"].shape
     changed = {**parameters, "W_k": np.eye(hidden, key_size), "w_v": 8000.0 * 2.0 ** np.arange(hidden)}

@@ -337,6 +337,14 @@ def _memory_without_mask(original: Any) -> Any:
     return attend
 
 
+def _identity(original: Any) -> Any:
+    def prepare(self: Any, keys: Any, values: Any, valid_lens: Any = None, mask: Any = None) -> Any:
+        self.parameters = {"W": np.eye(*self.parameters["W"].shape[-2:])}
+        return original(self, keys, values, valid_lens, mask)
+
+    return prepare
+
+
 def _matrices_swapped(original: Any) -> Any:
     def prepare(self: Any, keys: Any, values: Any, valid_lens: Any = None, mask: Any = None) -> Any:
         self.parameters = {**self.parameters, "W_q": self.parameters["W_k"], "W_k": self.parameters["W_q"]}
@@ -825,6 +833,20 @@ SABOTEURS: tuple[Saboteur, ...] = (
             "DotProductAttention-large:gradient_[qk]*",
         ),
         broken={"layers.DotProductAttention.attend": _memory_without_mask},
+    ),
+    Saboteur(
+        "general_identity",
+        "The matrix of general attention is the identity.",
+        ("GeneralAttention-open", "GeneralAttention-no_keys"),
+        red=("GeneralAttention-open:*",),
+        broken={"layers.GeneralAttention.prepare": _identity},
+    ),
+    Saboteur(
+        "cosine_layer_unscaled",
+        "Cosine attention ignores its scale.",
+        ("CosineAttention-open", "CosineAttention-scale"),
+        red=("CosineAttention-scale:*",),
+        broken={"layers.cosine_score": _scale_ignored},
     ),
     Saboteur(
         "matrices_swapped",

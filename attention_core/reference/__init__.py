@@ -6,7 +6,13 @@ perturbations. Formulas therefore compare by the real part, write the sigmoid by
 """
 
 from attention_core.reference.decoders import BahdanauDecoder
-from attention_core.reference.layers import AdditiveAttention, DotProductAttention, Memory
+from attention_core.reference.layers import (
+    AdditiveAttention,
+    CosineAttention,
+    DotProductAttention,
+    GeneralAttention,
+    Memory,
+)
 from attention_core.reference.masking import (
     attention_mask,
     block_mask,
@@ -34,8 +40,10 @@ __all__ = [
     "GRU",
     "AdditiveAttention",
     "BahdanauDecoder",
+    "CosineAttention",
     "DotProductAttention",
     "GRUEncoder",
+    "GeneralAttention",
     "Memory",
     "additive_score",
     "attention_mask",

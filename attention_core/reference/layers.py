@@ -7,11 +7,16 @@ from typing import NamedTuple
 import numpy as np
 
 from attention_core.errors import check_options
-from attention_core.operators import ADDITIVE_ATTENTION, DOT_PRODUCT_ATTENTION
+from attention_core.operators import (
+    ADDITIVE_ATTENTION,
+    COSINE_ATTENTION,
+    DOT_PRODUCT_ATTENTION,
+    GENERAL_ATTENTION,
+)
 from attention_core.reference.arrays import check, linear, promote
 from attention_core.reference.masking import attention_mask, open_keys
 from attention_core.reference.pooling import pool
-from attention_core.reference.scoring import additive_score, scaled_dot_score
+from attention_core.reference.scoring import additive_score, cosine_score, dot_score, scaled_dot_score
 from attention_core.specification import Layer
 
 
@@ -179,6 +184,165 @@ class AdditiveAttention:
         check(
             self.specification.method("call"),
             self.sizes,
+            queries=queries,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+            dropout_mask=dropout_mask,
+        )
+        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), dropout_mask=dropout_mask)
+
+
+class GeneralAttention:
+    """Attention by a bilinear form of query and key, also called multiplicative.
+
+    context, weights = attention_pooling(dot_score(queries, W keys), values)
+
+    Arguments: query_size and key_size are the features of a query and a key; dropout is the rate at which weights are
+    dropped in training, which the reference leaves to dropout_mask.
+    Parameters: W (query_size, key_size), which projects keys to the size of queries; no bias.
+    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025.
+    """
+
+    specification: Layer = GENERAL_ATTENTION
+
+    def __init__(self, query_size: int, key_size: int, *, dropout: float = 0.0) -> None:
+        self.sizes = check_options(self.specification, query_size=query_size, key_size=key_size, dropout=dropout)
+        self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
+
+    def prepare(
+        self,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> Memory:
+        """Project the keys, clear what no query may attend to, and keep it for many queries.
+
+        memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+
+        Shapes: keys (batch, keys, key_size), values (batch, keys, value_features), both with heads after batch or
+        without; valid_lens and mask as in attention_mask. The memory's keys are (batch, keys, query_size).
+        Raises: ShapeError, DtypeError, MaskError, as attention_mask.
+        """
+        check(
+            self.specification.method("prepare"),
+            self.sizes,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+        )
+        memory = cleared(promote(keys), promote(values), valid_lens, mask)
+        return memory._replace(keys=linear(memory.keys, self.parameters["W"]))
+
+    def attend(
+        self, queries: np.ndarray, memory: Memory, *, dropout_mask: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Attend with queries to a prepared memory.
+
+        context, weights = attention_pooling(dot_score(queries, memory.keys), memory.values)
+
+        Shapes: queries (batch, queries, query_size), with heads after batch or without; dropout_mask
+        (batch, queries, keys) likewise. Returns (context, weights) as attention_pooling.
+        Raises: ShapeError, DtypeError.
+        """
+        check(
+            self.specification.method("attend"), self.sizes, queries=queries, memory=memory, dropout_mask=dropout_mask
+        )
+        scores = dot_score(promote(queries), memory.keys)
+        return pool(scores, memory.values, open_keys(scores, None, memory.mask), dropout_mask)
+
+    def __call__(
+        self,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Prepare the keys and values, and attend to them."""
+        check(
+            self.specification.method("call"),
+            self.sizes,
+            queries=queries,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+            dropout_mask=dropout_mask,
+        )
+        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), dropout_mask=dropout_mask)
+
+
+class CosineAttention:
+    """Attention by the cosine of the angle between query and key; it has no parameters.
+
+    context, weights = attention_pooling(cosine_score(queries, keys), values)
+
+    Arguments: dropout is the rate at which weights are dropped in training, which the reference leaves to dropout_mask;
+    scale is the factor of the scores, 1/√features unless given.
+    Raises: OptionError if dropout is not in [0, 1) or scale is not a finite number.
+    Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401.
+    """
+
+    specification: Layer = COSINE_ATTENTION
+
+    def __init__(self, *, dropout: float = 0.0, scale: float | None = None) -> None:
+        self.sizes = check_options(self.specification, dropout=dropout, scale=scale)
+        self.parameters: dict[str, np.ndarray] = {}
+        self.scale = scale
+
+    def prepare(
+        self,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> Memory:
+        """Project the keys, clear what no query may attend to, and keep it for many queries.
+
+        memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+
+        Shapes: keys (batch, keys, features), values (batch, keys, value_features), both with heads after batch or
+        without; valid_lens and mask as in attention_mask. Here, keys are projected by the identity.
+        Raises: ShapeError, DtypeError, MaskError, as attention_mask.
+        """
+        check(self.specification.method("prepare"), keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        return cleared(promote(keys), promote(values), valid_lens, mask)
+
+    def attend(
+        self, queries: np.ndarray, memory: Memory, *, dropout_mask: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Attend with queries to a prepared memory.
+
+        context, weights = attention_pooling(cosine_score(queries, keys), values)
+
+        Shapes: queries (batch, queries, features), with heads after batch or without; dropout_mask
+        (batch, queries, keys) likewise. Returns (context, weights) as attention_pooling.
+        Raises: ShapeError, DtypeError.
+        """
+        check(self.specification.method("attend"), queries=queries, memory=memory, dropout_mask=dropout_mask)
+        scores = cosine_score(promote(queries), memory.keys, scale=self.scale)
+        return pool(scores, memory.values, open_keys(scores, None, memory.mask), dropout_mask)
+
+    def __call__(
+        self,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Prepare the keys and values, and attend to them."""
+        check(
+            self.specification.method("call"),
             queries=queries,
             keys=keys,
             values=values,

@@ -11,12 +11,17 @@ from flax.core import freeze
 from jax.typing import DTypeLike
 
 from attention_core.errors import check, check_options
-from attention_core.operators import ADDITIVE_ATTENTION, DOT_PRODUCT_ATTENTION
+from attention_core.operators import (
+    ADDITIVE_ATTENTION,
+    COSINE_ATTENTION,
+    DOT_PRODUCT_ATTENTION,
+    GENERAL_ATTENTION,
+)
 from backends.jax.masking import attention_mask
 from backends.jax.pooling import attention_pooling
-from backends.jax.scoring import additive_score, scaled_dot_score
+from backends.jax.scoring import additive_score, cosine_score, dot_score, scaled_dot_score
 
-__all__ = ["Memory", "DotProductAttention", "AdditiveAttention"]
+__all__ = ["Memory", "DotProductAttention", "AdditiveAttention", "GeneralAttention", "CosineAttention"]
 
 
 class Memory(NamedTuple):
@@ -184,6 +189,167 @@ class AdditiveAttention(nnx.Module):
             self.specification.method("call"),
             self.sizes,
             self.w_v.dtype,
+            queries=queries,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+            dropout_mask=dropout_mask,
+        )
+        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), dropout_mask=dropout_mask)
+
+
+class GeneralAttention(nnx.Module):
+    """Attention by a bilinear form of query and key, also called multiplicative.
+
+    context, weights = attention_pooling(dot_score(queries, W keys), values)
+
+    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
+    all with heads after batch or without; returns (context, weights).
+    """
+
+    specification = GENERAL_ATTENTION
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        *,
+        dropout: float = 0.0,
+        dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.sizes = freeze(
+            check_options(self.specification, query_size=query_size, key_size=key_size, dropout=dropout)
+        )
+        self.W = nnx.Linear(key_size, query_size, use_bias=False, param_dtype=dtype, rngs=rngs)
+        self.dropout = dropout_layer(dropout, rngs)
+
+    def prepare(
+        self,
+        keys: jax.Array,
+        values: jax.Array,
+        valid_lens: jax.Array | None = None,
+        mask: jax.Array | None = None,
+    ) -> Memory:
+        """Project the keys, clear what no query may attend to, and keep it for many queries.
+
+        memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+        """
+        check(
+            self.specification.method("prepare"),
+            self.sizes,
+            self.W.kernel.dtype,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+        )
+        memory = cleared(keys, values, valid_lens, mask)
+        return memory._replace(keys=self.W(memory.keys))
+
+    def attend(
+        self, queries: jax.Array, memory: Memory, *, dropout_mask: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Attend with queries to a prepared memory.
+
+        context, weights = attention_pooling(dot_score(queries, W keys), values)
+        """
+        check(
+            self.specification.method("attend"),
+            self.sizes,
+            self.W.kernel.dtype,
+            queries=queries,
+            memory=memory,
+            dropout_mask=dropout_mask,
+        )
+        scores = dot_score(queries, memory.keys)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, scores)
+        return attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
+
+    def __call__(
+        self,
+        queries: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        valid_lens: jax.Array | None = None,
+        mask: jax.Array | None = None,
+        *,
+        dropout_mask: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Prepare the keys and values, and attend to them."""
+        check(
+            self.specification.method("call"),
+            self.sizes,
+            self.W.kernel.dtype,
+            queries=queries,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+            dropout_mask=dropout_mask,
+        )
+        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), dropout_mask=dropout_mask)
+
+
+class CosineAttention(nnx.Module):
+    """Attention by the cosine of the angle between query and key; it has no parameters.
+
+    context, weights = attention_pooling(cosine_score(queries, keys), values)
+
+    Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features),
+    all with heads after batch or without; returns (context, weights).
+    """
+
+    specification = COSINE_ATTENTION
+
+    def __init__(self, *, dropout: float = 0.0, scale: float | None = None, rngs: nnx.Rngs | None = None) -> None:
+        # For a graphdef to be a static argument of jax.jit, all in a layer that is no array must have a hash.
+        self.sizes = freeze(check_options(self.specification, dropout=dropout, scale=scale))
+        self.scale = scale
+        self.dropout = dropout_layer(dropout, rngs)
+
+    def prepare(
+        self,
+        keys: jax.Array,
+        values: jax.Array,
+        valid_lens: jax.Array | None = None,
+        mask: jax.Array | None = None,
+    ) -> Memory:
+        """Project the keys, clear what no query may attend to, and keep it for many queries.
+
+        memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+        """
+        check(self.specification.method("prepare"), keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        return cleared(keys, values, valid_lens, mask)
+
+    def attend(
+        self, queries: jax.Array, memory: Memory, *, dropout_mask: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Attend with queries to a prepared memory.
+
+        context, weights = attention_pooling(cosine_score(queries, keys), values)
+        """
+        check(self.specification.method("attend"), queries=queries, memory=memory, dropout_mask=dropout_mask)
+        scores = cosine_score(queries, memory.keys, scale=self.scale)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, scores)
+        return attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
+
+    def __call__(
+        self,
+        queries: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        valid_lens: jax.Array | None = None,
+        mask: jax.Array | None = None,
+        *,
+        dropout_mask: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Prepare the keys and values, and attend to them."""
+        check(
+            self.specification.method("call"),
             queries=queries,
             keys=keys,
             values=values,

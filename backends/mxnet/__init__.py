@@ -17,7 +17,13 @@ if "bool" not in vars(numpy):
 from mxnet import npx
 
 from backends.mxnet.decoders import BahdanauDecoder
-from backends.mxnet.layers import AdditiveAttention, DotProductAttention, Memory
+from backends.mxnet.layers import (
+    AdditiveAttention,
+    CosineAttention,
+    DotProductAttention,
+    GeneralAttention,
+    Memory,
+)
 from backends.mxnet.masking import (
     attention_mask,
     block_mask,
@@ -47,8 +53,10 @@ __all__ = [
     "GRU",
     "AdditiveAttention",
     "BahdanauDecoder",
+    "CosineAttention",
     "DotProductAttention",
     "GRUEncoder",
+    "GeneralAttention",
     "Memory",
     "additive_score",
     "attention_mask",

@@ -14,12 +14,25 @@ from mxnet import autograd, np, npx
 from mxnet.gluon import Block, HybridBlock, nn
 
 from attention_core.errors import check, check_options
-from attention_core.operators import ADDITIVE_ATTENTION, DOT_PRODUCT_ATTENTION
+from attention_core.operators import (
+    ADDITIVE_ATTENTION,
+    COSINE_ATTENTION,
+    DOT_PRODUCT_ATTENTION,
+    GENERAL_ATTENTION,
+)
 from backends.mxnet.masking import attention_mask, softmax_over
 from backends.mxnet.pooling import attention_pooling, average
-from backends.mxnet.scoring import additive, additive_score, dot, scaled_dot_score
+from backends.mxnet.scoring import (
+    additive,
+    additive_score,
+    cosine_score,
+    direction,
+    dot,
+    dot_score,
+    scaled_dot_score,
+)
 
-__all__ = ["Memory", "DotProductAttention", "AdditiveAttention"]
+__all__ = ["Memory", "DotProductAttention", "AdditiveAttention", "GeneralAttention", "CosineAttention"]
 
 
 class Memory(NamedTuple):
@@ -251,6 +264,220 @@ class AdditiveAttention(HybridBlock):
         return context, weights
 
 
+class GeneralAttention(HybridBlock):
+    """Attention by a bilinear form of query and key, also called multiplicative.
+
+    context, weights = attention_pooling(dot_score(queries, W keys), values)
+
+    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
+    all with heads after batch or without; returns (context, weights).
+    """
+
+    specification = GENERAL_ATTENTION
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        *,
+        dropout: float = 0.0,
+        dtype: str = "float32",
+        prefix: str | None = None,
+        params: mx.gluon.ParameterDict | None = None,
+    ) -> None:
+        super().__init__(prefix=prefix, params=params)
+        self.sizes = check_options(self.specification, query_size=query_size, key_size=key_size, dropout=dropout)
+        self.dropout = dropout
+        with self.name_scope():
+            self.W = linear(key_size, query_size, use_bias=False, dtype=dtype)
+            self.pool = DotPooling()
+        initialise(self)
+
+    def prepare(
+        self,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> Memory:
+        """Project the keys, clear what no query may attend to, and keep it for many queries.
+
+        memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+        """
+        check(
+            self.specification.method("prepare"),
+            self.sizes,
+            self.W.weight.dtype,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+        )
+        memory = cleared(keys, values, valid_lens, mask)
+        return memory._replace(keys=projected(self.W, memory.keys))
+
+    def attend(
+        self, queries: np.ndarray, memory: Memory, *, dropout_mask: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Attend with queries to a prepared memory.
+
+        context, weights = attention_pooling(dot_score(queries, W keys), values)
+        """
+        check(
+            self.specification.method("attend"),
+            self.sizes,
+            self.W.weight.dtype,
+            queries=queries,
+            memory=memory,
+            dropout_mask=dropout_mask,
+        )
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, (*queries.shape[:-1], memory.keys.shape[-2]), queries)
+        if has_empty_axis(queries, memory):
+            scores = dot_score(queries, memory.keys)
+            return attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
+        masks = given(memory.mask, dropout_mask, queries)
+        context, weights = self.pool(queries, memory.keys, memory.values, *masks)
+        return context, weights
+
+    def hybrid_forward(
+        self,
+        F: ModuleType,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        mask: np.ndarray,
+        dropout_mask: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The formula of a whole call, in which attend finds its part under `pool`."""
+        return self.pool(queries, self.W(keys), values, mask, dropout_mask)
+
+    def __call__(
+        self,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Prepare the keys and values, and attend to them."""
+        check(
+            self.specification.method("call"),
+            self.sizes,
+            self.W.weight.dtype,
+            queries=queries,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+            dropout_mask=dropout_mask,
+        )
+        memory = cleared(keys, values, valid_lens, mask)
+        if has_empty_axis(queries, memory):
+            memory = memory._replace(keys=projected(self.W, memory.keys))
+            return self.attend(queries, memory, dropout_mask=dropout_mask)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, (*queries.shape[:-1], keys.shape[-2]), queries)
+        masks = given(memory.mask, dropout_mask, queries)
+        context, weights = super().__call__(queries, memory.keys, memory.values, *masks)
+        return context, weights
+
+
+class CosineAttention(HybridBlock):
+    """Attention by the cosine of the angle between query and key; it has no parameters.
+
+    context, weights = attention_pooling(cosine_score(queries, keys), values)
+
+    Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features),
+    all with heads after batch or without; returns (context, weights).
+    """
+
+    specification = COSINE_ATTENTION
+
+    def __init__(
+        self,
+        *,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        prefix: str | None = None,
+        params: mx.gluon.ParameterDict | None = None,
+    ) -> None:
+        super().__init__(prefix=prefix, params=params)
+        self.sizes = check_options(self.specification, dropout=dropout, scale=scale)
+        self.scale = scale
+        self.dropout = dropout
+
+    def prepare(
+        self,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> Memory:
+        """Project the keys, clear what no query may attend to, and keep it for many queries.
+
+        memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+        """
+        check(self.specification.method("prepare"), keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        return cleared(keys, values, valid_lens, mask)
+
+    def attend(
+        self, queries: np.ndarray, memory: Memory, *, dropout_mask: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Attend with queries to a prepared memory.
+
+        context, weights = attention_pooling(cosine_score(queries, keys), values)
+        """
+        check(self.specification.method("attend"), queries=queries, memory=memory, dropout_mask=dropout_mask)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, (*queries.shape[:-1], memory.keys.shape[-2]), queries)
+        if has_empty_axis(queries, memory):
+            scores = cosine_score(queries, memory.keys, scale=self.scale)
+            return attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
+        scale = 1.0 if self.scale is None else self.scale
+        context, weights = super().__call__(
+            queries, memory.keys, memory.values, *given(memory.mask, dropout_mask, queries), number(scale, queries)
+        )
+        return context, weights
+
+    def hybrid_forward(
+        self,
+        F: ModuleType,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        mask: np.ndarray,
+        dropout_mask: np.ndarray,
+        scale: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The formula of attend."""
+        return pooled(F, dot(F, direction(F, queries), direction(F, keys)) * scale, values, mask, dropout_mask)
+
+    def __call__(
+        self,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Prepare the keys and values, and attend to them."""
+        check(
+            self.specification.method("call"),
+            queries=queries,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+            dropout_mask=dropout_mask,
+        )
+        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), dropout_mask=dropout_mask)
+
+
 class AdditivePooling(HybridBlock):
     """What follows the projections: scores, weights and context of projected queries and keys, as one graph."""
 
@@ -266,6 +493,22 @@ class AdditivePooling(HybridBlock):
     ) -> tuple[np.ndarray, np.ndarray]:
         """The formula."""
         return pooled(F, additive(F, queries, keys, w_v), values, mask, dropout_mask)
+
+
+class DotPooling(HybridBlock):
+    """What follows the projection: scores, weights and context of queries and projected keys, as one graph."""
+
+    def hybrid_forward(
+        self,
+        F: ModuleType,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        mask: np.ndarray,
+        dropout_mask: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The formula."""
+        return pooled(F, dot(F, queries, keys), values, mask, dropout_mask)
 
 
 class Uniform(mx.init.Uniform):

@@ -38,6 +38,8 @@ EMBEDDING: tuple[Entry, ...] = (("embedding", "embedding.weight", None),)
 TABLES: dict[str, tuple[Entry, ...]] = {
     "DotProductAttention": (),
     "AdditiveAttention": ADDITIVE,
+    "GeneralAttention": (("W", "W.weight", None),),
+    "CosineAttention": (),
     "GRU": GRU,
     "GRUEncoder": (*EMBEDDING, *within("rnn", GRU)),
     "BahdanauDecoder": (

@@ -13,7 +13,13 @@ if keras.backend.backend() != "tensorflow":
     )
 
 from backends.tf.decoders import BahdanauDecoder
-from backends.tf.layers import AdditiveAttention, DotProductAttention, Memory
+from backends.tf.layers import (
+    AdditiveAttention,
+    CosineAttention,
+    DotProductAttention,
+    GeneralAttention,
+    Memory,
+)
 from backends.tf.masking import (
     attention_mask,
     block_mask,
@@ -41,8 +47,10 @@ __all__ = [
     "GRU",
     "AdditiveAttention",
     "BahdanauDecoder",
+    "CosineAttention",
     "DotProductAttention",
     "GRUEncoder",
+    "GeneralAttention",
     "Memory",
     "additive_score",
     "attention_mask",

@@ -39,6 +39,8 @@ EMBEDDING: tuple[Entry, ...] = (("embedding", "embedding.embeddings", None),)
 TABLES: dict[str, tuple[Entry, ...]] = {
     "DotProductAttention": (),
     "AdditiveAttention": ADDITIVE,
+    "GeneralAttention": (("W", "W.kernel", (1, 0)),),
+    "CosineAttention": (),
     "GRU": GRU,
     "GRUEncoder": (*EMBEDDING, *within("rnn", GRU)),
     "BahdanauDecoder": (

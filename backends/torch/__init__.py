@@ -1,7 +1,13 @@
 """Attention for sequence-to-sequence models in PyTorch."""
 
 from backends.torch.decoders import BahdanauDecoder
-from backends.torch.layers import AdditiveAttention, DotProductAttention, Memory
+from backends.torch.layers import (
+    AdditiveAttention,
+    CosineAttention,
+    DotProductAttention,
+    GeneralAttention,
+    Memory,
+)
 from backends.torch.masking import (
     attention_mask,
     block_mask,
@@ -29,8 +35,10 @@ __all__ = [
     "GRU",
     "AdditiveAttention",
     "BahdanauDecoder",
+    "CosineAttention",
     "DotProductAttention",
     "GRUEncoder",
+    "GeneralAttention",
     "Memory",
     "additive_score",
     "attention_mask",

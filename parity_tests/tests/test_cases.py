@@ -34,6 +34,11 @@ NOTICES = [
     ("DotProductAttention-scale", "config", "scale"),
     ("DotProductAttention-dropout", "inputs", "dropout_mask"),
     ("AdditiveAttention-closed", "inputs", "valid_lens"),
+    ("GeneralAttention-mask", "inputs", "mask"),
+    ("GeneralAttention-dropout", "inputs", "dropout_mask"),
+    ("CosineAttention-scale", "config", "scale"),
+    ("CosineAttention-closed", "inputs", "valid_lens"),
+    ("CosineAttention-dropout", "inputs", "dropout_mask"),
     ("AdditiveAttention-dropout", "inputs", "dropout_mask"),
     ("GRU-ragged", "inputs", "valid_lens"),
     ("GRU-open", "inputs", "state"),
@@ -61,8 +66,10 @@ def test_ids_are_unique_and_every_entry_has_cases():
 def test_the_issue_of_every_operator_with_a_mask_is_covered():
     wanted = {"none", "ragged", "ragged_rows", "mask", "closed", "one_key", "no_keys", "no_queries", "no_batch"}
     wanted |= {"large", "hidden_nan", "hidden_inf", "heads", "heads_mask"}
-    for operator in ("masked_softmax", "attention_pooling", "DotProductAttention", "AdditiveAttention"):
-        assert wanted <= {case.name for case in CASES if case.operator == operator}
+    attention = [layer.name for layer in LAYERS if layer.module == "layers"]
+    for operator in ("masked_softmax", "attention_pooling", *attention):
+        bounded = {"large"} if operator == "CosineAttention" else set()
+        assert wanted - bounded <= {case.name for case in CASES if case.operator == operator}
     for layer in ("GRUEncoder", "BahdanauDecoder"):
         names = {case.name for case in CASES if case.operator == layer}
         assert {"three_layers", "many_steps", "sentences", "hidden_nan", "closed", "no_steps"} <= names
@@ -124,6 +131,8 @@ def test_every_option_and_optional_input_has_a_case_that_notices_it():
         similar = {
             "DotProductAttention": {"valid_lens", "mask"},
             "AdditiveAttention": {"mask"},
+            "GeneralAttention": {"valid_lens"},
+            "CosineAttention": {"mask"},
             "GRUEncoder": {"state"},
         }
         assert names - covered <= similar.get(entry.name, set()), entry.name
@@ -147,6 +156,7 @@ def test_large_cases_are_large_and_saturated():
         "attention_pooling",
         "DotProductAttention",
         "AdditiveAttention",
+        "GeneralAttention",
         "BahdanauDecoder",
     ):
         weights = expected(by_id[f"{operator}-large"], "float32")["weights"]

@@ -31,6 +31,8 @@ STACK = {"hidden_size": 8, "num_layers": 3}
 OPTIONS: dict[str, dict[str, int]] = {
     "DotProductAttention": {},
     "AdditiveAttention": {"query_size": 4, "key_size": 9, "hidden_size": 10},
+    "GeneralAttention": {"query_size": 4, "key_size": 9},
+    "CosineAttention": {},
     "GRU": {"input_size": 4, **STACK},
     "GRUEncoder": {"vocab_size": 11, "embed_size": 4, **STACK},
     "BahdanauDecoder": {"vocab_size": 11, "embed_size": 4, "memory_size": 6, "attention_size": 10, **STACK},
@@ -38,11 +40,13 @@ OPTIONS: dict[str, dict[str, int]] = {
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "DotProductAttention": {"queries": (2, 5, 4), "keys": (2, 7, 4), "values": (2, 7, 6)},
     "AdditiveAttention": {"queries": (2, 5, 4), "keys": (2, 7, 9), "values": (2, 7, 6)},
+    "GeneralAttention": {"queries": (2, 5, 4), "keys": (2, 7, 9), "values": (2, 7, 6)},
+    "CosineAttention": {"queries": (2, 5, 4), "keys": (2, 7, 4), "values": (2, 7, 6)},
     "GRU": {"inputs": (2, 5, 4), "state": (3, 2, 8)},
     "GRUEncoder": {"tokens": (2, 5), "state": (3, 2, 8)},
     "BahdanauDecoder": {"tokens": (2, 5), "encoder_outputs": (2, 7, 6), "state": (3, 2, 8)},
 }
-TRAINABLE = [name for name in OPTIONS if name != "DotProductAttention"]
+TRAINABLE = [name for name, options in OPTIONS.items() if options]
 MODES = pytest.mark.parametrize("hybrid", [False, True], ids=["eager", "graph"])
 LAYERS = pytest.mark.parametrize("name", TRAINABLE)
 
@@ -103,6 +107,8 @@ POOLING = {"AdditiveAttention": 1, "AdditivePooling": 1, "Dense": 2}
     [
         ("DotProductAttention", {"DotProductAttention": 1}, {"DotProductAttention": 1}),
         ("AdditiveAttention", {"AdditiveAttention": 1}, POOLING),
+        ("GeneralAttention", {"GeneralAttention": 1}, {"GeneralAttention": 1, "DotPooling": 1, "Dense": 1}),
+        ("CosineAttention", {"CosineAttention": 1}, {"CosineAttention": 1}),
         ("GRU", {"GRU": 1}, {"GRU": 1, "GRULayer": 3}),
         ("GRUEncoder", {"Embedding": 1, "GRU": 1}, {"Embedding": 1, "GRU": 1, "GRULayer": 3}),
         ("BahdanauDecoder", DECODING, DECODING),
@@ -243,7 +249,7 @@ def test_dropout_draws_in_training_mode_alone(name: str, hybrid: bool):
             assert bool((layer(**arrays)[0] != layer(**arrays)[0]).asnumpy().any()) == draws
 
 
-@pytest.mark.parametrize("name", ["DotProductAttention", "AdditiveAttention"])
+@pytest.mark.parametrize("name", ["DotProductAttention", "AdditiveAttention", "GeneralAttention", "CosineAttention"])
 def test_the_weights_are_those_before_dropout(name: str):
     layer, arrays = built(name, dropout=0.5), drawn(name)
     arrays["values"] = numpy.tile(numpy.eye(7, 6, dtype="float32"), (2, 1, 1))  # the context shows what was dropped

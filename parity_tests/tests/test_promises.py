@@ -20,6 +20,8 @@ HIDING = [
     "masked_softmax-hidden_nan",
     "DotProductAttention-hidden_nan",
     "AdditiveAttention-hidden_nan",
+    "GeneralAttention-hidden_nan",
+    "CosineAttention-hidden_nan",
     "GRU-hidden_nan",
     "BahdanauDecoder-hidden_nan",
 ]
@@ -59,7 +61,14 @@ def test_what_is_hidden_changes_not_one_bit(backend: SimpleNamespace, case_id: s
             assert array.tobytes() == other[name].tobytes(), f"{name} differs with {value} where NaN was hidden"
 
 
-CLOSED = ["masked_softmax-closed", "attention_pooling-closed", "DotProductAttention-closed", "AdditiveAttention-closed"]
+CLOSED = [
+    "masked_softmax-closed",
+    "attention_pooling-closed",
+    "DotProductAttention-closed",
+    "AdditiveAttention-closed",
+    "GeneralAttention-closed",
+    "CosineAttention-closed",
+]
 
 
 @pytest.mark.parametrize("case_id", CLOSED)
@@ -106,7 +115,7 @@ def test_dropout_is_the_frameworks_own_in_training_and_absent_in_evaluation(back
 
 
 @pytest.mark.parametrize("tier", ["float64", "float32"])
-@pytest.mark.parametrize("name", ["AdditiveAttention", "GRU", "GRUEncoder", "BahdanauDecoder"])
+@pytest.mark.parametrize("name", ["AdditiveAttention", "GeneralAttention", "GRU", "GRUEncoder", "BahdanauDecoder"])
 def test_parameters_come_back_exactly_through_a_file(backend: SimpleNamespace, name: str, tier: str, tmp_path):
     case = next(case for case in all_cases() if case.operator == name and case.method == "call")
     _, parameters = case.at(tier)
@@ -128,7 +137,7 @@ def test_initial_parameters_are_drawn_and_finite(backend: SimpleNamespace):
         from flax import nnx
 
         keywords = {"rngs": nnx.Rngs(0)}
-    for name in ("AdditiveAttention", "GRU", "GRUEncoder", "BahdanauDecoder"):
+    for name in ("AdditiveAttention", "GeneralAttention", "GRU", "GRUEncoder", "BahdanauDecoder"):
         case = next(case for case in all_cases() if case.operator == name and case.method == "call")
         layer = getattr(backend.package, name)(**case.config, **keywords)
         for key, array in backend.package.get_parameters(layer).items():

@@ -52,6 +52,25 @@ def test_scores_by_hand():
     np.testing.assert_allclose(reference.additive_score(queries, keys, np.array([2.0, -3.0])), expected, rtol=1e-15)
 
 
+def test_general_attention_is_a_bilinear_form():
+    layer = reference.GeneralAttention(2, 3)
+    matrix = np.array([[1.0, 0.0, 2.0], [0.0, -1.0, 0.0]])
+    reference.set_parameters(layer, {"W": matrix})
+    query, keys, values = np.array([[[3.0, 5.0]]]), uniform("k", (1, 4, 3)), uniform("v", (1, 4, 2))
+    context, weights = layer(query, keys, values)
+    scores = np.array([query[0, 0] @ matrix @ key for key in keys[0]])
+    np.testing.assert_allclose(weights[0, 0], np.exp(scores) / np.exp(scores).sum(), rtol=1e-14)
+    np.testing.assert_allclose(context[0, 0], weights[0, 0] @ values[0], rtol=1e-14)
+
+
+def test_cosine_attention_does_not_see_the_length_of_a_key():
+    query, keys, values = uniform("q", (1, 2, 3)), uniform("k", (1, 4, 3)), uniform("v", (1, 4, 2))
+    first, _ = reference.CosineAttention(scale=4.0)(query, keys, values)
+    longer, _ = reference.CosineAttention(scale=4.0)(query, keys * np.array([[[1.0], [8.0], [0.25], [64.0]]]), values)
+    np.testing.assert_allclose(first, longer, rtol=1e-14)
+    np.testing.assert_allclose(reference.CosineAttention()(query * 0.0, keys, values)[1], 0.25)
+
+
 def test_cosines_by_hand():
     queries, keys = np.array([[[3.0, 4.0], [0.0, 0.0]]]), np.array([[[4.0, 3.0], [-8.0, 6.0], [0.0, 0.0]]])
     np.testing.assert_allclose(reference.cosine_score(queries, keys), [[[0.96, 0.0, 0.0], [0.0, 0.0, 0.0]]], atol=1e-16)

@@ -44,6 +44,8 @@ WORDS = {"vocab_size": 11, "embed_size": 6, "hidden_size": 5, "num_layers": 2}
 LAYERS: dict[str, tuple[dict[str, int], tuple[np.ndarray, ...]]] = {
     "DotProductAttention": ({}, (QUERIES, LIKE, VALUES, LENS, MASK)),
     "AdditiveAttention": ({"query_size": 5, "key_size": 6, "hidden_size": 9}, (QUERIES, KEYS, VALUES, LENS, MASK)),
+    "GeneralAttention": ({"query_size": 5, "key_size": 6}, (QUERIES, KEYS, VALUES, LENS, MASK)),
+    "CosineAttention": ({}, (QUERIES, LIKE, VALUES, LENS, MASK)),
     "GRU": ({"input_size": 6, "hidden_size": 5, "num_layers": 2}, (floats("inputs", 3, 4, 6), STEPS, STATE)),
     "GRUEncoder": (WORDS, (TARGET, STEPS, STATE)),
     "BahdanauDecoder": (WORDS | {"memory_size": 8, "attention_size": 9}, (TARGET, VALUES, STATE, LENS, MASK)),
