@@ -168,7 +168,7 @@ json_option = click.option(
 )
 
 
-@main.command()
+@main.command(short_help="Judge backends against reference and each other.")
 @click.option(
     "--backend",
     "names",
@@ -248,7 +248,7 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-@main.command("record")
+@main.command("record", short_help="Write what a backend answers to a file.")
 @click.option("--backend", "name", metavar="NAME", required=True, help="The backend to run.")
 @cells_options
 @worker_options
@@ -300,7 +300,7 @@ def record_one(
     sys.exit(1 if rest else 0)
 
 
-@main.command()
+@main.command(short_help="Judge recordings, without a framework.")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 @corpus_options
 @json_option
@@ -394,7 +394,7 @@ def _pairs(corpus: Path | None, count: int) -> list[text.Pair]:
     return [pairs[position] for position in dict.fromkeys(spread.tolist())]
 
 
-@main.command("fuzz")
+@main.command("fuzz", short_help="Judge backends on cases drawn by the thousand.")
 @click.option("--seconds", type=click.FloatRange(min=0.0), help="Stop when this time is over.")
 @click.option("--examples", type=click.IntRange(min=1), help="Stop after this many cases.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draw the cases of this seed.")
@@ -417,18 +417,13 @@ def _pairs(corpus: Path | None, count: int) -> list[text.Pair]:
 @click.option(
     "--tier",
     "tiers",
-    type=CommaList(),
+    type=CommaList(TIERS),
     metavar="TIERS",
-    help="Tiers to draw from, with commas; all that fuzzing has budgets for unless given.",
+    default=",".join(FULL),
+    show_default=True,
+    help="Tiers to draw from, with commas; there are " + ", ".join(TIERS) + ".",
 )
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to run.")
-@click.option(
-    "--python",
-    "pythons",
-    metavar="NAME=PATH",
-    multiple=True,
-    help="Run a backend with another interpreter. May be given for each backend.",
-)
+@worker_options
 def fuzz_backends(
     seconds: float | None,
     examples: int | None,
@@ -436,7 +431,7 @@ def fuzz_backends(
     first: int,
     names: list[str] | None,
     operators: list[str],
-    tiers: list[str] | None,
+    tiers: list[str],
     device: str,
     pythons: tuple[str, ...],
 ) -> None:
@@ -450,23 +445,18 @@ def fuzz_backends(
         raise click.ClickException("fuzzing needs hypothesis: pip install 'attention-parity[fuzz]'") from error
     if seconds is None and examples is None:
         raise click.UsageError("say when to stop: --seconds, --examples, or both")
-    for tier in tiers or ():
-        if tier not in fuzz.TIERS:
-            raise click.BadParameter(f"{tier!r}: expected some of {', '.join(fuzz.TIERS)}", param_hint="--tier")
-    jobs, missing = _jobs(names, _interpreters(pythons), device)
-    if not jobs:
-        raise click.ClickException(f"no backend can run here: {'; '.join(missing.values()) or 'none is registered'}")
+    jobs = [job for job in _jobs(names, _interpreters(pythons), device)[0] if job.device == device]
     arguments = [f"--seed {seed}"]
     if operators != list(NAMES[:-1]):
         arguments.append(f"--operator {','.join(operators)}")
-    if tiers:
+    if tiers != [*FULL]:
         arguments.append(f"--tier {','.join(tiers)}")
     if device != "cpu":
         arguments.append(f"--device {device}")
     try:
         with contextlib.ExitStack() as stack, console.status("starting") as status:
             servers = [stack.enter_context(fuzz.Server(job)) for job in jobs]
-            campaign = fuzz.Campaign(servers, seed, first, operators=operators, tiers=tiers or FULL)
+            campaign = fuzz.Campaign(servers, seed, first, operators=operators, tiers=tiers)
             for finding in campaign.run(seconds, examples):
                 status.update(f"{campaign.done} cases, {len(campaign.findings)} findings")
                 if finding is not None:
@@ -512,7 +502,7 @@ def _print_campaign(campaign: Campaign) -> None:
         )
 
 
-@main.command("backends")
+@main.command("backends", short_help="Name the backends, and why one cannot run.")
 def list_backends() -> None:
     """Name the registered backends: versions, device, and why one cannot run."""
     table = Table(header_style="bold")
@@ -529,7 +519,7 @@ def list_backends() -> None:
     console.print(table)
 
 
-@main.command("list")
+@main.command("list", short_help="Name all operators, with formula and source.")
 @click.option("--cases", "with_cases", is_flag=True, help="Name every case, too.")
 def list_operators(with_cases: bool) -> None:
     """Name every operator and layer, with its formula and source."""
@@ -554,7 +544,7 @@ def _print_cases(cases: list[Case]) -> None:
         console.print(f"        {case.id:<38} [dim]{escape(case.shows)}[/]", highlight=False)
 
 
-@main.command()
+@main.command(short_help="Show a case, and what the reference expects.")
 @click.argument("case_id", metavar="CASE")
 @click.option("--values", is_flag=True, help="Print the arrays, too.")
 def show(case_id: str, values: bool) -> None:
@@ -585,7 +575,7 @@ def show(case_id: str, values: bool) -> None:
             console.print(f"[bold]{name}[/]\n{escape(str(array))}", highlight=False)
 
 
-@main.command()
+@main.command(short_help="Hold budgets against the errors of reports.")
 @click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 def calibrate(reports: tuple[Path, ...]) -> None:
     """Show the worst error beside each budget, and what the budget would be by it.
@@ -612,7 +602,7 @@ def calibrate(reports: tuple[Path, ...]) -> None:
     console.print(table)
 
 
-@main.command()
+@main.command(short_help="Hold wrong implementations against the court.")
 @click.option(
     "--name", "pattern", metavar="PATTERN", default="*", help="Only saboteurs whose name matches, with * and ?."
 )
