@@ -60,7 +60,8 @@ class Case:
 
 
 def _rounded(arrays: Arrays, tier: str) -> Arrays:
-    return {name: array.astype(tier) if is_floating(array) else array for name, array in arrays.items()}
+    with np.errstate(over="ignore"):  # what stands hidden may be beyond the tier: it becomes inf
+        return {name: array.astype(tier) if is_floating(array) else array for name, array in arrays.items()}
 
 
 def is_floating(array: np.ndarray) -> bool:

@@ -61,8 +61,8 @@ GROWN = (
 BUDGETS: Mapping[str, FuzzBudget] = {
     "float64": FuzzBudget(15, 1e9, worst=6.6),
     "float32": FuzzBudget(15, 1e6, worst=6.6),
-    "float16": FuzzBudget(15, 250, worst=6.6),
-    "bfloat16": FuzzBudget(15, 30, worst=6.6),
+    "float16": FuzzBudget(5, 250, worst=1.8),
+    "bfloat16": FuzzBudget(5, 30, worst=1.8),
 }
 """By tier. float64: 1e9 eps are 2e-7, so that a scale that is off by 1e-5 is always seen; half tiers: a quarter."""
 
