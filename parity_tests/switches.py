@@ -52,6 +52,7 @@ IN_FORCE: dict[str, dict[str, Any]] = {
         "cudnn.allow_tf32": False,
         "cuda.matmul.allow_fp16_reduced_precision_reduction": False,
         "cuda.matmul.allow_bf16_reduced_precision_reduction": False,
+        "mha.fastpath": False,
         "deterministic_algorithms": True,
     },
     "tf": {"tensor_float_32": False, "keras_backend": "tensorflow", "intra_op_threads": 1, "inter_op_threads": 1},

@@ -27,6 +27,7 @@ def configure() -> dict[str, Any]:
     torch.backends.cudnn.allow_tf32 = False
     for name in REDUCED:
         setattr(torch.backends.cuda.matmul, name, False)
+    torch.backends.mha.set_fastpath_enabled(False)
     torch.use_deterministic_algorithms(True)
     return {
         "threads": torch.get_num_threads(),
@@ -34,6 +35,7 @@ def configure() -> dict[str, Any]:
         "cuda.matmul.allow_tf32": torch.backends.cuda.matmul.allow_tf32,
         "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
         **{f"cuda.matmul.{name}": getattr(torch.backends.cuda.matmul, name) for name in REDUCED},
+        "mha.fastpath": torch.backends.mha.get_fastpath_enabled(),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
     }
 
