@@ -383,6 +383,35 @@ GENERAL_ATTENTION = Layer(
     shapes=lambda sizes: {"W": (sizes["query_size"], sizes["key_size"])},
 )
 
+_CONCAT_FORMULA = "context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)"
+
+CONCAT_ATTENTION = Layer(
+    name="ConcatAttention",
+    module="layers",
+    summary="Attention by a one-layer perceptron over the concatenation of query and key.",
+    formula=_CONCAT_FORMULA,
+    source=LUONG,
+    options=(
+        Option("query_size", "int", "features of a query"),
+        Option("key_size", "int", "features of a key"),
+        Option("hidden_size", "int", "features of the hidden layer"),
+        DROPOUT,
+    ),
+    parameters=(
+        Parameter("W", ("hidden_size", "query_size + key_size"), "projects [query; key]", "query_size + key_size"),
+        Parameter("v", ("hidden_size",), "weight of each hidden feature", "hidden_size"),
+    ),
+    methods=_attention_methods("ConcatAttention", _CONCAT_FORMULA, LUONG, "query_size", "key_size", "hidden_size"),
+    sizes=lambda config: {
+        **_ints(config, "query_size", "key_size", "hidden_size"),
+        "query_size + key_size": int(config["query_size"] or 0) + int(config["key_size"] or 0),
+    },
+    shapes=lambda sizes: {
+        "W": (sizes["hidden_size"], sizes["query_size"] + sizes["key_size"]),
+        "v": (sizes["hidden_size"],),
+    },
+)
+
 _COSINE_FORMULA = "context, weights = attention_pooling(cosine_score(queries, keys), values)"
 
 COSINE_ATTENTION = Layer(
@@ -691,6 +720,7 @@ LAYERS = (
     DOT_PRODUCT_ATTENTION,
     ADDITIVE_ATTENTION,
     GENERAL_ATTENTION,
+    CONCAT_ATTENTION,
     COSINE_ATTENTION,
     GRU,
     GRU_ENCODER,
@@ -724,7 +754,14 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "scoring": ("dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"),
     "pooling": ("attention_pooling",),
-    "layers": ("Memory", "DotProductAttention", "AdditiveAttention", "GeneralAttention", "CosineAttention"),
+    "layers": (
+        "Memory",
+        "DotProductAttention",
+        "AdditiveAttention",
+        "GeneralAttention",
+        "ConcatAttention",
+        "CosineAttention",
+    ),
     "recurrent": ("GRU", "GRUEncoder"),
     "decoders": ("BahdanauDecoder",),
     "parameters": ("get_parameters", "set_parameters"),

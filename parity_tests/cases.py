@@ -95,6 +95,7 @@ def _made(pairs: tuple[text.Pair, ...]) -> tuple[Case, ...]:
         *attention_layer_cases("DotProductAttention", {}),
         *attention_layer_cases("AdditiveAttention", {"query_size": 9, "key_size": 10, "hidden_size": 8}),
         *attention_layer_cases("GeneralAttention", {"query_size": 9, "key_size": 10}),
+        *attention_layer_cases("ConcatAttention", {"query_size": 9, "key_size": 10, "hidden_size": 8}),
         *attention_layer_cases("CosineAttention", {}),
         *gru_cases(),
         *encoder_cases(),
@@ -533,6 +534,12 @@ def large_layer_inputs(name: str, full: Arrays, parameters: Arrays) -> tuple[Arr
         keys = 500.0 * (draws.integers("large.keys", full["keys"].shape, 201, SEED) - 100)
         changed = {"W": np.eye(parameters["W"].shape[0], parameters["W"].shape[1])} if parameters else {}
         return {**full, "queries": queries, "keys": keys, "mask": mask}, changed
+    if name == "ConcatAttention":
+        keys = 100.0 * (2 * draws.integers("large.keys", full["keys"].shape, 2, SEED) - 1)
+        hidden, query_size = len(parameters["v"]), full["queries"].shape[-1]
+        weight = parameters["W"].copy()
+        weight[:, query_size:] = np.eye(hidden, weight.shape[1] - query_size)
+        return {**full, "keys": keys, "mask": mask}, {"W": weight, "v": 8000.0 * 2.0 ** np.arange(hidden)}
     keys = 100.0 * (2 * draws.integers("large.keys", full["keys"].shape, 2, SEED) - 1)
     hidden, key_size = parameters["W_k"].shape
     changed = {**parameters, "W_k": np.eye(hidden, key_size), "w_v": 8000.0 * 2.0 ** np.arange(hidden)}

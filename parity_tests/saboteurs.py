@@ -345,6 +345,15 @@ def _identity(original: Any) -> Any:
     return prepare
 
 
+def _columns_rolled(original: Any) -> Any:
+    def prepare(self: Any, keys: Any, values: Any, valid_lens: Any = None, mask: Any = None) -> Any:
+        rolled = np.roll(self.parameters["W"], -self.sizes["key_size"], axis=-1)
+        self.parameters = {**self.parameters, "W": rolled}
+        return original(self, keys, values, valid_lens, mask)
+
+    return prepare
+
+
 def _matrices_swapped(original: Any) -> Any:
     def prepare(self: Any, keys: Any, values: Any, valid_lens: Any = None, mask: Any = None) -> Any:
         self.parameters = {**self.parameters, "W_q": self.parameters["W_k"], "W_k": self.parameters["W_q"]}
@@ -840,6 +849,13 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("GeneralAttention-open", "GeneralAttention-no_keys"),
         red=("GeneralAttention-open:*",),
         broken={"layers.GeneralAttention.prepare": _identity},
+    ),
+    Saboteur(
+        "concat_key_first",
+        "The columns of the key stand first in the matrix of concat attention.",
+        ("ConcatAttention-open", "ConcatAttention-no_batch"),
+        red=("ConcatAttention-open:*",),
+        broken={"layers.ConcatAttention.prepare": _columns_rolled},
     ),
     Saboteur(
         "cosine_layer_unscaled",

@@ -8,6 +8,7 @@ perturbations. Formulas therefore compare by the real part, write the sigmoid by
 from attention_core.reference.decoders import BahdanauDecoder
 from attention_core.reference.layers import (
     AdditiveAttention,
+    ConcatAttention,
     CosineAttention,
     DotProductAttention,
     GeneralAttention,
@@ -40,6 +41,7 @@ __all__ = [
     "GRU",
     "AdditiveAttention",
     "BahdanauDecoder",
+    "ConcatAttention",
     "CosineAttention",
     "DotProductAttention",
     "GRUEncoder",

@@ -9,6 +9,7 @@ import numpy as np
 from attention_core.errors import check_options
 from attention_core.operators import (
     ADDITIVE_ATTENTION,
+    CONCAT_ATTENTION,
     COSINE_ATTENTION,
     DOT_PRODUCT_ATTENTION,
     GENERAL_ATTENTION,
@@ -253,6 +254,96 @@ class GeneralAttention:
             self.specification.method("attend"), self.sizes, queries=queries, memory=memory, dropout_mask=dropout_mask
         )
         scores = dot_score(promote(queries), memory.keys)
+        return pool(scores, memory.values, open_keys(scores, None, memory.mask), dropout_mask)
+
+    def __call__(
+        self,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Prepare the keys and values, and attend to them."""
+        check(
+            self.specification.method("call"),
+            self.sizes,
+            queries=queries,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+            dropout_mask=dropout_mask,
+        )
+        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), dropout_mask=dropout_mask)
+
+
+class ConcatAttention:
+    """Attention by a one-layer perceptron over the concatenation of query and key.
+
+    context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+
+    Arguments: query_size and key_size are the features of a query and a key, hidden_size those of the layer in which
+    they meet; dropout is the rate at which weights are dropped in training, which the reference leaves to dropout_mask.
+    Parameters: W (hidden_size, query_size + key_size), the columns of the query first, v (hidden_size,); no biases.
+    The two halves of W are W_q and W_k of AdditiveAttention, which is the same function.
+    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025.
+    """
+
+    specification: Layer = CONCAT_ATTENTION
+
+    def __init__(self, query_size: int, key_size: int, hidden_size: int, *, dropout: float = 0.0) -> None:
+        self.sizes = check_options(
+            self.specification, query_size=query_size, key_size=key_size, hidden_size=hidden_size, dropout=dropout
+        )
+        self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
+
+    def prepare(
+        self,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> Memory:
+        """Project the keys, clear what no query may attend to, and keep it for many queries.
+
+        memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+
+        Shapes: keys (batch, keys, key_size), values (batch, keys, value_features), both with heads after batch or
+        without; valid_lens and mask as in attention_mask. The memory's keys are (batch, keys, hidden_size).
+        Raises: ShapeError, DtypeError, MaskError, as attention_mask.
+        """
+        check(
+            self.specification.method("prepare"),
+            self.sizes,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+        )
+        memory = cleared(promote(keys), promote(values), valid_lens, mask)
+        weight = self.parameters["W"][..., self.sizes["query_size"] :]
+        return memory._replace(keys=linear(memory.keys, weight))
+
+    def attend(
+        self, queries: np.ndarray, memory: Memory, *, dropout_mask: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Attend with queries to a prepared memory.
+
+        context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+
+        Shapes: queries (batch, queries, query_size), with heads after batch or without; dropout_mask
+        (batch, queries, keys) likewise. Returns (context, weights) as attention_pooling.
+        Raises: ShapeError, DtypeError.
+        """
+        check(
+            self.specification.method("attend"), self.sizes, queries=queries, memory=memory, dropout_mask=dropout_mask
+        )
+        projected = linear(promote(queries), self.parameters["W"][..., : self.sizes["query_size"]])
+        scores = additive_score(projected, memory.keys, self.parameters["v"])
         return pool(scores, memory.values, open_keys(scores, None, memory.mask), dropout_mask)
 
     def __call__(

@@ -3,6 +3,7 @@
 from backends.jax.decoders import BahdanauDecoder
 from backends.jax.layers import (
     AdditiveAttention,
+    ConcatAttention,
     CosineAttention,
     DotProductAttention,
     GeneralAttention,
@@ -35,6 +36,7 @@ __all__ = [
     "GRU",
     "AdditiveAttention",
     "BahdanauDecoder",
+    "ConcatAttention",
     "CosineAttention",
     "DotProductAttention",
     "GRUEncoder",

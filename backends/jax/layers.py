@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 from attention_core.errors import check, check_options
 from attention_core.operators import (
     ADDITIVE_ATTENTION,
+    CONCAT_ATTENTION,
     COSINE_ATTENTION,
     DOT_PRODUCT_ATTENTION,
     GENERAL_ATTENTION,
@@ -21,7 +22,14 @@ from backends.jax.masking import attention_mask
 from backends.jax.pooling import attention_pooling
 from backends.jax.scoring import additive_score, cosine_score, dot_score, scaled_dot_score
 
-__all__ = ["Memory", "DotProductAttention", "AdditiveAttention", "GeneralAttention", "CosineAttention"]
+__all__ = [
+    "Memory",
+    "DotProductAttention",
+    "AdditiveAttention",
+    "GeneralAttention",
+    "ConcatAttention",
+    "CosineAttention",
+]
 
 
 class Memory(NamedTuple):
@@ -283,6 +291,106 @@ class GeneralAttention(nnx.Module):
             self.specification.method("call"),
             self.sizes,
             self.W.kernel.dtype,
+            queries=queries,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+            dropout_mask=dropout_mask,
+        )
+        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), dropout_mask=dropout_mask)
+
+
+class ConcatAttention(nnx.Module):
+    """Attention by a one-layer perceptron over the concatenation of query and key.
+
+    context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+
+    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
+    all with heads after batch or without; returns (context, weights).
+    """
+
+    specification = CONCAT_ATTENTION
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.sizes = freeze(
+            check_options(
+                self.specification, query_size=query_size, key_size=key_size, hidden_size=hidden_size, dropout=dropout
+            )
+        )
+        self.W = nnx.Linear(query_size + key_size, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
+        bound = hidden_size**-0.5
+        self.v = nnx.Param(jax.random.uniform(rngs.params(), (hidden_size,), dtype, -bound, bound))
+        self.dropout = dropout_layer(dropout, rngs)
+
+    def prepare(
+        self,
+        keys: jax.Array,
+        values: jax.Array,
+        valid_lens: jax.Array | None = None,
+        mask: jax.Array | None = None,
+    ) -> Memory:
+        """Project the keys, clear what no query may attend to, and keep it for many queries.
+
+        memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+        """
+        check(
+            self.specification.method("prepare"),
+            self.sizes,
+            self.v.dtype,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+        )
+        memory = cleared(keys, values, valid_lens, mask)
+        return memory._replace(keys=memory.keys @ self.W.kernel[self.sizes["query_size"] :])
+
+    def attend(
+        self, queries: jax.Array, memory: Memory, *, dropout_mask: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Attend with queries to a prepared memory.
+
+        context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+        """
+        check(
+            self.specification.method("attend"),
+            self.sizes,
+            self.v.dtype,
+            queries=queries,
+            memory=memory,
+            dropout_mask=dropout_mask,
+        )
+        query = queries @ self.W.kernel[: self.sizes["query_size"]]
+        scores = additive_score(query, memory.keys, self.v[...])
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, scores)
+        return attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
+
+    def __call__(
+        self,
+        queries: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        valid_lens: jax.Array | None = None,
+        mask: jax.Array | None = None,
+        *,
+        dropout_mask: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Prepare the keys and values, and attend to them."""
+        check(
+            self.specification.method("call"),
+            self.sizes,
+            self.v.dtype,
             queries=queries,
             keys=keys,
             values=values,

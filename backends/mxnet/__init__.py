@@ -19,6 +19,7 @@ from mxnet import npx
 from backends.mxnet.decoders import BahdanauDecoder
 from backends.mxnet.layers import (
     AdditiveAttention,
+    ConcatAttention,
     CosineAttention,
     DotProductAttention,
     GeneralAttention,
@@ -53,6 +54,7 @@ __all__ = [
     "GRU",
     "AdditiveAttention",
     "BahdanauDecoder",
+    "ConcatAttention",
     "CosineAttention",
     "DotProductAttention",
     "GRUEncoder",

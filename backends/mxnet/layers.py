@@ -6,6 +6,7 @@ A block that overrides `forward` silently ignores `hybridize`. So the layers che
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from mxnet.gluon import Block, HybridBlock, nn
 from attention_core.errors import check, check_options
 from attention_core.operators import (
     ADDITIVE_ATTENTION,
+    CONCAT_ATTENTION,
     COSINE_ATTENTION,
     DOT_PRODUCT_ATTENTION,
     GENERAL_ATTENTION,
@@ -32,7 +34,14 @@ from backends.mxnet.scoring import (
     scaled_dot_score,
 )
 
-__all__ = ["Memory", "DotProductAttention", "AdditiveAttention", "GeneralAttention", "CosineAttention"]
+__all__ = [
+    "Memory",
+    "DotProductAttention",
+    "AdditiveAttention",
+    "GeneralAttention",
+    "ConcatAttention",
+    "CosineAttention",
+]
 
 
 class Memory(NamedTuple):
@@ -385,6 +394,142 @@ class GeneralAttention(HybridBlock):
         return context, weights
 
 
+class ConcatAttention(HybridBlock):
+    """Attention by a one-layer perceptron over the concatenation of query and key.
+
+    context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+
+    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
+    all with heads after batch or without; returns (context, weights).
+    """
+
+    specification = CONCAT_ATTENTION
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        dtype: str = "float32",
+        prefix: str | None = None,
+        params: mx.gluon.ParameterDict | None = None,
+    ) -> None:
+        super().__init__(prefix=prefix, params=params)
+        self.sizes = check_options(
+            self.specification, query_size=query_size, key_size=key_size, hidden_size=hidden_size, dropout=dropout
+        )
+        self.dropout = dropout
+        with self.name_scope():
+            self.W = linear(query_size + key_size, hidden_size, use_bias=False, dtype=dtype)
+            self.v = self.params.get("v", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
+            self.pool = AdditivePooling()
+        initialise(self)
+
+    def prepare(
+        self,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> Memory:
+        """Project the keys, clear what no query may attend to, and keep it for many queries.
+
+        memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+        """
+        check(
+            self.specification.method("prepare"),
+            self.sizes,
+            self.v.dtype,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+        )
+        memory = cleared(keys, values, valid_lens, mask)
+        return memory._replace(keys=self.projected(memory.keys, slice(self.sizes["query_size"], None)))
+
+    def attend(
+        self, queries: np.ndarray, memory: Memory, *, dropout_mask: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Attend with queries to a prepared memory.
+
+        context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+        """
+        check(
+            self.specification.method("attend"),
+            self.sizes,
+            self.v.dtype,
+            queries=queries,
+            memory=memory,
+            dropout_mask=dropout_mask,
+        )
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, (*queries.shape[:-1], memory.keys.shape[-2]), queries)
+        query, v = self.projected(queries, slice(self.sizes["query_size"])), self.v.data(queries.ctx)
+        if has_empty_axis(queries, memory):
+            scores = additive_score(query, memory.keys, v)
+            return attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
+        masks = given(memory.mask, dropout_mask, queries)
+        context, weights = self.pool(query, memory.keys, memory.values, *masks, v)
+        return context, weights
+
+    def hybrid_forward(
+        self,
+        F: ModuleType,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        mask: np.ndarray,
+        dropout_mask: np.ndarray,
+        v: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The formula of a whole call, in which attend finds its part under `pool`."""
+        first, weight = self.sizes["query_size"], self.W.weight
+        W = weight.var() if F is mx.symbol else weight.data(queries.ctx)
+        query, key = product(F, queries, W[:, :first], self.sizes), product(F, keys, W[:, first:], self.sizes)
+        return self.pool(query, key, values, mask, dropout_mask, v)
+
+    def projected(self, inputs: np.ndarray, columns: slice) -> np.ndarray:
+        """The inputs under those columns of W; there may be none: MXNet then writes foreign memory into gradients."""
+        if inputs.size == 0:
+            return np.zeros((*inputs.shape[:-1], self.sizes["hidden_size"]), dtype=inputs.dtype, ctx=inputs.ctx)
+        return product(mx, inputs, self.W.weight.data(inputs.ctx)[:, columns], self.sizes)
+
+    def __call__(
+        self,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Prepare the keys and values, and attend to them."""
+        check(
+            self.specification.method("call"),
+            self.sizes,
+            self.v.dtype,
+            queries=queries,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+            dropout_mask=dropout_mask,
+        )
+        memory = cleared(keys, values, valid_lens, mask)
+        if has_empty_axis(queries, memory):
+            memory = memory._replace(keys=self.projected(memory.keys, slice(self.sizes["query_size"], None)))
+            return self.attend(queries, memory, dropout_mask=dropout_mask)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, (*queries.shape[:-1], keys.shape[-2]), queries)
+        masks = given(memory.mask, dropout_mask, queries)
+        context, weights = super().__call__(queries, memory.keys, memory.values, *masks)
+        return context, weights
+
+
 class CosineAttention(HybridBlock):
     """Attention by the cosine of the angle between query and key; it has no parameters.
 
@@ -537,6 +682,11 @@ def linear(inputs: int, outputs: int, *, use_bias: bool, dtype: str) -> nn.Dense
         weight_initializer=drawn,
         bias_initializer=drawn,
     )
+
+
+def product(F: ModuleType, inputs: np.ndarray, weight: np.ndarray, sizes: Mapping[str, int]) -> np.ndarray:
+    """The product of the last axis with a weight (hidden_size, features), on arrays or in a graph."""
+    return F.npx.fully_connected(inputs, weight, num_hidden=sizes["hidden_size"], no_bias=True, flatten=False)
 
 
 def projected(dense: nn.Dense, inputs: np.ndarray) -> np.ndarray:

@@ -39,6 +39,7 @@ TABLES: dict[str, tuple[Entry, ...]] = {
     "DotProductAttention": (),
     "AdditiveAttention": ADDITIVE,
     "GeneralAttention": (("W", "W.weight", None),),
+    "ConcatAttention": (("W", "W.weight", None), ("v", "v", None)),
     "CosineAttention": (),
     "GRU": GRU,
     "GRUEncoder": (*EMBEDDING, *within("rnn", GRU)),

@@ -15,6 +15,7 @@ if keras.backend.backend() != "tensorflow":
 from backends.tf.decoders import BahdanauDecoder
 from backends.tf.layers import (
     AdditiveAttention,
+    ConcatAttention,
     CosineAttention,
     DotProductAttention,
     GeneralAttention,
@@ -47,6 +48,7 @@ __all__ = [
     "GRU",
     "AdditiveAttention",
     "BahdanauDecoder",
+    "ConcatAttention",
     "CosineAttention",
     "DotProductAttention",
     "GRUEncoder",

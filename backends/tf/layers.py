@@ -10,6 +10,7 @@ import tensorflow as tf
 from attention_core.errors import check, check_options
 from attention_core.operators import (
     ADDITIVE_ATTENTION,
+    CONCAT_ATTENTION,
     COSINE_ATTENTION,
     DOT_PRODUCT_ATTENTION,
     GENERAL_ATTENTION,
@@ -18,7 +19,14 @@ from backends.tf.masking import attention_mask, size
 from backends.tf.pooling import attention_pooling
 from backends.tf.scoring import additive_score, cosine_score, dot_score, scaled_dot_score
 
-__all__ = ["Memory", "DotProductAttention", "AdditiveAttention", "GeneralAttention", "CosineAttention"]
+__all__ = [
+    "Memory",
+    "DotProductAttention",
+    "AdditiveAttention",
+    "GeneralAttention",
+    "ConcatAttention",
+    "CosineAttention",
+]
 
 
 class Memory(NamedTuple):
@@ -405,6 +413,137 @@ class GeneralAttention(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return {**self.sizes, "dropout": self.dropout.rate, "dtype": self.variable_dtype, "name": self.name}
+
+
+@keras.saving.register_keras_serializable(package="attention_parity")
+class ConcatAttention(keras.layers.Layer):
+    """Attention by a one-layer perceptron over the concatenation of query and key.
+
+    context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+
+    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
+    all with heads after batch or without; returns (context, weights).
+    """
+
+    specification = CONCAT_ATTENTION
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        dtype: str | tf.DType | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(dtype=parameter_dtype(dtype), name=name, autocast=False)
+        self.sizes = check_options(
+            self.specification, query_size=query_size, key_size=key_size, hidden_size=hidden_size, dropout=dropout
+        )
+        hidden_size = self.sizes["hidden_size"]  # Keras refuses whole numbers of NumPy
+        with keras.name_scope(self.name, caller=self):
+            self.W = keras.layers.Dense(hidden_size, use_bias=False, dtype=self.variable_dtype, name="W")
+            self.W.build((None, query_size + key_size))
+        bound = hidden_size**-0.5
+        uniform = keras.initializers.RandomUniform(-bound, bound)
+        self.v = self.add_weight(name="v", shape=(hidden_size,), initializer=uniform, autocast=False)
+        self.dropout = keras.layers.Dropout(dropout, autocast=False)
+
+    def prepare(
+        self,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        valid_lens: tf.Tensor | None = None,
+        mask: tf.Tensor | None = None,
+    ) -> Memory:
+        """Project the keys, clear what no query may attend to, and keep it for many queries.
+
+        memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+        """
+        check(
+            self.specification.method("prepare"),
+            self.sizes,
+            self.variable_dtype,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+        )
+        memory = cleared(keys, values, valid_lens, mask)
+        return memory._replace(keys=tf.matmul(memory.keys, self.W.kernel[self.sizes["query_size"] :]))
+
+    def attend(
+        self,
+        queries: tf.Tensor,
+        memory: Memory,
+        *,
+        dropout_mask: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Attend with queries to a prepared memory.
+
+        context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+        """
+        check(
+            self.specification.method("attend"),
+            self.sizes,
+            self.variable_dtype,
+            queries=queries,
+            memory=memory,
+            dropout_mask=dropout_mask,
+        )
+        query = tf.matmul(queries, self.W.kernel[: self.sizes["query_size"]])
+        scores = additive_score(query, memory.keys, self.v.value)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, scores, training)
+        return attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
+
+    def __call__(
+        self,
+        queries: tf.Tensor,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        valid_lens: tf.Tensor | None = None,
+        mask: tf.Tensor | None = None,
+        *,
+        dropout_mask: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Prepare the keys and values, and attend to them."""
+        check(
+            self.specification.method("call"),
+            self.sizes,
+            self.variable_dtype,
+            queries=queries,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+            dropout_mask=dropout_mask,
+        )
+        # Keras takes a mask given by keyword for one that belongs to the first input, and warns that it gets lost.
+        return super().__call__(queries, keys, values, valid_lens, mask, dropout_mask=dropout_mask, **chosen(training))
+
+    def call(
+        self,
+        queries: tf.Tensor,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        valid_lens: tf.Tensor | None = None,
+        mask: tf.Tensor | None = None,
+        *,
+        dropout_mask: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Prepare the keys and values, and attend to them; Keras enters here."""
+        memory = self.prepare(keys, values, valid_lens, mask)
+        return self.attend(queries, memory, dropout_mask=dropout_mask, training=training)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        sizes = {name: self.sizes[name] for name in ("query_size", "key_size", "hidden_size")}
+        return {**sizes, "dropout": self.dropout.rate, "dtype": self.variable_dtype, "name": self.name}
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")

@@ -40,6 +40,7 @@ TABLES: dict[str, tuple[Entry, ...]] = {
     "DotProductAttention": (),
     "AdditiveAttention": ADDITIVE,
     "GeneralAttention": (("W", "W.kernel", (1, 0)),),
+    "ConcatAttention": (("W", "W.kernel", (1, 0)), ("v", "v", None)),
     "CosineAttention": (),
     "GRU": GRU,
     "GRUEncoder": (*EMBEDDING, *within("rnn", GRU)),

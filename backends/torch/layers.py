@@ -10,6 +10,7 @@ from torch import nn
 from attention_core.errors import check, check_options
 from attention_core.operators import (
     ADDITIVE_ATTENTION,
+    CONCAT_ATTENTION,
     COSINE_ATTENTION,
     DOT_PRODUCT_ATTENTION,
     GENERAL_ATTENTION,
@@ -18,7 +19,14 @@ from backends.torch.masking import attention_mask
 from backends.torch.pooling import attention_pooling
 from backends.torch.scoring import additive_score, cosine_score, dot_score, scaled_dot_score
 
-__all__ = ["Memory", "DotProductAttention", "AdditiveAttention", "GeneralAttention", "CosineAttention"]
+__all__ = [
+    "Memory",
+    "DotProductAttention",
+    "AdditiveAttention",
+    "GeneralAttention",
+    "ConcatAttention",
+    "CosineAttention",
+]
 
 
 class Memory(NamedTuple):
@@ -278,6 +286,105 @@ class GeneralAttention(nn.Module):
             self.specification.method("call"),
             self.sizes,
             self.W.weight.dtype,
+            queries=queries,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+            dropout_mask=dropout_mask,
+        )
+        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), dropout_mask=dropout_mask)
+
+
+class ConcatAttention(nn.Module):
+    """Attention by a one-layer perceptron over the concatenation of query and key.
+
+    context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+
+    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
+    all with heads after batch or without; returns (context, weights).
+    """
+
+    specification = CONCAT_ATTENTION
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.sizes = check_options(
+            self.specification, query_size=query_size, key_size=key_size, hidden_size=hidden_size, dropout=dropout
+        )
+        self.W = nn.Linear(query_size + key_size, hidden_size, bias=False, dtype=dtype, device=device)
+        bound = hidden_size**-0.5
+        self.v = nn.Parameter(torch.empty(hidden_size, dtype=dtype, device=device).uniform_(-bound, bound))
+        self.dropout = nn.Dropout(dropout)
+
+    def prepare(
+        self,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        valid_lens: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> Memory:
+        """Project the keys, clear what no query may attend to, and keep it for many queries.
+
+        memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+        """
+        check(
+            self.specification.method("prepare"),
+            self.sizes,
+            self.v.dtype,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+        )
+        memory = cleared(keys, values, valid_lens, mask)
+        return memory._replace(keys=nn.functional.linear(memory.keys, self.W.weight[:, self.sizes["query_size"] :]))
+
+    def attend(
+        self, queries: torch.Tensor, memory: Memory, *, dropout_mask: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attend with queries to a prepared memory.
+
+        context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+        """
+        check(
+            self.specification.method("attend"),
+            self.sizes,
+            self.v.dtype,
+            queries=queries,
+            memory=memory,
+            dropout_mask=dropout_mask,
+        )
+        query = nn.functional.linear(queries, self.W.weight[:, : self.sizes["query_size"]])
+        scores = additive_score(query, memory.keys, self.v)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, scores)
+        return attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
+
+    def forward(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        valid_lens: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
+        *,
+        dropout_mask: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Prepare the keys and values, and attend to them."""
+        check(
+            self.specification.method("call"),
+            self.sizes,
+            self.v.dtype,
             queries=queries,
             keys=keys,
             values=values,

@@ -36,6 +36,8 @@ NOTICES = [
     ("AdditiveAttention-closed", "inputs", "valid_lens"),
     ("GeneralAttention-mask", "inputs", "mask"),
     ("GeneralAttention-dropout", "inputs", "dropout_mask"),
+    ("ConcatAttention-closed", "inputs", "valid_lens"),
+    ("ConcatAttention-dropout", "inputs", "dropout_mask"),
     ("CosineAttention-scale", "config", "scale"),
     ("CosineAttention-closed", "inputs", "valid_lens"),
     ("CosineAttention-dropout", "inputs", "dropout_mask"),
@@ -132,6 +134,7 @@ def test_every_option_and_optional_input_has_a_case_that_notices_it():
             "DotProductAttention": {"valid_lens", "mask"},
             "AdditiveAttention": {"mask"},
             "GeneralAttention": {"valid_lens"},
+            "ConcatAttention": {"mask"},
             "CosineAttention": {"mask"},
             "GRUEncoder": {"state"},
         }
@@ -157,6 +160,7 @@ def test_large_cases_are_large_and_saturated():
         "DotProductAttention",
         "AdditiveAttention",
         "GeneralAttention",
+        "ConcatAttention",
         "BahdanauDecoder",
     ):
         weights = expected(by_id[f"{operator}-large"], "float32")["weights"]

@@ -28,7 +28,7 @@ from parity_tests.run import judge_all, run
 from parity_tests.switches import environment
 
 FUNCTIONS = ["attention_mask-lens_and_mask", "masked_softmax-ragged", "attention_pooling-closed"]
-ATTENTION = [f"{name}Attention-closed" for name in ("DotProduct", "Additive", "General", "Cosine")]
+ATTENTION = [f"{name}Attention-closed" for name in ("DotProduct", "Additive", "General", "Concat", "Cosine")]
 RECURRENT = ["GRU-ragged", "GRUEncoder-ragged", "BahdanauDecoder-ragged"]
 DROPPING = ["AdditiveAttention-open", "GRU-open", "BahdanauDecoder-open"]
 HIDING = ["masked_softmax-closed", "attention_pooling-hidden_nan", "AdditiveAttention-hidden_nan"]

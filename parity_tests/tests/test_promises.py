@@ -21,6 +21,7 @@ HIDING = [
     "DotProductAttention-hidden_nan",
     "AdditiveAttention-hidden_nan",
     "GeneralAttention-hidden_nan",
+    "ConcatAttention-hidden_nan",
     "CosineAttention-hidden_nan",
     "GRU-hidden_nan",
     "BahdanauDecoder-hidden_nan",
@@ -67,6 +68,7 @@ CLOSED = [
     "DotProductAttention-closed",
     "AdditiveAttention-closed",
     "GeneralAttention-closed",
+    "ConcatAttention-closed",
     "CosineAttention-closed",
 ]
 

@@ -63,6 +63,16 @@ def test_general_attention_is_a_bilinear_form():
     np.testing.assert_allclose(context[0, 0], weights[0, 0] @ values[0], rtol=1e-14)
 
 
+def test_concat_attention_is_additive_attention_with_the_halves_of_its_matrix():
+    concat, additive = reference.ConcatAttention(4, 6, 5), reference.AdditiveAttention(4, 6, 5)
+    matrix, v = uniform("W", (5, 10)), uniform("v", (5,))
+    reference.set_parameters(concat, {"W": matrix, "v": v})
+    reference.set_parameters(additive, {"W_q": matrix[:, :4], "W_k": matrix[:, 4:], "w_v": v})
+    arrays = uniform("q", (2, 3, 4)), uniform("k", (2, 7, 6)), uniform("v", (2, 7, 3)), np.array([2, 5])
+    for first, second in zip(concat(*arrays), additive(*arrays), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
 def test_cosine_attention_does_not_see_the_length_of_a_key():
     query, keys, values = uniform("q", (1, 2, 3)), uniform("k", (1, 4, 3)), uniform("v", (1, 4, 2))
     first, _ = reference.CosineAttention(scale=4.0)(query, keys, values)

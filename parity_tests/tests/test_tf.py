@@ -45,6 +45,7 @@ LAYERS: dict[str, tuple[dict[str, int], tuple[np.ndarray, ...]]] = {
     "DotProductAttention": ({}, (QUERIES, LIKE, VALUES, LENS, MASK)),
     "AdditiveAttention": ({"query_size": 5, "key_size": 6, "hidden_size": 9}, (QUERIES, KEYS, VALUES, LENS, MASK)),
     "GeneralAttention": ({"query_size": 5, "key_size": 6}, (QUERIES, KEYS, VALUES, LENS, MASK)),
+    "ConcatAttention": ({"query_size": 5, "key_size": 6, "hidden_size": 9}, (QUERIES, KEYS, VALUES, LENS, MASK)),
     "CosineAttention": ({}, (QUERIES, LIKE, VALUES, LENS, MASK)),
     "GRU": ({"input_size": 6, "hidden_size": 5, "num_layers": 2}, (floats("inputs", 3, 4, 6), STEPS, STATE)),
     "GRUEncoder": (WORDS, (TARGET, STEPS, STATE)),

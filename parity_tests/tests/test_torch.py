@@ -20,6 +20,7 @@ from parity_tests.cases import all_cases, select
 MAKERS: dict[str, Callable[..., torch.nn.Module]] = {
     "AdditiveAttention": lambda **keywords: attention.AdditiveAttention(9, 10, 8, **keywords),
     "GeneralAttention": lambda **keywords: attention.GeneralAttention(9, 10, **keywords),
+    "ConcatAttention": lambda **keywords: attention.ConcatAttention(9, 10, 8, **keywords),
     "GRU": lambda **keywords: attention.GRU(4, 5, 2, **keywords),
     "GRUEncoder": lambda **keywords: attention.GRUEncoder(11, 6, 5, 2, **keywords),
     "BahdanauDecoder": lambda **keywords: attention.BahdanauDecoder(
@@ -35,6 +36,7 @@ def drawn(name: str, *shape: int) -> torch.Tensor:
 ARGUMENTS = {
     "AdditiveAttention": (drawn("q", 2, 5, 9), drawn("k", 2, 7, 10), drawn("v", 2, 7, 6), torch.tensor([3, 6])),
     "GeneralAttention": (drawn("q", 2, 5, 9), drawn("k", 2, 7, 10), drawn("v", 2, 7, 6), torch.tensor([3, 6])),
+    "ConcatAttention": (drawn("q", 2, 5, 9), drawn("k", 2, 7, 10), drawn("v", 2, 7, 6), torch.tensor([3, 6])),
     "GRU": (drawn("x", 3, 7, 4), torch.tensor([7, 2, 4])),
     "GRUEncoder": (torch.arange(21).reshape(3, 7) % 11, torch.tensor([7, 2, 4])),
     "BahdanauDecoder": (
