@@ -528,22 +528,19 @@ def attention_layer_cases(name: str, config: Mapping[str, Any]) -> Iterator[Case
 
 def large_layer_inputs(name: str, full: Arrays, parameters: Arrays) -> tuple[Arrays, Arrays]:
     """Inputs and parameters that give scores to ±2e6, exact in float32: rounding cannot move a saturated softmax."""
-    mask = some_mask(ATTENTION)
+    given: Arrays = {**full, "mask": some_mask(ATTENTION)}
     if name in ("DotProductAttention", "GeneralAttention"):
-        queries = 4.0 * (draws.integers("large.queries", full["queries"].shape, 11, SEED) - 5)
-        keys = 500.0 * (draws.integers("large.keys", full["keys"].shape, 201, SEED) - 100)
-        changed = {"W": np.eye(parameters["W"].shape[0], parameters["W"].shape[1])} if parameters else {}
-        return {**full, "queries": queries, "keys": keys, "mask": mask}, changed
-    if name == "ConcatAttention":
-        keys = 100.0 * (2 * draws.integers("large.keys", full["keys"].shape, 2, SEED) - 1)
-        hidden, query_size = len(parameters["v"]), full["queries"].shape[-1]
-        weight = parameters["W"].copy()
-        weight[:, query_size:] = np.eye(hidden, weight.shape[1] - query_size)
-        return {**full, "keys": keys, "mask": mask}, {"W": weight, "v": 8000.0 * 2.0 ** np.arange(hidden)}
-    keys = 100.0 * (2 * draws.integers("large.keys", full["keys"].shape, 2, SEED) - 1)
-    hidden, key_size = parameters["W_k"].shape
-    changed = {**parameters, "W_k": np.eye(hidden, key_size), "w_v": 8000.0 * 2.0 ** np.arange(hidden)}
-    return {**full, "keys": keys, "mask": mask}, changed
+        given["queries"] = 4.0 * (draws.integers("large.queries", full["queries"].shape, 11, SEED) - 5)
+        given["keys"] = 500.0 * (draws.integers("large.keys", full["keys"].shape, 201, SEED) - 100)
+        return given, {key: np.eye(len(matrix), matrix.shape[-1]) for key, matrix in parameters.items()}
+    given["keys"] = 100.0 * (2 * draws.integers("large.keys", full["keys"].shape, 2, SEED) - 1)
+    hidden, key_size = ATTENTION["hidden_size"], ATTENTION["key_size"]
+    changed: Arrays = {"w_v" if name == "AdditiveAttention" else "v": 8000.0 * 2.0 ** np.arange(hidden)}
+    if name == "AdditiveAttention":
+        changed |= {"W_q": parameters["W_q"], "W_k": np.eye(hidden, key_size)}
+    else:
+        changed["W"] = np.concatenate([parameters["W"][:, :-key_size], np.eye(hidden, key_size)], axis=1)
+    return given, {key: changed[key] for key in parameters}
 
 
 # ------------------------------------------------------------------------------------------------ recurrent layers
