@@ -591,14 +591,16 @@ def calibrate(reports: tuple[Path, ...]) -> None:
                 against = "" if cell["against"] == "reference" else f" against {cell['against']}"
                 where = f"{cell['backend']}{against}, {cell['case']}, {cell['quantity']}, {cell['tier']}"
                 measured.append((budget, cell["error"], where))
-    table = Table(header_style="bold")
-    for column in ("budget for", "measured", "seen before", "budget", "would be", "measured where"):
-        table.add_column(column, justify="left" if column in ("budget for", "measured where") else "right")
+    table = Table(header_style="bold", show_lines=True)
+    table.add_column("budget for, and the worst measured")
+    for column in ("measured", "seen", "budget", "would be"):
+        table.add_column(column, justify="right", no_wrap=True)
     for line in budgets.calibrate(measured):
         own, kept = line.budget, line.proposed == line.budget.eps
         what = ", ".join([*own.tiers, *(part for part in (own.operator, own.case, own.quantity) if part != "*")])
         proposed = "[green]as it is[/]" if kept else f"[yellow]{line.proposed:g}[/]"
-        table.add_row(what, f"{line.measured:.3g}", f"{own.worst:g}", f"{own.eps:g}", proposed, line.where)
+        place = f"{what}\n[dim]{line.where}[/]"
+        table.add_row(place, f"{line.measured:.3g}", f"{own.worst:g}", f"{own.eps:g}", proposed)
     console.print(table)
 
 
