@@ -107,16 +107,17 @@ def options(*given: Callable[[Command], Command]) -> Callable[[Command], Command
     return decorate
 
 
+tiers_option = click.option(
+    "--tier",
+    "tiers",
+    type=CommaList(TIERS),
+    metavar="TIERS",
+    default=",".join(FULL),
+    show_default=True,
+    help="Tiers to judge in, with commas; there are " + ", ".join(TIERS) + ".",
+)
 cells_options = options(
-    click.option(
-        "--tier",
-        "tiers",
-        type=CommaList(TIERS),
-        metavar="TIERS",
-        default=",".join(FULL),
-        show_default=True,
-        help="Tiers to judge in, with commas; there are " + ", ".join(TIERS) + ".",
-    ),
+    tiers_option,
     click.option("--case", "pattern", metavar="PATTERN", help="Only cases whose id matches, with * and ?."),
     click.option(
         "--operator",
@@ -414,15 +415,7 @@ def _pairs(corpus: Path | None, count: int) -> list[text.Pair]:
     default=",".join(NAMES[:-1]),
     help="Only cases of these operators, with commas.",
 )
-@click.option(
-    "--tier",
-    "tiers",
-    type=CommaList(TIERS),
-    metavar="TIERS",
-    default=",".join(FULL),
-    show_default=True,
-    help="Tiers to draw from, with commas; there are " + ", ".join(TIERS) + ".",
-)
+@tiers_option
 @worker_options
 def fuzz_backends(
     seconds: float | None,

@@ -20,9 +20,9 @@ import backends
 import parity_tests
 from backends import ArchiveError, load_archive, unpack_arrays
 from parity_tests.expected import cache_folder
-from parity_tests.recordings import CASE_FILE, Cell, Recording, key, labelled
+from parity_tests.recordings import Cell, Recording, key, labelled
 from parity_tests.switches import environment
-from parity_tests.worker import LIFELINE
+from parity_tests.worker import CASE_FILE, LIFELINE
 
 START_SECONDS = 120.0
 CELL_SECONDS = 120.0

@@ -15,8 +15,9 @@ from attention_core.operators import FRAMEWORKS, SPECIFICATION_VERSION
 from backends import ArchiveError, load_archive, pack_arrays, save_arrays
 from parity_tests.cases import NAMES, SEED, TIERS, Arrays, Case, select
 from parity_tests.expected import cotangents
+from parity_tests.worker import CASE_FILE
 
-CASE_FILE, RECORDING = "case file", "recording"
+RECORDING = "recording"
 STATUSES = ("ok", "not-applicable", "error", "crash", "timeout")
 """What may become of a cell that was run."""
 

@@ -32,7 +32,9 @@ from backends import load_archive, pack_arrays, unpack_arrays
 from parity_tests.invocation import bind, output_names
 
 PARTS = {"encoder": "GRUEncoder", "decoder": "BahdanauDecoder"}
-CASES = "case file"
+CASE_FILE = "case file"
+"""The kind of archive that holds cells to run."""
+
 LIFELINE = "ATTENTION_PARITY_LIFELINE"
 """The variable that names the descriptor of a pipe whose other end the court holds, and never writes to."""
 
@@ -49,7 +51,7 @@ def main() -> None:
         backend = Backend(module, device)
         hello = {**backend.describe(), "backend": name, "import_seconds": time.perf_counter() - start}
         send(stream, {}, {"kind": "hello", **hello})
-        files = map(unpack_arrays, frames(sys.stdin.buffer)) if path == "-" else [load_archive(path, CASES)]
+        files = map(unpack_arrays, frames(sys.stdin.buffer)) if path == "-" else [load_archive(path, CASE_FILE)]
         for arrays, header in files:
             answer_cells(stream, backend, grouped(arrays), header["cells"][int(first[0]) if first else 0 :])
         send(stream, {}, {"kind": "end"})
