@@ -39,11 +39,12 @@ class ParameterError(AttentionError):
 
 
 ADVICE = {
-    "batch": "Every argument holds the same batch, along its first axis.",
+    "batch": "Every argument holds the same batch.",
     "heads": "Split queries, keys and values into the same heads, and give a mask an axis for them.",
     "queries": "Give one row of the mask, of the scores and of the lengths for each query.",
     "keys": "Give one value, and one column of the mask, for each key.",
     "features": "Project one of the two, or use AdditiveAttention, whose keys may have another size.",
+    "the layer's features": "Make the layer with the features of the inputs.",
     "hidden_size": "Project both to the same hidden size, or make the layer with this one.",
     "query_size": "Make the layer with the query_size of the queries.",
     "key_size": "Make the layer with the key_size of the keys.",
@@ -53,6 +54,11 @@ ADVICE = {
     "num_layers - 1": "Give one mask for each recurrent layer but the top one.",
     "steps": "Give every step its own row, or one row for all steps.",
     "positions": "Make the layer with a position for each key.",
+    "value_size": "Make the layer with the value_size of the values.",
+    "state_size": "A state holds hidden_size numbers for each direction; that of an LSTM as many again, its cells.",
+    "output_size": "Outputs, and what drops them, hold hidden_size features for each direction.",
+    "both_outputs": "A bridge takes the outputs of a bidirectional encoder: 2 hidden_size features.",
+    "both_states": "A bridge takes the state of a bidirectional encoder, with the same hidden_size and cell.",
     "one": "A single step, and greedy decoding, take a mask with one row: (batch, 1, keys).",
 }
 
@@ -77,7 +83,7 @@ def check(operator: Operator, sizes: Sizes | None = None, dtype: Any = None, **a
     return _bind_axes(operator, sizes or {}, {name: _shape(array) for name, array in present.items()})
 
 
-def check_options(target: Operator | Layer, **options: Any) -> dict[str, int]:
+def check_options(target: Operator | Layer, **options: Any) -> dict[str, Any]:
     """Refuse options outside their domain; return a layer's completed sizes.
 
     Raises: OptionError.
@@ -86,7 +92,28 @@ def check_options(target: Operator | Layer, **options: Any) -> dict[str, int]:
     for option in target.options:
         if option.name in options:
             _check_option(title, option, options[option.name])
+            if option.type == "int" and options[option.name] is not None:
+                options[option.name] = python_operator.index(options[option.name])
     return target.sizes(options) if isinstance(target, Layer) else {}
+
+
+def check_unused(title: str, name: str, value: Any, why: str) -> None:
+    """Refuse an option that would be ignored.
+
+    Raises: OptionError.
+    """
+    if value is not None:
+        said = "given" if hasattr(value, "shape") else repr(value)
+        raise OptionError(f"{title}: {name} is {said}, expected None: {why}.")
+
+
+def check_needed(title: str, name: str, value: Any, why: str) -> None:
+    """Refuse to go on without an option that has no default here.
+
+    Raises: OptionError.
+    """
+    if value is None:
+        raise OptionError(f"{title}: {name} is None, expected a value: {why}.")
 
 
 def check_tokens(title: str, name: str, lowest: int, highest: int, vocab_size: int) -> None:
@@ -112,6 +139,27 @@ def check_positions(title: str, num_keys: int, positions: int) -> None:
             f"{title}: num_keys is {num_keys} but queries has {positions} positions. "
             "Score the first keys alone, or make the layer with a position for each key."
         )
+
+
+def check_length(title: str, end: int, num_positions: int) -> None:
+    """Refuse a step behind the last position.
+
+    Raises: ShapeError.
+    """
+    if end > num_positions:
+        raise ShapeError(
+            f"{title}: the last step stands at position {end - 1} but num_positions is {num_positions}. "
+            "Give fewer steps or a smaller offset, or make the layer with a position for each step."
+        )
+
+
+def check_offset(title: str, mode: str, offset: Any) -> None:
+    """Refuse an offset that would be ignored.
+
+    Raises: OptionError.
+    """
+    if mode != "monotonic" and offset is not None:
+        raise OptionError(f"{title}: offset is given, expected None: mode={mode!r} predicts where its window stands.")
 
 
 def check_parameters(layer: Layer, sizes: Sizes, dtype: Any, arrays: Mapping[str, Any]) -> None:
@@ -199,7 +247,7 @@ def _wrong_kind(operator: Operator, tensor: Tensor, dtype: str) -> DtypeError:
 
 
 def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int | None, ...] | None]) -> dict[str, int]:
-    bound = {axis: (size, "the layer") for axis, size in fixed.items()}
+    bound = {axis: (size, "the layer") for axis, size in fixed.items() if isinstance(size, int)}
     with_heads: dict[bool, str] = {}
     for tensor in operator.inputs:
         shape = shapes.get(tensor.name)
@@ -220,7 +268,7 @@ def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int 
             if size != expected:
                 raise ShapeError(
                     f"{operator.title}: axis '{axis}' is {size} in {tensor.name} but {expected} in {owner}. "
-                    f"{ADVICE.get(axis, 'Give both the same size.')} {_listed(shapes)}"
+                    f"{_advice(axis, owner)} {_listed(shapes)}"
                 )
     if len(with_heads) == 2:
         raise ShapeError(
@@ -228,6 +276,10 @@ def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int 
             f"{ADVICE['heads']} {_listed(shapes)}"
         )
     return {axis: size for axis, (size, _) in bound.items()}
+
+
+def _advice(axis: str, owner: str) -> str:
+    return ADVICE.get(f"{owner}'s {axis}") or ADVICE.get(axis, "Give both the same size.")
 
 
 def _listed(shapes: Mapping[str, tuple[int | None, ...] | None]) -> str:
@@ -239,12 +291,23 @@ def _check_option(title: str, option: Option, value: Any) -> None:
     if value is None and option.may_be_none:
         return
     if option.type == "int":
-        lowest = 1 if option.domain == "size" else 0
+        lowest = {"count": 0, "token": 0, "even": 2}.get(option.domain, 1)
         try:
             fits = not isinstance(value, bool) and python_operator.index(value) >= lowest
         except TypeError:
             fits = False
         expected = f"a whole number of at least {lowest}"
+        if option.domain == "even":
+            fits, expected = fits and value % 2 == 0, "an even number of at least 2"
+    elif option.type == "bool":
+        fits, expected = isinstance(value, bool), "True or False"
+    elif option.type == "function":
+        fits, expected = callable(value), "a function"
+    elif option.type == "str":
+        fits, expected = value in option.choices, f"one of {', '.join(map(repr, option.choices))}"
+    elif option.domain == "positive":
+        fits = _is_number(value) and 0.0 < value < math.inf
+        expected = "a finite number above 0"
     elif option.domain == "rate":
         fits = _is_number(value) and 0.0 <= value < 1.0
         expected = "a rate of at least 0 and less than 1"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 Kind = Literal["floating", "integer", "boolean"]
-Sizes = Mapping[str, int]
+Config = Mapping[str, Any]
+"""A constructor's arguments by name."""
+Sizes = Mapping[str, Any]
+"""The same with every default filled in, and the sizes that follow from them."""
 
 FLOATING = ("float64", "float32", "float16", "bfloat16")
 INTEGER = ("int64", "int32", "int16", "int8", "uint8")
@@ -30,7 +35,7 @@ class Tensor:
     optional: bool = False
     broadcast: bool = False
 
-    @property
+    @functools.cached_property
     def layouts(self) -> tuple[tuple[str, ...], ...]:
         """Every allowed list of axes: with and without those that may be left out, the fullest last."""
         layouts: list[tuple[str, ...]] = [()]
@@ -50,20 +55,27 @@ class Tensor:
 class Option:
     """An argument that is no array: its type, its default, and what it must satisfy.
 
-    `default` is the text of the default in the signature; None means that the argument has to be given.
+    `default` is the text of the default in the signature; None means that the argument has to be given. `choices` are
+    the words that a text may be.
     """
 
     name: str
-    type: Literal["int", "float"]
+    type: Literal["int", "float", "bool", "str", "function"]
     meaning: str
     default: str | None = None
-    domain: Literal["size", "count", "rate", "number", "token"] = "size"
+    domain: Literal["size", "count", "rate", "number", "positive", "even", "token"] = "size"
     keyword_only: bool = False
+    choices: tuple[str, ...] = ()
 
     @property
     def may_be_none(self) -> bool:
         """Whether None stands for a default that depends on the other arguments."""
         return self.default == "None"
+
+    @property
+    def value(self) -> Any:
+        """The default as a value."""
+        return None if self.default is None else ast.literal_eval(self.default)
 
 
 @dataclass(frozen=True)
@@ -85,10 +97,23 @@ class Operator:
         """The name as a caller writes it: a layer's call has the layer's own name."""
         return self.name.removesuffix(".call")
 
-    @property
+    @functools.cached_property
     def inputs(self) -> tuple[Tensor, ...]:
         """All array arguments, positional ones first."""
         return self.tensors + self.keyword_tensors
+
+    @functools.cached_property
+    def time_major(self) -> Operator:
+        """The same with queries, keys, values and context as (steps, batch, features), and no heads."""
+        turned = {"queries", "keys", "values", "context"}
+
+        def turn(tensor: Tensor) -> Tensor:
+            if tensor.name not in turned:
+                return tensor
+            batch, steps, features = (axis for axis in tensor.axes if axis != "heads?")
+            return replace(tensor, axes=(steps, batch, features))
+
+        return replace(self, tensors=tuple(map(turn, self.tensors)), outputs=tuple(map(turn, self.outputs)))
 
     @property
     def signature(self) -> str:
@@ -111,11 +136,20 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A layer that stands inside another one, and the arguments it is made with."""
+
+    layer: Layer
+    config: Config
+
+
+@dataclass(frozen=True)
 class Layer:
     """A trainable layer: constructor, canonical parameters and methods.
 
-    `sizes` completes the constructor's arguments with the sizes that follow from them; `shapes` gives the shape of each
-    canonical array, in order, from the completed sizes.
+    `complete` adds the sizes that follow from the constructor's arguments, all of which it is given; `own_shapes` gives
+    the shape of each canonical array of the layer itself, in order, and `inside` the layers that stand inside it by
+    name, both from the completed sizes. `parts` says of each such name what it is.
     """
 
     name: str
@@ -126,8 +160,37 @@ class Layer:
     options: tuple[Option, ...]
     parameters: tuple[Parameter, ...]
     methods: tuple[Operator, ...]
-    sizes: Callable[[Mapping[str, int | float | None]], dict[str, int]]
-    shapes: Callable[[Sizes], dict[str, tuple[int, ...]]]
+    complete: Callable[[Config], Sizes] = lambda config: config
+    own_shapes: Callable[[Sizes], dict[str, tuple[int, ...]]] = lambda sizes: {}
+    inside: Callable[[Sizes], dict[str, Part]] = lambda sizes: {}
+    parts: Mapping[str, str] = field(default_factory=dict)
+
+    def sizes(self, config: Config) -> dict[str, Any]:
+        """The constructor's arguments with every default, and the sizes that follow from them."""
+        defaults = {option.name: option.value for option in self.options if option.default is not None}
+        return dict(self.complete({**defaults, **config}))
+
+    def shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        """The shape of each canonical array: the layer's own, then those of the layers inside it, under their names."""
+        shapes = dict(self.own_shapes(sizes))
+        for name, part in self.inside(sizes).items():
+            own = part.layer.shapes(part.layer.sizes(part.config))
+            shapes |= {f"{name}.{inner}": shape for inner, shape in own.items()}
+        return shapes
+
+    def fans(self, sizes: Sizes) -> dict[str, int]:
+        """For each canonical array the number n of summands by which its first values are bounded: ±1/√n."""
+        named = {parameter.name: parameter.fan_in for parameter in self.parameters}
+        fans = {name: sizes[named[pattern(name)]] for name in self.own_shapes(sizes)}
+        for name, part in self.inside(sizes).items():
+            own = part.layer.fans(part.layer.sizes(part.config))
+            fans |= {f"{name}.{inner}": fan for inner, fan in own.items()}
+        return fans
+
+    @property
+    def trainable(self) -> bool:
+        """Whether it may have parameters, and so a dtype of its own."""
+        return bool(self.parameters or self.parts)
 
     @property
     def signature(self) -> str:
@@ -137,12 +200,17 @@ class Layer:
         return ", ".join(first + (["*", *keywords] if keywords else []))
 
     def method(self, name: str) -> Operator:
-        """The method of that name, without the layer's: "call", "prepare", "attend", "step", "greedy"."""
+        """The method of that name, without the layer's: "call", "prepare", "attend", "step", "greedy", "beam"."""
         full = f"{self.name}.{name}"
         for method in self.methods:
             if method.name == full:
                 return method
         raise KeyError(f"{self.name} has no method {name!r}; it has {', '.join(m.name for m in self.methods)}")
+
+
+def pattern(name: str) -> str:
+    """The name of a canonical array as the specification writes it: {layer} for the number of a recurrent layer."""
+    return ".".join("{layer}" if part.isdigit() else part for part in name.split("."))
 
 
 def _argument(option: Option) -> str:

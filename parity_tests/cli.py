@@ -30,7 +30,7 @@ import backends as registry
 from attention_core.operators import LAYERS, OPERATORS, find
 from attention_core.specification import Layer
 from backends import ArchiveError
-from parity_tests import budgets, text
+from parity_tests import budgets, family, side_by_side, text
 from parity_tests.cases import FULL, NAMES, TIERS, Case, all_cases
 from parity_tests.comparison import CELL_CHECKS, CHECKS
 from parity_tests.divergences import apply, load_divergences
@@ -187,6 +187,7 @@ json_option = click.option(
     help="Write the recordings and report.json there.",
 )
 @json_option
+@click.option("--every", is_flag=True, help="Print a row for every operator, however many there are.")
 @click.option("--require-all", is_flag=True, help="A registered backend that cannot run here is red.")
 def run(
     names: list[str] | None,
@@ -199,6 +200,7 @@ def run(
     sentences: int,
     output: Path | None,
     json_file: Path | None,
+    every: bool,
     require_all: bool,
 ) -> None:
     """Run the cases on every backend, and judge each against the reference and against each other.
@@ -221,7 +223,7 @@ def run(
             progress=progress,
             stopped=lambda: bool(caught),
         )
-    report(outcome, console)
+    report(outcome, console, every)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         for recording in outcome.recordings.values():
@@ -535,6 +537,41 @@ def list_operators(with_cases: bool) -> None:
 def _print_cases(cases: list[Case]) -> None:
     for case in cases:
         console.print(f"        {case.id:<38} [dim]{escape(case.shows)}[/]", highlight=False)
+
+
+@main.command(short_help="Write two backends side by side, as HTML.")
+@click.argument("file", metavar="FILE")
+@click.argument("left", metavar="BACKEND")
+@click.argument("right", metavar="BACKEND")
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PAGE",
+    help="Where to write the page; FILE-BACKEND-BACKEND.html here unless given.",
+)
+def diff(file: str, left: str, right: str, target: Path | None) -> None:
+    """Write the side-by-side page of two backends: `attention-parity diff scoring torch jax`.
+
+    FILE is one that every backend has: masking, scoring, pooling, layers, recurrent, decoders, parameters or runtime.
+    The frameworks need not be installed.
+    """
+    target = target or Path(f"{file}-{left}-{right}.html")
+    try:
+        text = side_by_side.page(
+            file, (left, right), (side_by_side.source(left, file), side_by_side.source(right, file))
+        )
+    except side_by_side.NoSource as error:
+        raise click.ClickException(str(error)) from error
+    target.write_text(text, encoding="utf-8")
+    console.print(Text(f"written     {target}"), soft_wrap=True)
+
+
+@main.command("family", short_help="Print the porter's map of the whole family.")
+def print_family() -> None:
+    """Print docs/family.md: every row with formula, shapes, parameters, other names, calls, and what bites."""
+    click.echo(family.page(), nl=False)
 
 
 @main.command(short_help="Show a case, and what the reference expects.")

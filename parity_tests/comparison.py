@@ -95,7 +95,8 @@ def judge(
         if quantity in found and quantity in wanted:
             budget = budget_for(case.operator, case.id, tier, quantity)
             verdict = replace(blank, quantity=quantity)
-            yield compare(verdict, found[quantity], wanted[quantity], expected[quantity], budget)
+            arrays = found[quantity], wanted[quantity], expected[quantity]
+            yield compare(verdict, *arrays, budget, expected.get(budget.beside))
 
 
 CellCheck = Callable[[Verdict, Any, Arrays, Arrays], Iterator[Verdict]]
@@ -138,7 +139,10 @@ CELL_CHECKS: dict[str, CellCheck] = {
 
 @dataclass(frozen=True)
 class Pair:
-    """An answer beside what is wanted; errors are measured in eps of the tier and the reference's largest entry."""
+    """An answer beside what is wanted; errors are measured in eps of the tier and the reference's largest entry.
+
+    Where there is a tensor beside, its largest entry counts if it is the larger one.
+    """
 
     name: str
     tier: str
@@ -146,6 +150,7 @@ class Pair:
     wanted: np.ndarray
     reference: np.ndarray
     budget: float
+    beside: np.ndarray | None = None
 
     @property
     def dtype(self) -> str:
@@ -154,9 +159,10 @@ class Pair:
 
     @property
     def scale(self) -> float:
-        """The largest finite entry of the reference."""
-        finite = np.where(np.isfinite(self.reference), self.reference, 0.0)
-        return float(np.abs(finite).max(initial=0.0))
+        """The largest finite entry of the reference, and of the tensor beside."""
+        arrays = [self.reference] if self.beside is None else [self.reference, self.beside]
+        finite = (np.where(np.isfinite(array), array, 0.0) for array in arrays)
+        return max(float(np.abs(array).max(initial=0.0)) for array in finite)
 
     @property
     def doubles(self) -> tuple[np.ndarray, np.ndarray]:
@@ -248,10 +254,17 @@ CHECKS: dict[str, Callable[[Pair], str | None]] = {
 """What is asked of an array, in this order; the first that says no decides."""
 
 
-def compare(verdict: Verdict, found: np.ndarray, wanted: np.ndarray, reference: np.ndarray, budget: Budget) -> Verdict:
+def compare(
+    verdict: Verdict,
+    found: np.ndarray,
+    wanted: np.ndarray,
+    reference: np.ndarray,
+    budget: Budget,
+    beside: np.ndarray | None = None,
+) -> Verdict:
     """Compare two arrays by every check; the verdict says which of them says no, and where."""
     floating = is_floating(reference)
-    pair = Pair(verdict.quantity, verdict.tier, found, wanted, reference, budget.eps if floating else 0.0)
+    pair = Pair(verdict.quantity, verdict.tier, found, wanted, reference, budget.eps if floating else 0.0, beside)
     allowed = budget.eps if floating and pair.scale > 0.0 else 0.0
     for name, check in CHECKS.items():
         reason = check(pair)

@@ -11,17 +11,17 @@ import numpy as np
 
 from attention_core import draws, reference
 from attention_core.operators import find
-from attention_core.specification import Layer, Operator, Tensor
+from attention_core.specification import Layer, Operator, Option, Tensor
 
 Arrays = dict[str, np.ndarray]
 
-IDS = {"tokens": "vocab_size"}
+IDS = {"tokens": "vocab_size", "offset": "keys"}
 """What an integer array that holds no lengths ranges over, by its name."""
 
 COUNTS = {"num_keys": "keys", "num_queries": "queries"}
 """The axis whose size an option states; elsewhere, an axis that is stated has the option's own name."""
 
-MOST = {"keys": "positions"}
+MOST = {"keys": "positions", "steps": "num_positions"}
 """Axes that may not be longer than others."""
 
 WHOLE = {"scores": (1000.0, 2000), "queries": (4.0, 5), "keys": (500.0, 100)}
@@ -88,6 +88,10 @@ class Drawn:
             if not tensor.optional or tensor.name in self.given
         }
         self._hide(inputs, sizes)
+        if config.get("time_major"):
+            turned = ("queries", "keys", "values")
+            inputs = {name: array.swapaxes(0, 1) if name in turned else array for name, array in inputs.items()}
+            inputs = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
         return {
             "operator": self.operator,
             "name": self.name,
@@ -104,7 +108,7 @@ class Drawn:
     def _config(self, layer: Layer) -> dict[str, Any]:
         config: dict[str, Any] = {}
         for option in layer.options:
-            if option.domain == "size" and (option.default is None or option.name in self.sizes):
+            if is_size(option) and (option.default is None or option.name in self.sizes):
                 config[option.name] = self.sizes.get(option.name, 1)
             elif option.name in self.options:
                 config[option.name] = self.options[option.name]
@@ -117,13 +121,12 @@ class Drawn:
         return {**counts, **{name: self.options[name] for name in names}}
 
     def _parameters(self, layer: Layer, sizes: Mapping[str, int]) -> Arrays:
-        fans = {parameter.name: sizes[parameter.fan_in] for parameter in layer.parameters}
+        fans = layer.fans(sizes)
         scale = self.scales.get("parameters", 1.0)
-        arrays = {}
-        for name, shape in layer.shapes(sizes).items():
-            pattern = ".".join("{layer}" if part.isdigit() else part for part in name.split("."))
-            arrays[name] = draws.uniform(name, shape, scale * fans[pattern] ** -0.5, self.seed)
-        return arrays
+        return {
+            name: draws.uniform(name, shape, scale * fans[name] ** -0.5, self.seed)
+            for name, shape in layer.shapes(sizes).items()
+        }
 
     def _array(self, tensor: Tensor, sizes: Mapping[str, int]) -> np.ndarray:
         name = tensor.name
@@ -141,6 +144,8 @@ class Drawn:
         if self.whole and name in WHOLE:
             step, most = WHOLE[name]
             return step * (draws.integers(name, shape, 2 * most + 1, self.seed) - most)
+        if name == "noise":
+            return 0.5 * (draws.uniform(name, shape, 1.0, self.seed) + 1.0)
         array = draws.uniform(name, shape, self.scales.get(name, 1.0), self.seed)
         if self.infinite and name == "scores":
             array[draws.integers("infinite", shape, 3, self.seed) == 0] = -np.inf
@@ -180,12 +185,21 @@ class Drawn:
             seen = allowed & (inputs["scores"] != -np.inf)
         for name, array in inputs.items():
             axes = [axis.removesuffix("?") for axis in tensors[name].axes]
-            if array.dtype.kind != "f" or self._padded_axis not in axes or name.endswith("dropout_mask"):
+            if array.dtype.kind != "f" or self._padded_axis not in axes:
                 continue
             if name == "scores":
                 array[np.broadcast_to(~allowed, array.shape)] = float(self.hidden)
-            else:
-                array[np.broadcast_to(~seen.any(axis=-2), array.shape[:-1])] = float(self.hidden)
+            elif "queries" not in axes and not name.endswith("dropout_mask"):
+                unseen = ~seen.any(axis=-2)
+                if unseen.ndim == 3 and "heads" not in axes:
+                    unseen = unseen.all(axis=1)
+                shape = array.shape if axes[-1] == self._padded_axis else array.shape[:-1]
+                array[np.broadcast_to(unseen, shape)] = float(self.hidden)
+
+
+def is_size(option: Option) -> bool:
+    """Whether an option of a constructor is a size, which cases draw with those of the axes."""
+    return option.type == "int" and option.domain == "size"
 
 
 def called_of(entry: Operator | Layer, method: str) -> Operator:
@@ -194,11 +208,15 @@ def called_of(entry: Operator | Layer, method: str) -> Operator:
 
 
 def inputs_of(entry: Operator | Layer, method: str) -> tuple[Tensor, ...]:
-    """The arrays that a call takes: for a method that reads a memory, those of which the memory is prepared, too."""
+    """The arrays that a call takes: those of which its memory is prepared, and its state started, in their place."""
     own = called_of(entry, method).inputs
     if not isinstance(entry, Layer) or not any(tensor.name.startswith("memory.") for tensor in own):
         return own
-    return (*entry.method("prepare").inputs, *(tensor for tensor in own if not tensor.name.startswith("memory.")))
+    rest = [tensor for tensor in own if not tensor.name.startswith("memory.")]
+    if method == "step":
+        given = [tensor for tensor in entry.method("start").inputs if tensor.name == "state"]
+        rest = [*given, *(tensor for tensor in rest if not tensor.name.startswith("state"))]
+    return (*entry.method("prepare").inputs, *rest)
 
 
 def axes_of(entry: Operator | Layer, method: str) -> dict[str, int]:

@@ -15,9 +15,10 @@ import numpy as np
 import attention_core
 from attention_core import draws, reference
 from attention_core.differentiation import gradients as complex_step
+from attention_core.operators import find
 from backends import ArchiveError, load_arrays, pack_arrays, save_arrays
 from parity_tests.cases import Arrays, Case, is_floating
-from parity_tests.invocation import bind, output_names
+from parity_tests.invocation import bind, output_names, parts_of
 
 
 def cache_folder() -> Path:
@@ -71,7 +72,7 @@ def cotangents(case: Case, tier: str) -> dict[int, np.ndarray]:
 
 
 def build_reference(case: Case, parameters: Mapping[str, np.ndarray]) -> Any:
-    """The reference's layer, or pair of layers, that a case calls; None for a function."""
+    """The reference's layer, or the layers of a translation, that a case calls; None for a function."""
     if not case.method:
         return None
     if case.method != "translate":
@@ -79,8 +80,8 @@ def build_reference(case: Case, parameters: Mapping[str, np.ndarray]) -> Any:
         reference.set_parameters(layer, parameters)
         return layer
     layers = []
-    for part, name in (("encoder", "GRUEncoder"), ("decoder", "BahdanauDecoder")):
-        layers.append(getattr(reference, name)(**case.config[part]))
+    for part, name, config in parts_of(case.config):
+        layers.append(getattr(reference, name)(**config))
         own = {k.removeprefix(f"{part}."): v for k, v in parameters.items() if k.startswith(f"{part}.")}
         reference.set_parameters(layers[-1], own)
     return tuple(layers)
@@ -112,10 +113,12 @@ def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangent
 def _stackable(case: Case) -> bool:
     """Whether perturbations may share a pass: not where their leading axis would be taken for heads.
 
-    That is where there are heads, and where lengths without a mask leave the number of axes to be guessed.
+    That is where there are heads, and where lengths or an offset without a mask leave the number of axes to be guessed.
     """
-    if case.operator in ("GRU", "GRUEncoder", "BahdanauDecoder"):
+    if case.operator == "MultiHeadAttention" or find(case.operator).module in ("recurrent", "decoders"):
         return True
+    if "offset" in case.inputs and "mask" not in case.inputs:
+        return False
     heads = any(array.ndim == 4 for array in case.inputs.values())
     return not heads and ("mask" in case.inputs or "valid_lens" not in case.inputs)
 

@@ -7,6 +7,7 @@ batches; hypothesis shrinks what differs.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,11 +28,14 @@ from parity_tests import expected as reference
 from parity_tests.budgets import Budget
 from parity_tests.cases import FULL, Arrays, Case, epsilon
 from parity_tests.comparison import Verdict, judge
-from parity_tests.drawn import COUNTS, MOST, WHOLE, Drawn, axes_of, called_of, inputs_of
+from parity_tests.drawn import COUNTS, MOST, WHOLE, Drawn, axes_of, called_of, inputs_of, is_size
 from parity_tests.launch import CELL_SECONDS, START_SECONDS, Job, Worker, WorkerFault
 from parity_tests.recordings import Cell, Recording, key, pack_cases
 
-NAMES = tuple(entry.name for entry in (*OPERATORS, *LAYERS))
+NAMES = tuple(
+    entry.name for entry in (*OPERATORS, *LAYERS) if "function" not in {option.type for option in entry.options}
+)
+"""What cases are drawn for: all but what takes a function."""
 
 ABSENT: Mapping[str, tuple[str, ...]] = {"mxnet": ("bfloat16", "int16")}
 """The dtypes that a framework has not: a case that needs one, as its tier or for lengths or tokens, is not for it."""
@@ -86,9 +90,12 @@ LARGE = {"scores": 16.0, "values": 1000.0}
 
 NUMBERS = (0.375, 1.0, -2.0, 0.0)
 RATES = (0.0, 0.5)
+POSITIVE = (0.375, 1.0, 2.0)
+EVEN = (2, 4)
 COUNTED = (0, 1, 2, 3)
 HIDDEN = ("", "nan", "inf", "-inf", "1e30")
 SEEDS = 2**16
+ATTEMPTS = 1000
 CHOICES = 128
 """More choices than a case takes."""
 
@@ -97,9 +104,32 @@ Pick = Callable[[Sequence[Any]], Any]
 
 def draw(seed: int, number: int, operators: Sequence[str] = NAMES, tiers: Sequence[str] = FULL) -> Drawn:
     """Case `number` of a seed: a call of one of the operators, in one of the tiers."""
-    pick, pick_number = picking(f"family/{number // FAMILY}", seed), picking(f"case/{number}", seed)
+    attempt = accepted(seed, number // FAMILY, tuple(operators), tuple(tiers))
+    return attempted(seed, number, attempt, operators, tiers)
+
+
+@functools.lru_cache(maxsize=4096)
+def accepted(seed: int, family: int, operators: tuple[str, ...], tiers: tuple[str, ...]) -> int:
+    """The first attempt at a family that the specification does not refuse: options depend on each other."""
+    for attempt in range(ATTEMPTS):
+        try:
+            case = Case(**attempted(seed, family * FAMILY, attempt, operators, tiers).as_case())
+            with np.errstate(all="ignore"):
+                reference.computed_outputs(case, case.inputs, case.parameters)
+        except AttentionError:
+            continue
+        return attempt
+    raise RuntimeError(f"seed {seed}, family {family}: {ATTEMPTS} attempts were all refused")
+
+
+def attempted(seed: int, number: int, attempt: int, operators: Sequence[str], tiers: Sequence[str]) -> Drawn:
+    """An attempt at a case, which the specification may refuse."""
+    family = f"family/{number // FAMILY}"
+    pick, pick_number = picking(family, seed), picking(f"case/{number}", seed)
     entry = find(pick(operators))
     method = pick(methods_of(entry))
+    if attempt:  # at the same call
+        pick = picking(f"{family}/{attempt}", seed)
     inputs = inputs_of(entry, method)
     sizes = drawn_sizes(entry, method, pick)
     optional = [tensor.name for tensor in inputs if tensor.optional]
@@ -118,7 +148,7 @@ def draw(seed: int, number: int, operators: Sequence[str] = NAMES, tiers: Sequen
     scales = {
         name: pick_number((*scales_of_tier, LARGE.get(name, 1.0))) for name in floating if not (whole and name in WHOLE)
     }
-    if isinstance(entry, Layer) and entry.parameters:
+    if isinstance(entry, Layer) and entry.trainable:
         scales["parameters"] = pick_number(PARAMETER_SCALES)
     numbered = [tensor for tensor in inputs if tensor.kind == "integer"]
     integers = [tensor.name for tensor in numbered if not tensor.optional or tensor.name in present]
@@ -150,7 +180,7 @@ def picking(name: str, seed: int) -> Pick:
 
 def drawn_sizes(entry: Operator | Layer, method: str, pick: Pick) -> dict[str, int]:
     """Sizes of axes and of the constructor; now and then, an axis is empty."""
-    fixed = [option for option in entry.options if option.domain == "size"] if isinstance(entry, Layer) else []
+    fixed = [option for option in entry.options if is_size(option)] if isinstance(entry, Layer) else []
     free = sorted(own_axes(entry, method) - {option.name for option in fixed})
     chosen = [option.name for option in fixed if option.default is None or pick((False, True))]
     sizes = {axis: pick(SIZES) for axis in (*free, *chosen)}
@@ -190,12 +220,14 @@ def drawn_options(entry: Operator | Layer, method: str, sizes: Mapping[str, int]
         "token": range(sizes.get("vocab_size", 1)),
         "count": COUNTED,
         "size": SIZES,
+        "positive": POSITIVE,
+        "even": EVEN,
     }
     stated = {COUNTS.get(option.name, option.name) for option in called.options} & {*axes_of(entry, method)}
     own = [option for option in called.options if COUNTS.get(option.name, option.name) not in stated]
-    fixed = [option for option in entry.options if option.domain != "size"] if isinstance(entry, Layer) else []
+    fixed = [option for option in entry.options if not is_size(option)] if isinstance(entry, Layer) else []
     return {
-        option.name: pick(choices[option.domain])
+        option.name: pick({"bool": (False, True), "str": option.choices}.get(option.type) or choices[option.domain])
         for option in (*fixed, *own)
         if option.default is None or pick((False, True))
     }

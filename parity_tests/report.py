@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from parity_tests.cases import NAMES
+from attention_core.operators import find
 from parity_tests.comparison import Verdict
 from parity_tests.run import Run
 
 MOST_RED = 20
+MOST_ROWS = 12
+"""With more operators than that, the table has a row for each file, and one for each operator that is red."""
 
 
-def report(run: Run, console: Console) -> None:
+def report(run: Run, console: Console, every: bool = False) -> None:
     """Print the table, what is red, what is missing, where the time went, and the verdict in one line."""
     for tier in run.tiers:
-        console.print(table(run, tier))
+        console.print(table(run, tier, every))
     for line in not_applicable(run.verdicts):
         console.print(line)
     for line in red_lines(run.red):
@@ -32,29 +34,49 @@ def report(run: Run, console: Console) -> None:
     console.print(summary(run))
 
 
-def table(run: Run, tier: str) -> RenderableType:
+def table(run: Run, tier: str, every: bool = False) -> RenderableType:
     """One row for each operator, one column for each backend: the worst error in eps, or what is wrong.
 
-    The column "pairs" holds the worst error between any two backends.
+    Where there are many operators, those of a file share a row, and only what is red has one of its own, unless every
+    row is asked for. The column "pairs" holds the worst error between any two backends.
     """
     backends = list(run.recordings)
+    cases = {case.id: case.operator for case, own in run.cells if own == tier}
+    here: dict[str, list[Verdict]] = {name: [] for name in cases.values()}
+    for verdict in run.verdicts:
+        if verdict.tier in (tier, "*") and verdict.operator in here:
+            here[verdict.operator].append(verdict)
+    red = {name for name, verdicts in here.items() if any(verdict.red for verdict in verdicts)}
+    listed = list(rows(list(here), red, every))
     grid = Table(title=f"{tier}: worst error, in eps of the largest entry", title_justify="left", header_style="bold")
-    grid.add_column("operator", min_width=max(len(name) for name in NAMES))
+    grid.add_column("operator", min_width=max((len(label) for label, _ in listed), default=0))
     grid.add_column("cases", justify="right")
     for name in backends:
         grid.add_column(name, justify="right", min_width=6)
     if len(backends) > 1:
         grid.add_column("pairs", justify="right", min_width=6)
-    cases = {case.id: case.operator for case, own in run.cells if own == tier}
-    for operator in dict.fromkeys(cases.values()):
-        here = [v for v in run.verdicts if v.operator == operator and v.tier in (tier, "*")]
-        single = [verdict for verdict in here if verdict.against == "reference"]
-        row = [operator, str(sum(name == operator for name in cases.values()))]
+    for label, operators in listed:
+        verdicts = [verdict for name in operators for verdict in here[name]]
+        single = [verdict for verdict in verdicts if verdict.against == "reference"]
+        row = [label, str(sum(name in operators for name in cases.values()))]
         row += [_cell([verdict for verdict in single if verdict.name == name]) for name in backends]
         if len(backends) > 1:
-            row.append(_cell([verdict for verdict in here if verdict.against != "reference"]))
+            row.append(_cell([verdict for verdict in verdicts if verdict.against != "reference"]))
         grid.add_row(*row)
     return grid
+
+
+def rows(operators: Sequence[str], red: Collection[str], every: bool) -> Iterable[tuple[str, Sequence[str]]]:
+    """The rows of a table: a label, and the operators whose worst error the row holds."""
+    if every or len(operators) <= MOST_ROWS:
+        yield from ((name, [name]) for name in operators)
+        return
+    files: dict[str, list[str]] = {}
+    for name in operators:
+        files.setdefault("sentences" if name == "sentences" else find(name).module, []).append(name)
+    for file, own in files.items():
+        yield f"{file} ({len(own)})" if len(own) > 1 else file, own
+        yield from ((f"  {name}", [name]) for name in own if name in red)
 
 
 def _cell(verdicts: Sequence[Verdict]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 from unittest import mock
@@ -17,9 +17,11 @@ from unittest import mock
 import numpy as np
 
 from attention_core import reference
-from attention_core.reference import masking, recurrent
-from attention_core.reference.arrays import align, linear
-from parity_tests.cases import DECODER, Arrays, Case, all_cases, is_floating
+from attention_core.differentiation import gradients
+from attention_core.reference import layers, masking, recurrent
+from attention_core.reference.arrays import align, linear, promote
+from parity_tests.cases import Arrays, Case, all_cases, is_floating
+from parity_tests.cases.decoders import DECODER
 from parity_tests.comparison import Verdict, judge
 from parity_tests.expected import computed_gradients, computed_outputs, cotangents, expected
 from parity_tests.recordings import Cell, Recording, key
@@ -300,7 +302,7 @@ def _either(original: Any) -> Any:
     return call
 
 
-# ------------------------------------------------------------------------------------------------ pooling and layers
+# ------------------------------------------------------------------------------------------------ pooling
 
 
 def _pool(change: Callable[..., tuple[Any, Any]]) -> Break:
@@ -362,6 +364,152 @@ def _matrices_swapped(original: Any) -> Any:
     return prepare
 
 
+# ------------------------------------------------------------------------------------------------ attention layers
+
+
+def _constructed(**fixed: Any) -> Break:
+    """A layer whose constructor takes these values in place of what it is given."""
+
+    def wrong(original: Any) -> Any:
+        def __init__(self: Any, *arguments: Any, **config: Any) -> None:
+            original(self, *arguments, **{**config, **fixed})
+
+        return __init__
+
+    return wrong
+
+
+def _called(**fixed: Any) -> Break:
+    """A method that takes these values in place of what it is given."""
+
+    def wrong(original: Any) -> Any:
+        return lambda self, *arrays, **given: original(self, *arrays, **{**given, **fixed})
+
+    return wrong
+
+
+def _as_it_is(original: Any) -> Any:
+    return lambda self, array: array
+
+
+def _sized(**changes: Callable[[Any], Any]) -> Break:
+    """A method during which some of the layer's sizes are others."""
+
+    def wrong(original: Any) -> Any:
+        def call(self: Any, *arrays: Any, **given: Any) -> Any:
+            changed = {**self.sizes, **{name: change(self.sizes) for name, change in changes.items()}}
+            with mock.patch.object(self, "sizes", changed):
+                return original(self, *arrays, **given)
+
+        return call
+
+    return wrong
+
+
+def _whole_length(original: Any) -> Any:
+    def attend(self: Any, queries: Any, memory: Any, **given: Any) -> Any:
+        context, weights = original(self, queries, memory, **given)
+        if self.sizes["mode"] == "monotonic" or memory.mask is None:
+            return context, weights
+        length_known = memory.mask
+        seen = np.ones_like(length_known)
+        seen[..., -1] = True
+        with mock.patch.object(
+            layers, "open_keys", lambda scores, lens, mask: masking.open_keys(scores, lens, length_known)
+        ):
+            return original(self, queries, memory._replace(mask=seen), **given)
+
+    return attend
+
+
+def _renormalised(original: Any) -> Any:
+    def pooled(scores: Any, values: Any, allowed: Any, factor: Any) -> Any:
+        weights = masking.softmax_over(scores, allowed)
+        near = weights if factor is None else weights * factor
+        total = near.sum(axis=-1, keepdims=True)
+        near = near / np.where(total.real == 0.0, 1.0, total)
+        return near @ np.where(np.expand_dims(allowed.any(axis=-2), -1), values, 0.0), weights
+
+    return pooled
+
+
+def _unscaled_parts(original: Any) -> Any:
+    def made(part: Any) -> Any:
+        dot = part.layer.name == "DotProductAttention"
+        return original(replace(part, config={**part.config, "scale": 1.0}) if dot else part)
+
+    return made
+
+
+def _soft(original: Any) -> Any:
+    def attend(self: Any, queries: Any, memory: Any, *, noise: Any = None) -> Any:
+        return reference.layers.Attention.attend(self, queries, memory)
+
+    return attend
+
+
+def _leaking(original: Any) -> Any:
+    def attend(self: Any, queries: Any, memory: Any, *, noise: Any = None) -> Any:
+        context, weights = original(self, queries, memory, noise=noise)
+        scores = self.score(self.turned(promote(queries)), memory.keys)
+        soft = masking.softmax_over(scores, masking.open_keys(scores, None, memory.mask))
+        return context, weights + (soft - soft.real)
+
+    return attend
+
+
+def _without_bias(original: Any) -> Any:
+    return lambda self, which, inputs: linear(inputs, self.parameters[f"W_{which}"])
+
+
+def _strided_heads(original: Any) -> Any:
+    def split(self: Any, array: Any) -> Any:
+        shape = (*array.shape[:-1], self.sizes["head_size"], self.sizes["heads"])
+        return np.moveaxis(array.reshape(shape), -1, -3)
+
+    return split
+
+
+def _head_mask_on_rows(original: Any) -> Any:
+    def attend(self: Any, queries: Any, memory: Any, *, head_mask: Any = None, **given: Any) -> Any:
+        row = None if head_mask is None else np.broadcast_to(head_mask[..., :1, :], head_mask.shape)
+        return original(self, queries, memory, head_mask=row, **given)
+
+    return attend
+
+
+def _absolute_value_left_out(original: Any) -> Any:
+    def importance(losses: Any, head_mask: Any) -> Any:
+        def total(arrays: Any) -> Any:
+            return (losses(arrays["head_mask"]),)
+
+        found = gradients(total, {"head_mask": head_mask}, {"0": np.ones(len(head_mask))}, stacked=False)
+        return (head_mask * found["head_mask"]).mean(axis=0)
+
+    return importance
+
+
+def _inverted_ablation(original: Any) -> Any:
+    return lambda losses, head_mask: -original(losses, head_mask)
+
+
+def _rates_to_the_end(original: Any) -> Any:
+    def rates(features: int) -> Any:
+        pairs = features // 2
+        high = 10000.0 ** (-np.arange(pairs) / max(pairs - 1, 1))
+        return high, np.zeros(pairs)
+
+    return rates
+
+
+def _rates_of_one_float(original: Any) -> Any:
+    def rates(features: int) -> Any:
+        high, low = original(features)
+        return (high + low).astype(np.float32).astype(np.float64), np.zeros_like(low)
+
+    return rates
+
+
 # ------------------------------------------------------------------------------------------------ recurrent layers
 
 
@@ -369,8 +517,8 @@ def _cell(change: Callable[..., Any]) -> Break:
     """One step of one layer, by another formula of its parameters: W, U, b, b_hn, inputs, state."""
 
     def wrong(original: Any) -> Any:
-        def cell(self: Any, layer: int, inputs: Any, state: Any) -> Any:
-            return change(*(self.parameters[f"{layer}.{name}"] for name in ("W", "U", "b", "b_hn")), inputs, state)
+        def cell(self: Any, prefix: str, inputs: Any, state: Any) -> Any:
+            return change(*(self.parameters[prefix + name] for name in ("W", "U", "b", "b_hn")), inputs, state)
 
         return cell
 
@@ -409,8 +557,8 @@ def _update_inverted(W: Any, U: Any, b: Any, b_hn: Any, inputs: Any, state: Any)
 
 
 def _upper_layers_skipped(original: Any) -> Any:
-    def cell(self: Any, layer: int, inputs: Any, state: Any) -> Any:
-        return original(self, layer, inputs, state) if layer == 0 else inputs
+    def cell(self: Any, prefix: str, inputs: Any, state: Any) -> Any:
+        return original(self, prefix, inputs, state) if prefix.startswith("0.") else inputs
 
     return cell
 
@@ -436,6 +584,101 @@ def _states_reversed(original: Any) -> Any:
     def call(self: Any, inputs: Any, valid_lens: Any = None, state: Any = None, *, dropout_mask: Any = None) -> Any:
         outputs, last = original(self, inputs, valid_lens, state, dropout_mask=dropout_mask)
         return outputs, last[..., ::-1, :, :]
+
+    return call
+
+
+def _lstm(change: Callable[..., tuple[Any, Any]]) -> Break:
+    """One step of an LSTM, by another formula of its four gates before their nonlinearities, and its cells."""
+
+    def wrong(original: Any) -> Any:
+        def cell(self: Any, prefix: str, inputs: Any, state: Any) -> Any:
+            weights, recurrent_weights, bias = (self.parameters[prefix + name] for name in ("W", "U", "b"))
+            hidden, cells = np.split(state, 2, axis=-1)
+            gates = [
+                linear(inputs, weights[..., gate, :, :], bias[..., gate, :])
+                + linear(hidden, recurrent_weights[..., gate, :, :])
+                for gate in range(4)
+            ]
+            return np.concatenate(change(*gates, cells), axis=-1)
+
+        return cell
+
+    return wrong
+
+
+def _lstm_step(i: Any, f: Any, g: Any, o: Any, cells: Any) -> tuple[Any, Any]:
+    cells = recurrent.sigmoid(f) * cells + recurrent.sigmoid(i) * np.tanh(g)
+    return recurrent.sigmoid(o) * np.tanh(cells), cells
+
+
+def _gate_order_of_another(i: Any, f: Any, g: Any, o: Any, cells: Any) -> tuple[Any, Any]:
+    return _lstm_step(i, f, o, g, cells)
+
+
+def _forget_bias(i: Any, f: Any, g: Any, o: Any, cells: Any) -> tuple[Any, Any]:
+    return _lstm_step(i, f + 1.0, g, o, cells)
+
+
+def _cells_not_squashed(i: Any, f: Any, g: Any, o: Any, cells: Any) -> tuple[Any, Any]:
+    cells = recurrent.sigmoid(f) * cells + recurrent.sigmoid(i) * np.tanh(g)
+    return recurrent.sigmoid(o) * cells, cells
+
+
+def _cells_first(original: Any) -> Any:
+    def call(self: Any, *arrays: Any, **given: Any) -> Any:
+        outputs, state = original(self, *arrays, **given)
+        return outputs, np.roll(state, state.shape[-1] // 2, axis=-1)
+
+    return call
+
+
+def _backward_from_the_end(original: Any) -> Any:
+    def run(self: Any, prefix: str, inputs: Any, state: Any, real: Any, backward: bool) -> Any:
+        outputs, last = original(self, prefix, inputs, state, np.ones_like(real) if backward else real, backward)
+        return np.where(real[..., None], outputs, 0.0), last
+
+    return run
+
+
+def _directions_swapped(original: Any) -> Any:
+    def call(self: Any, *arrays: Any, **given: Any) -> Any:
+        outputs, state = original(self, *arrays, **given)
+        both = self.sizes["bidirectional"]
+        return np.roll(outputs, self.sizes["hidden_size"], axis=-1) if both else outputs, state
+
+    return call
+
+
+def _halves_swapped(original: Any) -> Any:
+    def call(self: Any, outputs: Any, state: Any) -> Any:
+        hidden = self.sizes["hidden_size"]
+        parts = state.reshape(*state.shape[:-1], self.sizes["parts"], 2 * hidden)
+        return original(self, outputs, np.roll(parts, hidden, axis=-1).reshape(state.shape))
+
+    return call
+
+
+def _outputs_not_summed(original: Any) -> Any:
+    def call(self: Any, outputs: Any, state: Any) -> Any:
+        merged, state = original(self, outputs, state)
+        return merged if self.sizes["method"] != "sum" else outputs[..., : self.sizes["hidden_size"]], state
+
+    return call
+
+
+def _one_weight_for_both(original: Any) -> Any:
+    def call(self: Any, outputs: Any, state: Any) -> Any:
+        firsts = {
+            name: np.repeat(
+                array[..., :1, :] if name.endswith("b_s") else array[..., :1, :, :],
+                self.sizes["parts"],
+                axis=-2 if name.endswith("b_s") else -3,
+            )
+            for name, array in self.parameters.items()
+        }
+        with mock.patch.object(self, "parameters", firsts):
+            return original(self, outputs, state)
 
     return call
 
@@ -470,6 +713,112 @@ def _context_after_embedding(original: Any) -> Any:
 
 def _without_readout_bias(original: Any) -> Any:
     return lambda inputs, weight, bias=None: original(inputs, weight)
+
+
+def _started(change: Callable[[Any, Any], Any]) -> Break:
+    """A start that gives another state, made of the layer and the right one."""
+
+    def wrong(original: Any) -> Any:
+        return lambda self, *arrays, **given: change(self, original(self, *arrays, **given))
+
+    return wrong
+
+
+def _learned_lost(layer: Any, state: Any) -> Any:
+    return state * 0.0 if layer.sizes["initial"] == "learned" else state
+
+
+def _zero_started(layer: Any, state: Any) -> Any:
+    return state + 0.5 if layer.sizes["initial"] == "zero" else state
+
+
+def _previous_query(original: Any) -> Any:
+    """Luong's decoder with the query of Bahdanau's."""
+
+    def advance(
+        self: Any, embedded: Any, state: Any, memory: Any, dropout_mask: Any, attention_dropout_mask: Any
+    ) -> Any:
+        attend, hidden = self.attention.attend, self.sizes["hidden_size"]
+
+        def earlier(queries: Any, memory: Any, **given: Any) -> Any:
+            return attend(state.rnn[..., -1, :, None, :hidden], memory, **given)
+
+        with mock.patch.object(self.attention, "attend", earlier):
+            return original(self, embedded, state, memory, dropout_mask, attention_dropout_mask)
+
+    return advance
+
+
+def _stepped(change: Callable[[Any], Any]) -> Break:
+    """A step of Luong's decoder that reads another state."""
+
+    def wrong(original: Any) -> Any:
+        def advance(self: Any, embedded: Any, state: Any, *rest: Any) -> Any:
+            return original(self, embedded, change(state), *rest)
+
+        return advance
+
+    return wrong
+
+
+def _position_stands(original: Any) -> Any:
+    def advance(self: Any, embedded: Any, state: Any, *rest: Any) -> Any:
+        features, after, weights = original(self, embedded, state, *rest)
+        return features, after._replace(position=state.position), weights
+
+    return advance
+
+
+def _joined_reversed(original: Any) -> Any:
+    return lambda *arrays: original(*reversed(arrays))
+
+
+def _maxout_of_halves(original: Any) -> Any:
+    """The readout whose pairs are the two halves, as where a matrix is split in two."""
+
+    def call(inputs: Any, weight: Any, bias: Any = None) -> Any:
+        outputs = original(inputs, weight, bias)
+        if weight.shape[-1] != inputs.shape[-1] or weight.shape[-1] < 12:
+            return outputs
+        first, second = np.split(outputs, 2, axis=-1)
+        return np.stack([first, second], axis=-1).reshape(outputs.shape)
+
+    return call
+
+
+def _mean_context(original: Any) -> Any:
+    def advance(self: Any, embedded: Any, state: Any, memory: Any, *rest: Any) -> Any:
+        mask = memory.mask
+        count = memory.values.shape[-2] if mask is None else mask.sum(axis=-1)[..., None]
+        total = memory.values.sum(axis=-2, keepdims=True)
+        mean = np.broadcast_to(total / np.maximum(count, 1), memory.values.shape)
+        return original(self, embedded, state, memory._replace(values=mean), *rest)
+
+    return advance
+
+
+def _penalty_lost(original: Any) -> Any:
+    return lambda lengths, length_penalty: original(lengths, 0.0)
+
+
+def _penalty_without_five(original: Any) -> Any:
+    return lambda lengths, length_penalty: np.maximum(lengths, 1.0) ** length_penalty
+
+
+def _one_hypothesis(original: Any) -> Any:
+    def beam(self: Any, *arrays: Any, num_best: int = 1, width: int, **options: Any) -> Any:
+        found = original(self, *arrays, num_best=1, width=1, **options)
+        return tuple(np.repeat(array, num_best, axis=1) for array in found)
+
+    return beam
+
+
+def _reordering_lost(original: Any) -> Any:
+    def reordered(self: Any, state: Any, rows: Any) -> Any:
+        first = state[0] if isinstance(state, tuple) else state
+        return original(self, state, rows) if first.shape[-2] != len(rows) else state
+
+    return reordered
 
 
 def _greedy(change: Callable[..., tuple[Any, Any, Any]]) -> Break:
@@ -547,6 +896,8 @@ RULES = (
 )
 DECODING = tuple(f"BahdanauDecoder-{name}" for name in ("none", "one_key", "no_keys", "greedy"))
 GATED = ("GRU-none", "GRU-step", "GRU-no_steps")
+LSTM_STEPS = ("LSTM-none", "LSTM-step", "LSTM-no_steps")
+LUONG_STEPS = ("LuongDecoder-open", "LuongDecoder-not_fed", "LuongDecoder-no_steps")
 
 SABOTEURS: tuple[Saboteur, ...] = (
     Saboteur(
@@ -884,7 +1235,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         GATED,
         red=("*:*",),
         green=NOTHING,
-        broken={"recurrent.GRU._cell": _cell(_gates_swapped)},
+        broken={"recurrent.GRU.cell": _cell(_gates_swapped)},
     ),
     Saboteur(
         "update_inverted",
@@ -892,7 +1243,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         GATED,
         red=("*:*",),
         green=NOTHING,
-        broken={"recurrent.GRU._cell": _cell(_update_inverted)},
+        broken={"recurrent.GRU.cell": _cell(_update_inverted)},
     ),
     Saboteur(
         "reset_after_off",
@@ -900,7 +1251,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         GATED,
         red=("*:*",),
         green=NOTHING,
-        broken={"recurrent.GRU._cell": _cell(_reset_before)},
+        broken={"recurrent.GRU.cell": _cell(_reset_before)},
     ),
     Saboteur(
         "hidden_bias_dropped",
@@ -908,7 +1259,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         GATED,
         red=("*:*",),
         green=NOTHING,
-        broken={"recurrent.GRU._cell": _cell(_without_hidden_bias)},
+        broken={"recurrent.GRU.cell": _cell(_without_hidden_bias)},
     ),
     Saboteur(
         "upper_layers_skipped",
@@ -916,7 +1267,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         GATED,
         red=("*:*",),
         green=NOTHING,
-        broken={"recurrent.GRU._cell": _upper_layers_skipped},
+        broken={"recurrent.GRU.cell": _upper_layers_skipped},
     ),
     Saboteur(
         "padding_moves_state",
@@ -995,7 +1346,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
             ),
             "BahdanauDecoder-no_keys:gradient_encoder_outputs",
         ),
-        broken={"decoders.GRU.step": _context_after_embedding},
+        broken={"recurrent.GRU.step": _context_after_embedding},
     ),
     Saboteur(
         "readout_without_bias",
@@ -1017,5 +1368,388 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("BahdanauDecoder-greedy",),
         red=("BahdanauDecoder-greedy:tokens",),
         broken={"decoders.BahdanauDecoder.greedy": _greedy(_padded_with_zero)},
+    ),
+    Saboteur(
+        "time_major_ignored",
+        "Sequences whose time comes first are read as if their batch did.",
+        ("DotProductAttention-time_major", "AdditiveAttention-time_major", "DotProductAttention-open"),
+        red=("*-time_major:*",),
+        broken={"layers.Attention.turned": _as_it_is},
+    ),
+    Saboteur(
+        "time_major_heads",
+        "Attention with several heads reads time as batch.",
+        ("MultiHeadAttention-time_major", "MultiHeadAttention-no_queries"),
+        red=("MultiHeadAttention-time_major:*",),
+        broken={"layers.MultiHeadAttention.turned": _as_it_is},
+    ),
+    Saboteur(
+        "location_of_the_end",
+        "Location attention scores the last positions.",
+        ("LocationAttention-open", "LocationAttention-one_key", "LocationAttention-no_*"),
+        red=("LocationAttention-open:*",),
+        green=("*:gradient_keys",),
+        broken={"layers.location_score": _last_positions},
+    ),
+    Saboteur(
+        "width_of_the_layer_ignored",
+        "A kernel that is not learned has width 1.",
+        ("KernelAttention-constant", "KernelAttention-width", "NadarayaWatson-width"),
+        red=("*-width:*",),
+        broken={"layers.KernelAttention.__init__": _constructed(width=1.0)},
+    ),
+    Saboteur(
+        "width_for_inverse",
+        "The parameter is the width itself.",
+        ("KernelAttention-open", "KernelAttention-constant", "NadarayaWatson-ragged"),
+        red=("KernelAttention-open:*", "NadarayaWatson-ragged:*"),
+        broken={
+            "layers.gaussian_score": lambda original: (
+                lambda queries, keys, w=None: original(queries, keys, None if w is None else 1.0 / w)
+            )
+        },
+    ),
+    Saboteur(
+        "window_ignored",
+        "The window of local attention is one key wider.",
+        ("LocalAttention-open", "LocalAttention-wide", "LocalAttention-no_keys"),
+        red=("LocalAttention-open:*", "LocalAttention-wide:*"),
+        broken={"layers.LocalAttention.attend": _sized(window=lambda sizes: sizes["window"] + 1)},
+    ),
+    Saboteur(
+        "offset_ignored",
+        "Local attention counts its queries from 0.",
+        ("LocalAttention-open", "LocalAttention-offset"),
+        red=("LocalAttention-offset:*",),
+        broken={"layers.LocalAttention.attend": _called(offset=None)},
+    ),
+    Saboteur(
+        "centre_fixed",
+        "The predicted window stands around the query's own position.",
+        ("LocalAttention-predictive_open", "LocalAttention-open"),
+        red=("LocalAttention-predictive_open:*",),
+        broken={"layers.LocalAttention.attend": _sized(mode=lambda sizes: "monotonic")},
+    ),
+    Saboteur(
+        "length_of_the_padding",
+        "A predicted position is a share of all keys, padding included.",
+        ("LocalAttention-predictive_open", "LocalAttention-predictive_lens_and_mask"),
+        red=("LocalAttention-predictive_lens_and_mask:*",),
+        broken={"layers.LocalAttention.attend": _whole_length},
+    ),
+    Saboteur(
+        "gaussian_renormalised",
+        "Weights under the Gaussian are normalised again in the context.",
+        ("LocalAttention-predictive_open", "LocalAttention-predictive_no_keys"),
+        red=("LocalAttention-predictive_open:*",),
+        green=("*:weights",),
+        broken={"layers.pool": _renormalised},
+    ),
+    Saboteur(
+        "score_inside_unscaled",
+        "The score that stands inside another layer is never scaled.",
+        ("*Attention-score_scaled_dot", "*Attention-score_dot", "MultiHeadAttention-open"),
+        red=("LocalAttention-score_scaled_dot:*", "MultiHeadAttention-open:*"),
+        green=("*:gradient_b_k", "*:gradient_b_v", "*:gradient_b_o"),
+        broken={"layers.attention_layer": _unscaled_parts},
+    ),
+    Saboteur(
+        "soft_for_hard",
+        "Hard attention averages.",
+        ("HardAttention-open", "HardAttention-one_key"),
+        red=("HardAttention-open:*",),
+        broken={"layers.HardAttention.attend": _soft},
+    ),
+    Saboteur(
+        "noise_ignored",
+        "A key that is to be drawn is the one with the highest score.",
+        ("HardAttention-open", "HardAttention-noise*"),
+        red=("HardAttention-noise*:*",),
+        green=("*:gradient_queries", "*:gradient_keys", "*:gradient_scored*", "*:gradient_noise"),
+        broken={"layers.HardAttention.attend": _called(noise=None)},
+    ),
+    Saboteur(
+        "straight_through",
+        "Gradients reach the scores of hard attention as if it were soft.",
+        ("HardAttention-open", "HardAttention-no_queries"),
+        red=("HardAttention-open:gradient_*",),
+        green=("*:gradient_values",),
+        broken={"layers.HardAttention.attend": _leaking},
+    ),
+    Saboteur(
+        "heads_without_bias",
+        "The projections of the heads have no biases.",
+        ("MultiHeadAttention-open", "MultiHeadAttention-no_bias"),
+        red=("MultiHeadAttention-open:*",),
+        green=("*:gradient_b_k",),
+        broken={"layers.MultiHeadAttention.projected": _without_bias},
+    ),
+    Saboteur(
+        "strided_heads",
+        "A head has every so manieth feature instead of a row of them.",
+        ("MultiHeadAttention-open", "MultiHeadAttention-no_keys"),
+        red=("MultiHeadAttention-open:*",),
+        green=("*:gradient_b_k", "*:gradient_b_o"),
+        broken={"layers.MultiHeadAttention.split": _strided_heads},
+    ),
+    Saboteur(
+        "per_head_ignored",
+        "The mean of the heads' weights comes back, whatever is asked for.",
+        ("MultiHeadAttention-open", "MultiHeadAttention-per_head"),
+        red=("MultiHeadAttention-per_head:*",),
+        broken={"layers.MultiHeadAttention.attend": _called(per_head=False)},
+    ),
+    Saboteur(
+        "head_mask_ignored",
+        "Heads cannot be switched off.",
+        ("MultiHeadAttention-none", "MultiHeadAttention-head_mask*"),
+        red=("MultiHeadAttention-head_mask*:*",),
+        green=("*:weights", "*:gradient_b_k", "*:gradient_b_o"),
+        broken={"layers.MultiHeadAttention.attend": _called(head_mask=None)},
+    ),
+    Saboteur(
+        "head_mask_of_the_first",
+        "All sequences switch off the heads of the first.",
+        ("MultiHeadAttention-none", "MultiHeadAttention-head_mask"),
+        red=("MultiHeadAttention-head_mask:*",),
+        green=("*:weights", "*:gradient_b_k", "*:gradient_b_o"),
+        broken={"layers.MultiHeadAttention.attend": _head_mask_on_rows},
+    ),
+    Saboteur(
+        "gain_for_loss",
+        "The importance of a head is how much the loss falls without it.",
+        ("ablation_importance-*",),
+        red=("*:*",),
+        broken={"ablation_importance": _inverted_ablation},
+    ),
+    Saboteur(
+        "signs_cancel",
+        "First-order importance adds up with its sign.",
+        ("taylor_importance-*",),
+        red=("*:*",),
+        broken={"taylor_importance": _absolute_value_left_out},
+    ),
+    Saboteur(
+        "position_offset_ignored",
+        "Positions are counted from 0.",
+        ("SinusoidalPositions-*", "LearnedPositions-*"),
+        red=(
+            "SinusoidalPositions-offset:outputs",
+            "LearnedPositions-offset:outputs",
+            "LearnedPositions-offset:gradient_P",
+        ),
+        broken={
+            "layers.SinusoidalPositions.__call__": _called(offset=0),
+            "layers.LearnedPositions.__call__": _called(offset=0),
+        },
+    ),
+    Saboteur(
+        "layout_ignored",
+        "Sines and cosines always take turns.",
+        ("SinusoidalPositions-*",),
+        red=("SinusoidalPositions-concatenated:outputs",),
+        broken={"layers.SinusoidalPositions.__init__": _constructed(layout="interleaved")},
+    ),
+    Saboteur(
+        "rates_to_the_end",
+        "The last rate is 1/10000, as in tensor2tensor.",
+        ("SinusoidalPositions-*",),
+        red=tuple(f"SinusoidalPositions-{name}:outputs" for name in ("plain", "offset", "concatenated")),
+        broken={"layers.rates": _rates_to_the_end},
+    ),
+    Saboteur(
+        "angles_of_float32",
+        "Angles are those of float32 rates.",
+        ("SinusoidalPositions-*",),
+        red=tuple(f"SinusoidalPositions-{name}:outputs" for name in ("plain", "offset", "concatenated")),
+        broken={"layers.rates": _rates_of_one_float},
+    ),
+    Saboteur(
+        "permutation_inverted",
+        "The permutation leads from concatenated to interleaved.",
+        ("position_permutation-*",),
+        red=("position_permutation-of_8:permutation",),
+        broken={
+            "position_permutation": lambda original: lambda features: np.argsort(original(features)).astype(np.int32)
+        },
+    ),
+    Saboteur(
+        "gate_order_of_another",
+        "The gates of an LSTM are read in the order i, f, o, g.",
+        LSTM_STEPS,
+        red=("*:*",),
+        green=NOTHING,
+        broken={"recurrent.LSTM.cell": _lstm(_gate_order_of_another)},
+    ),
+    Saboteur(
+        "forget_bias_added",
+        "1 is added to the bias of the forget gate.",
+        LSTM_STEPS,
+        red=("*:*",),
+        green=NOTHING,
+        broken={"recurrent.LSTM.cell": _lstm(_forget_bias)},
+    ),
+    Saboteur(
+        "cells_not_squashed",
+        "The output of an LSTM is made of its cells without their tanh.",
+        LSTM_STEPS,
+        red=("*:*",),
+        green=NOTHING,
+        broken={"recurrent.LSTM.cell": _lstm(_cells_not_squashed)},
+    ),
+    Saboteur(
+        "cells_first",
+        "The state of an LSTM holds its cells first.",
+        ("LSTM-none", "LSTM-no_steps"),
+        red=("LSTM-none:*", "LSTM-no_steps:state", "LSTM-no_steps:gradient_state"),
+        green=("*:outputs",),
+        broken={"recurrent.LSTM.__call__": _cells_first},
+    ),
+    Saboteur(
+        "backward_from_the_end",
+        "The backward direction begins in the padding.",
+        ("GRU-both_open", "GRU-both_ragged", "LSTM-both_ragged"),
+        red=("*-both_ragged:*",),
+        broken={"recurrent.Recurrent.run": _backward_from_the_end},
+    ),
+    Saboteur(
+        "directions_swapped",
+        "Outputs hold the backward direction first.",
+        ("GRU-both_none", "GRU-none"),
+        red=("GRU-both_none:*",),
+        green=("*:state",),
+        broken={"recurrent.GRU.__call__": _directions_swapped},
+    ),
+    Saboteur(
+        "forward_for_backward",
+        "A bridge takes the forward half for the backward one.",
+        ("Bridge-*",),
+        red=("Bridge-concatenate_*:*state", "Bridge-project_*:*", "Bridge-backward_*:*"),
+        green=("*outputs",),
+        broken={"recurrent.Bridge.__call__": _halves_swapped},
+    ),
+    Saboteur(
+        "outputs_not_summed",
+        "A bridge that sums hands on the forward outputs.",
+        ("Bridge-*",),
+        red=("Bridge-sum_*:encoder_outputs", "Bridge-sum_*:gradient_outputs"),
+        broken={"recurrent.Bridge.__call__": _outputs_not_summed},
+    ),
+    Saboteur(
+        "one_weight_for_both",
+        "Outputs and cells of an LSTM are bridged by the same weights.",
+        ("Bridge-*",),
+        red=("Bridge-project_lstm:*", "Bridge-backward_lstm:*"),
+        green=("*outputs",),
+        broken={"recurrent.Bridge.__call__": _one_weight_for_both},
+    ),
+    Saboteur(
+        "maxout_of_halves",
+        "The maxout readout takes the larger of two halves, not of two neighbours.",
+        ("BahdanauDecoder-maxout", "BahdanauDecoder-one_step"),
+        red=("BahdanauDecoder-maxout:*",),
+        green=("*:state", "*:weights", "*:gradient_dense.b"),
+        broken={"decoders.linear": _maxout_of_halves},
+    ),
+    Saboteur(
+        "learned_start_lost",
+        "A decoder whose first state is learned starts at 0.",
+        ("*Decoder-initial_*",),
+        red=("*Decoder-initial_learned:*",),
+        green=(
+            "*:gradient_dense.b",
+            "FixedContextDecoder-initial_learned:weights",
+            "LuongDecoder-initial_learned:state.position",
+        ),
+        broken={"decoders.Decoder.start": _started(_learned_lost)},
+    ),
+    Saboteur(
+        "zero_start_ignored",
+        "A decoder that should start at 0 does not.",
+        ("*Decoder-initial_*",),
+        red=("*Decoder-initial_zero:*",),
+        green=(
+            "*:gradient_dense.b",
+            "FixedContextDecoder-initial_zero:weights",
+            "LuongDecoder-initial_zero:state.position",
+        ),
+        broken={"decoders.Decoder.start": _started(_zero_started)},
+    ),
+    Saboteur(
+        "query_before_step",
+        "Luong's decoder attends with the previous state.",
+        LUONG_STEPS,
+        red=("LuongDecoder-open:*", "LuongDecoder-not_fed:*"),
+        green=("*:gradient_dense.b", "*:state.position", "LuongDecoder-not_fed:state.rnn"),
+        broken={"decoders.LuongDecoder.advance": _previous_query},
+    ),
+    Saboteur(
+        "nothing_fed",
+        "Luong's decoder does not feed back its attentional vector.",
+        LUONG_STEPS,
+        red=("LuongDecoder-open:*",),
+        green=("*:gradient_dense.b", "*:state.position"),
+        broken={
+            "decoders.LuongDecoder.advance": _stepped(
+                lambda state: state._replace(attentional=np.zeros_like(state.attentional))
+            )
+        },
+    ),
+    Saboteur(
+        "output_before_context",
+        "W_c reads the top output first, then the context.",
+        LUONG_STEPS,
+        red=("LuongDecoder-open:*", "LuongDecoder-not_fed:*"),
+        green=(
+            "*:gradient_dense.b",
+            "*:state.position",
+            "LuongDecoder-not_fed:state.rnn",
+            "LuongDecoder-not_fed:weights",
+        ),
+        broken={"decoders.joined": _joined_reversed},
+    ),
+    Saboteur(
+        "position_stands",
+        "The window of Luong's decoder stays where it began.",
+        ("LuongDecoder-monotonic", "LuongDecoder-no_steps"),
+        red=("LuongDecoder-monotonic:*",),
+        green=("*:gradient_dense.b",),
+        broken={"decoders.LuongDecoder.advance": _position_stands},
+    ),
+    Saboteur(
+        "mean_for_last",
+        "The fixed context is the mean of the encoder's outputs.",
+        ("FixedContextDecoder-ragged", "FixedContextDecoder-one_key", "FixedContextDecoder-no_keys"),
+        red=("FixedContextDecoder-ragged:*",),
+        green=("*:weights", "*:gradient_dense.b"),
+        broken={"decoders.FixedContextDecoder.advance": _mean_context},
+    ),
+    Saboteur(
+        "penalty_ignored",
+        "Hypotheses are ranked by the sum of their logarithms alone.",
+        ("BahdanauDecoder-beam*",),
+        red=("BahdanauDecoder-beam_penalty:scores",),
+        broken={"decoders.penalty": _penalty_lost},
+    ),
+    Saboteur(
+        "mean_for_penalty",
+        "Hypotheses are ranked by a power of their length.",
+        ("BahdanauDecoder-beam*",),
+        red=("BahdanauDecoder-beam_penalty:*",),
+        broken={"decoders.penalty": _penalty_without_five},
+    ),
+    Saboteur(
+        "states_not_reordered",
+        "A hypothesis goes on from the state of another.",
+        ("BahdanauDecoder-beam", "LuongDecoder-beam", "BahdanauDecoder-greedy"),
+        red=("*-beam:scores", "*-beam:weights", "LuongDecoder-beam:tokens"),
+        broken={"decoders.Decoder.reordered": _reordering_lost, "decoders.LuongDecoder.reordered": _reordering_lost},
+    ),
+    Saboteur(
+        "width_of_one",
+        "Beam search keeps one hypothesis, and gives it as all of the best.",
+        ("BahdanauDecoder-beam*", "LuongDecoder-beam"),
+        red=("*-beam*:*",),
+        broken={"decoders.Decoder.beam": _one_hypothesis},
     ),
 )

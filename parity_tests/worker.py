@@ -29,9 +29,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from backends import load_archive, pack_arrays, unpack_arrays
-from parity_tests.invocation import bind, output_names
+from parity_tests.invocation import bind, output_names, parts_of
 
-PARTS = {"encoder": "GRUEncoder", "decoder": "BahdanauDecoder"}
 CASE_FILE = "case file"
 """The kind of archive that holds cells to run."""
 
@@ -144,12 +143,12 @@ class Backend:
         config, options = json.dumps(cell["config"]), json.dumps(cell["options"])
         function, layer = self.function(operator, method, options), None
         if method == "translate":
-            pair = []
-            for part, kind in PARTS.items():
+            layers = []
+            for part, kind, given in parts_of(cell["config"]):
                 own = {k.removeprefix(f"{part}."): v for k, v in parameters.items() if k.startswith(f"{part}.")}
-                pair.append(self.layer(part, kind, json.dumps(cell["config"][part]), tier))
-                self._set(pair[-1], own)
-            function = functools.partial(_with_layers, function, tuple(pair))
+                layers.append(self.layer(part, kind, json.dumps(given), tier))
+                self._set(layers[-1], own)
+            function = functools.partial(_with_layers, function, tuple(layers))
         elif method:
             layer = self.layer("", operator, config, tier)
             self._set(layer, parameters)

@@ -5,14 +5,30 @@ argument and parameter may then carry one more leading axis, the same for all of
 perturbations. Formulas therefore compare by the real part, write the sigmoid by tanh, and use neither abs nor norm.
 """
 
-from attention_core.reference.decoders import BahdanauDecoder
+from attention_core.reference.decoders import (
+    BahdanauDecoder,
+    FixedContextDecoder,
+    LuongDecoder,
+    LuongState,
+)
 from attention_core.reference.layers import (
     AdditiveAttention,
     ConcatAttention,
     CosineAttention,
     DotProductAttention,
     GeneralAttention,
+    HardAttention,
+    KernelAttention,
+    LearnedPositions,
+    LocalAttention,
+    LocationAttention,
     Memory,
+    MultiHeadAttention,
+    NadarayaWatson,
+    SinusoidalPositions,
+    ablation_importance,
+    position_permutation,
+    taylor_importance,
 )
 from attention_core.reference.masking import (
     attention_mask,
@@ -25,9 +41,20 @@ from attention_core.reference.masking import (
     stride_mask,
     window_mask,
 )
-from attention_core.reference.parameters import get_parameters, set_parameters
-from attention_core.reference.pooling import attention_pooling
-from attention_core.reference.recurrent import GRU, GRUEncoder
+from attention_core.reference.parameters import (
+    get_parameters,
+    set_parameters,
+)
+from attention_core.reference.pooling import (
+    attention_pooling,
+)
+from attention_core.reference.recurrent import (
+    GRU,
+    LSTM,
+    Bridge,
+    GRUEncoder,
+    LSTMEncoder,
+)
 from attention_core.reference.scoring import (
     additive_score,
     cosine_score,
@@ -39,14 +66,29 @@ from attention_core.reference.scoring import (
 
 __all__ = [
     "GRU",
+    "LSTM",
     "AdditiveAttention",
     "BahdanauDecoder",
+    "Bridge",
     "ConcatAttention",
     "CosineAttention",
     "DotProductAttention",
+    "FixedContextDecoder",
     "GRUEncoder",
     "GeneralAttention",
+    "HardAttention",
+    "KernelAttention",
+    "LSTMEncoder",
+    "LearnedPositions",
+    "LocalAttention",
+    "LocationAttention",
+    "LuongDecoder",
+    "LuongState",
     "Memory",
+    "MultiHeadAttention",
+    "NadarayaWatson",
+    "SinusoidalPositions",
+    "ablation_importance",
     "additive_score",
     "attention_mask",
     "attention_pooling",
@@ -61,8 +103,10 @@ __all__ = [
     "mask_and",
     "mask_or",
     "masked_softmax",
+    "position_permutation",
     "scaled_dot_score",
     "set_parameters",
     "stride_mask",
+    "taylor_importance",
     "window_mask",
 ]

@@ -39,6 +39,11 @@ def linear(inputs: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = Non
     return outputs if bias is None else outputs + align(bias, 1, outputs.ndim)
 
 
+def inner(parameters: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """The parameters whose names begin with the prefix, named without it."""
+    return {name.removeprefix(prefix): array for name, array in parameters.items() if name.startswith(prefix)}
+
+
 def optional(array: Any) -> np.ndarray | None:
     """The array promoted, or None."""
     return None if array is None else promote(array)

@@ -1,34 +1,357 @@
-"""Decoders with attention."""
+"""Decoders: with attention by the previous state, by the current one, and without."""
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attention_core.errors import check_options, check_tokens
-from attention_core.operators import BAHDANAU_DECODER
-from attention_core.reference.arrays import check, linear, optional, promote
-from attention_core.reference.layers import AdditiveAttention, Memory
+from attention_core.operators import (
+    BAHDANAU_DECODER,
+    FIXED_CONTEXT_DECODER,
+    LUONG_DECODER,
+    check_initial,
+    check_search,
+)
+from attention_core.reference.arrays import align, check, inner, linear, optional, promote
+from attention_core.reference.layers import Memory, attention_layer, cleared
 from attention_core.reference.masking import attention_mask
-from attention_core.reference.recurrent import GRU, embed, inner, known_tokens
+from attention_core.reference.pooling import average
+from attention_core.reference.recurrent import embed, known_tokens, recurrent_layer
 from attention_core.specification import Layer
 
 
-class BahdanauDecoder:
-    """Decode with additive attention whose query is the previous state of the top recurrent layer.
+class LuongState(NamedTuple):
+    """The state of a LuongDecoder between two steps; made by `start`, read and given by `step`.
 
-    context, weights = AdditiveAttention(top state, encoder_outputs)
-    state' = GRU([context; embedding[token]], state);  logits = dense.W state'[top] + dense.b
+    Shapes: rnn (num_layers, batch, state_size), attentional (batch, hidden_size), position (batch,), int32.
+    """
+
+    rnn: np.ndarray
+    attentional: np.ndarray
+    position: np.ndarray
+
+
+class Decoder:
+    """What the decoders share: they differ in `advance`, one step up to what the logits are made of."""
+
+    specification: Layer
+    parameters: dict[str, np.ndarray]
+
+    def __init__(self, **options: Any) -> None:
+        self.sizes = check_options(self.specification, **options)
+        self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
+        parts = self.specification.inside(self.sizes)
+        self.rnn = recurrent_layer(parts["rnn"])
+        self.attention = attention_layer(parts["attention"]) if "attention" in parts else None
+
+    def advance(
+        self,
+        embedded: np.ndarray,
+        state: Any,
+        memory: Memory,
+        dropout_mask: np.ndarray | None,
+        attention_dropout_mask: np.ndarray | None,
+    ) -> tuple[np.ndarray, Any, np.ndarray]:
+        """One step without the last projection: (features of the logits, state, weights)."""
+        raise NotImplementedError
+
+    def prepare(
+        self, encoder_outputs: np.ndarray, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
+    ) -> Memory:
+        """Project and clear the encoder's outputs, once for all steps.
+
+        memory = attention.prepare(encoder_outputs, encoder_outputs)
+
+        Shapes: encoder_outputs (batch, keys, memory_size); valid_lens (batch,) or (batch, steps); mask
+        (batch, steps, keys), each axis its size or 1.
+        Raises: ShapeError, DtypeError, MaskError.
+        """
+        check(
+            self.specification.method("prepare"),
+            self.sizes,
+            encoder_outputs=encoder_outputs,
+            valid_lens=valid_lens,
+            mask=mask,
+        )
+        allowed = attention_mask(encoder_outputs.shape[-2], valid_lens, mask)
+        if self.attention is None:
+            return cleared(promote(encoder_outputs), promote(encoder_outputs), None, allowed)
+        self.attention.parameters = inner(self.parameters, "attention.")
+        return self.attention.prepare(encoder_outputs, encoder_outputs, None, allowed)
+
+    def start(self, memory: Memory, state: np.ndarray | None = None) -> Any:
+        """The decoder's state before its first step.
+
+        state = the encoder's state, 0, or the parameter initial, as the option initial says
+
+        Shapes: memory as from prepare; state (num_layers, batch, state_size), as is the result.
+        Raises: ShapeError, DtypeError; OptionError if state is wanted and missing, or would be ignored.
+        """
+        operator = self.specification.method("start")
+        check_initial(operator.title, self.sizes["initial"], state)
+        check(operator, self.sizes, memory=memory, state=state)
+        if state is not None:
+            return promote(state)
+        *lead, batch, _, _ = memory.values.shape
+        zero = np.zeros((*lead, self.sizes["num_layers"], batch, self.sizes["state_size"]))
+        if self.sizes["initial"] == "zero":
+            return zero
+        return zero + align(self.parameters["initial"][..., :, None, :], 3, zero.ndim)
+
+    def step(
+        self,
+        tokens: np.ndarray,
+        state: Any,
+        memory: Memory,
+        *,
+        dropout_mask: np.ndarray | None = None,
+        attention_dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, Any, np.ndarray]:
+        """Decode one token.
+
+        Shapes: tokens (batch,), state as from start, memory as from prepare, with one row in its mask; dropout_mask
+        (num_layers - 1, batch, hidden_size), attention_dropout_mask (batch, keys). Returns (logits, state, weights):
+        (batch, vocab_size), the state after the step, (batch, keys).
+        Units: logits are natural logarithms.
+        Raises: ShapeError, DtypeError; TokenError if an id is outside the vocabulary.
+        """
+        check(
+            self.specification.method("step"),
+            self.sizes,
+            tokens=tokens,
+            state=state,
+            memory=memory,
+            dropout_mask=dropout_mask,
+            attention_dropout_mask=attention_dropout_mask,
+        )
+        if self.attention is not None:
+            self.attention.parameters = inner(self.parameters, "attention.")
+        self.rnn.parameters = inner(self.parameters, "rnn.")
+        embedded = embed(self.specification.name, tokens, self.parameters["embedding"])
+        factor = None if attention_dropout_mask is None else promote(attention_dropout_mask)[..., None, :]
+        features, state, weights = self.advance(embedded, state, memory, optional(dropout_mask), factor)
+        return linear(features, self.parameters["dense.W"], self.parameters["dense.b"]), state, weights
+
+    def __call__(
+        self,
+        tokens: np.ndarray,
+        encoder_outputs: np.ndarray,
+        state: np.ndarray | None = None,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        dropout_mask: np.ndarray | None = None,
+        attention_dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, Any, np.ndarray]:
+        """Decode given tokens, each step reading its own token (teacher forcing).
+
+        logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)
+
+        Shapes: tokens (batch, steps), encoder_outputs (batch, keys, memory_size), state
+        (num_layers, batch, state_size), the encoder's; valid_lens (batch,) or (batch, steps) and mask
+        (batch, steps, keys), each axis its size or 1, say what each step may attend to; dropout_mask
+        (num_layers - 1, batch, steps, hidden_size), attention_dropout_mask (batch, steps, keys). Returns
+        (logits, state, weights): (batch, steps, vocab_size), the state after the last step, (batch, steps, keys).
+        Units: logits are natural logarithms.
+        Raises: ShapeError, DtypeError, MaskError; TokenError if an id is outside the vocabulary; OptionError if state
+        is wanted and missing, or would be ignored.
+        """
+        check(
+            self.specification.method("call"),
+            self.sizes,
+            tokens=tokens,
+            encoder_outputs=encoder_outputs,
+            state=state,
+            valid_lens=valid_lens,
+            mask=mask,
+            dropout_mask=dropout_mask,
+            attention_dropout_mask=attention_dropout_mask,
+        )
+        check_initial(self.specification.name, self.sizes["initial"], state)
+        known_tokens(self.specification.name, tokens, self.sizes["vocab_size"])
+        memory = self.prepare(encoder_outputs, valid_lens, mask)
+        current, (batch, keys), steps = self.start(memory, state), encoder_outputs.shape[-3:-1], tokens.shape[1]
+        logits, weights = [], []
+        for t in range(steps):
+            scores, current, attended = self.step(
+                tokens[:, t],
+                current,
+                memory if memory.mask is None else memory._replace(mask=row(memory.mask, t)),
+                dropout_mask=None if dropout_mask is None else dropout_mask[..., t, :],
+                attention_dropout_mask=None if attention_dropout_mask is None else attention_dropout_mask[..., t, :],
+            )
+            logits.append(scores)
+            weights.append(attended)
+        if not steps:
+            lead = np.broadcast_shapes(memory.values.shape[:-3], *(array.shape[:-2] for array in logits))
+            return np.zeros((*lead, batch, 0, self.sizes["vocab_size"])), current, np.zeros((*lead, batch, 0, keys))
+        return (
+            np.stack(np.broadcast_arrays(*logits), axis=-2),
+            current,
+            np.stack(np.broadcast_arrays(*weights), axis=-2),
+        )
+
+    def greedy(
+        self,
+        encoder_outputs: np.ndarray,
+        state: np.ndarray | None = None,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        bos: int,
+        eos: int,
+        max_steps: int,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Decode by feeding back the most probable token, up to an end token.
+
+        token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos
+
+        Shapes: encoder_outputs (batch, keys, memory_size), state (num_layers, batch, state_size), the encoder's,
+        valid_lens (batch,), mask (batch, 1, keys). Returns (tokens, lengths, weights): (batch, max_steps) ids, eos from
+        the end on; (batch,) the number of tokens before eos; (batch, max_steps, keys), 0 after the step that gave eos.
+        Raises: ShapeError, DtypeError, MaskError; OptionError; TokenError if bos or eos is outside the vocabulary.
+        """
+        operator = self.specification.method("greedy")
+        check_options(operator, bos=bos, eos=eos, max_steps=max_steps)
+        vocab_size = self.sizes["vocab_size"]
+        check_tokens(operator.title, "bos", bos, bos, vocab_size)
+        check_tokens(operator.title, "eos", eos, eos, vocab_size)
+        check(operator, self.sizes, encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask)
+        check_initial(operator.title, self.sizes["initial"], state)
+        memory = self.prepare(encoder_outputs, valid_lens, mask)
+        batch, keys = encoder_outputs.shape[:2]
+        tokens = np.full((batch, max_steps), eos, np.int32)
+        weights = np.zeros((batch, max_steps, keys))
+        lengths = np.zeros(batch, np.int32)
+        current, token, running = self.start(memory, state), np.full(batch, bos, np.int32), np.full(batch, True)
+        for t in range(max_steps):
+            logits, current, attended = self.step(token, current, memory)
+            weights[:, t] = np.where(running[:, None], attended, 0.0)
+            token = np.where(running, logits.argmax(axis=-1), eos).astype(np.int32)
+            tokens[:, t] = token
+            running = running & (token != eos)
+            lengths += running
+        return tokens, lengths, weights
+
+    def beam(
+        self,
+        encoder_outputs: np.ndarray,
+        state: np.ndarray | None = None,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        bos: int,
+        eos: int,
+        max_steps: int,
+        width: int,
+        num_best: int = 1,
+        length_penalty: float = 0.0,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Decode by keeping the best hypotheses of every step (beam search).
+
+        score = sum of ln p(token[t]) / ((5 + n)/6)^length_penalty, n counting the tokens up to eos
+
+        Every step ranks all continuations of the running hypotheses, and the finished ones as they are, by their score,
+        and keeps the best of them, width in number. A hypothesis that reaches eos is finished and keeps its score. Of
+        two equal scores, the one that comes first by hypothesis, then by token, is the better.
+
+        Arguments: width is the hypotheses kept for each sequence, num_best those returned; length_penalty is α of the
+        paper, 0 for the plain sum, larger for longer hypotheses.
+        Shapes: encoder_outputs, state, valid_lens and mask as in greedy. Returns (tokens, lengths, scores, weights),
+        best first: (batch, num_best, max_steps) ids, eos from the end on; (batch, num_best) the tokens before eos;
+        (batch, num_best); (batch, num_best, max_steps, keys), 0 after the step that gave eos.
+        Edge cases: without a step there is one hypothesis, of no tokens and score 0; the others have score -inf.
+        Units: scores are natural logarithms, divided by the penalty.
+        Raises: as greedy; OptionError if num_best is above width, or width above vocab_size.
+        Source: Wu et al. 2016, section 7, arXiv:1609.08144, without coverage; beams as in Sutskever et al. 2014.
+        """
+        operator = self.specification.method("beam")
+        check_options(
+            operator,
+            bos=bos,
+            eos=eos,
+            max_steps=max_steps,
+            width=width,
+            num_best=num_best,
+            length_penalty=length_penalty,
+        )
+        vocab_size = self.sizes["vocab_size"]
+        check_tokens(operator.title, "bos", bos, bos, vocab_size)
+        check_tokens(operator.title, "eos", eos, eos, vocab_size)
+        check_search(operator.title, width, num_best, vocab_size)
+        check(operator, self.sizes, encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask)
+        check_initial(operator.title, self.sizes["initial"], state)
+        memory = self.prepare(encoder_outputs, valid_lens, mask)
+        batch, keys = encoder_outputs.shape[:2]
+        # Hypothesis w of sequence b stands in row b width + w: each step is one step of the decoder.
+        current = self.reordered(self.start(memory, state), np.repeat(np.arange(batch), width))
+        mask = memory.mask
+        if mask is not None:
+            mask = np.repeat(np.broadcast_to(mask, (batch, *mask.shape[1:])), width, axis=0)
+        memory = Memory(np.repeat(memory.keys, width, axis=0), np.repeat(memory.values, width, axis=0), mask)
+        tokens = np.full((batch, width, max_steps), eos, np.int32)
+        weights = np.zeros((batch, width, max_steps, keys))
+        totals = np.where(np.arange(width) == 0, 0.0, -np.inf) + np.zeros((batch, 1))
+        counts, running = np.zeros((batch, width), np.int32), np.full((batch, width), True)
+        token, first = np.full(batch * width, bos, np.int32), np.arange(batch)[:, None] * width
+        for t in range(max_steps):
+            logits, current, attended = self.step(token, current, memory)
+            shifted = logits - logits.max(axis=-1, keepdims=True)
+            logs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+            logs = logs.reshape(batch, width, vocab_size)
+            itself = np.where(np.arange(vocab_size) == eos, 0.0, -np.inf)
+            candidates = totals[..., None] + np.where(running[..., None], logs, itself)
+            lengths = counts + running
+            ranked = candidates / penalty(lengths, length_penalty)[..., None]
+            best = np.argsort(-ranked.reshape(batch, width * vocab_size), axis=-1, kind="stable")[:, :width]
+            parents, chosen = best // vocab_size, (best % vocab_size).astype(np.int32)
+            totals = np.take_along_axis(candidates.reshape(batch, width * vocab_size), best, axis=-1)
+            was_running = np.take_along_axis(running, parents, axis=-1)
+            attended = np.where(running[..., None], attended.reshape(batch, width, keys), 0.0)
+            weights[:, :, t] = attended
+            weights = np.take_along_axis(weights, parents[..., None, None], axis=1)
+            tokens = np.take_along_axis(tokens, parents[..., None], axis=1)
+            tokens[:, :, t] = chosen
+            counts = np.take_along_axis(lengths, parents, axis=-1)
+            running = was_running & (chosen != eos)
+            current = self.reordered(current, (first + parents).reshape(-1))
+            token = chosen.reshape(-1)
+        lengths = counts - (~running).astype(np.int32) * (counts > 0)
+        scores = totals / penalty(counts, length_penalty)
+        return tuple(array[:, :num_best] for array in (tokens, lengths.astype(np.int32), scores, weights))  # type: ignore[return-value]
+
+    def reordered(self, state: Any, rows: np.ndarray) -> Any:
+        """The state of these rows of the batch, in this order."""
+        return state[..., rows, :]
+
+
+class BahdanauDecoder(Decoder):
+    """Decode with attention whose query is the previous output of the top recurrent layer.
+
+    context, weights = attention(top output, encoder_outputs)
+    state' = rnn([context; embedding[token]], state);  logits = dense.W top output' + dense.b
+    maxout: logits = dense.W m + dense.b, m[j] = max(t[2j], t[2j + 1]),
+    t = readout.W [top output; embedding[token]; context] + readout.b
 
     Arguments: vocab_size is the number of token ids, embed_size the features of an embedded token, hidden_size those of
-    each of num_layers recurrent layers; memory_size the features of the encoder's outputs and attention_size the hidden
-    features of the attention, both hidden_size unless given; dropout is the rate at which attention weights, and
-    features between recurrent layers, are dropped in training, which the reference leaves to the two dropout masks.
-    Parameters: embedding (vocab_size, embed_size); attention.W_q (attention_size, hidden_size),
-    attention.W_k (attention_size, memory_size), attention.w_v (attention_size,); rnn.l.W, rnn.l.U, rnn.l.b, rnn.l.b_hn
-    as in GRU, with memory_size + embed_size inputs, the context first; dense.W (vocab_size, hidden_size),
-    dense.b (vocab_size,).
-    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
-    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473; with GRU layers and a dense readout.
+    each of num_layers recurrent layers; memory_size is the features of the encoder's outputs, hidden_size unless given;
+    score is the score of the attention by name, attention_size the hidden features of an additive or concat score,
+    hidden_size unless given, num_positions for score="location" alone; cell is "gru" or "lstm"; initial says where the
+    first state comes from: "encoder", "zero" or "learned"; readout is "dense" or "maxout", maxout_size its pairs,
+    hidden_size unless given; dropout is the rate at which attention weights, and features between recurrent layers, are
+    dropped in training, which the reference leaves to the two dropout masks.
+    Parameters: embedding (vocab_size, embed_size); initial (num_layers, state_size), if learned; readout.W
+    (2 maxout_size, hidden_size + embed_size + memory_size), readout.b (2 maxout_size,), if maxout; dense.W
+    (vocab_size, hidden_size or maxout_size), dense.b (vocab_size,); those of the attention as attention.W_q, ...; those
+    of the GRU or LSTM as rnn.l.W, ..., with memory_size + embed_size inputs, the context first.
+    Differences to the paper, whose form is a bidirectional GRUEncoder, Bridge(method="backward") and readout="maxout":
+    our GRU has its reset gate behind U2 h, the paper's before it, and its biases; all else is the paper's, which reads
+    the previous state in its readout, too.
+    Raises: OptionError if a size is not positive, dropout is not in [0, 1), the score cannot compare state and encoder
+    outputs, or an argument would be ignored.
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473; maxout readout: appendix A.2.2.
     """
 
     specification: Layer = BAHDANAU_DECODER
@@ -42,177 +365,219 @@ class BahdanauDecoder:
         *,
         memory_size: int | None = None,
         attention_size: int | None = None,
+        score: str = "additive",
+        num_positions: int | None = None,
+        cell: str = "gru",
+        initial: str = "encoder",
+        readout: str = "dense",
+        maxout_size: int | None = None,
         dropout: float = 0.0,
     ) -> None:
-        self.sizes = check_options(
-            self.specification,
+        super().__init__(
             vocab_size=vocab_size,
             embed_size=embed_size,
             hidden_size=hidden_size,
             num_layers=num_layers,
             memory_size=memory_size,
             attention_size=attention_size,
+            score=score,
+            num_positions=num_positions,
+            cell=cell,
+            initial=initial,
+            readout=readout,
+            maxout_size=maxout_size,
             dropout=dropout,
         )
-        sizes = self.sizes
-        self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(sizes).items()}
-        self.attention = AdditiveAttention(hidden_size, sizes["memory_size"], sizes["attention_size"], dropout=dropout)
-        self.rnn = GRU(sizes["memory_size"] + embed_size, hidden_size, num_layers, dropout=dropout)
 
-    def prepare(
-        self, encoder_outputs: np.ndarray, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
-    ) -> Memory:
-        """Project and clear the encoder's outputs, once for all steps.
-
-        memory = AdditiveAttention.prepare(encoder_outputs, encoder_outputs)
-
-        Shapes: encoder_outputs (batch, keys, memory_size); valid_lens (batch,) or (batch, steps); mask
-        (batch, steps, keys), each axis its size or 1.
-        Raises: ShapeError, DtypeError, MaskError.
-        """
-        check(
-            self.specification.method("prepare"),
-            self.sizes,
-            encoder_outputs=encoder_outputs,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
-        self.attention.parameters = inner(self.parameters, "attention.")
-        allowed = attention_mask(encoder_outputs.shape[-2], valid_lens, mask)
-        return self.attention.prepare(encoder_outputs, encoder_outputs, None, allowed)
-
-    def step(
+    def advance(
         self,
-        tokens: np.ndarray,
+        embedded: np.ndarray,
         state: np.ndarray,
         memory: Memory,
-        *,
-        dropout_mask: np.ndarray | None = None,
-        attention_dropout_mask: np.ndarray | None = None,
+        dropout_mask: np.ndarray | None,
+        attention_dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Decode one token.
+        """One step without the last projection: (features of the logits, state, weights)."""
+        assert self.attention is not None
+        previous = promote(state)[..., -1, :, : self.sizes["hidden_size"]]
+        context, weights = self.attention.attend(previous[..., None, :], memory, dropout_mask=attention_dropout_mask)
+        inputs = joined(context[..., 0, :], embedded)
+        features, state = self.rnn.step(inputs, promote(state), dropout_mask=dropout_mask)
+        if self.sizes["readout"] == "maxout":
+            read = joined(previous, embedded, context[..., 0, :])
+            pairs = linear(read, self.parameters["readout.W"], self.parameters["readout.b"])
+            first, second = pairs[..., 0::2], pairs[..., 1::2]
+            features = np.where(first.real >= second.real, first, second)
+        return features, state, weights[..., 0, :]
 
-        context, weights = attend(state[top], memory);  state' = GRU([context; embedding[token]], state);
-        logits = dense.W state'[top] + dense.b
 
-        Shapes: tokens (batch,), state (num_layers, batch, hidden_size), dropout_mask
-        (num_layers - 1, batch, hidden_size), attention_dropout_mask (batch, keys). Returns (logits, state, weights):
-        (batch, vocab_size), the shape of state, (batch, keys). The memory's mask has one row.
-        Units: logits are natural logarithms.
-        Raises: ShapeError, DtypeError; TokenError if an id is outside the vocabulary.
-        """
-        check(
-            self.specification.method("step"),
-            self.sizes,
-            tokens=tokens,
-            state=state,
-            memory=memory,
-            dropout_mask=dropout_mask,
-            attention_dropout_mask=attention_dropout_mask,
-        )
-        self.attention.parameters = inner(self.parameters, "attention.")
-        self.rnn.parameters = inner(self.parameters, "rnn.")
-        state = promote(state)
-        embedded = embed(self.specification.name, tokens, self.parameters["embedding"])
-        factor = None if attention_dropout_mask is None else attention_dropout_mask[..., None, :]
-        context, weights = self.attention.attend(state[..., -1, :, None, :], memory, dropout_mask=factor)
-        context = context[..., 0, :]
-        embedded = np.broadcast_to(embedded, context.shape[:-1] + embedded.shape[-1:])
-        inputs = np.concatenate([context, embedded], axis=-1)
-        output, state = self.rnn.step(inputs, state, dropout_mask=optional(dropout_mask))
-        return linear(output, self.parameters["dense.W"], self.parameters["dense.b"]), state, weights[..., 0, :]
+class LuongDecoder(Decoder):
+    """Decode with attention whose query is the current output of the top recurrent layer.
 
-    def __call__(
+    state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding
+    context, weights = attention(top output', encoder_outputs);  h̃' = tanh(W_c [context; top output']);
+    logits = dense.W h̃' + dense.b
+
+    Arguments: vocab_size, embed_size, hidden_size, num_layers, memory_size, attention_size, score, num_positions, cell,
+    initial and dropout as in BahdanauDecoder; alignment is "global", or the mode of a LocalAttention: "monotonic" or
+    "predictive", whose window is then needed; input_feeding says whether h̃ of a step is an input of the next.
+    Parameters: embedding (vocab_size, embed_size); initial (num_layers, state_size), if learned; W_c
+    (hidden_size, memory_size + hidden_size), the context first, no bias; dense.W (vocab_size, hidden_size), dense.b
+    (vocab_size,); those of the attention as attention.W, or attention.scored.W if local; those of the GRU or LSTM as
+    rnn.l.W, ..., with embed_size inputs, or embed_size + hidden_size with input_feeding, the token first.
+    Raises: OptionError if a size is not positive, dropout is not in [0, 1), the score cannot compare state and encoder
+    outputs, or an argument is missing or would be ignored.
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025; input feeding: section 3.3.
+    """
+
+    specification: Layer = LUONG_DECODER
+
+    def __init__(
         self,
-        tokens: np.ndarray,
-        encoder_outputs: np.ndarray,
-        state: np.ndarray,
-        valid_lens: np.ndarray | None = None,
-        mask: np.ndarray | None = None,
+        vocab_size: int,
+        embed_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
         *,
-        dropout_mask: np.ndarray | None = None,
-        attention_dropout_mask: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Decode given tokens, each step reading its own token (teacher forcing).
-
-        logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)
-
-        Shapes: tokens (batch, steps), encoder_outputs (batch, keys, memory_size), state
-        (num_layers, batch, hidden_size); valid_lens (batch,) or (batch, steps) and mask (batch, steps, keys), each axis
-        its size or 1, say what each step may attend to; dropout_mask (num_layers - 1, batch, steps, hidden_size),
-        attention_dropout_mask (batch, steps, keys). Returns (logits, state, weights): (batch, steps, vocab_size), the
-        shape of state, (batch, steps, keys).
-        Units: logits are natural logarithms.
-        Raises: ShapeError, DtypeError, MaskError; TokenError if an id is outside the vocabulary.
-        """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            tokens=tokens,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-            dropout_mask=dropout_mask,
-            attention_dropout_mask=attention_dropout_mask,
+        memory_size: int | None = None,
+        attention_size: int | None = None,
+        score: str = "general",
+        num_positions: int | None = None,
+        alignment: str = "global",
+        window: int | None = None,
+        input_feeding: bool = True,
+        cell: str = "gru",
+        initial: str = "encoder",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            vocab_size=vocab_size,
+            embed_size=embed_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            memory_size=memory_size,
+            attention_size=attention_size,
+            score=score,
+            num_positions=num_positions,
+            alignment=alignment,
+            window=window,
+            input_feeding=input_feeding,
+            cell=cell,
+            initial=initial,
+            dropout=dropout,
         )
-        known_tokens(self.specification.name, tokens, self.sizes["vocab_size"])
-        memory = self.prepare(encoder_outputs, valid_lens, mask)
-        state, steps = promote(state), tokens.shape[1]
-        lead, (batch, keys) = state.shape[:-3], encoder_outputs.shape[-3:-1]
-        dtype = np.result_type(state, *memory[:2], *self.parameters.values())
-        logits = np.zeros((*lead, batch, steps, self.sizes["vocab_size"]), dtype)
-        weights = np.zeros((*lead, batch, steps, keys), dtype)
-        for t in range(steps):
-            logits[..., t, :], state, weights[..., t, :] = self.step(
-                tokens[:, t],
-                state,
-                memory if memory.mask is None else memory._replace(mask=row(memory.mask, t)),
-                dropout_mask=None if dropout_mask is None else dropout_mask[..., t, :],
-                attention_dropout_mask=None if attention_dropout_mask is None else attention_dropout_mask[..., t, :],
-            )
-        return logits, state, weights
 
-    def greedy(
-        self,
-        encoder_outputs: np.ndarray,
-        state: np.ndarray,
-        valid_lens: np.ndarray | None = None,
-        mask: np.ndarray | None = None,
-        *,
-        bos: int,
-        eos: int,
-        max_steps: int,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Decode by feeding back the most probable token, up to an end token.
+    def start(self, memory: Memory, state: np.ndarray | None = None) -> LuongState:
+        """The decoder's state before its first step.
 
-        token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos
+        state = the encoder's state, 0, or the parameter initial, as the option initial says; h̃ = 0, position = 0
 
-        Shapes: encoder_outputs (batch, keys, memory_size), state (num_layers, batch, hidden_size), valid_lens (batch,),
-        mask (batch, 1, keys). Returns (tokens, lengths, weights): (batch, max_steps) ids, eos from the end on;
-        (batch,) the number of tokens before eos; (batch, max_steps, keys), 0 after the step that gave eos.
-        Raises: ShapeError, DtypeError, MaskError; OptionError; TokenError if bos or eos is outside the vocabulary.
+        Shapes: memory as from prepare; state (num_layers, batch, state_size). Returns a LuongState.
+        Raises: ShapeError, DtypeError; OptionError if state is wanted and missing, or would be ignored.
         """
-        operator = self.specification.method("greedy")
-        check_options(operator, bos=bos, eos=eos, max_steps=max_steps)
-        vocab_size = self.sizes["vocab_size"]
-        check_tokens(operator.title, "bos", bos, bos, vocab_size)
-        check_tokens(operator.title, "eos", eos, eos, vocab_size)
-        check(operator, self.sizes, encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask)
-        memory = self.prepare(encoder_outputs, valid_lens, mask)
-        batch, keys = encoder_outputs.shape[:2]
-        tokens = np.full((batch, max_steps), eos, np.int32)
-        weights = np.zeros((batch, max_steps, keys))
-        lengths = np.zeros(batch, np.int32)
-        token, running = np.full(batch, bos, np.int32), np.full(batch, True)
-        for t in range(max_steps):
-            logits, state, attended = self.step(token, state, memory)
-            weights[:, t] = np.where(running[:, None], attended, 0.0)
-            token = np.where(running, logits.argmax(axis=-1), eos).astype(np.int32)
-            tokens[:, t] = token
-            running = running & (token != eos)
-            lengths += running
-        return tokens, lengths, weights
+        rnn = super().start(memory, state)
+        attentional = np.zeros((*rnn.shape[:-3], rnn.shape[-2], self.sizes["hidden_size"]))
+        return LuongState(rnn, attentional, np.zeros(rnn.shape[-2], np.int32))
+
+    def advance(
+        self,
+        embedded: np.ndarray,
+        state: LuongState,
+        memory: Memory,
+        dropout_mask: np.ndarray | None,
+        attention_dropout_mask: np.ndarray | None,
+    ) -> tuple[np.ndarray, LuongState, np.ndarray]:
+        """One step without the last projection: (features of the logits, state, weights)."""
+        assert self.attention is not None
+        inputs = joined(embedded, promote(state.attentional)) if self.sizes["input_feeding"] else embedded
+        output, rnn = self.rnn.step(inputs, promote(state.rnn), dropout_mask=dropout_mask)
+        at = {}
+        if self.sizes["alignment"] == "monotonic":
+            at["offset"] = state.position
+            if memory.mask is None:  # whose rank tells the layer that the leading axis of a perturbed pass is no batch
+                memory = memory._replace(mask=np.ones((1, 1, memory.values.shape[-2]), bool))
+        context, weights = self.attention.attend(
+            output[..., None, :], memory, **at, dropout_mask=attention_dropout_mask
+        )
+        attentional = np.tanh(linear(joined(context[..., 0, :], output), self.parameters["W_c"]))
+        return attentional, LuongState(rnn, attentional, state.position + np.int32(1)), weights[..., 0, :]
+
+    def reordered(self, state: LuongState, rows: np.ndarray) -> LuongState:
+        """The state of these rows of the batch, in this order."""
+        return LuongState(state.rnn[..., rows, :], state.attentional[..., rows, :], state.position[rows])
+
+
+class FixedContextDecoder(Decoder):
+    """Decode without attention: the context of every step is the encoder's last output.
+
+    context = the last encoder output that is open, weights = 1 there
+    state' = rnn([context; embedding[token]], state);  logits = dense.W top output' + dense.b
+
+    With a GRUEncoder of one direction, that output is the encoder's last state. Dropout acts on the weight, as on those
+    of attention.
+
+    Arguments: vocab_size, embed_size, hidden_size, num_layers, memory_size, cell, initial and dropout as in
+    BahdanauDecoder.
+    Parameters: embedding (vocab_size, embed_size); initial (num_layers, state_size), if learned; dense.W
+    (vocab_size, hidden_size), dense.b (vocab_size,); those of the GRU or LSTM as rnn.l.W, ..., with
+    memory_size + embed_size inputs, the context first.
+    Edge cases: a sequence without an open key gets context 0 and weights 0.
+    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
+    Source: Cho et al. 2014, section 2.2, arXiv:1406.1078; the last output in place of its projection.
+    """
+
+    specification: Layer = FIXED_CONTEXT_DECODER
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        memory_size: int | None = None,
+        cell: str = "gru",
+        initial: str = "encoder",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            vocab_size=vocab_size,
+            embed_size=embed_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            memory_size=memory_size,
+            cell=cell,
+            initial=initial,
+            dropout=dropout,
+        )
+
+    def advance(
+        self,
+        embedded: np.ndarray,
+        state: np.ndarray,
+        memory: Memory,
+        dropout_mask: np.ndarray | None,
+        attention_dropout_mask: np.ndarray | None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """One step without the last projection: (features of the logits, state, weights)."""
+        *lead, batch, keys, _ = memory.values.shape
+        allowed = np.broadcast_to(True if memory.mask is None else memory.mask, (batch, 1, keys))
+        ends = (np.arange(1, keys + 1) * allowed).max(axis=-1, keepdims=True, initial=0)
+        weights = np.zeros((*lead, batch, 1, keys)) + np.where(np.arange(1, keys + 1) == ends, 1.0, 0.0)
+        context = average(weights, memory.values, weights > 0.0, attention_dropout_mask)
+        output, state = self.rnn.step(joined(context[..., 0, :], embedded), promote(state), dropout_mask=dropout_mask)
+        return output, state, weights[..., 0, :]
+
+
+def joined(*arrays: np.ndarray) -> np.ndarray:
+    """The features of all of them, side by side."""
+    lead = np.broadcast_shapes(*(array.shape[:-1] for array in arrays))
+    return np.concatenate([np.broadcast_to(array, (*lead, array.shape[-1])) for array in arrays], axis=-1)
+
+
+def penalty(lengths: np.ndarray, length_penalty: float) -> np.ndarray:
+    """((5 + n)/6)^α of Wu et al."""
+    return ((5.0 + lengths) / 6.0) ** length_penalty
 
 
 def row(mask: np.ndarray, step: int) -> np.ndarray:

@@ -39,6 +39,12 @@ def pool(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Context and weights under a mask in the shape of scores."""
     weights = softmax_over(scores, allowed)
+    return average(weights, values, allowed, dropout_mask), weights
+
+
+def average(
+    weights: np.ndarray, values: np.ndarray, allowed: np.ndarray, dropout_mask: np.ndarray | None = None
+) -> np.ndarray:
+    """The sum of the values by their weights, of values that any query may attend to."""
     values = np.where(np.expand_dims(allowed.any(axis=-2), -1), values, 0.0)
-    dropped = weights if dropout_mask is None else weights * promote(dropout_mask)
-    return dropped @ values, weights
+    return (weights if dropout_mask is None else weights * promote(dropout_mask)) @ values

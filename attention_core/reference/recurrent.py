@@ -1,59 +1,71 @@
-"""Recurrent layers and encoders."""
+"""Recurrent layers, encoders, and the bridge from two directions to one."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from attention_core.errors import check_options, check_tokens
+from attention_core.operators import BRIDGE, GRU_ENCODER, LSTM_ENCODER, check_one_direction
 from attention_core.operators import GRU as GRU_SPECIFICATION
-from attention_core.operators import GRU_ENCODER
-from attention_core.reference.arrays import align, check, linear, optional, promote
-from attention_core.specification import Layer
+from attention_core.operators import LSTM as LSTM_SPECIFICATION
+from attention_core.reference.arrays import align, check, inner, linear, optional, promote
+from attention_core.specification import Layer, Part
 
 
-class GRU:
-    """Stacked gated recurrent units over padded sequences.
+class Recurrent:
+    """What the recurrent layers share: a step, and a call that runs steps in one direction or both.
 
-    r = σ(W0 x + b0 + U0 h);  z = σ(W1 x + b1 + U1 h);  n = tanh(W2 x + b2 + r * (U2 h + b_hn));
-    h' = (1 - z) * n + z * h
-
-    Arguments: input_size and hidden_size are the features of an input and of each layer's state, num_layers the number
-    of layers, each but the first reading the outputs of the one below; dropout is the rate at which features are
-    dropped between layers in training, which the reference leaves to dropout_mask.
-    Parameters, for each layer l from 0: l.W (3, hidden_size, input_size, then hidden_size),
-    l.U (3, hidden_size, hidden_size), l.b (3, hidden_size), l.b_hn (hidden_size,), gates in the order r, z, n.
-    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
-    Source: Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN.
+    A state is (num_layers, batch, state_size): the output of each layer, forward then backward, and after them, for an
+    LSTM, the cells in the same order.
     """
 
-    specification: Layer = GRU_SPECIFICATION
+    specification: Layer
+    parameters: dict[str, np.ndarray]
 
-    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+    ) -> None:
         self.sizes = check_options(
-            self.specification, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, dropout=dropout
+            self.specification,
+            input_size=input_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            dropout=dropout,
+            bidirectional=bidirectional,
         )
         self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
+
+    def cell(self, prefix: str, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """The next state, (batch, hidden_size) or twice as wide, of the layer whose parameters have that prefix."""
+        raise NotImplementedError
 
     def step(
         self, inputs: np.ndarray, state: np.ndarray, *, dropout_mask: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Run one step.
 
-        h'[l] = (1 - z) * n + z * h[l], with x = inputs for layer 0 and dropout_mask[l - 1] h'[l - 1] above
+        state'[l] = cell(x, state[l]), with x = inputs for layer 0 and dropout_mask[l - 1] output'[l - 1] above
 
-        Shapes: inputs (batch, input_size), state (num_layers, batch, hidden_size), dropout_mask
-        (num_layers - 1, batch, hidden_size). Returns (output, state): (batch, hidden_size), the top layer's state, and
+        Shapes: inputs (batch, input_size), state (num_layers, batch, state_size), dropout_mask
+        (num_layers - 1, batch, output_size). Returns (output, state): (batch, output_size), the top layer's output, and
         the shape of state.
-        Raises: ShapeError, DtypeError.
+        Raises: ShapeError, DtypeError; OptionError if the layer is bidirectional.
         """
+        check_one_direction(self.specification.method("step").title, self.sizes)
         check(self.specification.method("step"), self.sizes, inputs=inputs, state=state, dropout_mask=dropout_mask)
         output, states, dropout_mask = promote(inputs), [], optional(dropout_mask)
         for layer in range(self.sizes["num_layers"]):
             if layer > 0 and dropout_mask is not None:
                 output = output * dropout_mask[..., layer - 1, :, :]
-            output = self._cell(layer, output, promote(state)[..., layer, :, :])
-            states.append(output)
-        return output, np.stack(states, axis=-3)
+            states.append(self.cell(f"{layer}.", output, promote(state)[..., layer, :, :]))
+            output = states[-1][..., : self.sizes["hidden_size"]]
+        return output, np.stack(np.broadcast_arrays(*states), axis=-3)
 
     def __call__(
         self,
@@ -67,9 +79,12 @@ class GRU:
 
         outputs[t], state[t] = step(inputs[t], state[t - 1]) where t < valid_len; else 0 and state[t - 1]
 
-        Shapes: inputs (batch, steps, input_size), valid_lens (batch,), state (num_layers, batch, hidden_size), zeros
-        unless given, dropout_mask (num_layers - 1, batch, steps, hidden_size). Returns (outputs, state):
-        (batch, steps, hidden_size) and the shape of state.
+        The backward direction runs from the last valid step to the first, and each layer reads both directions of the
+        one below.
+
+        Shapes: inputs (batch, steps, input_size), valid_lens (batch,), state (num_layers, batch, state_size), zeros
+        unless given, dropout_mask (num_layers - 1, batch, steps, output_size). Returns (outputs, state):
+        (batch, steps, output_size), forward then backward, and the shape of state.
         Edge cases: what stands in a padded step, NaN and inf included, changes nothing and gets gradient 0.
         Raises: ShapeError, DtypeError.
         """
@@ -81,21 +96,86 @@ class GRU:
             state=state,
             dropout_mask=dropout_mask,
         )
-        inputs, dropout_mask = promote(inputs), optional(dropout_mask)
-        *lead, batch, steps, _ = inputs.shape
-        layers, hidden = self.sizes["num_layers"], self.sizes["hidden_size"]
-        state = np.zeros((*lead, layers, batch, hidden)) if state is None else promote(state)
-        outputs = np.zeros((*lead, batch, steps, hidden), np.result_type(inputs, state, *self.parameters.values()))
-        for t in range(steps):
-            real = (np.full(batch, True) if valid_lens is None else t < valid_lens)[:, None]
-            factor = None if dropout_mask is None else dropout_mask[..., t, :]
-            output, new = self.step(np.where(real, inputs[..., t, :], 0.0), state, dropout_mask=factor)
-            outputs[..., t, :] = np.where(real, output, 0.0)
-            state = np.where(real, new, state)
-        return outputs, state
+        outputs, dropout_mask = promote(inputs), optional(dropout_mask)
+        *lead, batch, steps, _ = outputs.shape
+        hidden, prefixes = (
+            self.sizes["hidden_size"],
+            ("", "backward.")[: self.sizes["output_size"] // self.sizes["hidden_size"]],
+        )
+        state = (
+            np.zeros((*lead, self.sizes["num_layers"], batch, self.sizes["state_size"]))
+            if state is None
+            else promote(state)
+        )
+        real = np.ones((batch, steps), bool) if valid_lens is None else np.arange(steps) < valid_lens[:, None]
+        outputs = np.where(real[..., None], outputs, 0.0)
+        # (..., num_layers, batch, what a state holds, directions, hidden_size)
+        states = state.reshape(*state.shape[:-1], self.parts, len(prefixes), hidden)
+        ends = []
+        for layer in range(self.sizes["num_layers"]):
+            if layer > 0 and dropout_mask is not None:
+                outputs = outputs * dropout_mask[..., layer - 1, :, :, :]
+            both = [
+                self.run(f"{layer}.{prefix}", outputs, states[..., layer, :, :, direction, :], real, bool(direction))
+                for direction, prefix in enumerate(prefixes)
+            ]
+            outputs = np.concatenate([own for own, _ in both], axis=-1)
+            ends.append(np.stack([end for _, end in both], axis=-2))
+        return outputs, np.stack(ends, axis=-5).reshape(*outputs.shape[:-3], *state.shape[-3:])
 
-    def _cell(self, layer: int, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
-        weights, recurrent, bias, hidden_bias = (self.parameters[f"{layer}.{name}"] for name in ("W", "U", "b", "b_hn"))
+    def run(
+        self, prefix: str, inputs: np.ndarray, state: np.ndarray, real: np.ndarray, backward: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Outputs of one layer in one direction, and its last state, (batch, what a state holds, hidden_size)."""
+        *_, batch, steps, _ = inputs.shape
+        names = [name for name in self.parameters if name.startswith(prefix) and name.count(".") == prefix.count(".")]
+        dtype = np.result_type(inputs, state, *(self.parameters[name] for name in names))
+        lead = np.broadcast_shapes(
+            inputs.shape[:-3], state.shape[:-3], *(self.parameters[name].shape[: -self.rank(name)] for name in names)
+        )
+        state = np.broadcast_to(state, (*lead, *state.shape[-3:])).reshape(
+            *lead, batch, self.parts * self.sizes["hidden_size"]
+        )
+        outputs = np.zeros((*lead, batch, steps, self.sizes["hidden_size"]), dtype)
+        for t in reversed(range(steps)) if backward else range(steps):
+            new = self.cell(prefix, inputs[..., t, :], state)
+            state = np.where(real[:, t, None], new, state)
+            outputs[..., t, :] = np.where(real[:, t, None], new[..., : self.sizes["hidden_size"]], 0.0)
+        return outputs, state.reshape(*lead, batch, self.parts, self.sizes["hidden_size"])
+
+    @property
+    def parts(self) -> int:
+        """How many vectors a state holds for each layer and direction."""
+        return int(self.sizes["state_size"]) // int(self.sizes["output_size"])
+
+    def rank(self, name: str) -> int:
+        """The axes that a canonical array has before it is perturbed."""
+        return len(self.specification.shapes(self.sizes)[name])
+
+
+class GRU(Recurrent):
+    """Stacked gated recurrent units over padded sequences.
+
+    r = σ(W0 x + b0 + U0 h);  z = σ(W1 x + b1 + U1 h);  n = tanh(W2 x + b2 + r * (U2 h + b_hn));
+    h' = (1 - z) * n + z * h
+
+    Arguments: input_size and hidden_size are the features of an input and of each layer's state, num_layers the number
+    of layers, each but the first reading the outputs of the one below; dropout is the rate at which features are
+    dropped between layers in training, which the reference leaves to dropout_mask; with bidirectional, a second set of
+    weights reads the steps from the last valid one to the first, and outputs and state hold both directions.
+    Parameters, for each layer l from 0: l.W (3, hidden_size, input_size, then output_size),
+    l.U (3, hidden_size, hidden_size), l.b (3, hidden_size), l.b_hn (hidden_size,), gates in the order r, z, n; those of
+    the backward direction as l.backward.W, ...
+    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
+    Source: Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN; both
+    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093.
+    """
+
+    specification: Layer = GRU_SPECIFICATION
+
+    def cell(self, prefix: str, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """H' of the formula."""
+        weights, recurrent, bias, hidden_bias = (self.parameters[prefix + name] for name in ("W", "U", "b", "b_hn"))
         from_inputs = [linear(inputs, weights[..., gate, :, :], bias[..., gate, :]) for gate in range(3)]
         from_state = [linear(state, recurrent[..., gate, :, :]) for gate in range(3)]
         reset = sigmoid(from_inputs[0] + from_state[0])
@@ -104,22 +184,49 @@ class GRU:
         return (1.0 - update) * new + update * state
 
 
-class GRUEncoder:
-    """Embed tokens and run stacked gated recurrent units over them.
+class LSTM(Recurrent):
+    """Stacked long short-term memory over padded sequences.
 
-    outputs, state = GRU(embedding[tokens])
+    i = σ(W0 x + b0 + U0 h);  f = σ(W1 x + b1 + U1 h);  g = tanh(W2 x + b2 + U2 h);  o = σ(W3 x + b3 + U3 h);
+    c' = f * c + i * g;  h' = o * tanh(c')
 
-    Arguments: vocab_size is the number of token ids, embed_size the features of an embedded token; hidden_size,
-    num_layers and dropout as in GRU.
-    Parameters: embedding (vocab_size, embed_size), and those of GRU as rnn.l.W, rnn.l.U, rnn.l.b, rnn.l.b_hn.
+    Arguments: as GRU. Nothing is added to the bias of the forget gate.
+    Parameters, for each layer l from 0: l.W (4, hidden_size, input_size, then output_size),
+    l.U (4, hidden_size, hidden_size), l.b (4, hidden_size), gates in the order i, f, g, o; those of the backward
+    direction as l.backward.W, ...
     Raises: OptionError if a size is not positive or dropout is not in [0, 1).
-    Source: Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN.
+    Source: Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735; forget gate: Gers et al. 2000; both
+    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093.
     """
 
-    specification: Layer = GRU_ENCODER
+    specification: Layer = LSTM_SPECIFICATION
+
+    def cell(self, prefix: str, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """[h'; c'] of the formula."""
+        weights, recurrent, bias = (self.parameters[prefix + name] for name in ("W", "U", "b"))
+        hidden, cells = np.split(state, 2, axis=-1)
+        gates = [
+            linear(inputs, weights[..., gate, :, :], bias[..., gate, :]) + linear(hidden, recurrent[..., gate, :, :])
+            for gate in range(4)
+        ]
+        cells = sigmoid(gates[1]) * cells + sigmoid(gates[0]) * np.tanh(gates[2])
+        return np.concatenate([sigmoid(gates[3]) * np.tanh(cells), cells], axis=-1)
+
+
+class Encoder:
+    """What the encoders share: an embedding, and a recurrent layer over it."""
+
+    specification: Layer
 
     def __init__(
-        self, vocab_size: int, embed_size: int, hidden_size: int, num_layers: int = 1, *, dropout: float = 0.0
+        self,
+        vocab_size: int,
+        embed_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
     ) -> None:
         self.sizes = check_options(
             self.specification,
@@ -128,9 +235,10 @@ class GRUEncoder:
             hidden_size=hidden_size,
             num_layers=num_layers,
             dropout=dropout,
+            bidirectional=bidirectional,
         )
         self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
-        self.rnn = GRU(embed_size, hidden_size, num_layers, dropout=dropout)
+        self.rnn = recurrent_layer(self.specification.inside(self.sizes)["rnn"])
 
     def __call__(
         self,
@@ -142,7 +250,7 @@ class GRUEncoder:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Encode a batch of token sequences.
 
-        outputs, state = GRU(embedding[tokens])
+        outputs, state = rnn(embedding[tokens])
 
         Shapes: tokens (batch, steps); valid_lens, state, dropout_mask, outputs and state as in GRU.
         Edge cases: tokens of padded steps have to be in the vocabulary, and change nothing.
@@ -161,6 +269,116 @@ class GRUEncoder:
         return self.rnn(embedded, valid_lens, optional(state), dropout_mask=optional(dropout_mask))
 
 
+class GRUEncoder(Encoder):
+    """Embed tokens and run stacked gated recurrent units over them.
+
+    outputs, state = GRU(embedding[tokens])
+
+    Arguments: vocab_size is the number of token ids, embed_size the features of an embedded token; hidden_size,
+    num_layers, dropout and bidirectional as in GRU.
+    Parameters: embedding (vocab_size, embed_size), and those of GRU as rnn.l.W, rnn.l.U, rnn.l.b, rnn.l.b_hn, ...
+    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
+    Source: as GRU.
+    """
+
+    specification: Layer = GRU_ENCODER
+
+
+class LSTMEncoder(Encoder):
+    """Embed tokens and run stacked long short-term memory over them.
+
+    outputs, state = LSTM(embedding[tokens])
+
+    Arguments: vocab_size is the number of token ids, embed_size the features of an embedded token; hidden_size,
+    num_layers, dropout and bidirectional as in LSTM.
+    Parameters: embedding (vocab_size, embed_size), and those of LSTM as rnn.l.W, rnn.l.U, rnn.l.b, ...
+    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
+    Source: as LSTM.
+    """
+
+    specification: Layer = LSTM_ENCODER
+
+
+class Bridge:
+    """Hand the two directions of an encoder to a decoder that has one.
+
+    state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+    forward half f and the backward half b of the state of each layer, and of the outputs where they are summed
+
+    The outputs of an LSTM are bridged by their own weights, and so are its cells. All but sum leave the encoder's
+    outputs as they are.
+
+    Arguments: hidden_size is the features of each direction of the encoder, num_layers its layers; method is one of the
+    four; output_size is the decoder's hidden_size, for project and backward alone, the encoder's unless given; cell is
+    "gru" or "lstm".
+    Parameters, for project and backward, for each layer l: l.W (1, output_size, 2 hidden_size or hidden_size),
+    l.b_s (1, output_size); 2 in place of 1 for an LSTM: outputs, then cells.
+    Raises: OptionError if a size is not positive, or output_size would be ignored.
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.2.2, arXiv:1409.0473, for backward; the others are common
+    practice.
+    """
+
+    specification: Layer = BRIDGE
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        method: str = "concatenate",
+        output_size: int | None = None,
+        cell: str = "gru",
+    ) -> None:
+        self.sizes = check_options(
+            self.specification,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            method=method,
+            output_size=output_size,
+            cell=cell,
+        )
+        self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
+
+    def __call__(self, outputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Turn outputs and state of both directions into those that a decoder takes.
+
+        state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward)
+
+        Shapes: outputs (batch, steps, 2 hidden_size), state (num_layers, batch, 2 hidden_size), or 4 hidden_size for an
+        LSTM. Returns (encoder_outputs, state): (batch, steps, 2 hidden_size), or hidden_size where summed, and
+        (num_layers, batch, hidden_size of the decoder), or twice that for an LSTM.
+        Raises: ShapeError, DtypeError.
+        """
+        check(self.specification.method("call"), self.sizes, outputs=outputs, state=state)
+        outputs, state, hidden = promote(outputs), promote(state), self.sizes["hidden_size"]
+        method = self.sizes["method"]
+        if method == "concatenate":
+            return outputs, state
+        if method == "sum":
+            summed = state.reshape(*state.shape[:-1], self.sizes["parts"], 2, hidden).sum(axis=-2)
+            state = summed.reshape(*state.shape[:-1], self.sizes["state_size"])
+            return outputs[..., :hidden] + outputs[..., hidden:], state
+        first = hidden if method == "backward" else 0
+        parts = state.reshape(*state.shape[:-1], self.sizes["parts"], 2 * hidden)[..., first:]
+        layers = []
+        for layer in range(self.sizes["num_layers"]):
+            weight, bias = self.parameters[f"{layer}.W"], self.parameters[f"{layer}.b_s"]
+            merged = [
+                np.tanh(linear(parts[..., layer, :, part, :], weight[..., part, :, :], bias[..., part, :]))
+                for part in range(self.sizes["parts"])
+            ]
+            layers.append(np.concatenate(merged, axis=-1))
+        return outputs, np.stack(np.broadcast_arrays(*layers), axis=-3)
+
+
+LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
+
+
+def recurrent_layer(part: Part) -> Recurrent:
+    """The recurrent layer that stands inside another one."""
+    return LAYERS[part.layer.name](**part.config)
+
+
 def sigmoid(x: np.ndarray) -> np.ndarray:
     """1 / (1 + exp(-x)), by tanh: exact in both tails for complex arguments, too."""
     return 0.5 * (1.0 + np.tanh(0.5 * x))
@@ -176,8 +394,3 @@ def known_tokens(title: str, tokens: np.ndarray, vocab_size: int) -> None:
     """Refuse tokens outside the vocabulary."""
     if tokens.size:
         check_tokens(title, "tokens", int(tokens.min()), int(tokens.max()), vocab_size)
-
-
-def inner(parameters: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """The parameters whose names begin with the prefix, named without it."""
-    return {name.removeprefix(prefix): array for name, array in parameters.items() if name.startswith(prefix)}

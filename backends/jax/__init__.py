@@ -1,13 +1,24 @@
 """Attention for sequence-to-sequence models in JAX."""
 
-from backends.jax.decoders import BahdanauDecoder
+from backends.jax.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder, LuongState
 from backends.jax.layers import (
     AdditiveAttention,
     ConcatAttention,
     CosineAttention,
     DotProductAttention,
     GeneralAttention,
+    HardAttention,
+    KernelAttention,
+    LearnedPositions,
+    LocalAttention,
+    LocationAttention,
     Memory,
+    MultiHeadAttention,
+    NadarayaWatson,
+    SinusoidalPositions,
+    ablation_importance,
+    position_permutation,
+    taylor_importance,
 )
 from backends.jax.masking import (
     attention_mask,
@@ -22,7 +33,7 @@ from backends.jax.masking import (
 )
 from backends.jax.parameters import get_parameters, set_parameters
 from backends.jax.pooling import attention_pooling
-from backends.jax.recurrent import GRU, GRUEncoder
+from backends.jax.recurrent import GRU, LSTM, Bridge, GRUEncoder, LSTMEncoder
 from backends.jax.scoring import (
     additive_score,
     cosine_score,
@@ -34,14 +45,29 @@ from backends.jax.scoring import (
 
 __all__ = [
     "GRU",
+    "LSTM",
     "AdditiveAttention",
     "BahdanauDecoder",
+    "Bridge",
     "ConcatAttention",
     "CosineAttention",
     "DotProductAttention",
+    "FixedContextDecoder",
     "GRUEncoder",
     "GeneralAttention",
+    "HardAttention",
+    "KernelAttention",
+    "LSTMEncoder",
+    "LearnedPositions",
+    "LocalAttention",
+    "LocationAttention",
+    "LuongDecoder",
+    "LuongState",
     "Memory",
+    "MultiHeadAttention",
+    "NadarayaWatson",
+    "SinusoidalPositions",
+    "ablation_importance",
     "additive_score",
     "attention_mask",
     "attention_pooling",
@@ -56,8 +82,10 @@ __all__ = [
     "mask_and",
     "mask_or",
     "masked_softmax",
+    "position_permutation",
     "scaled_dot_score",
     "set_parameters",
     "stride_mask",
+    "taylor_importance",
     "window_mask",
 ]

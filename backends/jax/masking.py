@@ -143,8 +143,8 @@ def masked_softmax(scores: jax.Array, valid_lens: jax.Array | None = None, mask:
     return softmax_over(scores, open_keys(scores, valid_lens, mask))
 
 
-def distances(num_queries: int, num_keys: int, offset: int) -> jax.Array:
-    """How far each key stands behind each query's own position, (queries, keys)."""
+def distances(num_queries: int, num_keys: int, offset: int | jax.Array) -> jax.Array:
+    """How far each key stands behind each query's own position, (queries, keys), after the leading axes of offset."""
     return jnp.arange(num_keys) - (jnp.arange(num_queries)[:, None] + offset)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 from attention_core.errors import check_parameters
+from attention_core.specification import Layer, Sizes, pattern
 from backends.jax.runtime import to_numpy
 
 __all__ = ["get_parameters", "set_parameters"]
@@ -17,40 +18,51 @@ __all__ = ["get_parameters", "set_parameters"]
 # Canonical name, path in nnx.state(), and the axes of the one in the order of the other (None: the same).
 Entry = tuple[str, str, tuple[int, ...] | None]
 
-GRU: tuple[Entry, ...] = (
-    ("{layer}.W", "layers.{layer}.W", None),
-    ("{layer}.U", "layers.{layer}.U", None),
-    ("{layer}.b", "layers.{layer}.b", None),
-    ("{layer}.b_hn", "layers.{layer}.b_hn", None),
+
+def matrix(name: str) -> Entry:
+    """The weights of an nnx.Linear of that name, whose kernel is the transpose."""
+    return name, f"{name}.kernel", (1, 0)
+
+
+def stacked(*names: str) -> tuple[Entry, ...]:
+    """What each layer of a stack has."""
+    return tuple((f"{{layer}}.{name}", f"layers.{{layer}}.{name}", None) for name in names)
+
+
+BOTH = stacked("W", "U", "b", "backward.W", "backward.U", "backward.b")
+EMBEDDING: Entry = ("embedding", "embedding.embedding", None)
+DECODER: tuple[Entry, ...] = (
+    EMBEDDING,
+    ("initial", "initial", None),
+    ("dense.W", "dense.kernel", (1, 0)),
+    ("dense.b", "dense.bias", None),
 )
-ADDITIVE: tuple[Entry, ...] = (
-    ("W_q", "W_q.kernel", (1, 0)),
-    ("W_k", "W_k.kernel", (1, 0)),
-    ("w_v", "w_v", None),
-)
-
-
-def within(prefix: str, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """The entries of a layer that stands inside another one, under the same name here and in the specification."""
-    return tuple((f"{prefix}.{name}", f"{prefix}.{path}", axes) for name, path, axes in entries)
-
-
-EMBEDDING: tuple[Entry, ...] = (("embedding", "embedding.embedding", None),)
+# The layer's own arrays, with every option; those of the layers inside it are in their own tables.
 TABLES: dict[str, tuple[Entry, ...]] = {
     "DotProductAttention": (),
-    "AdditiveAttention": ADDITIVE,
-    "GeneralAttention": (("W", "W.kernel", (1, 0)),),
-    "ConcatAttention": (("W", "W.kernel", (1, 0)), ("v", "v", None)),
+    "AdditiveAttention": (matrix("W_q"), matrix("W_k"), ("w_v", "w_v", None)),
+    "GeneralAttention": (matrix("W"),),
+    "ConcatAttention": (matrix("W"), ("v", "v", None)),
     "CosineAttention": (),
-    "GRU": GRU,
-    "GRUEncoder": (*EMBEDDING, *within("rnn", GRU)),
-    "BahdanauDecoder": (
-        *EMBEDDING,
-        *within("attention", ADDITIVE),
-        *within("rnn", GRU),
-        ("dense.W", "dense.kernel", (1, 0)),
-        ("dense.b", "dense.bias", None),
+    "LocationAttention": (matrix("W"),),
+    "KernelAttention": (("w", "w", None),),
+    "LocalAttention": (matrix("W_p"), ("v_p", "v_p", None)),
+    "HardAttention": (),
+    "NadarayaWatson": (),
+    "MultiHeadAttention": (
+        *(matrix(name) for name in ("W_q", "W_k", "W_v", "W_o")),
+        *((f"b_{of}", f"W_{of}.bias", None) for of in "qkvo"),
     ),
+    "SinusoidalPositions": (),
+    "LearnedPositions": (("P", "P", None),),
+    "GRU": (*BOTH, *stacked("b_hn", "backward.b_hn")),
+    "LSTM": BOTH,
+    "GRUEncoder": (EMBEDDING,),
+    "LSTMEncoder": (EMBEDDING,),
+    "Bridge": stacked("W", "b_s"),
+    "BahdanauDecoder": (*DECODER, ("readout.W", "readout.kernel", (1, 0)), ("readout.b", "readout.bias", None)),
+    "LuongDecoder": (*DECODER, matrix("W_c")),
+    "FixedContextDecoder": DECODER,
 }
 
 
@@ -66,8 +78,8 @@ def get_parameters(
     for name, parameter, axes in located(layer):
         values = read(parameter)
         array = to_numpy(jnp.zeros_like(parameter[...]) if values is None else values)
-        arrays[name] = np.ascontiguousarray(array if axes is None else array.transpose(axes))
-    return {name: arrays[name] for name in layer.specification.shapes(layer.sizes)}
+        arrays[name] = np.array(array if axes is None else array.transpose(axes), order="C")
+    return arrays
 
 
 def set_parameters(layer: nnx.Module, arrays: Mapping[str, np.ndarray]) -> None:
@@ -82,6 +94,16 @@ def set_parameters(layer: nnx.Module, arrays: Mapping[str, np.ndarray]) -> None:
 def located(layer: nnx.Module) -> Iterator[tuple[str, nnx.Param, tuple[int, ...] | None]]:
     """Each canonical name with its parameter here and the order of its axes."""
     parameters = {".".join(map(str, path)): node for path, node in nnx.iter_graph(layer) if isinstance(node, nnx.Param)}
-    for name, path, axes in TABLES[layer.specification.name]:
-        for index in range(layer.sizes["num_layers"]) if "{layer}" in name else range(1):
-            yield name.format(layer=index), parameters[path.format(layer=index)], axes
+    for name, path, axes in entries(layer.specification, layer.sizes):
+        yield name, parameters[path], axes
+
+
+def entries(layer: Layer, sizes: Sizes) -> Iterator[Entry]:
+    """Each canonical name of a layer with these sizes, in order, with its path and the order of its axes."""
+    table = {name: (path, axes) for name, path, axes in TABLES[layer.name]}
+    for name in layer.own_shapes(sizes):
+        path, axes = table[pattern(name)]
+        yield name, path.format(layer=name.partition(".")[0]), axes
+    for inside, part in layer.inside(sizes).items():
+        for name, path, axes in entries(part.layer, part.layer.sizes(part.config)):
+            yield f"{inside}.{name}", f"{inside}.{path}", axes

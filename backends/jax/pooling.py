@@ -31,7 +31,11 @@ def attention_pooling(
     check(ATTENTION_POOLING, scores=scores, values=values, valid_lens=valid_lens, mask=mask, dropout_mask=dropout_mask)
     allowed = open_keys(scores, valid_lens, mask)
     weights = softmax_over(scores, allowed)
-    # A weight of 0 does not silence a NaN, so values that no query may attend to are cleared.
-    values = jnp.where(jnp.any(allowed, axis=-2)[..., None], values, 0.0)
     dropped = weights if dropout_mask is None else weights * dropout_mask
-    return dropped @ values, weights
+    return average(dropped, values, allowed), weights
+
+
+def average(weights: jax.Array, values: jax.Array, allowed: jax.Array) -> jax.Array:
+    """The sum of the values by their weights, of values that any query may attend to."""
+    # A weight of 0 does not silence a NaN, so values that no query may attend to are cleared.
+    return weights @ jnp.where(jnp.any(allowed, axis=-2)[..., None], values, 0.0)

@@ -1,6 +1,9 @@
-"""Recurrent layers and encoders in JAX."""
+"""Recurrent layers, encoders, and the bridge from two directions to one, in JAX."""
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,24 +13,101 @@ from flax.core import freeze
 from jax.typing import DTypeLike
 
 from attention_core.errors import check, check_options, check_tokens
+from attention_core.operators import BRIDGE, GRU_ENCODER, LSTM_ENCODER, check_one_direction
 from attention_core.operators import GRU as GRU_SPECIFICATION
-from attention_core.operators import GRU_ENCODER
-from backends.jax.layers import drawn_mask, dropout_layer
+from attention_core.operators import LSTM as LSTM_SPECIFICATION
+from attention_core.specification import Layer, Part
+from backends.jax.layers import drawn, drawn_mask, dropout_layer
 
-__all__ = ["GRU", "GRUEncoder"]
+__all__ = ["GRU", "LSTM", "GRUEncoder", "LSTMEncoder", "Bridge"]
+
+Parts = tuple[jax.Array, ...]
 
 
-class GRU(nnx.Module):
-    """Stacked gated recurrent units over padded sequences.
+class RecurrentLayer(nnx.Module):
+    """The canonical parameters of one recurrent layer in one direction.
 
-    r = σ(W0 x + b0 + U0 h);  z = σ(W1 x + b1 + U1 h);  n = tanh(W2 x + b2 + r * (U2 h + b_hn));
-    h' = (1 - z) * n + z * h
-
-    Shapes: inputs (batch, steps, input_size), valid_lens (batch,), state (num_layers, batch, hidden_size), dropout_mask
-    (num_layers - 1, batch, steps, hidden_size); returns (outputs, state).
+    Its state is a tuple: the output, (batch, hidden_size), and after it, for an LSTM, the cells.
     """
 
-    specification = GRU_SPECIFICATION
+    gates: int
+
+    def __init__(self, input_size: int, hidden_size: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        self.W = drawn((self.gates, hidden_size, input_size), hidden_size, dtype, rngs)
+        self.U = drawn((self.gates, hidden_size, hidden_size), hidden_size, dtype, rngs)
+        self.b = drawn((self.gates, hidden_size), hidden_size, dtype, rngs)
+
+    def project(self, inputs: jax.Array) -> jax.Array:
+        """What the inputs give to each gate, (..., gates, hidden_size): no step has to wait for another one."""
+        return jnp.einsum("...i,ghi->...gh", inputs, self.W[...]) + self.b[...]
+
+    def advance(self, projected: jax.Array, *state: jax.Array) -> Parts:
+        """The state after one step, from projected inputs."""
+        raise NotImplementedError
+
+    # Compiled here, since jax.lax.scan outside of jit compiles its loop again in every call.
+    @partial(jax.jit, static_argnames="reverse")
+    def run(
+        self, inputs: jax.Array, state: Parts, real: jax.Array | None, reverse: bool = False
+    ) -> tuple[jax.Array, Parts]:
+        """The output of each step, (batch, steps, hidden_size), and the state after the last real one.
+
+        In reverse, that is the first step, and padding is what comes before the last real one.
+        """
+
+        def step(state: Parts, at: tuple[jax.Array, jax.Array | None]) -> tuple[Parts, jax.Array]:
+            projected, real = at
+            new = self.advance(projected, *state)
+            if real is not None:
+                new = tuple(jnp.where(real, after, before) for after, before in zip(new, state, strict=True))
+            return new, new[0]
+
+        steps = time_first(self.project(inputs)), time_first(real)
+        last, outputs = jax.lax.scan(step, state, steps, reverse=reverse)
+        return jnp.swapaxes(outputs, 0, 1), last
+
+
+class GRULayer(RecurrentLayer):
+    """One layer of a GRU in one direction."""
+
+    gates = 3
+
+    def __init__(self, input_size: int, hidden_size: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        super().__init__(input_size, hidden_size, dtype=dtype, rngs=rngs)
+        self.b_hn = drawn((hidden_size,), hidden_size, dtype, rngs)
+
+    def advance(self, projected: jax.Array, *state: jax.Array) -> Parts:
+        """The state after one step, from projected inputs."""
+        (hidden,) = state
+        recurrent = jnp.einsum("...k,ghk->...gh", hidden, self.U[...])
+        reset, update = jnp.unstack(jax.nn.sigmoid(projected[..., :2, :] + recurrent[..., :2, :]), axis=-2)
+        new = jnp.tanh(projected[..., 2, :] + reset * (recurrent[..., 2, :] + self.b_hn[...]))
+        return ((1.0 - update) * new + update * hidden,)
+
+
+class LSTMLayer(RecurrentLayer):
+    """One layer of an LSTM in one direction."""
+
+    gates = 4
+
+    def advance(self, projected: jax.Array, *state: jax.Array) -> Parts:
+        """The state after one step, from projected inputs."""
+        hidden, cells = state
+        gates = projected + jnp.einsum("...k,ghk->...gh", hidden, self.U[...])
+        enter, forget, new, leave = jnp.unstack(gates, axis=-2)
+        cells = jax.nn.sigmoid(forget) * cells + jax.nn.sigmoid(enter) * jnp.tanh(new)
+        return jax.nn.sigmoid(leave) * jnp.tanh(cells), cells
+
+
+class Recurrent(nnx.Module):
+    """What the recurrent layers share: a step, and a call that runs steps in one direction or both.
+
+    A state is (num_layers, batch, state_size): the output of each layer, forward then backward, and after them, for an
+    LSTM, the cells in the same order.
+    """
+
+    specification: Layer
+    layer: type[RecurrentLayer]
 
     def __init__(
         self,
@@ -36,6 +116,7 @@ class GRU(nnx.Module):
         num_layers: int = 1,
         *,
         dropout: float = 0.0,
+        bidirectional: bool = False,
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
@@ -46,12 +127,15 @@ class GRU(nnx.Module):
                 hidden_size=hidden_size,
                 num_layers=num_layers,
                 dropout=dropout,
+                bidirectional=bidirectional,
             )
         )
-        self.layers = nnx.List(
-            GRULayer(input_size if layer == 0 else hidden_size, hidden_size, dtype=dtype, rngs=rngs)
-            for layer in range(num_layers)
-        )
+        self.layers = nnx.List()
+        for index in range(num_layers):
+            size = self.sizes["output_size"] if index else input_size
+            self.layers.append(self.layer(size, hidden_size, dtype=dtype, rngs=rngs))
+            if bidirectional:
+                self.layers[index].backward = self.layer(size, hidden_size, dtype=dtype, rngs=rngs)
         self.dropout = dropout_layer(dropout, rngs)
 
     def step(
@@ -59,25 +143,24 @@ class GRU(nnx.Module):
     ) -> tuple[jax.Array, jax.Array]:
         """Run one step.
 
-        Shapes: inputs (batch, input_size), state (num_layers, batch, hidden_size), dropout_mask
-        (num_layers - 1, batch, hidden_size); returns (output, state).
+        state'[l] = cell(x, state[l]), with x = inputs for layer 0 and dropout_mask[l - 1] output'[l - 1] above
+
+        Shapes: inputs (batch, input_size), state (num_layers, batch, state_size), dropout_mask
+        (num_layers - 1, batch, output_size); returns (output, state).
         """
-        check(
-            self.specification.method("step"),
-            self.sizes,
-            self.layers[0].W.dtype,
-            inputs=inputs,
-            state=state,
-            dropout_mask=dropout_mask,
-        )
+        operator = self.specification.method("step")
+        check_one_direction(operator.title, self.sizes)
+        check(operator, self.sizes, self.layers[0].W.dtype, inputs=inputs, state=state, dropout_mask=dropout_mask)
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, state[1:])
+            like = jax.ShapeDtypeStruct(self.between(inputs.shape[0]), inputs.dtype)
+            dropout_mask = drawn_mask(self.dropout, like)
         output, states = inputs, []
         for index, layer in enumerate(self.layers):
             if index > 0 and dropout_mask is not None:
                 output = output * dropout_mask[index - 1]
-            output = layer.advance(layer.project(output), state[index])
-            states.append(output)
+            after = layer.advance(layer.project(output), *jnp.split(state[index], self.parts, axis=-1))
+            output = after[0]
+            states.append(jnp.concatenate(after, axis=-1))
         return output, jnp.stack(states)
 
     def __call__(
@@ -91,6 +174,12 @@ class GRU(nnx.Module):
         """Run over a batch of sequences.
 
         outputs[t], state[t] = step(inputs[t], state[t - 1]) where t < valid_len; else 0 and state[t - 1]
+
+        The backward direction runs from the last valid step to the first, and each layer reads both directions of the
+        one below.
+
+        Shapes: inputs (batch, steps, input_size), valid_lens (batch,), state (num_layers, batch, state_size),
+        dropout_mask (num_layers - 1, batch, steps, output_size); returns (outputs, state).
         """
         check(
             self.specification.method("call"),
@@ -102,73 +191,72 @@ class GRU(nnx.Module):
             dropout_mask=dropout_mask,
         )
         batch, steps, _ = inputs.shape
-        num_layers, hidden_size = self.sizes["num_layers"], self.sizes["hidden_size"]
         if state is None:
-            state = jnp.zeros((num_layers, batch, hidden_size), inputs.dtype)
+            state = jnp.zeros((self.sizes["num_layers"], batch, self.sizes["state_size"]), inputs.dtype)
         if dropout_mask is None:
-            between = (num_layers - 1, batch, steps, hidden_size)
-            dropout_mask = drawn_mask(self.dropout, jax.ShapeDtypeStruct(between, inputs.dtype))
+            dropout_mask = drawn_mask(self.dropout, jax.ShapeDtypeStruct(self.between(batch, steps), inputs.dtype))
         real = None if valid_lens is None else (jnp.arange(steps) < valid_lens[:, None])[:, :, None]
         outputs, states = inputs if real is None else jnp.where(real, inputs, 0.0), []
         for index, layer in enumerate(self.layers):
             if index > 0 and dropout_mask is not None:
                 outputs = outputs * dropout_mask[index - 1]
-            outputs, last = layer.run(outputs, state[index], real)
-            states.append(last)
-        # Padding stands at the end, so no real step has seen it: clearing it here, once, is enough.
+            # Forward outputs and cells are the even parts, backward ones the odd parts.
+            both = [layer, layer.backward] if self.sizes["bidirectional"] else [layer]
+            before = jnp.split(state[index], self.parts * len(both), axis=-1)
+            ran = [
+                each.run(outputs, tuple(before[way :: len(both)]), real, reverse=bool(way))
+                for way, each in enumerate(both)
+            ]
+            outputs = jnp.concatenate([own for own, _ in ran], axis=-1)
+            after = [part for parts in zip(*(last for _, last in ran), strict=True) for part in parts]
+            states.append(jnp.concatenate(after, axis=-1))
+        # No real step has seen padding, in either direction: clearing it here, once, is enough.
         return outputs if real is None else jnp.where(real, outputs, 0.0), jnp.stack(states)
 
+    def between(self, *batch: int) -> tuple[int, ...]:
+        """The shape of a dropout mask, for a batch, or for a batch and steps."""
+        return self.sizes["num_layers - 1"], *batch, self.sizes["output_size"]
 
-class GRULayer(nnx.Module):
-    """The canonical parameters of one recurrent layer."""
-
-    def __init__(self, input_size: int, hidden_size: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        bound = hidden_size**-0.5
-
-        def drawn(*shape: int) -> nnx.Param:
-            return nnx.Param(jax.random.uniform(rngs.params(), shape, dtype, -bound, bound))
-
-        self.W = drawn(3, hidden_size, input_size)
-        self.U = drawn(3, hidden_size, hidden_size)
-        self.b = drawn(3, hidden_size)
-        self.b_hn = drawn(hidden_size)
-
-    def project(self, inputs: jax.Array) -> jax.Array:
-        """What the inputs give to each gate, (..., 3, hidden_size): no step has to wait for another one."""
-        return jnp.einsum("...i,ghi->...gh", inputs, self.W[...]) + self.b[...]
-
-    def advance(self, projected: jax.Array, state: jax.Array) -> jax.Array:
-        """The state after one step, from projected inputs."""
-        recurrent = jnp.einsum("...k,ghk->...gh", state, self.U[...])
-        reset, update = jnp.unstack(jax.nn.sigmoid(projected[..., :2, :] + recurrent[..., :2, :]), axis=-2)
-        new = jnp.tanh(projected[..., 2, :] + reset * (recurrent[..., 2, :] + self.b_hn[...]))
-        return (1.0 - update) * new + update * state
-
-    # Compiled here, since jax.lax.scan outside of jit compiles its loop again in every call.
-    @jax.jit
-    def run(self, inputs: jax.Array, state: jax.Array, real: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        """The state of each sequence after each step, (batch, steps, hidden_size), and after the last real one."""
-
-        def step(state: jax.Array, at: tuple[jax.Array, jax.Array | None]) -> tuple[jax.Array, jax.Array]:
-            projected, real = at
-            new = self.advance(projected, state)
-            state = new if real is None else jnp.where(real, new, state)
-            return state, state
-
-        last, outputs = jax.lax.scan(step, state, (time_first(self.project(inputs)), time_first(real)))
-        return jnp.swapaxes(outputs, 0, 1), last
+    @property
+    def parts(self) -> int:
+        """How many vectors a state holds for each layer and direction."""
+        return int(self.sizes["state_size"]) // int(self.sizes["output_size"])
 
 
-class GRUEncoder(nnx.Module):
-    """Embed tokens and run stacked gated recurrent units over them.
+class GRU(Recurrent):
+    """Stacked gated recurrent units over padded sequences.
 
-    outputs, state = GRU(embedding[tokens])
+    r = σ(W0 x + b0 + U0 h);  z = σ(W1 x + b1 + U1 h);  n = tanh(W2 x + b2 + r * (U2 h + b_hn));
+    h' = (1 - z) * n + z * h
 
-    Shapes: tokens (batch, steps), valid_lens (batch,), state (num_layers, batch, hidden_size), dropout_mask
-    (num_layers - 1, batch, steps, hidden_size); returns (outputs, state).
+    Shapes: inputs (batch, steps, input_size), valid_lens (batch,), state (num_layers, batch, state_size), dropout_mask
+    (num_layers - 1, batch, steps, output_size); returns (outputs, state). state_size and output_size are hidden_size
+    for each direction.
     """
 
-    specification = GRU_ENCODER
+    specification = GRU_SPECIFICATION
+    layer = GRULayer
+
+
+class LSTM(Recurrent):
+    """Stacked long short-term memory over padded sequences.
+
+    i = σ(W0 x + b0 + U0 h);  f = σ(W1 x + b1 + U1 h);  g = tanh(W2 x + b2 + U2 h);  o = σ(W3 x + b3 + U3 h);
+    c' = f * c + i * g;  h' = o * tanh(c')
+
+    Nothing is added to the bias of the forget gate.
+
+    Shapes: as GRU; state_size is twice as large: outputs, forward then backward, and then the cells.
+    """
+
+    specification = LSTM_SPECIFICATION
+    layer = LSTMLayer
+
+
+class Encoder(nnx.Module):
+    """What the encoders share: an embedding, and a recurrent layer over it."""
+
+    specification: Layer
 
     def __init__(
         self,
@@ -178,6 +266,7 @@ class GRUEncoder(nnx.Module):
         num_layers: int = 1,
         *,
         dropout: float = 0.0,
+        bidirectional: bool = False,
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
@@ -189,10 +278,11 @@ class GRUEncoder(nnx.Module):
                 hidden_size=hidden_size,
                 num_layers=num_layers,
                 dropout=dropout,
+                bidirectional=bidirectional,
             )
         )
         self.embedding = nnx.Embed(vocab_size, embed_size, param_dtype=dtype, rngs=rngs)
-        self.rnn = GRU(embed_size, hidden_size, num_layers, dropout=dropout, dtype=dtype, rngs=rngs)
+        self.rnn = recurrent_layer(self.specification.inside(self.sizes)["rnn"], dtype=dtype, rngs=rngs)
 
     def __call__(
         self,
@@ -204,7 +294,7 @@ class GRUEncoder(nnx.Module):
     ) -> tuple[jax.Array, jax.Array]:
         """Encode a batch of token sequences.
 
-        outputs, state = GRU(embedding[tokens])
+        outputs, state = rnn(embedding[tokens])
         """
         check(
             self.specification.method("call"),
@@ -217,6 +307,113 @@ class GRUEncoder(nnx.Module):
         )
         embedded = embed(self.specification.name, self.embedding, tokens)
         return self.rnn(embedded, valid_lens, state, dropout_mask=dropout_mask)
+
+
+class GRUEncoder(Encoder):
+    """Embed tokens and run stacked gated recurrent units over them.
+
+    outputs, state = GRU(embedding[tokens])
+
+    Shapes: tokens (batch, steps), valid_lens (batch,), state (num_layers, batch, state_size), dropout_mask
+    (num_layers - 1, batch, steps, output_size); returns (outputs, state).
+    """
+
+    specification = GRU_ENCODER
+
+
+class LSTMEncoder(Encoder):
+    """Embed tokens and run stacked long short-term memory over them.
+
+    outputs, state = LSTM(embedding[tokens])
+
+    Shapes: as GRUEncoder; state_size is twice as large.
+    """
+
+    specification = LSTM_ENCODER
+
+
+class Bridge(nnx.Module):
+    """Hand the two directions of an encoder to a decoder that has one.
+
+    [f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+    forward half f and the backward half b of the state, and of the outputs where they are summed
+
+    Shapes: outputs (batch, steps, 2 hidden_size), state (num_layers, batch, 2 hidden_size), or 4 hidden_size for an
+    LSTM; returns (encoder_outputs, state).
+    """
+
+    specification = BRIDGE
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        method: str = "concatenate",
+        output_size: int | None = None,
+        cell: str = "gru",
+        dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.sizes = freeze(
+            check_options(
+                self.specification,
+                hidden_size=hidden_size,
+                num_layers=num_layers,
+                method=method,
+                output_size=output_size,
+                cell=cell,
+            )
+        )
+        projects = method in ("project", "backward")
+        sizes = [self.sizes[name] for name in ("parts", "merged_size", "read_size")]
+        self.layers = nnx.List(
+            BridgeLayer(*sizes, dtype=dtype, rngs=rngs) for _ in range(num_layers if projects else 0)
+        )
+
+    def __call__(self, outputs: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Turn outputs and state of both directions into those that a decoder takes.
+
+        state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward)
+        """
+        dtype = self.layers[0].W.dtype if self.layers else None
+        check(self.specification.method("call"), self.sizes, dtype, outputs=outputs, state=state)
+        method, hidden = self.sizes["method"], self.sizes["hidden_size"]
+        if method == "concatenate":
+            return outputs, state
+        layers, batch, _ = state.shape
+        ways = state.reshape(layers, batch, self.sizes["parts"], 2, hidden)
+        if method == "sum":
+            merged = ways.sum(axis=-2)
+            outputs = outputs[..., :hidden] + outputs[..., hidden:]
+        else:
+            read = (
+                ways[..., 1, :]
+                if method == "backward"
+                else state.reshape(layers, batch, self.sizes["parts"], 2 * hidden)
+            )
+            merged = jnp.stack([layer(parts) for layer, parts in zip(self.layers, read, strict=True)])
+        return outputs, merged.reshape(layers, batch, self.sizes["state_size"])
+
+
+class BridgeLayer(nnx.Module):
+    """The canonical parameters that bridge one recurrent layer."""
+
+    def __init__(self, parts: int, merged_size: int, read_size: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        self.W = drawn((parts, merged_size, read_size), read_size, dtype, rngs)
+        self.b_s = drawn((parts, merged_size), read_size, dtype, rngs)
+
+    def __call__(self, parts: jax.Array) -> jax.Array:
+        """Project outputs and cells by their own weights, (batch, parts, merged_size)."""
+        return jnp.tanh(jnp.einsum("bpr,pmr->bpm", parts, self.W[...]) + self.b_s[...])
+
+
+LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
+
+
+def recurrent_layer(part: Part, **keywords: Any) -> Recurrent:
+    """The recurrent layer that stands inside another one."""
+    return LAYERS[part.layer.name](**part.config, **keywords)
 
 
 def embed(title: str, embedding: nnx.Embed, tokens: jax.Array) -> jax.Array:

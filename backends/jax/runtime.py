@@ -59,7 +59,7 @@ def to_numpy(array: jax.Array) -> np.ndarray:
 
 def build(layer: type[nnx.Module], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> nnx.Module:
     """Make a layer of that floating type on the device, in evaluation mode, for parameters that are still to be set."""
-    keywords = {"dtype": jnp.dtype(dtype)} if layer.specification.parameters else {}
+    keywords = {"dtype": jnp.dtype(dtype)} if layer.specification.trainable else {}
     # From shapes alone: drawing the first values would compile a dozen functions for every layer.
     graphdef, state = nnx.split(nnx.eval_shape(lambda: layer(**options, **keywords, rngs=nnx.Rngs(0))))
     with jax.default_device(located(device)):

@@ -16,14 +16,25 @@ if "bool" not in vars(numpy):
 
 from mxnet import npx
 
-from backends.mxnet.decoders import BahdanauDecoder
+from backends.mxnet.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder, LuongState
 from backends.mxnet.layers import (
     AdditiveAttention,
     ConcatAttention,
     CosineAttention,
     DotProductAttention,
     GeneralAttention,
+    HardAttention,
+    KernelAttention,
+    LearnedPositions,
+    LocalAttention,
+    LocationAttention,
     Memory,
+    MultiHeadAttention,
+    NadarayaWatson,
+    SinusoidalPositions,
+    ablation_importance,
+    position_permutation,
+    taylor_importance,
 )
 from backends.mxnet.masking import (
     attention_mask,
@@ -38,7 +49,7 @@ from backends.mxnet.masking import (
 )
 from backends.mxnet.parameters import get_parameters, set_parameters
 from backends.mxnet.pooling import attention_pooling
-from backends.mxnet.recurrent import GRU, GRUEncoder
+from backends.mxnet.recurrent import GRU, LSTM, Bridge, GRUEncoder, LSTMEncoder
 from backends.mxnet.scoring import (
     additive_score,
     cosine_score,
@@ -52,14 +63,29 @@ npx.set_np()
 
 __all__ = [
     "GRU",
+    "LSTM",
     "AdditiveAttention",
     "BahdanauDecoder",
+    "Bridge",
     "ConcatAttention",
     "CosineAttention",
     "DotProductAttention",
+    "FixedContextDecoder",
     "GRUEncoder",
     "GeneralAttention",
+    "HardAttention",
+    "KernelAttention",
+    "LSTMEncoder",
+    "LearnedPositions",
+    "LocalAttention",
+    "LocationAttention",
+    "LuongDecoder",
+    "LuongState",
     "Memory",
+    "MultiHeadAttention",
+    "NadarayaWatson",
+    "SinusoidalPositions",
+    "ablation_importance",
     "additive_score",
     "attention_mask",
     "attention_pooling",
@@ -74,8 +100,10 @@ __all__ = [
     "mask_and",
     "mask_or",
     "masked_softmax",
+    "position_permutation",
     "scaled_dot_score",
     "set_parameters",
     "stride_mask",
+    "taylor_importance",
     "window_mask",
 ]

@@ -16,41 +16,46 @@ __all__ = ["get_parameters", "set_parameters"]
 # Canonical name, name among the blocks' attributes, and the axes of the one in the order of the other (None: the same).
 Entry = tuple[str, str, tuple[int, ...] | None]
 
-GRU: tuple[Entry, ...] = (
-    ("{layer}.W", "layers.{layer}.W", None),
-    ("{layer}.U", "layers.{layer}.U", None),
-    ("{layer}.b", "layers.{layer}.b", None),
-    ("{layer}.b_hn", "layers.{layer}.b_hn", None),
+RECURRENT: tuple[Entry, ...] = tuple(
+    (f"{{layer}}.{name}", f"layers.{{layer}}.{name}", None)
+    for direction in ("", "backward.")
+    for name in (f"{direction}W", f"{direction}U", f"{direction}b", f"{direction}b_hn")
 )
-ADDITIVE: tuple[Entry, ...] = (
-    ("W_q", "W_q.weight", None),
-    ("W_k", "W_k.weight", None),
-    ("w_v", "w_v", None),
-)
-
-
-def within(prefix: str, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """The entries of a layer that stands inside another one, under the same name here and in the specification."""
-    return tuple((f"{prefix}.{name}", f"{prefix}.{path}", axes) for name, path, axes in entries)
-
-
 EMBEDDING: tuple[Entry, ...] = (("embedding", "embedding.weight", None),)
+DECODER: tuple[Entry, ...] = (
+    *EMBEDDING,
+    ("initial", "initial", None),
+    ("dense.W", "dense.weight", None),
+    ("dense.b", "dense.bias", None),
+)
 TABLES: dict[str, tuple[Entry, ...]] = {
-    "DotProductAttention": (),
-    "AdditiveAttention": ADDITIVE,
+    "AdditiveAttention": (("W_q", "W_q.weight", None), ("W_k", "W_k.weight", None), ("w_v", "w_v", None)),
     "GeneralAttention": (("W", "W.weight", None),),
     "ConcatAttention": (("W", "W.weight", None), ("v", "v", None)),
-    "CosineAttention": (),
-    "GRU": GRU,
-    "GRUEncoder": (*EMBEDDING, *within("rnn", GRU)),
-    "BahdanauDecoder": (
-        *EMBEDDING,
-        *within("attention", ADDITIVE),
-        *within("rnn", GRU),
-        ("dense.W", "dense.weight", None),
-        ("dense.b", "dense.bias", None),
+    "LocationAttention": (("W", "W.weight", None),),
+    "KernelAttention": (("w", "w", None),),
+    "LocalAttention": (("W_p", "W_p.weight", None), ("v_p", "v_p", None)),
+    "MultiHeadAttention": (
+        ("W_q", "W_q.weight", None),
+        ("W_k", "W_k.weight", None),
+        ("W_v", "W_v.weight", None),
+        ("W_o", "W_o.weight", None),
+        ("b_q", "W_q.bias", None),
+        ("b_k", "W_k.bias", None),
+        ("b_v", "W_v.bias", None),
+        ("b_o", "W_o.bias", None),
     ),
+    "LearnedPositions": (("P", "P.weight", None),),
+    "GRU": RECURRENT,
+    "LSTM": RECURRENT,
+    "GRUEncoder": EMBEDDING,
+    "LSTMEncoder": EMBEDDING,
+    "Bridge": (("{layer}.W", "layers.{layer}.W", None), ("{layer}.b_s", "layers.{layer}.b_s", None)),
+    "BahdanauDecoder": (*DECODER, ("readout.W", "readout.weight", None), ("readout.b", "readout.bias", None)),
+    "LuongDecoder": (*DECODER, ("W_c", "W_c.weight", None)),
+    "FixedContextDecoder": DECODER,
 }
+"""Each layer's own entries, of which it has those that its options ask for; a layer without parameters has none."""
 
 
 def get_parameters(
@@ -64,7 +69,7 @@ def get_parameters(
     for name, parameter, axes in located(layer):
         values = read(parameter)
         array = to_numpy(np.zeros_like(parameter.data()) if values is None else values)
-        arrays[name] = numpy.ascontiguousarray(array if axes is None else array.transpose(axes))
+        arrays[name] = numpy.array(array if axes is None else array.transpose(axes), order="C")
     return {name: arrays[name] for name in layer.specification.shapes(layer.sizes)}
 
 
@@ -78,10 +83,16 @@ def set_parameters(layer: Block, arrays: Mapping[str, numpy.ndarray]) -> None:
 
 
 def located(layer: Block) -> Iterator[tuple[str, Parameter, tuple[int, ...] | None]]:
-    """Each canonical name with its parameter here and the order of its axes."""
-    for name, path, axes in TABLES[layer.specification.name]:
-        for index in range(layer.sizes["num_layers"]) if "{layer}" in name else range(1):
-            yield name.format(layer=index), found(layer, path.format(layer=index)), axes
+    """Each canonical name with its parameter here and the order of its axes, those of the layers inside included."""
+    own = layer.specification.own_shapes(layer.sizes)
+    for pattern, path, axes in TABLES.get(layer.specification.name, ()):
+        for index in range(layer.sizes["num_layers"]) if "{layer}" in pattern else range(1):
+            name = pattern.format(layer=index)
+            if name in own:
+                yield name, found(layer, path.format(layer=index)), axes
+    for inside in layer.specification.inside(layer.sizes):
+        for name, parameter, axes in located(getattr(layer, inside)):
+            yield f"{inside}.{name}", parameter, axes
 
 
 def found(layer: Block, path: str) -> Parameter:

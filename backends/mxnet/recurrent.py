@@ -1,54 +1,54 @@
-"""Recurrent layers and encoders in MXNet."""
+"""Recurrent layers, encoders, and the bridge from two directions to one, in MXNet."""
 
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import mxnet as mx
 from mxnet import np
 from mxnet.gluon import Block, HybridBlock, nn
 
 from attention_core.errors import check, check_options, check_tokens
+from attention_core.operators import BRIDGE, GRU_ENCODER, LSTM_ENCODER, check_one_direction
 from attention_core.operators import GRU as GRU_SPECIFICATION
-from attention_core.operators import GRU_ENCODER
+from attention_core.operators import LSTM as LSTM_SPECIFICATION
+from attention_core.specification import Layer, Part
 from backends.mxnet.layers import Uniform, drawn_mask, initialise
 
-__all__ = ["GRU", "GRUEncoder"]
+__all__ = ["GRU", "LSTM", "GRUEncoder", "LSTMEncoder", "Bridge"]
+
+SHUT = 3e4
+"""What opens or shuts a gate to the last bit, in every floating type."""
 
 
-class GRU(HybridBlock):
-    """Stacked gated recurrent units over padded sequences.
+class Recurrent(HybridBlock):
+    """What the recurrent layers share: a step, and a call that runs steps in one direction or both.
 
-    r = σ(W0 x + b0 + U0 h);  z = σ(W1 x + b1 + U1 h);  n = tanh(W2 x + b2 + r * (U2 h + b_hn));
-    h' = (1 - z) * n + z * h
-
-    Shapes: inputs (batch, steps, input_size), valid_lens (batch,), state (num_layers, batch, hidden_size), dropout_mask
-    (num_layers - 1, batch, steps, hidden_size); returns (outputs, state).
+    A state is (num_layers, batch, state_size): the output of each layer, forward then backward, and after them, for an
+    LSTM, the cells in the same order.
     """
 
-    specification = GRU_SPECIFICATION
+    specification: Layer
 
     def __init__(
         self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
+        kind: type[RecurrentLayer],
         *,
-        dropout: float = 0.0,
-        dtype: str = "float32",
-        prefix: str | None = None,
-        params: mx.gluon.ParameterDict | None = None,
+        dtype: str,
+        prefix: str | None,
+        params: mx.gluon.ParameterDict | None,
+        **options: Any,
     ) -> None:
         super().__init__(prefix=prefix, params=params)
-        self.sizes = check_options(
-            self.specification, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, dropout=dropout
-        )
-        self.dropout = dropout
+        self.sizes = sizes = check_options(self.specification, **options)
+        self.dropout = sizes["dropout"]
         with self.name_scope():
             self.layers = nn.HybridSequential()
             with self.layers.name_scope():
-                for layer in range(num_layers):
-                    self.layers.add(GRULayer(hidden_size if layer else input_size, hidden_size, dtype=dtype))
+                for layer in range(sizes["num_layers"]):
+                    read = sizes["output_size"] if layer else sizes["input_size"]
+                    self.layers.add(kind(read, sizes["hidden_size"], bidirectional=sizes["bidirectional"], dtype=dtype))
         initialise(self)
 
     def step(
@@ -56,27 +56,32 @@ class GRU(HybridBlock):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Run one step.
 
-        Shapes: inputs (batch, input_size), state (num_layers, batch, hidden_size), dropout_mask
-        (num_layers - 1, batch, hidden_size); returns (output, state).
+        state'[l] = cell(x, state[l]), with x = inputs for layer 0 and dropout_mask[l - 1] output'[l - 1] above
+
+        Shapes: inputs (batch, input_size), state (num_layers, batch, state_size), dropout_mask
+        (num_layers - 1, batch, output_size); returns (output, state).
         """
-        check(
-            self.specification.method("step"),
-            self.sizes,
-            self.layers[0].W.dtype,
-            inputs=inputs,
-            state=state,
-            dropout_mask=dropout_mask,
-        )
+        operator = self.specification.method("step")
+        check_one_direction(operator.title, self.sizes)
+        check(operator, self.sizes, self.layers[0].W.dtype, inputs=inputs, state=state, dropout_mask=dropout_mask)
         if inputs.shape[0] == 0:  # over an empty axis, MXNet reads foreign memory or crashes
-            return state[0], state
+            return np.zeros((0, self.sizes["output_size"]), dtype=inputs.dtype, ctx=inputs.ctx), state
+        return self.advance(inputs, state, dropout_mask)
+
+    def advance(
+        self, inputs: np.ndarray, state: np.ndarray, dropout_mask: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """One step of arrays that were checked."""
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, (len(self.layers) - 1, *state.shape[1:]), state)
+            dropout_mask = drawn_mask(
+                self.dropout, (len(self.layers) - 1, *inputs.shape[:1], self.sizes["output_size"]), inputs
+            )
         output, states = inputs, []
         for index, layer in enumerate(self.layers):
             if index > 0 and dropout_mask is not None:
                 output = output * dropout_mask[index - 1]
-            output = layer.step(output, state[index])
-            states.append(output)
+            output, held = layer.step(output, state[index])
+            states.append(held)
         return output, np.stack(states)
 
     def hybrid_forward(
@@ -86,23 +91,38 @@ class GRU(HybridBlock):
         state: np.ndarray,
         real: np.ndarray,
         last: np.ndarray,
+        order: np.ndarray | None,
         dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The formula of a call.
 
-        Shapes: real and last (steps, batch, 1), True at the valid steps, and at the last one of each sequence.
+        Shapes: real and last (steps, batch, 1), True at the valid steps, and at the last one of each sequence; order
+        (2, steps, batch), the places of the valid steps in reverse, if bidirectional.
         """
         inputs = F.np.swapaxes(inputs, 0, 1)  # the kernel wants time first
         outputs = F.np.where(real, inputs, F.np.zeros_like(inputs))
-        states = []
+        directions = 1 if order is None else 2
+        vectors = self.sizes["state_size"] // self.sizes["hidden_size"]
+        held = F.np.split(state, vectors, axis=-1)
+        ends = []
         for index, layer in enumerate(self.layers):
             if index > 0 and dropout_mask is not None:
                 outputs = outputs * F.np.swapaxes(dropout_mask[index - 1], 0, 1)
-            outputs = layer(outputs, state[index : index + 1])
-            states.append(last_valid(F, outputs, state[index], last))
+            own = [
+                F.np.concatenate([part[index : index + 1] for part in held[side::directions]], axis=0)
+                for side in range(directions)
+            ]
+            runs = [layer(outputs, own[0], real, last)]
+            if order is not None:  # padding stands at the end in both directions: reversed are the valid steps alone
+                turned, end = layer.backward(F.npx.gather_nd(outputs, order), own[1], real, last)
+                runs.append((F.npx.gather_nd(turned, order), end))
+            outputs = F.np.concatenate([run[0] for run in runs], axis=-1)
+            ends.append(
+                F.np.concatenate([run[1][part] for part in range(vectors // directions) for run in runs], axis=-1)
+            )
         # Padding stands at the end, so no real step has seen it: clearing it here, once, is enough.
         outputs = F.np.where(real, outputs, F.np.zeros_like(outputs))
-        return F.np.swapaxes(outputs, 0, 1), F.np.stack(states)
+        return F.np.swapaxes(outputs, 0, 1), F.np.stack(ends)
 
     def __call__(
         self,
@@ -115,6 +135,9 @@ class GRU(HybridBlock):
         """Run over a batch of sequences.
 
         outputs[t], state[t] = step(inputs[t], state[t - 1]) where t < valid_len; else 0 and state[t - 1]
+
+        The backward direction runs from the last valid step to the first, and each layer reads both directions of the
+        one below.
         """
         check(
             self.specification.method("call"),
@@ -126,61 +149,98 @@ class GRU(HybridBlock):
             dropout_mask=dropout_mask,
         )
         batch, steps, _ = inputs.shape
-        like = {"dtype": inputs.dtype, "ctx": inputs.ctx}
+        like, between = {"dtype": inputs.dtype, "ctx": inputs.ctx}, len(self.layers) - 1
         if state is None:
-            state = np.zeros((len(self.layers), batch, self.sizes["hidden_size"]), **like)
+            state = np.zeros((len(self.layers), batch, self.sizes["state_size"]), **like)
         if batch == 0 or steps == 0:  # over an empty axis, MXNet reads foreign memory or crashes
-            return np.zeros((batch, steps, self.sizes["hidden_size"]), **like), state
-        between = len(self.layers) - 1
+            return np.zeros((batch, steps, self.sizes["output_size"]), **like), state
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, (between, batch, steps, self.sizes["hidden_size"]), inputs)
+            dropout_mask = drawn_mask(self.dropout, (between, batch, steps, self.sizes["output_size"]), inputs)
         if between == 0:
             dropout_mask = None
         elif dropout_mask is None:  # a graph has all its arguments in every call: these ones change nothing
             dropout_mask = np.ones((between, 1, 1, 1), **like)
-        outputs, state = super().__call__(inputs, state, *valid_steps(steps, valid_lens, inputs), dropout_mask)
+        order = reverse_order(batch, steps, valid_lens, inputs) if self.sizes["bidirectional"] else None
+        outputs, state = super().__call__(inputs, state, *valid_steps(steps, valid_lens, inputs), order, dropout_mask)
         return outputs, state
 
 
-class GRULayer(HybridBlock):
-    """The canonical parameters of one recurrent layer."""
+class GRU(Recurrent):
+    """Stacked gated recurrent units over padded sequences.
 
-    def __init__(self, input_size: int, hidden_size: int, *, dtype: str) -> None:
-        super().__init__()
-        self.hidden_size = hidden_size
-        with self.name_scope():
-            for name, shape in (
-                ("W", (3, hidden_size, input_size)),
-                ("U", (3, hidden_size, hidden_size)),
-                ("b", (3, hidden_size)),
-                ("b_hn", (hidden_size,)),
-            ):
-                setattr(self, name, self.params.get(name, shape=shape, dtype=dtype, init=Uniform(hidden_size**-0.5)))
-            self.cell = GRUCell(hidden_size)
+    r = σ(W0 x + b0 + U0 h);  z = σ(W1 x + b1 + U1 h);  n = tanh(W2 x + b2 + r * (U2 h + b_hn));
+    h' = (1 - z) * n + z * h
 
-    def step(self, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """The state after one step: inputs (batch, features), state (batch, hidden_size)."""
-        return self.cell(inputs, state, *(p.data(inputs.ctx) for p in (self.W, self.U, self.b, self.b_hn)))
+    Shapes: inputs (batch, steps, input_size), valid_lens (batch,), state (num_layers, batch, state_size), dropout_mask
+    (num_layers - 1, batch, steps, output_size); returns (outputs, state). output_size and state_size are hidden_size,
+    or twice that if bidirectional, forward then backward.
+    """
 
-    def hybrid_forward(
+    specification = GRU_SPECIFICATION
+
+    def __init__(
         self,
-        F: ModuleType,
-        inputs: np.ndarray,
-        state: np.ndarray,
-        W: np.ndarray,
-        U: np.ndarray,
-        b: np.ndarray,
-        b_hn: np.ndarray,
-    ) -> np.ndarray:
-        """The outputs of all steps: inputs (steps, batch, features), state (1, batch, hidden_size)."""
-        # The kernel's hidden biases of r and z are redundant, and held at 0.
-        fused = (W, U, b, F.np.zeros_like(b[:2]), b_hn)
-        parameters = F.np.concatenate([F.np.reshape(array, (-1,)) for array in fused])
-        return F.npx.rnn(inputs, parameters, state, mode="gru", state_size=self.hidden_size, num_layers=1)
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: str = "float32",
+        prefix: str | None = None,
+        params: mx.gluon.ParameterDict | None = None,
+    ) -> None:
+        super().__init__(
+            GRULayer,
+            input_size=input_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            dtype=dtype,
+            prefix=prefix,
+            params=params,
+        )
+
+
+class LSTM(Recurrent):
+    """Stacked long short-term memory over padded sequences.
+
+    i = σ(W0 x + b0 + U0 h);  f = σ(W1 x + b1 + U1 h);  g = tanh(W2 x + b2 + U2 h);  o = σ(W3 x + b3 + U3 h);
+    c' = f * c + i * g;  h' = o * tanh(c')
+
+    Shapes: as GRU, but state_size is twice output_size: outputs, then cells, each forward then backward.
+    """
+
+    specification = LSTM_SPECIFICATION
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: str = "float32",
+        prefix: str | None = None,
+        params: mx.gluon.ParameterDict | None = None,
+    ) -> None:
+        super().__init__(
+            LSTMLayer,
+            input_size=input_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            dtype=dtype,
+            prefix=prefix,
+            params=params,
+        )
 
 
 class GRUCell(HybridBlock):
-    """One step of a recurrent layer, as one graph; the parameters are the layer's."""
+    """One step of a layer of a GRU, as one graph; the parameters are the layer's."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -195,7 +255,7 @@ class GRUCell(HybridBlock):
         U: np.ndarray,
         b: np.ndarray,
         b_hn: np.ndarray,
-    ) -> np.ndarray:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The formula."""
         rows = 3 * self.hidden_size
         W, U, b = F.np.reshape(W, (rows, -1)), F.np.reshape(U, (rows, -1)), F.np.reshape(b, (-1,))
@@ -206,46 +266,137 @@ class GRUCell(HybridBlock):
         r = F.npx.sigmoid(x_r + h_r)
         z = F.npx.sigmoid(x_z + h_z)
         n = F.npx.activation(x_n + r * (h_n + b_hn), act_type="tanh")
-        return (1.0 - z) * n + z * state
+        state = (1.0 - z) * n + z * state
+        return state, state
 
 
-class GRUEncoder(Block):
-    """Embed tokens and run stacked gated recurrent units over them.
+class LSTMCell(HybridBlock):
+    """One step of a layer of an LSTM, as one graph; the parameters are the layer's."""
 
-    outputs, state = GRU(embedding[tokens])
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
 
-    Shapes: tokens (batch, steps), valid_lens (batch,), state (num_layers, batch, hidden_size), dropout_mask
-    (num_layers - 1, batch, steps, hidden_size); returns (outputs, state).
-    """
+    def hybrid_forward(
+        self, F: ModuleType, inputs: np.ndarray, state: np.ndarray, W: np.ndarray, U: np.ndarray, b: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The formula."""
+        rows = 4 * self.hidden_size
+        W, U, b = F.np.reshape(W, (rows, -1)), F.np.reshape(U, (rows, -1)), F.np.reshape(b, (-1,))
+        output, cells = F.np.split(state, 2, axis=-1)
+        from_inputs = F.npx.fully_connected(inputs, W, b, num_hidden=rows)
+        from_state = F.npx.fully_connected(output, U, no_bias=True, num_hidden=rows)
+        i, f, g, o = F.np.split(from_inputs + from_state, 4, axis=-1)
+        cells = F.npx.sigmoid(f) * cells + F.npx.sigmoid(i) * F.npx.activation(g, act_type="tanh")
+        output = F.npx.sigmoid(o) * F.npx.activation(cells, act_type="tanh")
+        return output, F.np.concatenate([output, cells], axis=-1)
 
-    specification = GRU_ENCODER
+
+class RecurrentLayer(HybridBlock):
+    """The canonical parameters of one recurrent layer, and those of its backward direction in a layer of their own."""
+
+    cell_type: type[HybridBlock]
+    gates: int
+    names: tuple[str, ...] = ("W", "U", "b")
+
+    def __init__(self, input_size: int, hidden_size: int, *, bidirectional: bool = False, dtype: str) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        shapes = {
+            "W": (self.gates, hidden_size, input_size),
+            "U": (self.gates, hidden_size, hidden_size),
+            "b": (self.gates, hidden_size),
+            "b_hn": (hidden_size,),
+        }
+        drawn = Uniform(hidden_size**-0.5)
+        with self.name_scope():
+            for name in self.names:
+                setattr(self, name, self.params.get(name, shape=shapes[name], dtype=dtype, init=drawn))
+            self.cell = self.cell_type(hidden_size)
+            if bidirectional:
+                self.backward = type(self)(input_size, hidden_size, dtype=dtype)
+
+    def step(self, inputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Output and state after one step: inputs (batch, features), state (batch, hidden_size or twice that)."""
+        output, state = self.cell(inputs, state, *(getattr(self, name).data(inputs.ctx) for name in self.names))
+        return output, state
+
+
+class GRULayer(RecurrentLayer):
+    """One layer of a GRU."""
+
+    cell_type, gates = GRUCell, 3
+    names = ("W", "U", "b", "b_hn")
+
+    def hybrid_forward(
+        self,
+        F: ModuleType,
+        inputs: np.ndarray,
+        state: np.ndarray,
+        real: np.ndarray,
+        last: np.ndarray,
+        W: np.ndarray,
+        U: np.ndarray,
+        b: np.ndarray,
+        b_hn: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The outputs of all steps, and the state: inputs (steps, batch, features), state (1, batch, hidden_size)."""
+        # The kernel's hidden biases of r and z are redundant, and held at 0.
+        parameters = flat(F, W, U, b, F.np.zeros_like(b[:2]), b_hn)
+        outputs = F.npx.rnn(inputs, parameters, state, mode="gru", state_size=self.hidden_size, num_layers=1)
+        return outputs, F.np.expand_dims(last_valid(F, outputs, state[0], last), 0)
+
+
+class LSTMLayer(RecurrentLayer):
+    """One layer of an LSTM."""
+
+    cell_type, gates = LSTMCell, 4
+
+    def hybrid_forward(
+        self,
+        F: ModuleType,
+        inputs: np.ndarray,
+        state: np.ndarray,
+        real: np.ndarray,
+        last: np.ndarray,
+        W: np.ndarray,
+        U: np.ndarray,
+        b: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The outputs of all steps, and the state: inputs (steps, batch, features), state (2, batch, hidden_size)."""
+        # The kernel gives the cells of the last step alone. So padding carries one more feature, which shuts the input
+        # gate and opens the forget gate: σ is exactly 0 and 1 there, and the cells stay as they are, gradients too.
+        zeros, rows = F.np.zeros_like(b[:1]), 4 * self.hidden_size
+        keep = F.np.reshape(F.np.concatenate([zeros - 1.0, zeros + 1.0, zeros, zeros]), (rows, 1))
+        padding = F.np.zeros_like(inputs[:, :, :1])
+        padding = F.np.where(real, padding, padding + SHUT)
+        outputs, _, cells = F.npx.rnn(
+            F.np.concatenate([inputs, padding], axis=-1),
+            # The kernel's hidden biases are redundant, and held at 0.
+            flat(F, F.np.concatenate([F.np.reshape(W, (rows, -1)), keep], axis=-1), U, b, F.np.zeros_like(b)),
+            state[:1],
+            state[1:],
+            mode="lstm",
+            state_size=self.hidden_size,
+            num_layers=1,
+            state_outputs=True,
+        )
+        return outputs, F.np.concatenate([F.np.expand_dims(last_valid(F, outputs, state[0], last), 0), cells], axis=0)
+
+
+class Encoder(Block):
+    """What the encoders share: an embedding, and a recurrent layer over it."""
+
+    specification: Layer
 
     def __init__(
-        self,
-        vocab_size: int,
-        embed_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        dropout: float = 0.0,
-        dtype: str = "float32",
-        prefix: str | None = None,
-        params: mx.gluon.ParameterDict | None = None,
+        self, *, dtype: str, prefix: str | None, params: mx.gluon.ParameterDict | None, **options: Any
     ) -> None:
         super().__init__(prefix=prefix, params=params)
-        self.sizes = check_options(
-            self.specification,
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-        )
+        self.sizes = sizes = check_options(self.specification, **options)
         with self.name_scope():
-            self.embedding = nn.Embedding(
-                vocab_size, embed_size, dtype=dtype, weight_initializer=Uniform(embed_size**-0.5)
-            )
-            self.rnn = GRU(embed_size, hidden_size, num_layers, dropout=dropout, dtype=dtype)
+            self.embedding = embedding(sizes["vocab_size"], sizes["embed_size"], dtype=dtype)
+            self.rnn = recurrent_layer(self.specification.inside(sizes)["rnn"], dtype=dtype)
         initialise(self)
 
     def __call__(
@@ -258,7 +409,7 @@ class GRUEncoder(Block):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Encode a batch of token sequences.
 
-        outputs, state = GRU(embedding[tokens])
+        outputs, state = rnn(embedding[tokens])
         """
         check(
             self.specification.method("call"),
@@ -283,14 +434,197 @@ class GRUEncoder(Block):
         return self.rnn(embedded, valid_lens, state, dropout_mask=dropout_mask)
 
 
-def embed(title: str, embedding: nn.Embedding, tokens: np.ndarray) -> np.ndarray:
+class GRUEncoder(Encoder):
+    """Embed tokens and run stacked gated recurrent units over them.
+
+    outputs, state = GRU(embedding[tokens])
+
+    Shapes: tokens (batch, steps); valid_lens, state, dropout_mask and what is returned as in GRU.
+    """
+
+    specification = GRU_ENCODER
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: str = "float32",
+        prefix: str | None = None,
+        params: mx.gluon.ParameterDict | None = None,
+    ) -> None:
+        super().__init__(
+            vocab_size=vocab_size,
+            embed_size=embed_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            dtype=dtype,
+            prefix=prefix,
+            params=params,
+        )
+
+
+class LSTMEncoder(Encoder):
+    """Embed tokens and run stacked long short-term memory over them.
+
+    outputs, state = LSTM(embedding[tokens])
+
+    Shapes: tokens (batch, steps); valid_lens, state, dropout_mask and what is returned as in LSTM.
+    """
+
+    specification = LSTM_ENCODER
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: str = "float32",
+        prefix: str | None = None,
+        params: mx.gluon.ParameterDict | None = None,
+    ) -> None:
+        super().__init__(
+            vocab_size=vocab_size,
+            embed_size=embed_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            dtype=dtype,
+            prefix=prefix,
+            params=params,
+        )
+
+
+class Bridge(HybridBlock):
+    """Hand the two directions of an encoder to a decoder that has one.
+
+    state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+    forward half f and the backward half b of the state of each layer, and of the outputs where they are summed
+
+    Shapes: outputs (batch, steps, 2 hidden_size), state (num_layers, batch, 2 hidden_size), or 4 hidden_size for an
+    LSTM; returns (encoder_outputs, state): (batch, steps, 2 hidden_size), or hidden_size where summed, and
+    (num_layers, batch, hidden_size of the decoder), or twice that for an LSTM.
+    """
+
+    specification = BRIDGE
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        method: str = "concatenate",
+        output_size: int | None = None,
+        cell: str = "gru",
+        dtype: str = "float32",
+        prefix: str | None = None,
+        params: mx.gluon.ParameterDict | None = None,
+    ) -> None:
+        super().__init__(prefix=prefix, params=params)
+        self.sizes = sizes = check_options(
+            self.specification,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            method=method,
+            output_size=output_size,
+            cell=cell,
+        )
+        with self.name_scope():
+            self.layers = nn.HybridSequential()
+            with self.layers.name_scope():
+                for _ in range(num_layers if method in ("project", "backward") else 0):
+                    self.layers.add(BridgeLayer(sizes["parts"], sizes["read_size"], sizes["merged_size"], dtype=dtype))
+        initialise(self)
+
+    def hybrid_forward(self, F: ModuleType, state: np.ndarray) -> np.ndarray:
+        """The formula for the state, unless it stays as it is."""
+        halves = F.np.split(state, 2 * self.sizes["parts"], axis=-1)
+        pairs = list(zip(halves[::2], halves[1::2], strict=True))
+        if self.sizes["method"] == "sum":
+            return F.np.concatenate([forward + backward for forward, backward in pairs], axis=-1)
+        if self.sizes["method"] == "backward":
+            read = [backward for _, backward in pairs]
+        else:
+            read = [F.np.concatenate(pair, axis=-1) for pair in pairs]
+        return F.np.stack([layer(*(part[index] for part in read)) for index, layer in enumerate(self.layers)])
+
+    def __call__(self, outputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Turn outputs and state of both directions into those that a decoder takes.
+
+        state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward)
+        """
+        check(
+            self.specification.method("call"),
+            self.sizes,
+            self.layers[0].W.dtype if len(self.layers) else None,
+            outputs=outputs,
+            state=state,
+        )
+        if self.sizes["method"] == "concatenate":
+            return outputs, state
+        if self.sizes["method"] == "sum":
+            hidden = self.sizes["hidden_size"]
+            outputs = (
+                np.zeros((*outputs.shape[:2], hidden), dtype=outputs.dtype, ctx=outputs.ctx)
+                if outputs.size == 0  # over an empty axis, MXNet reads foreign memory or crashes
+                else outputs[:, :, :hidden] + outputs[:, :, hidden:]
+            )
+        if state.size == 0:
+            return outputs, np.zeros((*state.shape[:2], self.sizes["state_size"]), dtype=state.dtype, ctx=state.ctx)
+        return outputs, super().__call__(state)
+
+
+class BridgeLayer(HybridBlock):
+    """What merges the state of one layer: weights and biases of the outputs, and for an LSTM of the cells."""
+
+    def __init__(self, parts: int, read_size: int, merged_size: int, *, dtype: str) -> None:
+        super().__init__()
+        self.merged_size, drawn = merged_size, Uniform(read_size**-0.5)
+        with self.name_scope():
+            self.W = self.params.get("W", shape=(parts, merged_size, read_size), dtype=dtype, init=drawn)
+            self.b_s = self.params.get("b_s", shape=(parts, merged_size), dtype=dtype, init=drawn)
+
+    def hybrid_forward(self, F: ModuleType, *read: np.ndarray, W: np.ndarray, b_s: np.ndarray) -> np.ndarray:
+        """The merged state, (batch, state_size), of what is read for the outputs, and for the cells."""
+        merged = [
+            F.npx.fully_connected(inputs, W[part], b_s[part], num_hidden=self.merged_size)
+            for part, inputs in enumerate(read)
+        ]
+        return F.npx.activation(F.np.concatenate(merged, axis=-1), act_type="tanh")
+
+
+LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
+
+
+def recurrent_layer(part: Part, *, dtype: str) -> Recurrent:
+    """The recurrent layer that stands inside another one."""
+    return LAYERS[part.layer.name](**part.config, dtype=dtype)
+
+
+def embedding(vocab_size: int, embed_size: int, *, dtype: str) -> nn.Embedding:
+    """A row for each token id."""
+    return nn.Embedding(vocab_size, embed_size, dtype=dtype, weight_initializer=Uniform(embed_size**-0.5))
+
+
+def embed(title: str, table: nn.Embedding, tokens: np.ndarray) -> np.ndarray:
     """The embedded tokens, which have to be ids of the vocabulary."""
-    vocab_size, embed_size = embedding.weight.shape
+    vocab_size, embed_size = table.weight.shape
     if tokens.size == 0:
-        return np.zeros((*tokens.shape, embed_size), dtype=embedding.weight.dtype, ctx=tokens.ctx)
+        return np.zeros((*tokens.shape, embed_size), dtype=table.weight.dtype, ctx=tokens.ctx)
     ids = tokens.asnumpy()
     check_tokens(title, "tokens", int(ids.min()), int(ids.max()), vocab_size)
-    return embedding(tokens)
+    return table(tokens)
 
 
 def valid_steps(steps: int, valid_lens: np.ndarray | None, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -300,6 +634,21 @@ def valid_steps(steps: int, valid_lens: np.ndarray | None, like: np.ndarray) -> 
         return step >= 0, step == steps - 1
     lens = valid_lens.astype("int64")[:, None]
     return step < lens, step == np.minimum(lens, steps) - 1
+
+
+def reverse_order(batch: int, steps: int, valid_lens: np.ndarray | None, like: np.ndarray) -> np.ndarray:
+    """Which step and sequence stands where, when the valid steps are reversed: (2, steps, batch)."""
+    step = np.arange(steps, dtype="int64", ctx=like.ctx)[:, None]
+    sequence = np.broadcast_to(np.arange(batch, dtype="int64", ctx=like.ctx), (steps, batch))
+    lens = np.full((batch,), steps, dtype="int64", ctx=like.ctx) if valid_lens is None else valid_lens.astype("int64")
+    last = np.minimum(lens, steps) - 1
+    step, opposite = np.broadcast_to(step, (steps, batch)), last - step
+    return np.stack([np.where(opposite >= 0, opposite, step), sequence])
+
+
+def flat(F: ModuleType, *arrays: np.ndarray) -> np.ndarray:
+    """All of them in one row, as the fused kernel takes its parameters."""
+    return F.np.concatenate([F.np.reshape(array, (-1,)) for array in arrays])
 
 
 def last_valid(F: ModuleType, outputs: np.ndarray, state: np.ndarray, last: np.ndarray) -> np.ndarray:

@@ -33,7 +33,19 @@ ABSENT = (
     {"tier": "bfloat16", "device": "*", "operator": "*", "reason": "MXNet's arrays have no bfloat16"},
     *(
         {"tier": "float16", "device": "cpu", "operator": name, "reason": "MXNet has no float16 matrix product on CPU"}
-        for name in ("*dot_score", "additive_score", "cosine_score", "*_pooling", "*Attention", "GRU*", "*Decoder")
+        for name in (
+            "*dot_score",
+            "additive_score",
+            "cosine_score",
+            "*_pooling",
+            "*Attention",
+            "NadarayaWatson",
+            "GRU*",
+            "LSTM*",
+            "Bridge",
+            "*Decoder",
+            "*_importance",  # of the losses that the court gives
+        )
     ),
 )
 """What MXNet does not have: the operators, by pattern, that cannot run in a floating type on a device."""
@@ -72,7 +84,7 @@ def build(layer: type[Block], options: Mapping[str, Any], dtype: str, device: st
 
     It evaluates wherever autograd does not train.
     """
-    keywords = {"dtype": dtype} if layer.specification.parameters else {}
+    keywords = {"dtype": dtype} if layer.specification.trainable else {}
     with context(device):
         return layer(**options, **keywords)
 

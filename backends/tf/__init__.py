@@ -12,14 +12,25 @@ if keras.backend.backend() != "tensorflow":
         "Set the environment variable KERAS_BACKEND=tensorflow before Keras is first imported."
     )
 
-from backends.tf.decoders import BahdanauDecoder
+from backends.tf.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder, LuongState
 from backends.tf.layers import (
     AdditiveAttention,
     ConcatAttention,
     CosineAttention,
     DotProductAttention,
     GeneralAttention,
+    HardAttention,
+    KernelAttention,
+    LearnedPositions,
+    LocalAttention,
+    LocationAttention,
     Memory,
+    MultiHeadAttention,
+    NadarayaWatson,
+    SinusoidalPositions,
+    ablation_importance,
+    position_permutation,
+    taylor_importance,
 )
 from backends.tf.masking import (
     attention_mask,
@@ -34,7 +45,7 @@ from backends.tf.masking import (
 )
 from backends.tf.parameters import get_parameters, set_parameters
 from backends.tf.pooling import attention_pooling
-from backends.tf.recurrent import GRU, GRUEncoder
+from backends.tf.recurrent import GRU, LSTM, Bridge, GRUEncoder, LSTMEncoder
 from backends.tf.scoring import (
     additive_score,
     cosine_score,
@@ -46,14 +57,29 @@ from backends.tf.scoring import (
 
 __all__ = [
     "GRU",
+    "LSTM",
     "AdditiveAttention",
     "BahdanauDecoder",
+    "Bridge",
     "ConcatAttention",
     "CosineAttention",
     "DotProductAttention",
+    "FixedContextDecoder",
     "GRUEncoder",
     "GeneralAttention",
+    "HardAttention",
+    "KernelAttention",
+    "LSTMEncoder",
+    "LearnedPositions",
+    "LocalAttention",
+    "LocationAttention",
+    "LuongDecoder",
+    "LuongState",
     "Memory",
+    "MultiHeadAttention",
+    "NadarayaWatson",
+    "SinusoidalPositions",
+    "ablation_importance",
     "additive_score",
     "attention_mask",
     "attention_pooling",
@@ -68,8 +94,10 @@ __all__ = [
     "mask_and",
     "mask_or",
     "masked_softmax",
+    "position_permutation",
     "scaled_dot_score",
     "set_parameters",
     "stride_mask",
+    "taylor_importance",
     "window_mask",
 ]

@@ -164,15 +164,19 @@ def open_keys(scores: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor |
 
 def softmax_over(scores: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
     """Softmax of the allowed scores; 0 elsewhere, and in rows that allow nothing."""
-    precise = tf.cast(scores, tf.float32) if scores.dtype in (tf.float16, tf.bfloat16) else scores
     # A fill of -inf loses against every real score, where a finite one may win. The softmax is spelled out because
     # tf.nn.softmax multiplies by a rounded reciprocal on a CPU: a saturated float32 row would not be exactly 1.
-    visible = tf.where(allowed, precise, -math.inf)
+    visible = tf.where(allowed, precise(scores), -math.inf)
     highest = tf.stop_gradient(tf.reduce_max(visible, axis=-1, keepdims=True))
     exponentials = tf.exp(visible - tf.where(tf.equal(highest, -math.inf), 0.0, highest))
     exponentials = tf.where(allowed, exponentials, 0.0)
     total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
     return tf.cast(exponentials / tf.where(tf.equal(total, 0.0), 1.0, total), scores.dtype)
+
+
+def precise(array: tf.Tensor) -> tf.Tensor:
+    """The array in float32 if it is of a half type, else as it is."""
+    return tf.cast(array, tf.float32) if array.dtype in (tf.float16, tf.bfloat16) else array
 
 
 def size(array: tf.Tensor, axis: int) -> int | tf.Tensor:

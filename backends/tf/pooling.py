@@ -30,7 +30,10 @@ def attention_pooling(
     check(ATTENTION_POOLING, scores=scores, values=values, valid_lens=valid_lens, mask=mask, dropout_mask=dropout_mask)
     allowed = open_keys(scores, valid_lens, mask)
     weights = softmax_over(scores, allowed)
+    return average(weights if dropout_mask is None else weights * dropout_mask, values, allowed), weights
+
+
+def average(weights: tf.Tensor, values: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
+    """The sum of the values by their weights, of values that any query may attend to."""
     # A weight of 0 does not silence a NaN, so values that no query may attend to are cleared.
-    values = tf.where(tf.expand_dims(tf.reduce_any(allowed, axis=-2), axis=-1), values, 0.0)
-    dropped = weights if dropout_mask is None else weights * dropout_mask
-    return tf.matmul(dropped, values), weights
+    return tf.matmul(weights, tf.where(tf.expand_dims(tf.reduce_any(allowed, axis=-2), axis=-1), values, 0.0))

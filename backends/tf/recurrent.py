@@ -1,60 +1,142 @@
-"""Recurrent layers and encoders in Keras."""
+"""Recurrent layers, encoders, and the bridge from two directions to one, in Keras."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from attention_core.errors import check, check_options, check_tokens
+from attention_core.errors import check, check_tokens
+from attention_core.operators import BRIDGE, GRU_ENCODER, LSTM_ENCODER, check_one_direction
 from attention_core.operators import GRU as GRU_SPECIFICATION
-from attention_core.operators import GRU_ENCODER
-from backends.tf.layers import chosen, drawn_mask, parameter_dtype
+from attention_core.operators import LSTM as LSTM_SPECIFICATION
+from attention_core.specification import Part
+from backends.tf.layers import Specified, chosen, drawn_mask
 from backends.tf.masking import size
 
-__all__ = ["GRU", "GRUEncoder"]
+__all__ = ["GRU", "LSTM", "GRUEncoder", "LSTMEncoder", "Bridge"]
 
 
-@keras.saving.register_keras_serializable(package="attention_parity")
-class GRU(keras.layers.Layer):
-    """Stacked gated recurrent units over padded sequences.
+class RecurrentLayer(keras.layers.Layer):
+    """The canonical parameters of one recurrent layer in one direction, and their run over the steps."""
 
-    r = σ(W0 x + b0 + U0 h);  z = σ(W1 x + b1 + U1 h);  n = tanh(W2 x + b2 + r * (U2 h + b_hn));
-    h' = (1 - z) * n + z * h
+    gates: int
 
-    Shapes: inputs (batch, steps, input_size), valid_lens (batch,), state (num_layers, batch, hidden_size), dropout_mask
-    (num_layers - 1, batch, steps, hidden_size); returns (outputs, state).
+    def __init__(self, input_size: int, hidden_size: int, *, dtype: str, name: str) -> None:
+        super().__init__(dtype=dtype, name=name, autocast=False)
+        self.hidden_size = hidden_size
+        self.W = self.uniform("W", (self.gates, hidden_size, input_size))
+        self.U = self.uniform("U", (self.gates, hidden_size, hidden_size))
+        self.b = self.uniform("b", (self.gates, hidden_size))
+
+    def uniform(self, name: str, shape: tuple[int, ...]) -> keras.Variable:
+        """A parameter drawn from ±1/√hidden_size."""
+        bound = self.hidden_size**-0.5
+        # An initializer draws the same numbers each time it is called, so each weight has its own.
+        uniform = keras.initializers.RandomUniform(-bound, bound)
+        return self.add_weight(name=name, shape=shape, initializer=uniform, autocast=False)
+
+    def cell(self, projected: tf.Tensor, state: tf.Tensor, *recurrence: tf.Tensor) -> tf.Tensor:
+        """The state after one step, from W x + b and the state before."""
+        raise NotImplementedError
+
+    def call(self, inputs: tf.Tensor, state: tf.Tensor) -> tf.Tensor:
+        """The state before the first step and after every step: (batch, steps + 1, features of a state)."""
+        batch, steps, (gates, hidden, features) = size(inputs, 0), size(inputs, 1), self.W.shape
+        recurrence = self.recurrence()
+        # The inputs of all steps are projected at once, before the loop.
+        projected = self.project(tf.reshape(tf.transpose(inputs, (1, 0, 2)), (-1, features)))
+        projected = tf.reshape(projected, (steps, batch, gates * hidden))
+        projected = tf.TensorArray(inputs.dtype, size=steps).unstack(projected)
+        # The state before the first step stands in front: an empty TensorArray cannot be stacked.
+        states = tf.TensorArray(state.dtype, size=steps + 1).write(0, state)
+
+        def advance(t: tf.Tensor, state: tf.Tensor, states: tf.TensorArray) -> tuple[tf.Tensor, ...]:
+            after = self.cell(projected.read(t), state, *recurrence)
+            after.set_shape(state.shape)
+            return t + 1, after, states.write(t + 1, after)
+
+        _, _, states = tf.while_loop(lambda t, *_: t < steps, advance, (0, state, states), maximum_iterations=steps)
+        return tf.transpose(states.stack(), (1, 0, 2))
+
+    def project(self, inputs: tf.Tensor) -> tf.Tensor:
+        """W x + b of the gates, side by side."""
+        weights = tf.reshape(self.W.value, (-1, self.W.shape[-1]))
+        return tf.matmul(inputs, weights, transpose_b=True) + tf.reshape(self.b.value, (-1,))
+
+    def recurrence(self) -> tuple[tf.Tensor, ...]:
+        """What the cell reads beside: U with the rows of the gates one below the other, and more."""
+        return (tf.reshape(self.U.value, (-1, self.U.shape[-1])),)
+
+
+class GRULayer(RecurrentLayer):
+    """Of gated recurrent units."""
+
+    gates = 3
+
+    def __init__(self, input_size: int, hidden_size: int, *, dtype: str, name: str) -> None:
+        super().__init__(input_size, hidden_size, dtype=dtype, name=name)
+        self.b_hn = self.uniform("b_hn", (hidden_size,))
+
+    def recurrence(self) -> tuple[tf.Tensor, ...]:
+        """U with the rows of the three gates one below the other, and b_hn."""
+        return (*super().recurrence(), self.b_hn.value)
+
+    def cell(self, projected: tf.Tensor, state: tf.Tensor, *recurrence: tf.Tensor) -> tf.Tensor:
+        """H' of the formula."""
+        recurrent, hidden_bias = recurrence
+        input_r, input_z, input_n = tf.split(projected, 3, axis=-1)
+        state_r, state_z, state_n = tf.split(tf.matmul(state, recurrent, transpose_b=True), 3, axis=-1)
+        reset = tf.sigmoid(input_r + state_r)
+        update = tf.sigmoid(input_z + state_z)
+        new = tf.tanh(input_n + reset * (state_n + hidden_bias))
+        return (1 - update) * new + update * state
+
+
+class LSTMLayer(RecurrentLayer):
+    """Of long short-term memory."""
+
+    gates = 4
+
+    def cell(self, projected: tf.Tensor, state: tf.Tensor, *recurrence: tf.Tensor) -> tf.Tensor:
+        """[h'; c'] of the formula."""
+        (recurrent,) = recurrence
+        hidden, cells = tf.split(state, 2, axis=-1)
+        gates = projected + tf.matmul(hidden, recurrent, transpose_b=True)
+        taken, kept, new, given = tf.split(gates, 4, axis=-1)
+        cells = tf.sigmoid(kept) * cells + tf.sigmoid(taken) * tf.tanh(new)
+        return tf.concat([tf.sigmoid(given) * tf.tanh(cells), cells], axis=-1)
+
+
+class Recurrent(Specified):
+    """What the recurrent layers share: a step, and a call that runs steps in one direction or both.
+
+    A state is (num_layers, batch, state_size): the output of each layer, forward then backward, and after them, for an
+    LSTM, the cells in the same order.
     """
 
-    specification = GRU_SPECIFICATION
+    layer: type[RecurrentLayer]
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        dropout: float = 0.0,
-        dtype: str | tf.DType | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(dtype=parameter_dtype(dtype), name=name, autocast=False)
-        self.sizes = check_options(
-            self.specification, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers, dropout=dropout
-        )
+    def __init__(self, *, dtype: str | tf.DType | None, name: str | None, **options: Any) -> None:
+        super().__init__(dtype=dtype, name=name, **options)
         with keras.name_scope(self.name, caller=self):
-            self.layers = [
-                GRULayer(
-                    input_size if layer == 0 else hidden_size,
-                    hidden_size,
-                    dtype=self.variable_dtype,
-                    name=f"layer_{layer}",
-                )
-                for layer in range(num_layers)
-            ]
-        self.dropout = keras.layers.Dropout(dropout, autocast=False)
+            self.layers = self.stacked("layer_{}")
+            self.backward = self.stacked("layer_{}_backward") if self.sizes["bidirectional"] else []
+            for layer in (*self.layers, *self.backward):
+                layer.build(None)
+        self.dropout = keras.layers.Dropout(self.sizes["dropout"], autocast=False)
+
+    def stacked(self, names: str) -> list[RecurrentLayer]:
+        """The layers of one direction."""
+        sizes, dtype = self.sizes, self.variable_dtype
+        inputs = [sizes["input_size"], *[sizes["output_size"]] * sizes["num_layers - 1"]]
+        return [
+            self.layer(features, sizes["hidden_size"], dtype=dtype, name=names.format(index))
+            for index, features in enumerate(inputs)
+        ]
 
     def step(
         self,
@@ -66,25 +148,29 @@ class GRU(keras.layers.Layer):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Run one step.
 
-        Shapes: inputs (batch, input_size), state (num_layers, batch, hidden_size), dropout_mask
-        (num_layers - 1, batch, hidden_size); returns (output, state).
+        state'[l] = cell(x, state[l]), with x = inputs for layer 0 and dropout_mask[l - 1] output'[l - 1] above
+
+        Shapes: inputs (batch, input_size), state (num_layers, batch, state_size), dropout_mask
+        (num_layers - 1, batch, output_size); returns (output, state): (batch, output_size), the shape of state.
         """
-        check(
-            self.specification.method("step"),
-            self.sizes,
-            self.variable_dtype,
-            inputs=inputs,
-            state=state,
-            dropout_mask=dropout_mask,
-        )
+        operator = self.specification.method("step")
+        check_one_direction(operator.title, self.sizes)
+        check(operator, self.sizes, self.variable_dtype, inputs=inputs, state=state, dropout_mask=dropout_mask)
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, state, training)  # the last row goes unused
+            between = tf.zeros((self.sizes["num_layers - 1"], size(inputs, 0), self.sizes["output_size"]), inputs.dtype)
+            dropout_mask = drawn_mask(self.dropout, between, training)
+        return self.advance(inputs, state, dropout_mask)
+
+    def advance(
+        self, inputs: tf.Tensor, state: tf.Tensor, dropout_mask: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """One step, of arrays that were checked: (output, state)."""
         output, states = inputs, tf.unstack(state, num=len(self.layers))
         for index, layer in enumerate(self.layers):
             if index > 0 and dropout_mask is not None:
                 output = output * dropout_mask[index - 1]
-            output = gru_cell(layer.project(output), states[index], *layer.recurrence())
-            states[index] = output
+            states[index] = layer.cell(layer.project(output), states[index], *layer.recurrence())
+            output = states[index][:, : self.sizes["hidden_size"]]
         return output, tf.stack(states)
 
     def __call__(
@@ -99,6 +185,9 @@ class GRU(keras.layers.Layer):
         """Run over a batch of sequences.
 
         outputs[t], state[t] = step(inputs[t], state[t - 1]) where t < valid_len; else 0 and state[t - 1]
+
+        The backward direction runs from the last valid step to the first, and each layer reads both directions of the
+        one below.
         """
         check(
             self.specification.method("call"),
@@ -121,116 +210,127 @@ class GRU(keras.layers.Layer):
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Run over a batch of sequences; Keras enters here."""
-        batch, steps, hidden = size(inputs, 0), size(inputs, 1), self.sizes["hidden_size"]
+        batch, steps, sizes = size(inputs, 0), size(inputs, 1), self.sizes
         if state is None:
-            state = tf.zeros((len(self.layers), batch, hidden), inputs.dtype)
+            state = tf.zeros((sizes["num_layers"], batch, sizes["state_size"]), inputs.dtype)
         if dropout_mask is None:
-            between = tf.zeros((len(self.layers) - 1, batch, steps, hidden), inputs.dtype)
+            between = tf.zeros((sizes["num_layers - 1"], batch, steps, sizes["output_size"]), inputs.dtype)
             dropout_mask = drawn_mask(self.dropout, between, training)
+        lens = None
         if valid_lens is not None:
-            lens = tf.cast(valid_lens, tf.int64)
+            lens = tf.clip_by_value(tf.cast(valid_lens, tf.int64), 0, tf.cast(steps, tf.int64))
             real = (tf.range(steps, dtype=tf.int64) < lens[:, None])[:, :, None]
             inputs = tf.where(real, inputs, 0.0)
-        outputs, last = inputs, []
-        for index, layer in enumerate(self.layers):
+        outputs, ends = inputs, []
+        ways = [self.layers, self.backward] if sizes["bidirectional"] else [self.layers]
+        parts = sizes["state_size"] // sizes["output_size"]
+        for index, before in enumerate(tf.unstack(state, num=sizes["num_layers"])):
             if index > 0 and dropout_mask is not None:
                 outputs = outputs * dropout_mask[index - 1]
-            states = layer(outputs, state[index])
-            outputs = states[:, 1:]
-            last.append(states[:, -1] if valid_lens is None else last_valid(states, lens))
-        # Padding stands at the end, so no real step has seen it: clearing it here, once, is enough.
-        return outputs if valid_lens is None else tf.where(real, outputs, 0.0), tf.stack(last)
+            starts = divided(before, parts, len(ways))
+            both = [
+                self.run(layers[index], outputs, start, lens, backward=layers is not self.layers)
+                for layers, start in zip(ways, starts, strict=True)
+            ]
+            outputs = tf.concat([own for own, _ in both], axis=-1)
+            ends.append(united([end for _, end in both], parts))
+        # Padding stands at the end of either direction, so no real step has seen it: clearing it once is enough.
+        return outputs if lens is None else tf.where(real, outputs, 0.0), tf.stack(ends)
 
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        sizes = {name: self.sizes[name] for name in ("input_size", "hidden_size", "num_layers")}
-        return {**sizes, "dropout": self.dropout.rate, "dtype": self.variable_dtype, "name": self.name}
-
-
-class GRULayer(keras.layers.Layer):
-    """The canonical parameters of one recurrent layer, and their run over the steps."""
-
-    def __init__(self, input_size: int, hidden_size: int, *, dtype: str, name: str) -> None:
-        super().__init__(dtype=dtype, name=name, autocast=False)
-        bound = hidden_size**-0.5
-        for weight, shape in (
-            ("W", (3, hidden_size, input_size)),
-            ("U", (3, hidden_size, hidden_size)),
-            ("b", (3, hidden_size)),
-            ("b_hn", (hidden_size,)),
-        ):
-            # An initializer draws the same numbers each time it is called, so each weight has its own.
-            uniform = keras.initializers.RandomUniform(-bound, bound)
-            setattr(self, weight, self.add_weight(name=weight, shape=shape, initializer=uniform, autocast=False))
-        self.build(None)
-
-    def call(self, inputs: tf.Tensor, state: tf.Tensor) -> tf.Tensor:
-        """The state before the first step and after every step: (batch, steps + 1, hidden_size)."""
-        batch, steps, (gates, hidden, features) = size(inputs, 0), size(inputs, 1), self.W.shape
-        recurrence = self.recurrence()
-        # The inputs of all steps are projected at once, before the loop.
-        projected = self.project(tf.reshape(tf.transpose(inputs, (1, 0, 2)), (-1, features)))
-        projected = tf.reshape(projected, (steps, batch, gates * hidden))
-        projected = tf.TensorArray(inputs.dtype, size=steps).unstack(projected)
-        # The state before the first step stands in front: an empty TensorArray cannot be stacked.
-        states = tf.TensorArray(state.dtype, size=steps + 1).write(0, state)
-
-        def advance(t: tf.Tensor, state: tf.Tensor, states: tf.TensorArray) -> tuple[tf.Tensor, ...]:
-            after = gru_cell(projected.read(t), state, *recurrence)
-            after.set_shape(state.shape)
-            return t + 1, after, states.write(t + 1, after)
-
-        _, _, states = tf.while_loop(lambda t, *_: t < steps, advance, (0, state, states), maximum_iterations=steps)
-        return tf.transpose(states.stack(), (1, 0, 2))
-
-    def project(self, inputs: tf.Tensor) -> tf.Tensor:
-        """W x + b of the three gates, side by side."""
-        weights = tf.reshape(self.W.value, (-1, self.W.shape[-1]))
-        return tf.matmul(inputs, weights, transpose_b=True) + tf.reshape(self.b.value, (-1,))
-
-    def recurrence(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """U with the rows of the three gates one below the other, and b_hn."""
-        return tf.reshape(self.U.value, (-1, self.U.shape[-1])), self.b_hn.value
+    def run(
+        self, layer: RecurrentLayer, inputs: tf.Tensor, state: tf.Tensor, lens: tf.Tensor | None, *, backward: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Outputs of one layer in one direction, and its last state."""
+        states = layer(turned(inputs, lens) if backward else inputs, state)
+        outputs = states[:, 1:, : self.sizes["hidden_size"]]
+        last = states[:, -1] if lens is None else tf.gather(states, lens, axis=1, batch_dims=1)
+        return turned(outputs, lens) if backward else outputs, last
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
-class GRUEncoder(keras.layers.Layer):
-    """Embed tokens and run stacked gated recurrent units over them.
+class GRU(Recurrent):
+    """Stacked gated recurrent units over padded sequences.
 
-    outputs, state = GRU(embedding[tokens])
+    r = σ(W0 x + b0 + U0 h);  z = σ(W1 x + b1 + U1 h);  n = tanh(W2 x + b2 + r * (U2 h + b_hn));
+    h' = (1 - z) * n + z * h
 
-    Shapes: tokens (batch, steps), valid_lens (batch,), state (num_layers, batch, hidden_size), dropout_mask
-    (num_layers - 1, batch, steps, hidden_size); returns (outputs, state).
+    Shapes: inputs (batch, steps, input_size), valid_lens (batch,), state (num_layers, batch, state_size), dropout_mask
+    (num_layers - 1, batch, steps, output_size); returns (outputs, state). output_size is hidden_size, or twice that if
+    bidirectional, and so is state_size.
     """
 
-    specification = GRU_ENCODER
+    specification = GRU_SPECIFICATION
+    layer = GRULayer
 
     def __init__(
         self,
-        vocab_size: int,
-        embed_size: int,
+        input_size: int,
         hidden_size: int,
         num_layers: int = 1,
         *,
         dropout: float = 0.0,
+        bidirectional: bool = False,
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(dtype=parameter_dtype(dtype), name=name, autocast=False)
-        self.sizes = check_options(
-            self.specification,
-            vocab_size=vocab_size,
-            embed_size=embed_size,
+        super().__init__(
+            input_size=input_size,
             hidden_size=hidden_size,
             num_layers=num_layers,
             dropout=dropout,
+            bidirectional=bidirectional,
+            dtype=dtype,
+            name=name,
         )
+
+
+@keras.saving.register_keras_serializable(package="attention_parity")
+class LSTM(Recurrent):
+    """Stacked long short-term memory over padded sequences.
+
+    i = σ(W0 x + b0 + U0 h);  f = σ(W1 x + b1 + U1 h);  g = tanh(W2 x + b2 + U2 h);  o = σ(W3 x + b3 + U3 h);
+    c' = f * c + i * g;  h' = o * tanh(c')
+
+    Shapes: as GRU, but state_size is twice output_size: the cells stand behind the outputs.
+    """
+
+    specification = LSTM_SPECIFICATION
+    layer = LSTMLayer
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: str | tf.DType | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            input_size=input_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            dtype=dtype,
+            name=name,
+        )
+
+
+class Encoder(Specified):
+    """What the encoders share: an embedding, and a recurrent layer over it."""
+
+    def __init__(self, *, dtype: str | tf.DType | None, name: str | None, **options: Any) -> None:
+        super().__init__(dtype=dtype, name=name, **options)
         with keras.name_scope(self.name, caller=self):
             self.embedding = keras.layers.Embedding(
                 self.sizes["vocab_size"], self.sizes["embed_size"], dtype=self.variable_dtype, name="embedding"
             )
             self.embedding.build(None)
-            self.rnn = GRU(embed_size, hidden_size, num_layers, dropout=dropout, dtype=self.variable_dtype, name="rnn")
+            part = self.specification.inside(self.sizes)["rnn"]
+            self.rnn = recurrent_layer(part, dtype=self.variable_dtype, name="rnn")
             self.rnn.build(None)
 
     def __call__(
@@ -244,7 +344,7 @@ class GRUEncoder(keras.layers.Layer):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Encode a batch of token sequences.
 
-        outputs, state = GRU(embedding[tokens])
+        outputs, state = rnn(embedding[tokens])
         """
         check(
             self.specification.method("call"),
@@ -271,20 +371,154 @@ class GRUEncoder(keras.layers.Layer):
         embedded = self.embedding(tokens)
         return self.rnn(embedded, valid_lens, state, dropout_mask=dropout_mask, training=training)
 
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        sizes = {name: self.sizes[name] for name in ("vocab_size", "embed_size", "hidden_size", "num_layers")}
-        return {**sizes, "dropout": self.rnn.dropout.rate, "dtype": self.variable_dtype, "name": self.name}
+
+@keras.saving.register_keras_serializable(package="attention_parity")
+class GRUEncoder(Encoder):
+    """Embed tokens and run stacked gated recurrent units over them.
+
+    outputs, state = GRU(embedding[tokens])
+
+    Shapes: tokens (batch, steps); valid_lens, state, dropout_mask, outputs and state as in GRU.
+    """
+
+    specification = GRU_ENCODER
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: str | tf.DType | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            vocab_size=vocab_size,
+            embed_size=embed_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            dtype=dtype,
+            name=name,
+        )
 
 
-def gru_cell(projected: tf.Tensor, state: tf.Tensor, recurrent: tf.Tensor, hidden_bias: tf.Tensor) -> tf.Tensor:
-    """The state after one step of one layer, from W x + b and the state before."""
-    input_r, input_z, input_n = tf.split(projected, 3, axis=-1)
-    state_r, state_z, state_n = tf.split(tf.matmul(state, recurrent, transpose_b=True), 3, axis=-1)
-    reset = tf.sigmoid(input_r + state_r)
-    update = tf.sigmoid(input_z + state_z)
-    new = tf.tanh(input_n + reset * (state_n + hidden_bias))
-    return (1 - update) * new + update * state
+@keras.saving.register_keras_serializable(package="attention_parity")
+class LSTMEncoder(Encoder):
+    """Embed tokens and run stacked long short-term memory over them.
+
+    outputs, state = LSTM(embedding[tokens])
+
+    Shapes: tokens (batch, steps); valid_lens, state, dropout_mask, outputs and state as in LSTM.
+    """
+
+    specification = LSTM_ENCODER
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: str | tf.DType | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            vocab_size=vocab_size,
+            embed_size=embed_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            dtype=dtype,
+            name=name,
+        )
+
+
+@keras.saving.register_keras_serializable(package="attention_parity")
+class Bridge(Specified):
+    """Hand the two directions of an encoder to a decoder that has one.
+
+    state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+    forward half f and the backward half b of the state of each layer, and of the outputs where they are summed
+
+    The outputs of an LSTM are bridged by their own weights, and so are its cells.
+
+    Shapes: outputs (batch, steps, 2 hidden_size), state (num_layers, batch, 2 hidden_size), or 4 hidden_size for an
+    LSTM; returns (encoder_outputs, state): the outputs as they are, or (batch, steps, hidden_size) where summed, and
+    (num_layers, batch, hidden_size of the decoder), or twice that for an LSTM.
+    """
+
+    specification = BRIDGE
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        method: str = "concatenate",
+        output_size: int | None = None,
+        cell: str = "gru",
+        dtype: str | tf.DType | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            method=method,
+            output_size=output_size,
+            cell=cell,
+            dtype=dtype,
+            name=name,
+        )
+        self.W, self.b_s = [], []
+        if method in ("project", "backward"):
+            parts, merged, read = (self.sizes[name] for name in ("parts", "merged_size", "read_size"))
+            for layer in range(num_layers):
+                self.W.append(self.uniform(f"W_{layer}", (parts, merged, read), read))
+                self.b_s.append(self.uniform(f"b_s_{layer}", (parts, merged), read))
+
+    def __call__(self, outputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Turn outputs and state of both directions into those that a decoder takes.
+
+        state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward)
+        """
+        check(self.specification.method("call"), self.sizes, self.variable_dtype, outputs=outputs, state=state)
+        return super().__call__(outputs, state)
+
+    def call(self, outputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Turn outputs and state of both directions into those that a decoder takes; Keras enters here."""
+        method, hidden, parts = self.sizes["method"], self.sizes["hidden_size"], self.sizes["parts"]
+        if method == "concatenate":
+            return outputs, state
+        # Forward, backward; of an LSTM then those of the cells.
+        halves = tf.split(state, 2 * parts, axis=-1)
+        if method == "sum":
+            summed = [forward + backward for forward, backward in zip(halves[::2], halves[1::2], strict=True)]
+            return outputs[..., :hidden] + outputs[..., hidden:], tf.concat(summed, axis=-1)
+        merged = []
+        for part in range(parts):
+            both = halves[2 * part : 2 * part + 2]
+            read = both[1] if method == "backward" else tf.concat(both, axis=-1)
+            weights = tf.stack([layer[part] for layer in self.W])
+            biases = tf.stack([layer[part] for layer in self.b_s])
+            merged.append(tf.tanh(tf.matmul(read, weights, transpose_b=True) + biases[:, None]))
+        return outputs, tf.concat(merged, axis=-1)
+
+
+LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
+
+
+def recurrent_layer(part: Part, *, dtype: str | tf.DType | None, name: str) -> Recurrent:
+    """The recurrent layer that stands inside another one."""
+    return LAYERS[part.layer.name](**part.config, dtype=dtype, name=name)
 
 
 def check_known(title: str, tokens: tf.Tensor | np.ndarray | keras.KerasTensor, vocab_size: int) -> None:
@@ -293,7 +527,18 @@ def check_known(title: str, tokens: tf.Tensor | np.ndarray | keras.KerasTensor, 
         check_tokens(title, "tokens", int(tf.reduce_min(tokens)), int(tf.reduce_max(tokens)), vocab_size)
 
 
-def last_valid(states: tf.Tensor, valid_lens: tf.Tensor) -> tf.Tensor:
-    """The state after each sequence's last valid step; states begin with the one before the first."""
-    steps = tf.cast(size(states, 1) - 1, valid_lens.dtype)
-    return tf.gather(states, tf.clip_by_value(valid_lens, 0, steps), axis=1, batch_dims=1)
+def turned(steps: tf.Tensor, lens: tf.Tensor | None) -> tf.Tensor:
+    """The steps of each sequence from its last valid one to its first; padding stays where it is."""
+    return tf.reverse(steps, [1]) if lens is None else tf.reverse_sequence(steps, lens, seq_axis=1, batch_axis=0)
+
+
+def divided(state: tf.Tensor, parts: int, directions: int) -> list[tf.Tensor]:
+    """Of the state of one layer, [h_f; h_b; c_f; c_b], that of each direction: [h_f; c_f] and [h_b; c_b]."""
+    pieces = tf.split(state, parts * directions, axis=-1)
+    return [tf.concat(pieces[direction::directions], axis=-1) for direction in range(directions)]
+
+
+def united(states: Sequence[tf.Tensor], parts: int) -> tf.Tensor:
+    """The state of one layer from those of its directions."""
+    pieces = [tf.split(state, parts, axis=-1) for state in states]
+    return tf.concat([own[part] for part in range(parts) for own in pieces], axis=-1)

@@ -62,10 +62,10 @@ def build(
 ) -> keras.layers.Layer:
     """Make a layer of that floating type on the device, for parameters that are still to be set.
 
-    A Keras layer is in evaluation mode unless told otherwise.
+    Without parameters a layer takes any. A Keras layer is in evaluation mode unless told otherwise.
     """
     with tf.device(DEVICES[device]):
-        return layer(**options, dtype=dtype)
+        return layer(**options, **({"dtype": dtype} if layer.specification.trainable else {}))
 
 
 def vjp(

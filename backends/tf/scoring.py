@@ -71,17 +71,21 @@ def cosine_score(queries: tf.Tensor, keys: tf.Tensor, *, scale: float | None = N
     return scores if scale is None else scores * scale
 
 
-def location_score(num_keys: int, queries: tf.Tensor) -> tf.Tensor:
+def location_score(num_keys: int | tf.Tensor, queries: tf.Tensor) -> tf.Tensor:
     """Score each position by the projected query alone, whatever key stands there.
 
     scores[i, j] = queries[i, j]
 
     Shapes: queries (batch, queries, positions), with heads after batch or without, of which the first num_keys
-    positions are taken; the result (batch, queries, num_keys), or (batch, heads, queries, num_keys).
+    positions are taken; the result (batch, queries, num_keys), or (batch, heads, queries, num_keys). While a graph is
+    traced, num_keys may be a scalar tensor.
     """
-    check_options(LOCATION_SCORE, num_keys=num_keys)
+    known = not tf.is_symbolic_tensor(num_keys)
+    if known:
+        check_options(LOCATION_SCORE, num_keys=num_keys)
     check(LOCATION_SCORE, queries=queries)
-    check_positions(LOCATION_SCORE.title, num_keys, queries.shape[-1])
+    if known and queries.shape[-1] is not None:
+        check_positions(LOCATION_SCORE.title, num_keys, queries.shape[-1])
     return queries[..., :num_keys]
 
 

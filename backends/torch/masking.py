@@ -152,8 +152,10 @@ def masked_softmax(
     return softmax_over(scores, open_keys(scores, valid_lens, mask))
 
 
-def distances(num_queries: int, num_keys: int, offset: int, device: torch.device | str | None) -> torch.Tensor:
-    """How far each key stands behind each query's own position, (queries, keys)."""
+def distances(
+    num_queries: int, num_keys: int, offset: int | torch.Tensor, device: torch.device | str | None
+) -> torch.Tensor:
+    """How far each key stands behind each query's own position, (queries, keys) after the axes of offset."""
     return torch.arange(num_keys, device=device) - (torch.arange(num_queries, device=device)[:, None] + offset)
 
 

@@ -16,40 +16,58 @@ __all__ = ["get_parameters", "set_parameters"]
 # Canonical name, name in state_dict(), and the axes of the one in the order of the other (None: the same).
 Entry = tuple[str, str, tuple[int, ...] | None]
 
-GRU: tuple[Entry, ...] = (
+LSTM: tuple[Entry, ...] = (
     ("{layer}.W", "layers.{layer}.W", None),
     ("{layer}.U", "layers.{layer}.U", None),
     ("{layer}.b", "layers.{layer}.b", None),
+    ("{layer}.backward.W", "backward_layers.{layer}.W", None),
+    ("{layer}.backward.U", "backward_layers.{layer}.U", None),
+    ("{layer}.backward.b", "backward_layers.{layer}.b", None),
+)
+GRU: tuple[Entry, ...] = (
+    *LSTM,
     ("{layer}.b_hn", "layers.{layer}.b_hn", None),
+    ("{layer}.backward.b_hn", "backward_layers.{layer}.b_hn", None),
 )
-ADDITIVE: tuple[Entry, ...] = (
-    ("W_q", "W_q.weight", None),
-    ("W_k", "W_k.weight", None),
-    ("w_v", "w_v", None),
-)
-
-
-def within(prefix: str, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """The entries of a layer that stands inside another one, under the same name here and in the specification."""
-    return tuple((f"{prefix}.{name}", f"{prefix}.{path}", axes) for name, path, axes in entries)
-
-
 EMBEDDING: tuple[Entry, ...] = (("embedding", "embedding.weight", None),)
+DECODER: tuple[Entry, ...] = (
+    *EMBEDDING,
+    ("initial", "initial", None),
+    ("dense.W", "dense.weight", None),
+    ("dense.b", "dense.bias", None),
+)
+# The entries of each layer alone: those of a layer inside it stand in that layer's table.
 TABLES: dict[str, tuple[Entry, ...]] = {
     "DotProductAttention": (),
-    "AdditiveAttention": ADDITIVE,
+    "AdditiveAttention": (("W_q", "W_q.weight", None), ("W_k", "W_k.weight", None), ("w_v", "w_v", None)),
     "GeneralAttention": (("W", "W.weight", None),),
     "ConcatAttention": (("W", "W.weight", None), ("v", "v", None)),
     "CosineAttention": (),
-    "GRU": GRU,
-    "GRUEncoder": (*EMBEDDING, *within("rnn", GRU)),
-    "BahdanauDecoder": (
-        *EMBEDDING,
-        *within("attention", ADDITIVE),
-        *within("rnn", GRU),
-        ("dense.W", "dense.weight", None),
-        ("dense.b", "dense.bias", None),
+    "LocationAttention": (("W", "W.weight", None),),
+    "KernelAttention": (("w", "w", None),),
+    "LocalAttention": (("W_p", "W_p.weight", None), ("v_p", "v_p", None)),
+    "HardAttention": (),
+    "NadarayaWatson": (),
+    "MultiHeadAttention": (
+        ("W_q", "W_q.weight", None),
+        ("W_k", "W_k.weight", None),
+        ("W_v", "W_v.weight", None),
+        ("W_o", "W_o.weight", None),
+        ("b_q", "W_q.bias", None),
+        ("b_k", "W_k.bias", None),
+        ("b_v", "W_v.bias", None),
+        ("b_o", "W_o.bias", None),
     ),
+    "SinusoidalPositions": (),
+    "LearnedPositions": (("P", "P", None),),
+    "GRU": GRU,
+    "LSTM": LSTM,
+    "GRUEncoder": EMBEDDING,
+    "LSTMEncoder": EMBEDDING,
+    "Bridge": (("{layer}.W", "layers.{layer}.W", None), ("{layer}.b_s", "layers.{layer}.b_s", None)),
+    "BahdanauDecoder": (*DECODER, ("readout.W", "readout.weight", None), ("readout.b", "readout.bias", None)),
+    "LuongDecoder": (*DECODER, ("W_c", "W_c.weight", None)),
+    "FixedContextDecoder": DECODER,
 }
 
 
@@ -64,7 +82,7 @@ def get_parameters(
     for name, parameter, axes in located(layer):
         values = read(parameter)
         array = to_numpy(torch.zeros_like(parameter) if values is None else values)
-        arrays[name] = np.ascontiguousarray(array if axes is None else array.transpose(axes))
+        arrays[name] = array if axes is None else array.transpose(axes).copy()
     return {name: arrays[name] for name in layer.specification.shapes(layer.sizes)}
 
 
@@ -78,8 +96,13 @@ def set_parameters(layer: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
             parameter.copy_(from_numpy(array))
 
 
-def located(layer: nn.Module) -> Iterator[tuple[str, nn.Parameter, tuple[int, ...] | None]]:
+def located(layer: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Parameter, tuple[int, ...] | None]]:
     """Each canonical name with its parameter here and the order of its axes."""
-    for name, path, axes in TABLES[layer.specification.name]:
-        for index in range(layer.sizes["num_layers"]) if "{layer}" in name else range(1):
-            yield name.format(layer=index), layer.get_parameter(path.format(layer=index)), axes
+    shapes = layer.specification.own_shapes(layer.sizes)
+    for entry, path, axes in TABLES[layer.specification.name]:
+        for index in range(layer.sizes["num_layers"]) if "{layer}" in entry else range(1):
+            name = entry.format(layer=index)
+            if name in shapes:  # which the options may have left out
+                yield prefix + name, layer.get_parameter(path.format(layer=index)), axes
+    for name in layer.specification.inside(layer.sizes):
+        yield from located(getattr(layer, name), f"{prefix}{name}.")

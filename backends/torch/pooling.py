@@ -30,7 +30,13 @@ def attention_pooling(
     check(ATTENTION_POOLING, scores=scores, values=values, valid_lens=valid_lens, mask=mask, dropout_mask=dropout_mask)
     allowed = open_keys(scores, valid_lens, mask)
     weights = softmax_over(scores, allowed)
+    return average(weights, values, allowed, dropout_mask), weights
+
+
+def average(
+    weights: torch.Tensor, values: torch.Tensor, allowed: torch.Tensor, dropout_mask: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The sum of the values by their weights, of values that any query may attend to."""
     # A weight of 0 does not silence a NaN, so values that no query may attend to are cleared.
     values = values.masked_fill(~allowed.any(dim=-2).unsqueeze(-1), 0.0)
-    dropped = weights if dropout_mask is None else weights * dropout_mask
-    return dropped @ values, weights
+    return (weights if dropout_mask is None else weights * dropout_mask) @ values

@@ -65,7 +65,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 def build(layer: type[nn.Module], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> nn.Module:
     """Make a layer of that floating type on the device, in evaluation mode, for parameters that are still to be set."""
-    keywords = {"dtype": getattr(torch, dtype), "device": device} if layer.specification.parameters else {}
+    keywords = {"dtype": getattr(torch, dtype), "device": device} if layer.specification.trainable else {}
     return layer(**options, **keywords).eval()
 
 

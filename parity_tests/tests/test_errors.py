@@ -86,8 +86,8 @@ FUNCTIONS: list[tuple[str, Any, type[AttentionError], str]] = [
         "global",
         lambda b, a: b.global_mask(a(zeros(2, 5, dtype=bool)), a(zeros(3, 7, dtype=bool))),
         ShapeError,
-        "global_mask: axis 'batch' is 3 in global_keys but 2 in global_queries. Every argument holds the same batch, "
-        "along its first axis. Shapes: global_queries=(2, 5), global_keys=(3, 7).",
+        "global_mask: axis 'batch' is 3 in global_keys but 2 in global_queries. Every argument holds the same batch. "
+        "Shapes: global_queries=(2, 5), global_keys=(3, 7).",
     ),
     (
         "rank",
@@ -155,8 +155,8 @@ FUNCTIONS: list[tuple[str, Any, type[AttentionError], str]] = [
         "length_batch",
         lambda b, a: b.masked_softmax(a(zeros(2, 5, 7)), a(zeros(10, dtype=np.int32))),
         ShapeError,
-        "masked_softmax: axis 'batch' is 10 in valid_lens but 2 in scores. Every argument holds the same batch, along "
-        "its first axis. Shapes: scores=(2, 5, 7), valid_lens=(10,).",
+        "masked_softmax: axis 'batch' is 10 in valid_lens but 2 in scores. Every argument holds the same batch. "
+        "Shapes: scores=(2, 5, 7), valid_lens=(10,).",
     ),
     (
         "length_rank",
@@ -210,6 +210,7 @@ FUNCTIONS: list[tuple[str, Any, type[AttentionError], str]] = [
 ADDITIVE = {"query_size": 9, "key_size": 10, "hidden_size": 8}
 ENCODER = {"vocab_size": 11, "embed_size": 4, "hidden_size": 5, "num_layers": 2}
 DECODER = {**ENCODER, "memory_size": 6, "attention_size": 8}
+DECODING = {name: size for name, size in DECODER.items() if name != "attention_size"}
 TOKENS = zeros(3, 7, dtype=np.int32)
 
 LAYERS: list[tuple[str, str, dict[str, int], Any, type[AttentionError], str]] = [
@@ -238,7 +239,7 @@ LAYERS: list[tuple[str, str, dict[str, int], Any, type[AttentionError], str]] = 
         lambda layer, a: layer.attend(a(zeros(3, 5, 9)), layer.prepare(a(zeros(2, 7, 10)), a(zeros(2, 7, 6)))),
         ShapeError,
         "AdditiveAttention.attend: axis 'batch' is 2 in memory.keys but 3 in queries. Every argument holds the same "
-        "batch, along its first axis. Shapes: queries=(3, 5, 9), memory.keys=(2, 7, 8), memory.values=(2, 7, 6).",
+        "batch. Shapes: queries=(3, 5, 9), memory.keys=(2, 7, 8), memory.values=(2, 7, 6).",
     ),
     (
         "layer_mask",
@@ -250,6 +251,150 @@ LAYERS: list[tuple[str, str, dict[str, int], Any, type[AttentionError], str]] = 
         MaskError,
         "DotProductAttention: mask is int32, expected bool. True means 'may attend': compare first, mask != 0 where 1 "
         "stands for an open key, mask == 0 where 1 stands for a hidden one.",
+    ),
+    (
+        "time_major",
+        "GeneralAttention",
+        {"query_size": 9, "key_size": 10, "time_major": True},
+        lambda layer, a: layer(a(zeros(5, 2, 9)), a(zeros(7, 3, 10)), a(zeros(7, 3, 6))),
+        ShapeError,
+        "GeneralAttention: axis 'batch' is 3 in keys but 2 in queries. Every argument holds the same batch. Shapes: "
+        "queries=(5, 2, 9), keys=(7, 3, 10), values=(7, 3, 6).",
+    ),
+    (
+        "too_many_keys",
+        "LocationAttention",
+        {"query_size": 9, "num_positions": 6},
+        lambda layer, a: layer(a(zeros(2, 5, 9)), a(zeros(2, 7, 4)), a(zeros(2, 7, 6))),
+        ShapeError,
+        "LocationAttention: num_keys is 7 but queries has 6 positions. Score the first keys alone, or make the layer "
+        "with a position for each key.",
+    ),
+    (
+        "offset_ignored",
+        "LocalAttention",
+        {"query_size": 9, "key_size": 10, "window": 2, "mode": "predictive"},
+        lambda layer, a: layer(
+            a(zeros(2, 5, 9)), a(zeros(2, 7, 10)), a(zeros(2, 7, 6)), offset=a(zeros(2, dtype=np.int32))
+        ),
+        OptionError,
+        "LocalAttention: offset is given, expected None: mode='predictive' predicts where its window stands.",
+    ),
+    (
+        "noise",
+        "HardAttention",
+        {"query_size": 9, "key_size": 10},
+        lambda layer, a: layer(a(zeros(2, 5, 9)), a(zeros(2, 7, 10)), a(zeros(2, 7, 6)), noise=a(zeros(2, 5, 6))),
+        ShapeError,
+        "HardAttention: axis 'keys' is 6 in noise but 7 in keys. Give one value, and one column of the mask, for each "
+        "key. Shapes: queries=(2, 5, 9), keys=(2, 7, 10), values=(2, 7, 6), noise=(2, 5, 6).",
+    ),
+    (
+        "value_size",
+        "MultiHeadAttention",
+        {"query_size": 9, "num_heads": 3},
+        lambda layer, a: layer(a(zeros(2, 5, 9)), a(zeros(2, 7, 9)), a(zeros(2, 7, 6))),
+        ShapeError,
+        "MultiHeadAttention: axis 'value_size' is 6 in values but 9 in the layer. Make the layer with the value_size "
+        "of the values. Shapes: queries=(2, 5, 9), keys=(2, 7, 9), values=(2, 7, 6).",
+    ),
+    (
+        "per_head",
+        "MultiHeadAttention",
+        {"query_size": 9, "num_heads": 3},
+        lambda layer, a: layer(a(zeros(2, 5, 9)), a(zeros(2, 7, 9)), a(zeros(2, 7, 9)), per_head=1),
+        OptionError,
+        "MultiHeadAttention: per_head is 1, expected True or False: whether to return the weights of every head, or "
+        "their mean.",
+    ),
+    (
+        "samples",
+        "NadarayaWatson",
+        {},
+        lambda layer, a: layer(a(zeros(2, 5)), a(zeros(2, 7)), a(zeros(2, 6))),
+        ShapeError,
+        "NadarayaWatson: axis 'keys' is 6 in values but 7 in keys. Give one value, and one column of the mask, for "
+        "each key. Shapes: queries=(2, 5), keys=(2, 7), values=(2, 6).",
+    ),
+    (
+        "last_position",
+        "LearnedPositions",
+        {"num_positions": 7, "features": 4},
+        lambda layer, a: layer(a(zeros(2, 5, 4)), offset=3),
+        ShapeError,
+        "LearnedPositions: the last step stands at position 7 but num_positions is 7. Give fewer steps or a smaller "
+        "offset, or make the layer with a position for each step.",
+    ),
+    (
+        "features_of_positions",
+        "SinusoidalPositions",
+        {"features": 4},
+        lambda layer, a: layer(a(zeros(2, 5, 6))),
+        ShapeError,
+        "SinusoidalPositions: axis 'features' is 6 in inputs but 4 in the layer. Make the layer with the features of "
+        "the inputs. Shapes: inputs=(2, 5, 6).",
+    ),
+    (
+        "state_size",
+        "LSTM",
+        {"input_size": 4, "hidden_size": 5},
+        lambda layer, a: layer(a(zeros(3, 7, 4)), None, a(zeros(1, 3, 5))),
+        ShapeError,
+        "LSTM: axis 'state_size' is 5 in state but 10 in the layer. A state holds hidden_size numbers for each "
+        "direction; that of an LSTM as many again, its cells. Shapes: inputs=(3, 7, 4), state=(1, 3, 5).",
+    ),
+    (
+        "step_of_both",
+        "GRU",
+        {"input_size": 4, "hidden_size": 5, "bidirectional": True},
+        lambda layer, a: layer.step(a(zeros(3, 4)), a(zeros(1, 3, 10))),
+        OptionError,
+        "GRU.step: bidirectional is True, expected False: the backward direction begins at the last step. Call the "
+        "layer on whole sequences.",
+    ),
+    (
+        "bridge",
+        "Bridge",
+        {"hidden_size": 5},
+        lambda layer, a: layer(a(zeros(3, 7, 5)), a(zeros(1, 3, 10))),
+        ShapeError,
+        "Bridge: axis 'both_outputs' is 5 in outputs but 10 in the layer. A bridge takes the outputs of a "
+        "bidirectional encoder: 2 hidden_size features. Shapes: outputs=(3, 7, 5), state=(1, 3, 10).",
+    ),
+    (
+        "no_state",
+        "LuongDecoder",
+        DECODING,
+        lambda layer, a: layer(a(TOKENS), a(zeros(3, 8, 6))),
+        OptionError,
+        "LuongDecoder: state is None, expected a value: initial='encoder' starts with the encoder's last state.",
+    ),
+    (
+        "state_ignored",
+        "FixedContextDecoder",
+        {**DECODING, "initial": "zero"},
+        lambda layer, a: layer(a(TOKENS), a(zeros(3, 8, 6)), a(zeros(2, 3, 5))),
+        OptionError,
+        "FixedContextDecoder: state is given, expected None: initial='zero' starts without the encoder's state.",
+    ),
+    (
+        "beam_best",
+        "LuongDecoder",
+        DECODING,
+        lambda layer, a: layer.beam(
+            a(zeros(3, 8, 6)), a(zeros(2, 3, 5)), bos=1, eos=2, max_steps=4, width=2, num_best=3
+        ),
+        OptionError,
+        "LuongDecoder.beam: num_best is 3, expected at most width, which is 2. Widen the beam.",
+    ),
+    (
+        "beam_width",
+        "BahdanauDecoder",
+        DECODING,
+        lambda layer, a: layer.beam(a(zeros(3, 8, 6)), a(zeros(2, 3, 5)), bos=1, eos=2, max_steps=4, width=12),
+        OptionError,
+        "BahdanauDecoder.beam: width is 12, expected at most vocab_size, which is 11: a first step has no more "
+        "hypotheses.",
     ),
     (
         "input_size",
@@ -338,6 +483,39 @@ LAYERS: list[tuple[str, str, dict[str, int], Any, type[AttentionError], str]] = 
 ]
 
 CONSTRUCTORS = [
+    (
+        "HardAttention",
+        {"query_size": 9, "key_size": 10, "score": "dot"},
+        "HardAttention: a key has 10 features but a query 9, and score='dot' compares them one by one. Give both the "
+        "same size, or take score='general'.",
+    ),
+    (
+        "MultiHeadAttention",
+        {"query_size": 9, "num_heads": 2},
+        "MultiHeadAttention: hidden_size is 9, expected a multiple of num_heads, which is 2. Every head has the same "
+        "number of features.",
+    ),
+    (
+        "KernelAttention",
+        {"width": -1.0},
+        "KernelAttention: width is -1.0, expected a finite number above 0: standard deviation of the kernel, 1/w.",
+    ),
+    (
+        "SinusoidalPositions",
+        {"features": 3},
+        "SinusoidalPositions: features is 3, expected an even number of at least 2: features of an input.",
+    ),
+    (
+        "LuongDecoder",
+        {**DECODING, "alignment": "predictive"},
+        "LuongDecoder: window is None, expected a value: alignment='predictive' sees a window.",
+    ),
+    (
+        "Bridge",
+        {"hidden_size": 5, "method": "mean"},
+        "Bridge: method is 'mean', expected one of 'concatenate', 'sum', 'project', 'backward': how the two directions "
+        "become one.",
+    ),
     (
         "AdditiveAttention",
         {**ADDITIVE, "hidden_size": 0},

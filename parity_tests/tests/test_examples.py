@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,3 +29,22 @@ def test_move_weights(backend: SimpleNamespace):
     """From the backend to itself: two decoders, one file. Pairs of frameworks are judged by the parity run."""
     said = run("examples/move_weights.py", backend.name, backend.name)
     assert f"{backend.name} -> {backend.name}: 1800 logits" in said
+
+
+def test_kernel_regression(backend: SimpleNamespace, tmp_path: Path):
+    """The learned width is better than a narrow and a wide one, and the picture is drawn."""
+    file = tmp_path / "fit.png"
+    said = run("examples/kernel_regression.py", backend.name, str(file))
+    errors = [float(error) for error in re.findall(r"error ([\d.]+)", said)]
+    assert len(errors) == 4 and errors[3] == min(errors) and "learned: 0.46" in said
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_prune_heads(backend: SimpleNamespace):
+    """Two heads of four came to nothing: both kinds of importance say so, and nothing is lost without them."""
+    said = run("examples/prune_heads.py", backend.name)
+    table = re.findall(r": +(\d) +([\d.]+) +([\d.]+)\n", said)
+    by_ablation, by_taylor = ([float(row[column]) for row in table] for column in (1, 2))
+    assert sorted(range(4), key=by_ablation.__getitem__)[:2] == sorted(range(4), key=by_taylor.__getitem__)[:2]
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", said)]
+    assert len(losses) == 4 and losses[2] < 2.0 * losses[0] and losses[3] > 50.0 * losses[0]

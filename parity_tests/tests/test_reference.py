@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import math
 
 import numpy as np
@@ -258,6 +259,261 @@ def test_padded_steps_give_zero_and_leave_the_state_alone():
     assert (outputs[0, 2:] == 0).all() and (outputs[1] == 0).all()
     np.testing.assert_array_equal(last[:, 1], state[:, 1])
     np.testing.assert_array_equal(last[:, 0], layer(inputs[:, :2], None, state)[1][:, 0])
+
+
+def filled(layer, bound: float = 0.8):
+    """The layer with drawn parameters."""
+    reference.set_parameters(
+        layer, {name: uniform(name, array.shape, bound) for name, array in layer.parameters.items()}
+    )
+    return layer
+
+
+def test_a_step_of_long_short_term_memory_by_hand():
+    layer = reference.LSTM(1, 1)
+    arrays = {"0.W": [0.1, 0.2, 0.3, 0.4], "0.U": [0.5, 0.6, 0.7, 0.8], "0.b": [0.9, -1.0, 1.1, 1.2]}
+    shapes = layer.specification.shapes(layer.sizes)
+    reference.set_parameters(layer, {name: np.reshape(arrays[name], shapes[name]) for name in shapes})
+    x, h, c = 2.0, 0.5, -0.25
+    i, f, o = (
+        1 / (1 + math.exp(-(arrays["0.W"][gate] * x + arrays["0.U"][gate] * h + arrays["0.b"][gate])))
+        for gate in (0, 1, 3)
+    )
+    g = math.tanh(0.3 * x + 0.7 * h + 1.1)
+    output, state = layer.step(np.array([[x]]), np.array([[[h, c]]]))
+    np.testing.assert_allclose(state[0, 0], [o * math.tanh(f * c + i * g), f * c + i * g], rtol=1e-15)
+    np.testing.assert_array_equal(output[0], state[0, 0, :1])
+
+
+@pytest.mark.parametrize("kind", [reference.GRU, reference.LSTM])
+def test_the_backward_direction_is_the_forward_one_of_the_reversed_sequence(kind):
+    both, inputs = filled(kind(4, 5, bidirectional=True)), uniform("x", (2, 6, 4))
+    outputs, state = both(inputs, np.array([4, 6]))
+    one = kind(4, 5)
+    for direction, prefix in enumerate(("0.", "0.backward.")):
+        own = {f"0.{name[len(prefix) :]}": array for name, array in both.parameters.items() if name.startswith(prefix)}
+        reference.set_parameters(one, {name: own[name] for name in one.parameters})
+        for sequence, length in enumerate((4, 6)):
+            read = inputs[sequence : sequence + 1, :length]
+            expected, last = one(read[:, ::-1] if direction else read)
+            found = outputs[sequence, :length, 5 * direction : 5 * direction + 5]
+            np.testing.assert_allclose(found, expected[0, ::-1] if direction else expected[0], atol=1e-15)
+            parts = state[0, sequence].reshape(-1, 2, 5)[:, direction]
+            np.testing.assert_allclose(parts.ravel(), last[0, 0], atol=1e-15)
+
+
+def test_bridges_by_hand():
+    outputs, state = np.array([[[1.0, 2.0, 10.0, 20.0]]]), np.array([[[1.0, 2.0, 10.0, 20.0]]])
+    same, kept = reference.Bridge(2)(outputs, state)
+    np.testing.assert_array_equal(same, outputs)
+    np.testing.assert_array_equal(kept, state)
+    summed, added = reference.Bridge(2, method="sum")(outputs, state)
+    assert summed.tolist() == [[[11.0, 22.0]]] and added.tolist() == [[[11.0, 22.0]]]
+    backward = reference.Bridge(2, method="backward", output_size=1)
+    reference.set_parameters(backward, {"0.W": np.array([[[0.01, 0.02]]]), "0.b_s": np.array([[0.5]])})
+    np.testing.assert_allclose(backward(outputs, state)[1], [[[math.tanh(0.1 + 0.4 + 0.5)]]])
+    cells = np.array([[[1.0, 2.0, 10.0, 20.0, 3.0, 4.0, 30.0, 40.0]]])
+    assert reference.Bridge(2, method="sum", cell="lstm")(outputs, cells)[1].tolist() == [[[11.0, 22.0, 33.0, 44.0]]]
+
+
+def test_heads_are_layers_of_their_own_added_up():
+    layer = filled(reference.MultiHeadAttention(6, 2, key_size=4, value_size=3, hidden_size=8))
+    queries, keys, values = uniform("q", (2, 3, 6)), uniform("k", (2, 5, 4)), uniform("v", (2, 5, 3))
+    context, weights = layer(queries, keys, values, np.array([5, 2]), per_head=True)
+    p, total = layer.parameters, layer.parameters["b_o"]
+    for head in range(2):
+        rows = slice(4 * head, 4 * head + 4)
+        own = (
+            array @ p[f"W_{name}"][rows].T + p[f"b_{name}"][rows]
+            for array, name in ((queries, "q"), (keys, "k"), (values, "v"))
+        )
+        found, attended = reference.DotProductAttention()(*own, np.array([5, 2]))
+        np.testing.assert_allclose(weights[:, head], attended, rtol=1e-13)
+        total = total + found @ p["W_o"][:, rows].T
+    np.testing.assert_allclose(context, total, rtol=1e-13)
+    mean = layer(queries, keys, values, np.array([5, 2]))[1]
+    np.testing.assert_allclose(mean, weights.mean(axis=1), rtol=1e-15)
+
+
+def test_a_head_that_is_off_gives_nothing():
+    layer, inputs = filled(reference.MultiHeadAttention(6, 2)), uniform("q", (2, 3, 6))
+    off, _ = layer(inputs, inputs, inputs, head_mask=np.array([1.0, 0.0]))
+    layer.parameters["W_o"][:, 3:] = 0.0
+    np.testing.assert_allclose(off, layer(inputs, inputs, inputs)[0], rtol=1e-14)
+
+
+def test_importance_of_heads_by_hand():
+    """Losses that are squares: a head off changes (a + b)² to b², and the slope there is 2(a + b)a."""
+    a, b = np.array([3.0, -1.0]), np.array([1.0, 2.0])
+
+    def losses(head_mask):
+        return (head_mask @ np.array([1.0, 0.0]) * a + head_mask @ np.array([0.0, 1.0]) * b) ** 2
+
+    ones = np.ones((2, 2))
+    np.testing.assert_allclose(
+        reference.ablation_importance(losses, ones), [(1 - 16 + 4 - 1) / 2, (9 - 16 + 1 - 1) / 2]
+    )
+    np.testing.assert_allclose(reference.taylor_importance(losses, ones), [(24 + 2) / 2, (8 + 4) / 2])
+
+
+def test_a_window_by_hand():
+    layer = reference.LocalAttention(2, 2, 1, score="dot")
+    queries, keys, values = np.zeros((1, 3, 2)), uniform("k", (1, 5, 2)), uniform("v", (1, 5, 2))
+    _, weights = layer(queries, keys, values, np.array([4]), offset=np.array([1]))
+    third = 1 / 3
+    expected = [[third, third, third, 0, 0], [0, third, third, third, 0], [0, 0, 0.5, 0.5, 0]]
+    np.testing.assert_allclose(weights[0], expected)
+
+
+def test_a_predicted_window_by_hand():
+    """With v_p = 0 the position is half of the valid length, 4: keys 1 to 3 are near 2, under a Gaussian of σ = ½."""
+    layer = reference.LocalAttention(2, 2, 1, mode="predictive", score="dot")
+    _, weights = layer(np.zeros((1, 1, 2)), np.zeros((1, 6, 2)), np.ones((1, 6, 1)), np.array([4]))
+    np.testing.assert_allclose(weights[0, 0], np.array([0, math.exp(-2), 1, math.exp(-2), 0, 0]) / 3, rtol=1e-15)
+
+
+def test_hard_attention_takes_the_best_and_draws_by_probability():
+    layer = reference.HardAttention(3, 3, score="dot")
+    queries, keys, values = uniform("q", (1, 1, 3)), uniform("k", (1, 4, 3)), uniform("v", (1, 4, 2))
+    context, weights = layer(queries, keys, values)
+    best = int((keys[0] @ queries[0, 0]).argmax())
+    assert weights[0, 0].tolist() == np.eye(4)[best].tolist()
+    np.testing.assert_array_equal(context[0, 0], values[0, best])
+    soft = reference.masked_softmax(reference.dot_score(queries, keys))[0, 0]
+    many = 4000
+    noise = 0.5 * (uniform("noise", (1, many, 4)) + 1.0)
+    _, chosen = layer(np.broadcast_to(queries, (1, many, 3)), keys, values, noise=noise)
+    np.testing.assert_allclose(chosen[0].mean(axis=0), soft, atol=0.03)
+
+
+def test_kernel_regression_by_hand():
+    predictions, weights = reference.NadarayaWatson(width=0.5)(
+        np.array([[1.0]]), np.array([[0.0, 2.0, 9.0]]), np.array([[3.0, 5.0, 100.0]]), np.array([2])
+    )
+    np.testing.assert_allclose(weights[0, 0], [0.5, 0.5, 0.0])
+    np.testing.assert_allclose(predictions, [[4.0]])
+
+
+PI = decimal.Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899")
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "concatenated"])
+def test_sinusoids_are_exact_at_position_ten_thousand(layout: str):
+    """Angles as decimals of 60 digits, taken off by whole turns before the sine."""
+    features = 64
+    table = reference.SinusoidalPositions(features, layout=layout)(np.zeros((1, 2, features)), offset=9_999)[0, 1]
+    with decimal.localcontext(prec=60):
+        for pair in range(features // 2):
+            angle = 10_000 * decimal.Decimal(10_000) ** (decimal.Decimal(-2 * pair) / features) % (2 * PI)
+            place = (2 * pair, 2 * pair + 1) if layout == "interleaved" else (pair, features // 2 + pair)
+            expected = math.sin(float(angle)), math.cos(float(angle))
+            np.testing.assert_allclose(table[list(place)], expected, atol=1e-15)
+
+
+def test_the_permutation_leads_from_one_layout_to_the_other():
+    inputs = uniform("x", (2, 3, 6))
+    one, other = (
+        reference.SinusoidalPositions(6, layout=layout)(inputs * 0.0) for layout in ("interleaved", "concatenated")
+    )
+    np.testing.assert_array_equal(one[..., reference.position_permutation(6)], other)
+
+
+def decoding(kind, **options):
+    """A decoder with drawn parameters, encoder outputs and a state."""
+    made = filled(kind(11, 4, 5, 2, memory_size=6, **options))
+    return made, uniform("m", (3, 7, 6)), uniform("s", (2, 3, made.sizes["state_size"]))
+
+
+def test_luongs_decoder_attends_with_the_current_output_and_feeds_it_back():
+    made, memory, state = decoding(reference.LuongDecoder, score="general", cell="lstm")
+    tokens = np.array([1, 4, 7])
+    prepared = made.prepare(memory)
+    logits, after, weights = made.step(tokens, made.start(prepared, state), prepared)
+    rnn = reference.LSTM(9, 5, 2)
+    own = {name.removeprefix("rnn."): array for name, array in made.parameters.items() if name.startswith("rnn.")}
+    reference.set_parameters(rnn, own)
+    embedded = made.parameters["embedding"][tokens]
+    output, last = rnn.step(np.concatenate([embedded, np.zeros((3, 5))], axis=-1), state)
+    np.testing.assert_allclose(after.rnn, last, rtol=1e-14)
+    scores = np.einsum("bq,qm,bkm->bk", output, made.parameters["attention.W"], memory)
+    expected = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(weights, expected, rtol=1e-12)
+    context = np.einsum("bk,bkm->bm", expected, memory)
+    attentional = np.tanh(np.concatenate([context, output], axis=-1) @ made.parameters["W_c"].T)
+    np.testing.assert_allclose(after.attentional, attentional, rtol=1e-12)
+    np.testing.assert_allclose(
+        logits, attentional @ made.parameters["dense.W"].T + made.parameters["dense.b"], rtol=1e-12
+    )
+    assert after.position.tolist() == [1, 1, 1]
+
+
+def test_the_fixed_context_is_the_last_state_of_the_encoder():
+    encoder, tokens, lens = filled(reference.GRUEncoder(9, 3, 6)), np.arange(12).reshape(2, 6) % 9, np.array([6, 3])
+    outputs, state = encoder(tokens, lens)
+    made = filled(reference.FixedContextDecoder(11, 4, 6))
+    _, _, weights = made(np.array([[1, 2], [3, 4]]), outputs, state, lens)
+    np.testing.assert_array_equal(weights.argmax(axis=-1), [[5, 5], [2, 2]])
+    np.testing.assert_allclose(np.einsum("bsk,bkm->bsm", weights, outputs)[:, 1], state[-1], rtol=1e-15)
+
+
+def test_the_maxout_readout_reads_the_previous_state_and_takes_the_larger_of_neighbours():
+    made, memory, state = decoding(reference.BahdanauDecoder, readout="maxout", maxout_size=3)
+    tokens = np.array([1, 4, 7])
+    prepared = made.prepare(memory)
+    logits, _, weights = made.step(tokens, state, prepared)
+    context = np.einsum("bk,bkm->bm", weights, memory)
+    read = np.concatenate([state[-1], made.parameters["embedding"][tokens], context], axis=-1)
+    pairs = (read @ made.parameters["readout.W"].T + made.parameters["readout.b"]).reshape(3, 3, 2)
+    expected = pairs.max(axis=-1) @ made.parameters["dense.W"].T + made.parameters["dense.b"]
+    np.testing.assert_allclose(logits, expected, rtol=1e-12)
+
+
+def test_a_decoder_starts_where_it_is_told():
+    for initial in ("zero", "learned"):
+        made, memory, _ = decoding(reference.BahdanauDecoder, initial=initial)
+        found = made.start(made.prepare(memory))
+        expected = 0.0 if initial == "zero" else made.parameters["initial"][:, None]
+        np.testing.assert_array_equal(found, np.broadcast_to(expected, (2, 3, 5)))
+
+
+DECODERS = [reference.BahdanauDecoder, reference.LuongDecoder, reference.FixedContextDecoder]
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_a_beam_of_one_is_greedy_decoding(kind):
+    made, memory, state = decoding(kind)
+    made.parameters["dense.W"] = 8.0 * made.parameters["dense.W"]
+    lens = np.array([7, 2, 4])
+    tokens, lengths, weights = made.greedy(memory, state, lens, bos=1, eos=10, max_steps=8)
+    found = made.beam(memory, state, lens, bos=1, eos=10, max_steps=8, width=1)
+    for one, other in zip((tokens, lengths, weights), (found[0], found[1], found[3]), strict=True):
+        np.testing.assert_array_equal(one, other[:, 0])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
+@pytest.mark.parametrize("kind", DECODERS)
+def test_a_wide_beam_finds_what_trying_everything_finds(kind, alpha: float):
+    """Two steps of eleven tokens, eleven hypotheses kept: nothing that could be among the best three is lost."""
+    made, memory, state = decoding(kind)
+    made.parameters["dense.W"] = 4.0 * made.parameters["dense.W"]
+    bos, eos, vocab = 1, 10, 11
+    tokens, lengths, scores, _ = made.beam(
+        memory, state, bos=bos, eos=eos, max_steps=2, width=vocab, num_best=3, length_penalty=alpha
+    )
+    for sentence in range(3):
+        tried = []
+        for first in range(vocab):
+            for second in range(vocab) if first != eos else (eos,):
+                fed = np.array([[bos, first]] * 3)
+                logits, _, _ = made(fed, memory, state)
+                logs = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+                total = logs[sentence, 0, first] + (logs[sentence, 1, second] if first != eos else 0.0)
+                count = 1 if first == eos else 2
+                tried.append((total / ((5 + count) / 6) ** alpha, (first, second)))
+        best = sorted(tried, key=lambda one: -one[0])[:3]
+        np.testing.assert_allclose(scores[sentence], [score for score, _ in best], rtol=1e-12)
+        assert [tuple(row) for row in tokens[sentence].tolist()] == [pair for _, pair in best]
+        assert lengths[sentence].tolist() == [pair.index(eos) if eos in pair else 2 for _, pair in best]
 
 
 @pytest.mark.parametrize("x", [-800.0, -3.0, 0.0, 0.5, 40.0])

@@ -6,12 +6,15 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from attention_core import reference
+from attention_core.errors import OptionError
 from attention_core.operators import EXPORTED, FILES, LAYERS, OPERATORS, find
-from attention_core.specification import Layer, Operator
+from attention_core.specification import Layer, Operator, pattern
 
 METHODS = [(layer, method) for layer in LAYERS for method in layer.methods]
 
@@ -21,6 +24,26 @@ def python_signature(function: object) -> str:
     signature = inspect.signature(function)  # type: ignore[arg-type]
     parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
     return str(signature.replace(parameters=parameters, return_annotation=signature.empty))[1:-1]
+
+
+def tuples_named(signature: str) -> str:
+    """The signature as Python has it: the fields of a memory and of a state are one argument."""
+    memory = re.sub(r"memory\.keys, memory\.values, memory\.mask(=None)?", "memory", signature)
+    return memory.replace("state.rnn, state.attentional, state.position", "state")
+
+
+def configurations(layer: Layer) -> Iterator[dict[str, Any]]:
+    """Constructor's arguments: the least there are, and each choice of words and flags on its own."""
+    least = {option.name: 4 for option in layer.options if option.default is None}
+    yield least
+    for option in layer.options:
+        for value in option.choices or ((True, False) if option.type == "bool" else ()):
+            config = {**least, option.name: value}
+            if option.name == "alignment" and value != "global":
+                config["window"] = 2
+            if value == "location":
+                config["num_positions"] = 5
+            yield config
 
 
 def test_names_are_unique():
@@ -58,20 +81,57 @@ def test_the_reference_of_a_layer_has_its_signature_and_words(layer: Layer):
 def test_the_reference_of_a_method_has_its_signature_and_words(layer: Layer, method: Operator):
     name = method.name.partition(".")[2]
     function = getattr(getattr(reference, layer.name), "__call__" if name == "call" else name)
-    memory = re.sub(r"memory\.keys, memory\.values, memory\.mask(=None)?", "memory", method.signature)
-    assert python_signature(function) == memory
+    assert python_signature(function) == tuples_named(method.signature)
     assert inspect.getdoc(function).splitlines()[0] == method.summary
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
-def test_every_canonical_array_is_described(layer: Layer):
-    config = {option.name: 3 for option in layer.options if option.default is None} | {"num_layers": 2}
-    described = {parameter.name for parameter in layer.parameters}
-    named = {
-        ".".join("{layer}" if part.isdigit() else part for part in name.split("."))
-        for name in layer.shapes(layer.sizes(config))
-    }
-    assert described == named
+def test_every_canonical_array_and_every_part_is_described(layer: Layer):
+    arrays, parts = set(), set()
+    for config in configurations(layer):
+        sizes = layer.sizes(
+            {**config, **({"num_layers": 2} if "num_layers" in {o.name for o in layer.options} else {})}
+        )
+        arrays |= {pattern(name) for name in layer.own_shapes(sizes)}
+        parts |= set(layer.inside(sizes))
+        assert set(layer.shapes(sizes)) == set(layer.fans(sizes))
+        assert all(fan > 0 for fan in layer.fans(sizes).values())
+        made = getattr(reference, layer.name)(**config)
+        assert {name: array.shape for name, array in made.parameters.items()} == layer.shapes(made.sizes)
+    assert arrays == {parameter.name for parameter in layer.parameters}
+    assert parts == set(layer.parts)
+
+
+def test_what_would_be_ignored_or_is_missing_is_refused():
+    for name, config, words in (
+        (
+            "LocalAttention",
+            {"hidden_size": 3},
+            "LocalAttention: hidden_size is 3, expected None: mode='monotonic' with",
+        ),
+        ("LocalAttention", {"score": "dot", "key_size": 5}, "a key has 5 features but a query 4, and score='dot'"),
+        ("HardAttention", {"num_positions": 3}, "num_positions is 3, expected None: score='additive' scores keys"),
+        ("HardAttention", {"score": "location"}, "num_positions is None, expected a value: score='location'"),
+        ("MultiHeadAttention", {"num_heads": 3}, "hidden_size is 4, expected a multiple of num_heads, which is 3"),
+        ("Bridge", {"output_size": 3}, "output_size is 3, expected None: method='concatenate'"),
+        ("BahdanauDecoder", {"maxout_size": 3}, "maxout_size is 3, expected None: readout='dense'"),
+        ("BahdanauDecoder", {"score": "general", "attention_size": 3}, "hidden size is 3, expected None"),
+        ("LuongDecoder", {"window": 3}, "window is 3, expected None: alignment='global'"),
+        ("LuongDecoder", {"alignment": "monotonic"}, "window is None, expected a value: alignment='monotonic'"),
+        ("SinusoidalPositions", {"features": 3}, "features is 3, expected an even number of at least 2"),
+        (
+            "SinusoidalPositions",
+            {"layout": "mixed"},
+            "layout is 'mixed', expected one of 'interleaved', 'concatenated'",
+        ),
+        ("GRU", {"bidirectional": 1}, "bidirectional is 1, expected True or False"),
+        ("KernelAttention", {"width": 0.0}, "width is 0.0, expected a finite number above 0"),
+    ):
+        layer = find(name)
+        assert isinstance(layer, Layer)
+        needed = {option.name: 4 for option in layer.options if option.default is None}
+        with pytest.raises(OptionError, match=re.escape(words)):
+            getattr(reference, name)(**{**needed, **config})
 
 
 def test_the_package_exports_what_the_files_hold():

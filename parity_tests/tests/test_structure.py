@@ -28,6 +28,13 @@ def definitions(module: ast.Module | ast.ClassDef) -> dict[str, Definition]:
     return {node.name: node for node in module.body if isinstance(node, Definition)}
 
 
+def members(module: ast.Module, made: ast.ClassDef) -> dict[str, Definition]:
+    """What a class defines, itself or by a class of the same file that it derives from."""
+    bases = [definitions(module).get(ast.unparse(base)) for base in made.bases]
+    inherited = [members(module, base) for base in bases if isinstance(base, ast.ClassDef)]
+    return {name: node for defined in (*inherited, definitions(made)) for name, node in defined.items()}
+
+
 def exported(module: ast.Module) -> list[str]:
     for node in module.body:
         if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
@@ -91,11 +98,12 @@ CALL = {"torch": "forward", "tf": "__call__", "jax": "__call__", "mxnet": "__cal
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_layer_has_the_arguments_and_words_of_the_specification(framework: str, layer):
-    made = definitions(backend_file(framework, layer.module))[layer.name]
+    module = backend_file(framework, layer.module)
+    made = definitions(module)[layer.name]
     assert isinstance(made, ast.ClassDef)
     assert first_line(made) == layer.summary
     assert layer.formula.split(";")[0] in (ast.get_docstring(made) or "")
-    methods = definitions(made)
+    methods = members(module, made)
     init = methods["__init__"]
     assert isinstance(init, ast.FunctionDef) and arguments(init, framework) == layer.signature
     for method in layer.methods:
@@ -103,7 +111,8 @@ def test_a_layer_has_the_arguments_and_words_of_the_specification(framework: str
         function = methods[CALL[framework] if name == "call" else name]
         assert isinstance(function, ast.FunctionDef)
         memory = method.signature.replace("memory.keys, memory.values, memory.mask=None", "memory")
-        assert arguments(function, framework) == memory
+        state = memory.replace("state.rnn, state.attentional, state.position", "state")
+        assert arguments(function, framework) == state
         assert first_line(function) == method.summary
 
 
@@ -156,6 +165,7 @@ def test_a_backend_imports_its_framework_and_the_data_of_the_specification(frame
         assert {name for name in names if top(name) == "attention_core"} <= {
             "attention_core.errors",
             "attention_core.operators",
+            "attention_core.sinusoids",
             "attention_core.specification",
         }, path
         assert {name for name in names if top(name) == "backends"} <= {

@@ -47,6 +47,15 @@ LAYERS: dict[str, tuple[dict[str, int], tuple[np.ndarray, ...]]] = {
     "GeneralAttention": ({"query_size": 5, "key_size": 6}, (QUERIES, KEYS, VALUES, LENS, MASK)),
     "ConcatAttention": ({"query_size": 5, "key_size": 6, "hidden_size": 9}, (QUERIES, KEYS, VALUES, LENS, MASK)),
     "CosineAttention": ({}, (QUERIES, LIKE, VALUES, LENS, MASK)),
+    "KernelAttention": ({"learned": True}, (QUERIES, LIKE, VALUES, LENS, MASK)),
+    "LocalAttention": (
+        {"query_size": 5, "key_size": 6, "window": 2, "mode": "predictive"},
+        (QUERIES, KEYS, VALUES, LENS, MASK),
+    ),
+    "MultiHeadAttention": (
+        {"query_size": 5, "num_heads": 5, "key_size": 6, "value_size": VALUES.shape[-1]},
+        (QUERIES, KEYS, VALUES, LENS, MASK),
+    ),
     "GRU": ({"input_size": 6, "hidden_size": 5, "num_layers": 2}, (floats("inputs", 3, 4, 6), STEPS, STATE)),
     "GRUEncoder": (WORDS, (TARGET, STEPS, STATE)),
     "BahdanauDecoder": (WORDS | {"memory_size": 8, "attention_size": 9}, (TARGET, VALUES, STATE, LENS, MASK)),

@@ -164,6 +164,7 @@ def test_greedy_decoding_takes_no_gradient_and_stops_early():
     (case,) = select(all_cases(), "BahdanauDecoder-greedy")
     inputs, parameters = case.at("float32")
     decoder = attention.BahdanauDecoder(**case.config)
+    parameters["dense.b"][2] += 8.0  # all sequences end soon
     attention.set_parameters(decoder, parameters)
     steps = []
     advance = decoder.advance
@@ -171,7 +172,7 @@ def test_greedy_decoding_takes_no_gradient_and_stops_early():
     given = {key: torch.tensor(array) for key, array in inputs.items()}
     tokens, lengths, weights = decoder.greedy(**given, bos=1, eos=2, max_steps=1000)
     assert not weights.requires_grad and tokens.shape == (3, 1000)
-    assert len(steps) == int(lengths.max()) + 1
+    assert len(steps) == int(lengths.max()) + 1 < 100
 
 
 def test_a_call_that_changes_its_argument_cannot_hide_behind_a_copy():

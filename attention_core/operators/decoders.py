@@ -1,0 +1,443 @@
+"""The decoders, as data."""
+
+from __future__ import annotations
+
+from attention_core.errors import OptionError, check_needed, check_unused
+from attention_core.operators.layers import LOCAL_ATTENTION, score_option, scored
+from attention_core.operators.recurrent import (
+    BETWEEN_MASK,
+    BETWEEN_STEP_MASK,
+    CELL,
+    EMBED_SIZE,
+    EMBEDDING,
+    HIDDEN_SIZE,
+    NUM_LAYERS,
+    STATE,
+    TOKENS,
+    VOCAB_SIZE,
+    recurrent_part,
+    recurrent_sizes,
+)
+from attention_core.operators.tensors import BAHDANAU, CHO_CONTEXT, LUONG, LUONG_FEEDING, MASK, VALID_LENS, WU
+from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Sizes, Tensor
+
+# ------------------------------------------------------------------------------------------------ options by name
+
+_MEMORY_SIZE = Option(
+    "memory_size", "int", "features of the encoder's outputs; hidden_size unless given", "None", keyword_only=True
+)
+_ATTENTION_SIZE = Option(
+    "attention_size",
+    "int",
+    "hidden features of the attention, where it has a hidden layer; hidden_size unless given",
+    "None",
+    keyword_only=True,
+)
+_NUM_POSITIONS = Option(
+    "num_positions", "int", "positions of location scores, for score='location' alone", "None", keyword_only=True
+)
+_INITIAL = Option(
+    "initial",
+    "str",
+    "the state before the first step: that of the encoder, zero, or a parameter",
+    "'encoder'",
+    keyword_only=True,
+    choices=("encoder", "zero", "learned"),
+)
+_DROPOUT = Option(
+    "dropout",
+    "float",
+    "rate at which attention weights, and features between recurrent layers, are dropped in training",
+    "0.0",
+    "rate",
+    keyword_only=True,
+)
+_BOS = Option("bos", "int", "token that starts a sequence", domain="token", keyword_only=True)
+_EOS = Option("eos", "int", "token that ends a sequence", domain="token", keyword_only=True)
+_MAX_STEPS = Option("max_steps", "int", "most tokens to decode", domain="count", keyword_only=True)
+_SEARCH = (
+    Option("width", "int", "hypotheses kept at each step", keyword_only=True),
+    Option("num_best", "int", "hypotheses returned, best first", "1", keyword_only=True),
+    Option("length_penalty", "float", "the exponent α; 0 ranks by the sum alone", "0.0", "number", keyword_only=True),
+)
+
+# ------------------------------------------------------------------------------------------------ tensors by name
+
+_ENCODER_OUTPUTS = Tensor("encoder_outputs", ("batch", "keys", "memory_size"), "keys and values of the attention")
+_ENCODER_STATE = Tensor(
+    "state", STATE.axes, "the encoder's last state; needed if initial='encoder', else None", optional=True
+)
+_STEP_VALID_LENS = Tensor("valid_lens", ("batch", "steps?"), VALID_LENS.meaning, "integer", True)
+_STEP_MASK = Tensor("mask", ("batch", "steps", "keys"), MASK.meaning, "boolean", True, True)
+_ONE_LENS = Tensor("valid_lens", ("batch",), VALID_LENS.meaning, "integer", True)
+_ONE_MASK = Tensor("mask", ("batch", "one", "keys"), MASK.meaning, "boolean", True, True)
+_ATTENTION_DROPOUT = Tensor(
+    "attention_dropout_mask", ("batch", "steps", "keys"), "0 or 1/(1 - rate), a factor of each weight", optional=True
+)
+_MEMORY = (
+    Tensor("memory.keys", ("batch", "keys", "memory_features"), "prepared keys"),
+    Tensor("memory.values", ("batch", "keys", "memory_size"), "prepared values"),
+)
+_LUONG_STATE = (
+    Tensor("state.rnn", STATE.axes, STATE.meaning),
+    Tensor("state.attentional", ("batch", "hidden_size"), "the last attentional vector h̃; 0 at the start"),
+    Tensor("state.position", ("batch",), "tokens decoded so far", "integer"),
+)
+
+
+def _decoder_sizes(config: Config) -> Sizes:
+    return {**recurrent_sizes(config), "memory_size": config["memory_size"] or config["hidden_size"], "one": 1}
+
+
+def _attention_size(sizes: Sizes) -> int | None:
+    given = sizes["attention_size"]
+    return given or sizes["hidden_size"] if sizes["score"] in ("additive", "concat") else given
+
+
+def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (STATE,)) -> tuple[Operator, ...]:
+    memory_of_step = (*_MEMORY, Tensor("memory.mask", _ONE_MASK.axes, MASK.meaning, "boolean", True, True))
+    return (
+        Operator(
+            name=f"{name}.prepare",
+            module="decoders",
+            summary="Project and clear the encoder's outputs, once for all steps.",
+            formula="memory = attention.prepare(encoder_outputs, encoder_outputs)",
+            source="this specification",
+            tensors=(_ENCODER_OUTPUTS, _STEP_VALID_LENS, _STEP_MASK),
+            outputs=(*_MEMORY, Tensor("memory.mask", _STEP_MASK.axes, MASK.meaning, "boolean", True, True)),
+        ),
+        Operator(
+            name=f"{name}.start",
+            module="decoders",
+            summary="The decoder's state before its first step.",
+            formula="state = the encoder's state, 0, or the parameter initial, as the option initial says",
+            source="this specification",
+            tensors=(
+                *_MEMORY,
+                Tensor("memory.mask", _STEP_MASK.axes, MASK.meaning, "boolean", True, True),
+                _ENCODER_STATE,
+            ),
+            outputs=state,
+        ),
+        Operator(
+            name=f"{name}.step",
+            module="decoders",
+            summary="Decode one token.",
+            formula=formula,
+            source=source,
+            tensors=(Tensor("tokens", ("batch",), "token ids", "integer"), *state, *memory_of_step),
+            keyword_tensors=(
+                BETWEEN_STEP_MASK,
+                Tensor("attention_dropout_mask", ("batch", "keys"), "a factor of each weight", optional=True),
+            ),
+            outputs=(
+                Tensor("logits", ("batch", "vocab_size"), "scores of the next token (natural logarithm)"),
+                *state,
+                Tensor("weights", ("batch", "keys"), "probabilities over the keys"),
+            ),
+        ),
+        Operator(
+            name=f"{name}.call",
+            module="decoders",
+            summary="Decode given tokens, each step reading its own token (teacher forcing).",
+            formula="logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)",
+            source=source,
+            tensors=(TOKENS, _ENCODER_OUTPUTS, _ENCODER_STATE, _STEP_VALID_LENS, _STEP_MASK),
+            keyword_tensors=(BETWEEN_MASK, _ATTENTION_DROPOUT),
+            outputs=(
+                Tensor("logits", ("batch", "steps", "vocab_size"), "scores of each next token (natural logarithm)"),
+                *state,
+                Tensor("weights", ("batch", "steps", "keys"), "probabilities over the keys"),
+            ),
+        ),
+        Operator(
+            name=f"{name}.greedy",
+            module="decoders",
+            summary="Decode by feeding back the most probable token, up to an end token.",
+            formula="token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos",
+            source=source + ", with beam width 1",
+            tensors=(_ENCODER_OUTPUTS, _ENCODER_STATE, _ONE_LENS, _ONE_MASK),
+            options=(_BOS, _EOS, _MAX_STEPS),
+            outputs=(
+                Tensor("tokens", ("batch", "max_steps"), "decoded ids; eos from the end on", "integer"),
+                Tensor("lengths", ("batch",), "decoded tokens before eos", "integer"),
+                Tensor("weights", ("batch", "max_steps", "keys"), "probabilities over the keys; 0 after the end"),
+            ),
+        ),
+        Operator(
+            name=f"{name}.beam",
+            module="decoders",
+            summary="Decode by keeping the best hypotheses of every step (beam search).",
+            formula=(
+                "score = sum of ln p(token[t]) / ((5 + n)/6)^length_penalty, n counting the tokens up to eos;  "
+                "keep the width best of all continuations, a finished hypothesis being its own only one"
+            ),
+            source=WU,
+            tensors=(_ENCODER_OUTPUTS, _ENCODER_STATE, _ONE_LENS, _ONE_MASK),
+            options=(_BOS, _EOS, _MAX_STEPS, *_SEARCH),
+            outputs=(
+                Tensor("tokens", ("batch", "num_best", "max_steps"), "decoded ids; eos from the end on", "integer"),
+                Tensor("lengths", ("batch", "num_best"), "decoded tokens before eos", "integer"),
+                Tensor("scores", ("batch", "num_best"), "best first (natural logarithm)"),
+                Tensor("weights", ("batch", "num_best", "max_steps", "keys"), "probabilities; 0 after the end"),
+            ),
+        ),
+    )
+
+
+def check_search(title: str, width: int, num_best: int, vocab_size: int) -> None:
+    """Refuse to return more hypotheses than are kept, or to keep more than there are tokens.
+
+    Raises: OptionError.
+    """
+    if num_best > width:
+        raise OptionError(f"{title}: num_best is {num_best}, expected at most width, which is {width}. Widen the beam.")
+    if width > vocab_size:
+        raise OptionError(
+            f"{title}: width is {width}, expected at most vocab_size, which is {vocab_size}: a first step has no more "
+            "hypotheses."
+        )
+
+
+def check_initial(title: str, initial: str, state: object) -> None:
+    """Refuse a state that would be ignored, and the want of one.
+
+    Raises: OptionError.
+    """
+    if initial == "encoder":
+        check_needed(title, "state", state, "initial='encoder' starts with the encoder's last state")
+    else:
+        check_unused(title, "state", state, f"initial={initial!r} starts without the encoder's state")
+
+
+_OWN = (
+    EMBEDDING,
+    Parameter("initial", ("num_layers", "state_size"), "the first state, if initial='learned'", "hidden_size"),
+)
+_DENSE = (
+    Parameter("dense.W", ("vocab_size", "hidden_size"), "weights of the logits", "dense_size"),
+    Parameter("dense.b", ("vocab_size",), "biases of the logits", "dense_size"),
+)
+
+
+def _own_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (sizes["vocab_size"], sizes["embed_size"])}
+    if sizes["initial"] == "learned":
+        shapes["initial"] = (sizes["num_layers"], sizes["state_size"])
+    return shapes
+
+
+def _dense_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    return {"dense.W": (sizes["vocab_size"], sizes["dense_size"]), "dense.b": (sizes["vocab_size"],)}
+
+
+# ------------------------------------------------------------------------------------------------ Bahdanau
+
+_BAHDANAU_FORMULA = (
+    "context, weights = attention(top output, encoder_outputs);  "
+    "state' = rnn([context; embedding[token]], state);  logits = dense.W top output' + dense.b;  maxout: "
+    "logits = dense.W m + dense.b, m[j] = max(t[2j], t[2j + 1]), t = readout.W [top output; embedding[token]; context] "
+    "+ readout.b"
+)
+
+
+def _bahdanau_sizes(config: Config) -> Sizes:
+    sizes = {**_decoder_sizes(config), "attention_size": _attention_size(config)}
+    if config["readout"] == "dense":
+        check_unused("BahdanauDecoder", "maxout_size", config["maxout_size"], "readout='dense' has no maxout layer")
+    maxout = config["maxout_size"] or config["hidden_size"]
+    readout = config["hidden_size"] + config["embed_size"] + sizes["memory_size"]
+    sizes |= {"maxout_size": maxout, "readout_size": readout}
+    sizes["dense_size"] = maxout if config["readout"] == "maxout" else config["hidden_size"]
+    _bahdanau_inside(sizes)
+    return sizes
+
+
+def _bahdanau_inside(sizes: Sizes) -> dict[str, Part]:
+    names = ("score", "hidden_size", "memory_size", "attention_size", "num_positions", "dropout")
+    return {
+        "attention": scored("BahdanauDecoder", *(sizes[name] for name in names)),
+        "rnn": recurrent_part(sizes["cell"], sizes["memory_size"] + sizes["embed_size"], sizes),
+    }
+
+
+def _bahdanau_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    shapes = _own_shapes(sizes)
+    if sizes["readout"] == "maxout":
+        shapes["readout.W"] = (2 * sizes["maxout_size"], sizes["readout_size"])
+        shapes["readout.b"] = (2 * sizes["maxout_size"],)
+    return shapes | _dense_shapes(sizes)
+
+
+BAHDANAU_DECODER = Layer(
+    name="BahdanauDecoder",
+    module="decoders",
+    summary="Decode with attention whose query is the previous output of the top recurrent layer.",
+    formula=_BAHDANAU_FORMULA,
+    source=BAHDANAU + "; maxout readout: appendix A.2.2",
+    options=(
+        VOCAB_SIZE,
+        EMBED_SIZE,
+        HIDDEN_SIZE,
+        NUM_LAYERS,
+        _MEMORY_SIZE,
+        _ATTENTION_SIZE,
+        score_option("additive"),
+        _NUM_POSITIONS,
+        CELL,
+        _INITIAL,
+        Option(
+            "readout",
+            "str",
+            "logits from the new top output, or the paper's from the previous one, the token and the context",
+            "'dense'",
+            keyword_only=True,
+            choices=("dense", "maxout"),
+        ),
+        Option(
+            "maxout_size", "int", "pairs of the maxout readout; hidden_size unless given", "None", keyword_only=True
+        ),
+        _DROPOUT,
+    ),
+    parameters=(
+        *_OWN,
+        Parameter(
+            "readout.W",
+            ("2 maxout_size", "hidden_size + embed_size + memory_size"),
+            "weights of the maxout readout, if readout='maxout'",
+            "readout_size",
+        ),
+        Parameter("readout.b", ("2 maxout_size",), "biases of the maxout readout", "readout_size"),
+        *_DENSE,
+    ),
+    methods=_methods("BahdanauDecoder", _BAHDANAU_FORMULA, BAHDANAU),
+    complete=_bahdanau_sizes,
+    own_shapes=_bahdanau_shapes,
+    inside=_bahdanau_inside,
+    parts={
+        "attention": "the attention layer of score",
+        "rnn": "the GRU or LSTM, which reads the context first, then the embedded token",
+    },
+)
+
+# ------------------------------------------------------------------------------------------------ Luong
+
+_LUONG_FORMULA = (
+    "state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding;  context, weights = "
+    "attention(top output', encoder_outputs);  h̃' = tanh(W_c [context; top output']);  "
+    "logits = dense.W h̃' + dense.b"
+)
+
+
+def _luong_sizes(config: Config) -> Sizes:
+    given = {**config, "attention_size": _attention_size(config)}
+    sizes = {**_decoder_sizes(given), "dense_size": config["hidden_size"]}
+    if config["alignment"] == "global":
+        check_unused("LuongDecoder", "window", config["window"], "alignment='global' sees every key")
+    else:
+        check_needed("LuongDecoder", "window", config["window"], f"alignment={config['alignment']!r} sees a window")
+    sizes["memory_size + hidden_size"] = sizes["memory_size"] + sizes["hidden_size"]
+    _luong_inside(sizes)
+    return sizes
+
+
+def _luong_inside(sizes: Sizes) -> dict[str, Part]:
+    fed = sizes["hidden_size"] if sizes["input_feeding"] else 0
+    rnn = recurrent_part(sizes["cell"], sizes["embed_size"] + fed, sizes)
+    if sizes["alignment"] == "global":
+        names = ("score", "hidden_size", "memory_size", "attention_size", "num_positions", "dropout")
+        return {"attention": scored("LuongDecoder", *(sizes[name] for name in names)), "rnn": rnn}
+    local = {
+        "query_size": sizes["hidden_size"],
+        "key_size": sizes["memory_size"],
+        "window": sizes["window"],
+        "mode": sizes["alignment"],
+        "score": sizes["score"],
+        "hidden_size": sizes["attention_size"],
+        "num_positions": sizes["num_positions"],
+        "dropout": sizes["dropout"],
+    }
+    LOCAL_ATTENTION.sizes(local)
+    return {"attention": Part(LOCAL_ATTENTION, local), "rnn": rnn}
+
+
+LUONG_DECODER = Layer(
+    name="LuongDecoder",
+    module="decoders",
+    summary="Decode with attention whose query is the current output of the top recurrent layer.",
+    formula=_LUONG_FORMULA,
+    source=LUONG + "; input feeding: section 3.3",
+    options=(
+        VOCAB_SIZE,
+        EMBED_SIZE,
+        HIDDEN_SIZE,
+        NUM_LAYERS,
+        _MEMORY_SIZE,
+        _ATTENTION_SIZE,
+        score_option("general"),
+        _NUM_POSITIONS,
+        Option(
+            "alignment",
+            "str",
+            "attention to all keys, or to a window around the step or around a predicted position",
+            "'global'",
+            keyword_only=True,
+            choices=("global", "monotonic", "predictive"),
+        ),
+        Option("window", "int", "keys on either side of the centre; needed unless global", "None", keyword_only=True),
+        Option(
+            "input_feeding",
+            "bool",
+            "whether the attentional vector of a step is an input of the next",
+            "True",
+            keyword_only=True,
+        ),
+        CELL,
+        _INITIAL,
+        _DROPOUT,
+    ),
+    parameters=(
+        *_OWN,
+        Parameter(
+            "W_c",
+            ("hidden_size", "memory_size + hidden_size"),
+            "projects [context; top output]; no bias",
+            "memory_size + hidden_size",
+        ),
+        *_DENSE,
+    ),
+    methods=_methods("LuongDecoder", _LUONG_FORMULA, LUONG_FEEDING, _LUONG_STATE),
+    complete=_luong_sizes,
+    own_shapes=lambda sizes: {
+        **_own_shapes(sizes),
+        "W_c": (sizes["hidden_size"], sizes["memory_size"] + sizes["hidden_size"]),
+        **_dense_shapes(sizes),
+    },
+    inside=_luong_inside,
+    parts={
+        "attention": "the attention layer of score, inside a LocalAttention unless global",
+        "rnn": "the GRU or LSTM, which reads the embedded token, then h̃",
+    },
+)
+
+# ------------------------------------------------------------------------------------------------ without attention
+
+_CONTEXT_FORMULA = (
+    "context = the last encoder output that is open, weights = 1 there;  "
+    "state' = rnn([context; embedding[token]], state);  logits = dense.W top output' + dense.b"
+)
+
+FIXED_CONTEXT_DECODER = Layer(
+    name="FixedContextDecoder",
+    module="decoders",
+    summary="Decode without attention: the context of every step is the encoder's last output.",
+    formula=_CONTEXT_FORMULA,
+    source=CHO_CONTEXT,
+    options=(VOCAB_SIZE, EMBED_SIZE, HIDDEN_SIZE, NUM_LAYERS, _MEMORY_SIZE, CELL, _INITIAL, _DROPOUT),
+    parameters=(*_OWN, *_DENSE),
+    methods=_methods("FixedContextDecoder", _CONTEXT_FORMULA, CHO_CONTEXT),
+    complete=lambda config: {**_decoder_sizes(config), "dense_size": config["hidden_size"]},
+    own_shapes=lambda sizes: _own_shapes(sizes) | _dense_shapes(sizes),
+    inside=lambda sizes: {"rnn": recurrent_part(sizes["cell"], sizes["memory_size"] + sizes["embed_size"], sizes)},
+    parts={"rnn": "the GRU or LSTM, which reads the context first, then the embedded token"},
+)

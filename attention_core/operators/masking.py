@@ -1,0 +1,138 @@
+"""Which keys a query may attend to, and weights over them, as data."""
+
+from __future__ import annotations
+
+from attention_core.operators.tensors import (
+    CHILD,
+    LIU,
+    LONGFORMER,
+    MASK,
+    NUM_KEYS,
+    NUM_QUERIES,
+    OFFSET,
+    SCORES,
+    VALID_LENS,
+    WEIGHTS,
+)
+from attention_core.specification import Operator, Option, Tensor
+
+ATTENTION_MASK = Operator(
+    name="attention_mask",
+    module="masking",
+    summary="Combine lengths and a boolean mask into one mask of what each query may attend to.",
+    formula="open[b, i, j] = (j < valid_lens[b, i]) and mask[b, i, j]",
+    source="this specification; True means 'may attend', as in ONNX Attention",
+    options=(NUM_KEYS,),
+    tensors=(VALID_LENS, MASK),
+    outputs=(Tensor("mask", ("batch", "heads?", "queries", "keys"), "True = may attend", "boolean", broadcast=True),),
+)
+
+_RULE = Tensor("mask", ("one", "queries", "keys"), "True = may attend; the same for every sequence", "boolean")
+
+CAUSAL_MASK = Operator(
+    name="causal_mask",
+    module="masking",
+    summary="Let each query attend to its own position and those before it.",
+    formula="open[i, j] = j <= i + offset",
+    source="Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762",
+    options=(NUM_QUERIES, NUM_KEYS, OFFSET),
+    tensors=(),
+    outputs=(_RULE,),
+)
+
+WINDOW_MASK = Operator(
+    name="window_mask",
+    module="masking",
+    summary="Let each query attend to a window around its own position.",
+    formula="open[i, j] = -left <= j - (i + offset) <= right",
+    source=LONGFORMER,
+    options=(
+        NUM_QUERIES,
+        NUM_KEYS,
+        Option("left", "int", "number of keys before the query's position", domain="count", keyword_only=True),
+        Option("right", "int", "number of keys after the query's position", domain="count", keyword_only=True),
+        OFFSET,
+    ),
+    tensors=(),
+    outputs=(_RULE,),
+)
+
+BLOCK_MASK = Operator(
+    name="block_mask",
+    module="masking",
+    summary="Let each query attend to the block of positions in which it stands.",
+    formula="open[i, j] = floor((i + offset) / size) == floor(j / size)",
+    source=LIU,
+    options=(
+        NUM_QUERIES,
+        NUM_KEYS,
+        Option("size", "int", "number of positions in a block", keyword_only=True),
+        OFFSET,
+    ),
+    tensors=(),
+    outputs=(_RULE,),
+)
+
+STRIDE_MASK = Operator(
+    name="stride_mask",
+    module="masking",
+    summary="Let each query attend to every so manieth position, counted from its own.",
+    formula="open[i, j] = (i + offset - j) mod stride == 0",
+    source=CHILD,
+    options=(
+        NUM_QUERIES,
+        NUM_KEYS,
+        Option("stride", "int", "distance of two positions that are attended to", keyword_only=True),
+        OFFSET,
+    ),
+    tensors=(),
+    outputs=(_RULE,),
+)
+
+GLOBAL_MASK = Operator(
+    name="global_mask",
+    module="masking",
+    summary="Let global queries attend to every key, and every query to global keys.",
+    formula="open[b, i, j] = global_queries[b, i] or global_keys[b, j]",
+    source=LONGFORMER,
+    tensors=(
+        Tensor("global_queries", ("batch", "queries"), "True where a query attends to every key", "boolean"),
+        Tensor("global_keys", ("batch", "keys"), "True where a key is attended to by every query", "boolean"),
+    ),
+    outputs=(Tensor("mask", ("batch", "queries", "keys"), "True = may attend", "boolean"),),
+)
+
+_TWO_MASKS = tuple(
+    Tensor(name, MASK.axes, "True where a query may attend to a key", "boolean", broadcast=True)
+    for name in ("first", "second")
+)
+
+MASK_AND = Operator(
+    name="mask_and",
+    module="masking",
+    summary="Combine two masks: open where both are.",
+    formula="open[b, i, j] = first[b, i, j] and second[b, i, j]",
+    source="this specification",
+    tensors=_TWO_MASKS,
+    outputs=(Tensor("mask", MASK.axes, "True = may attend", "boolean", broadcast=True),),
+)
+
+MASK_OR = Operator(
+    name="mask_or",
+    module="masking",
+    summary="Combine two masks: open where either is.",
+    formula="open[b, i, j] = first[b, i, j] or second[b, i, j]",
+    source="this specification",
+    tensors=_TWO_MASKS,
+    outputs=(Tensor("mask", MASK.axes, "True = may attend", "boolean", broadcast=True),),
+)
+
+MASKED_SOFTMAX = Operator(
+    name="masked_softmax",
+    module="masking",
+    summary="Normalise scores over the keys each query may attend to.",
+    formula="weights[i, j] = open[i, j] exp(scores[i, j]) / sum over open k of exp(scores[i, k])",
+    source="Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; closed rows as in ONNX Attention",
+    tensors=(SCORES, VALID_LENS, MASK),
+    outputs=(WEIGHTS,),
+)

@@ -1,0 +1,26 @@
+"""Attention pooling, as data."""
+
+from __future__ import annotations
+
+from attention_core.operators.tensors import (
+    BAHDANAU,
+    CONTEXT,
+    DROPOUT_MASK,
+    MASK,
+    SCORES,
+    VALID_LENS,
+    VALUES,
+    WEIGHTS,
+)
+from attention_core.specification import Operator
+
+ATTENTION_POOLING = Operator(
+    name="attention_pooling",
+    module="pooling",
+    summary="Average the values of each query's open keys by the softmax of their scores.",
+    formula="context[i] = sum over j of dropout_mask[i, j] weights[i, j] values[j];  weights = masked_softmax(scores)",
+    source=BAHDANAU,
+    tensors=(SCORES, VALUES, VALID_LENS, MASK),
+    keyword_tensors=(DROPOUT_MASK,),
+    outputs=(CONTEXT, WEIGHTS),
+)

@@ -1,0 +1,306 @@
+"""The recurrent layers, encoders and bridges, as data."""
+
+from __future__ import annotations
+
+from attention_core.errors import OptionError, check_unused
+from attention_core.operators.tensors import BAHDANAU, CHO, HOCHREITER, SCHUSTER
+from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Sizes, Tensor
+
+GRU_FORMULA = (
+    "r = σ(W0 x + b0 + U0 h);  z = σ(W1 x + b1 + U1 h);  n = tanh(W2 x + b2 + r * (U2 h + b_hn));  "
+    "h' = (1 - z) * n + z * h"
+)
+LSTM_FORMULA = (
+    "i = σ(W0 x + b0 + U0 h);  f = σ(W1 x + b1 + U1 h);  g = tanh(W2 x + b2 + U2 h);  o = σ(W3 x + b3 + U3 h);  "
+    "c' = f * c + i * g;  h' = o * tanh(c')"
+)
+
+# ------------------------------------------------------------------------------------------------ options by name
+
+VOCAB_SIZE = Option("vocab_size", "int", "number of token ids")
+EMBED_SIZE = Option("embed_size", "int", "features of an embedded token")
+HIDDEN_SIZE = Option("hidden_size", "int", "features of the output of each recurrent layer and direction")
+NUM_LAYERS = Option("num_layers", "int", "number of stacked recurrent layers", "1")
+CELL = Option("cell", "str", "the recurrent layer, by name", "'gru'", keyword_only=True, choices=("gru", "lstm"))
+_BETWEEN = Option(
+    "dropout",
+    "float",
+    "rate at which features are dropped between recurrent layers in training",
+    "0.0",
+    "rate",
+    keyword_only=True,
+)
+_BIDIRECTIONAL = Option(
+    "bidirectional",
+    "bool",
+    "whether a second set of weights reads the steps from the last valid one to the first",
+    "False",
+    keyword_only=True,
+)
+
+# ------------------------------------------------------------------------------------------------ tensors by name
+
+STATE = Tensor(
+    "state", ("num_layers", "batch", "state_size"), "state of each recurrent layer: outputs, then the cells of an LSTM"
+)
+_STATE_OR_ZERO = Tensor(STATE.name, STATE.axes, "state before the first step; zeros unless given", optional=True)
+_STEP_LENS = Tensor(
+    "valid_lens", ("batch",), "steps of each sequence; later ones give 0 and leave the state alone", "integer", True
+)
+_OUTPUTS = Tensor(
+    "outputs", ("batch", "steps", "output_size"), "output of the top layer at each step: forward, then backward"
+)
+BETWEEN_MASK = Tensor(
+    "dropout_mask",
+    ("num_layers - 1", "batch", "steps", "output_size"),
+    "0 or 1/(1 - rate), a factor of the outputs of every layer but the top one",
+    optional=True,
+)
+BETWEEN_STEP_MASK = Tensor(
+    "dropout_mask", ("num_layers - 1", "batch", "output_size"), "the same for one step", optional=True
+)
+TOKENS = Tensor("tokens", ("batch", "steps"), "token ids", "integer")
+EMBEDDING = Parameter("embedding", ("vocab_size", "embed_size"), "one row for each token id", "embed_size")
+
+# ------------------------------------------------------------------------------------------------ recurrent layers
+
+GATES = {"gru": 3, "lstm": 4}
+PARTS = {"gru": 1, "lstm": 2}
+"""How many vectors a state holds for each layer and direction: an LSTM's are its output and its cells."""
+
+
+def recurrent_sizes(config: Config) -> Sizes:
+    """The sizes of a recurrent layer, and of what contains one."""
+    directions = 2 if config.get("bidirectional") else 1
+    return {
+        **config,
+        "num_layers - 1": config["num_layers"] - 1,
+        "output_size": directions * config["hidden_size"],
+        "state_size": PARTS[config["cell"]] * directions * config["hidden_size"],
+    }
+
+
+def recurrent_part(cell: str, input_size: int, sizes: Sizes) -> Part:
+    """The recurrent layer of that name inside another layer."""
+    names = ("hidden_size", "num_layers", "dropout")
+    config = {"input_size": input_size, **{name: sizes[name] for name in names}}
+    return Part(RECURRENT[cell], {**config, "bidirectional": bool(sizes.get("bidirectional", False))})
+
+
+def _parameters(cell: str) -> tuple[Parameter, ...]:
+    gates, names = GATES[cell], {"gru": "r, z, n", "lstm": "i, f, g, o"}[cell]
+    rows, inputs = "hidden_size", "input_size, then output_size"
+    listed = []
+    for prefix, which in (("{layer}.", ""), ("{layer}.backward.", ", of the backward direction")):
+        listed += [
+            Parameter(f"{prefix}W", (f"{gates}", rows, inputs), f"input weights of the gates {names}{which}", rows),
+            Parameter(f"{prefix}U", (f"{gates}", rows, rows), f"hidden weights of the gates {names}{which}", rows),
+            Parameter(f"{prefix}b", (f"{gates}", rows), f"biases of the gates {names}{which}", rows),
+        ]
+        if cell == "gru":
+            listed.append(Parameter(f"{prefix}b_hn", (rows,), f"bias of U2 h, inside the reset gate{which}", rows))
+    return tuple(listed)
+
+
+def _shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    hidden, gates = sizes["hidden_size"], GATES[sizes["cell"]]
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer in range(sizes["num_layers"]):
+        for prefix in (f"{layer}.", f"{layer}.backward.")[: 2 if sizes["bidirectional"] else 1]:
+            shapes[f"{prefix}W"] = (gates, hidden, sizes["output_size"] if layer else sizes["input_size"])
+            shapes[f"{prefix}U"] = (gates, hidden, hidden)
+            shapes[f"{prefix}b"] = (gates, hidden)
+            if sizes["cell"] == "gru":
+                shapes[f"{prefix}b_hn"] = (hidden,)
+    return shapes
+
+
+def _recurrent(name: str, cell: str, summary: str, formula: str, source: str) -> Layer:
+    return Layer(
+        name=name,
+        module="recurrent",
+        summary=summary,
+        formula=formula,
+        source=source,
+        options=(
+            Option("input_size", "int", "features of an input"),
+            HIDDEN_SIZE,
+            NUM_LAYERS,
+            _BETWEEN,
+            _BIDIRECTIONAL,
+        ),
+        parameters=_parameters(cell),
+        methods=(
+            Operator(
+                name=f"{name}.call",
+                module="recurrent",
+                summary="Run over a batch of sequences.",
+                formula=(
+                    "outputs[t], state[t] = step(inputs[t], state[t - 1]) where t < valid_len; else 0 and state[t - 1]"
+                ),
+                source=source,
+                tensors=(
+                    Tensor("inputs", ("batch", "steps", "input_size"), "one vector for each step"),
+                    _STEP_LENS,
+                    _STATE_OR_ZERO,
+                ),
+                keyword_tensors=(BETWEEN_MASK,),
+                outputs=(_OUTPUTS, STATE),
+            ),
+            Operator(
+                name=f"{name}.step",
+                module="recurrent",
+                summary="Run one step.",
+                formula=formula,
+                source=source,
+                tensors=(Tensor("inputs", ("batch", "input_size"), "one vector"), STATE),
+                keyword_tensors=(BETWEEN_STEP_MASK,),
+                outputs=(Tensor("output", ("batch", "output_size"), "output of the top layer"), STATE),
+            ),
+        ),
+        complete=lambda config: recurrent_sizes({**config, "cell": cell}),
+        own_shapes=_shapes,
+    )
+
+
+_BOTH = f"; both directions: {SCHUSTER}"
+GRU = _recurrent("GRU", "gru", "Stacked gated recurrent units over padded sequences.", GRU_FORMULA, CHO + _BOTH)
+LSTM = _recurrent(
+    "LSTM", "lstm", "Stacked long short-term memory over padded sequences.", LSTM_FORMULA, HOCHREITER + _BOTH
+)
+RECURRENT = {"gru": GRU, "lstm": LSTM}
+
+
+def check_one_direction(title: str, sizes: Sizes) -> None:
+    """Refuse a single step of a layer that also reads backward.
+
+    Raises: OptionError.
+    """
+    if sizes["bidirectional"]:
+        raise OptionError(
+            f"{title}: bidirectional is True, expected False: the backward direction begins at the last step. "
+            "Call the layer on whole sequences."
+        )
+
+
+# ------------------------------------------------------------------------------------------------ encoders
+
+
+def _encoder(name: str, cell: str, summary: str, source: str) -> Layer:
+    formula = f"outputs, state = {RECURRENT[cell].name}(embedding[tokens])"
+    return Layer(
+        name=name,
+        module="recurrent",
+        summary=summary,
+        formula=formula,
+        source=source,
+        options=(VOCAB_SIZE, EMBED_SIZE, HIDDEN_SIZE, NUM_LAYERS, _BETWEEN, _BIDIRECTIONAL),
+        parameters=(EMBEDDING,),
+        methods=(
+            Operator(
+                name=f"{name}.call",
+                module="recurrent",
+                summary="Encode a batch of token sequences.",
+                formula=formula,
+                source=source,
+                tensors=(TOKENS, _STEP_LENS, _STATE_OR_ZERO),
+                keyword_tensors=(BETWEEN_MASK,),
+                outputs=(_OUTPUTS, STATE),
+            ),
+        ),
+        complete=lambda config: recurrent_sizes({**config, "cell": cell}),
+        own_shapes=lambda sizes: {"embedding": (sizes["vocab_size"], sizes["embed_size"])},
+        inside=lambda sizes: {"rnn": recurrent_part(cell, sizes["embed_size"], sizes)},
+        parts={"rnn": f"the {RECURRENT[cell].name} that reads the embedded tokens"},
+    )
+
+
+GRU_ENCODER = _encoder("GRUEncoder", "gru", "Embed tokens and run stacked gated recurrent units over them.", GRU.source)
+LSTM_ENCODER = _encoder(
+    "LSTMEncoder", "lstm", "Embed tokens and run stacked long short-term memory over them.", LSTM.source
+)
+
+_BRIDGE_FORMULA = (
+    "[f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the "
+    "forward half f and the backward half b of the state, and of the outputs where they are summed"
+)
+
+
+def _bridge_sizes(config: Config) -> Sizes:
+    hidden, method = config["hidden_size"], config["method"]
+    if method in ("concatenate", "sum"):
+        check_unused("Bridge", "output_size", config["output_size"], f"method={method!r} has a size of its own")
+    merged = {"concatenate": 2 * hidden, "sum": hidden}.get(method) or config["output_size"] or hidden
+    parts = PARTS[config["cell"]]
+    return {
+        **config,
+        "parts": parts,
+        "both_outputs": 2 * hidden,
+        "both_states": parts * 2 * hidden,
+        "memory_size": hidden if method == "sum" else 2 * hidden,
+        "state_size": parts * merged,
+        "merged_size": merged,
+        "read_size": hidden if method == "backward" else 2 * hidden,
+    }
+
+
+def _bridge_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    if sizes["method"] in ("concatenate", "sum"):
+        return {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer in range(sizes["num_layers"]):
+        shapes[f"{layer}.W"] = (sizes["parts"], sizes["merged_size"], sizes["read_size"])
+        shapes[f"{layer}.b_s"] = (sizes["parts"], sizes["merged_size"])
+    return shapes
+
+
+BRIDGE = Layer(
+    name="Bridge",
+    module="recurrent",
+    summary="Hand the two directions of an encoder to a decoder that has one.",
+    formula=_BRIDGE_FORMULA,
+    source=BAHDANAU.replace("A.1.2", "A.2.2") + ", for backward; the others are common practice",
+    options=(
+        Option("hidden_size", "int", "features of each direction of the encoder"),
+        NUM_LAYERS,
+        Option(
+            "method",
+            "str",
+            "how the two directions become one",
+            "'concatenate'",
+            keyword_only=True,
+            choices=("concatenate", "sum", "project", "backward"),
+        ),
+        Option(
+            "output_size",
+            "int",
+            "hidden_size of the decoder, for 'project' and 'backward'; that of the encoder unless given",
+            "None",
+            keyword_only=True,
+        ),
+        CELL,
+    ),
+    parameters=(
+        Parameter("{layer}.W", ("outputs and cells", "output_size", "both or backward"), "weights", "read_size"),
+        Parameter("{layer}.b_s", ("outputs and cells", "output_size"), "biases", "read_size"),
+    ),
+    methods=(
+        Operator(
+            name="Bridge.call",
+            module="recurrent",
+            summary="Turn outputs and state of both directions into those that a decoder takes.",
+            formula=_BRIDGE_FORMULA,
+            source=BAHDANAU.replace("A.1.2", "A.2.2"),
+            tensors=(
+                Tensor("outputs", ("batch", "steps", "both_outputs"), "forward outputs, then backward ones"),
+                Tensor("state", ("num_layers", "batch", "both_states"), "the same for the state, and for its cells"),
+            ),
+            outputs=(
+                Tensor("encoder_outputs", ("batch", "steps", "memory_size"), "summed, or as they are"),
+                STATE,
+            ),
+        ),
+    ),
+    complete=_bridge_sizes,
+    own_shapes=_bridge_shapes,
+)

@@ -1,0 +1,84 @@
+"""The score functions, as data."""
+
+from __future__ import annotations
+
+from attention_core.operators.tensors import (
+    BAHDANAU,
+    GRAVES,
+    KEYS,
+    LUONG,
+    NADARAYA,
+    NUM_KEYS,
+    QUERIES,
+    SCALE,
+    SCORES,
+    VASWANI,
+)
+from attention_core.specification import Operator, Option, Tensor
+
+DOT_SCORE = Operator(
+    name="dot_score",
+    module="scoring",
+    summary="Score each query against each key by their inner product.",
+    formula="scores[i, j] = sum over c of queries[i, c] keys[j, c]",
+    source=LUONG,
+    tensors=(QUERIES, KEYS),
+    outputs=(SCORES,),
+)
+
+SCALED_DOT_SCORE = Operator(
+    name="scaled_dot_score",
+    module="scoring",
+    summary="Score each query against each key by a scaled inner product.",
+    formula="scores[i, j] = scale · sum over c of queries[i, c] keys[j, c]",
+    source=VASWANI,
+    tensors=(QUERIES, KEYS),
+    options=(SCALE,),
+    outputs=(SCORES,),
+)
+
+ADDITIVE_SCORE = Operator(
+    name="additive_score",
+    module="scoring",
+    summary="Score each projected query against each projected key by a weighted tanh of their sum.",
+    formula="scores[i, j] = sum over h of w_v[h] tanh(queries[i, h] + keys[j, h])",
+    source=BAHDANAU,
+    tensors=(
+        Tensor("queries", ("batch", "heads?", "queries", "hidden_size"), "projected queries, W_q q"),
+        Tensor("keys", ("batch", "heads?", "keys", "hidden_size"), "projected keys, W_k k"),
+        Tensor("w_v", ("hidden_size",), "weight of each hidden feature"),
+    ),
+    outputs=(SCORES,),
+)
+
+COSINE_SCORE = Operator(
+    name="cosine_score",
+    module="scoring",
+    summary="Score each query against each key by the cosine of the angle between them.",
+    formula="scores[i, j] = scale · sum over c of queries[i, c] keys[j, c] / (‖queries[i]‖ ‖keys[j]‖)",
+    source=GRAVES,
+    tensors=(QUERIES, KEYS),
+    options=(Option("scale", "float", "factor of the cosines; 1 unless given", "None", "number", keyword_only=True),),
+    outputs=(SCORES,),
+)
+
+LOCATION_SCORE = Operator(
+    name="location_score",
+    module="scoring",
+    summary="Score each position by the projected query alone, whatever key stands there.",
+    formula="scores[i, j] = queries[i, j]",
+    source=LUONG,
+    options=(NUM_KEYS,),
+    tensors=(Tensor("queries", ("batch", "heads?", "queries", "positions"), "projected queries, W q"),),
+    outputs=(SCORES,),
+)
+
+GAUSSIAN_SCORE = Operator(
+    name="gaussian_score",
+    module="scoring",
+    summary="Score each query against each key by a Gaussian kernel of their distance.",
+    formula="scores[i, j] = -½ sum over c of ((queries[i, c] - keys[j, c]) w)²",
+    source=NADARAYA,
+    tensors=(QUERIES, KEYS, Tensor("w", (), "inverse width of the kernel; 1 unless given", optional=True)),
+    outputs=(SCORES,),
+)

@@ -1,0 +1,70 @@
+"""The tensors, options and sources that several operators share, by name."""
+
+from __future__ import annotations
+
+from attention_core.specification import Option, Tensor
+
+BAHDANAU = "Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473"
+CHILD = "Child et al. 2019, section 4.2, arXiv:1904.10509"
+CHO = "Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN"
+CHO_CONTEXT = "Cho et al. 2014, section 2.2, arXiv:1406.1078; the last output in place of its projection"
+GRAVES = "Graves et al. 2014, section 3.3.1, arXiv:1410.5401"
+HOCHREITER = "Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735; forget gate: Gers et al. 2000"
+LIU = "Liu et al. 2018, section 4.2.4, arXiv:1801.10198"
+LONGFORMER = "Beltagy et al. 2020, section 3.1, arXiv:2004.05150"
+LUONG = "Luong et al. 2015, section 3.1, arXiv:1508.04025"
+LUONG_LOCAL = "Luong et al. 2015, section 3.2, arXiv:1508.04025"
+LUONG_FEEDING = "Luong et al. 2015, section 3.3, arXiv:1508.04025"
+MICHEL = "Michel et al. 2019, section 4.1, arXiv:1905.10650"
+NADARAYA = "Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372"
+SCHUSTER = "Schuster and Paliwal 1997, doi:10.1109/78.650093"
+VASWANI = "Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762"
+VASWANI_HEADS = "Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762"
+VASWANI_POSITIONS = "Vaswani et al. 2017, section 3.5, arXiv:1706.03762"
+WU = "Wu et al. 2016, section 7, arXiv:1609.08144, without coverage; beams as in Sutskever et al. 2014"
+XU = "Xu et al. 2015, section 4.1, arXiv:1502.03044"
+
+# ------------------------------------------------------------------------------------------------ tensors
+
+QUERIES = Tensor("queries", ("batch", "heads?", "queries", "features"), "what is looked for")
+KEYS = Tensor("keys", ("batch", "heads?", "keys", "features"), "what the queries are compared with")
+VALUES = Tensor("values", ("batch", "heads?", "keys", "value_features"), "what is averaged")
+SCORES = Tensor("scores", ("batch", "heads?", "queries", "keys"), "logits (natural logarithm)")
+WEIGHTS = Tensor("weights", ("batch", "heads?", "queries", "keys"), "probabilities over the keys")
+CONTEXT = Tensor("context", ("batch", "heads?", "queries", "value_features"), "weighted averages of the values")
+VALID_LENS = Tensor(
+    "valid_lens",
+    ("batch", "queries?"),
+    "key j is open where j < valid_len; below 0 counts as 0, beyond the keys as all of them",
+    kind="integer",
+    optional=True,
+)
+MASK = Tensor(
+    "mask",
+    ("batch", "heads?", "queries", "keys"),
+    "True where a query may attend to a key; combines with valid_lens by and",
+    kind="boolean",
+    optional=True,
+    broadcast=True,
+)
+DROPOUT_MASK = Tensor(
+    "dropout_mask",
+    ("batch", "heads?", "queries", "keys"),
+    "0 or 1/(1 - rate), a factor of each weight",
+    optional=True,
+)
+
+# ------------------------------------------------------------------------------------------------ options
+
+NUM_KEYS = Option("num_keys", "int", "number of keys", domain="count")
+SCALE = Option("scale", "float", "factor of the scores; 1/√features unless given", "None", "number", keyword_only=True)
+NUM_QUERIES = Option("num_queries", "int", "number of queries", domain="count")
+OFFSET = Option("offset", "int", "position of the first query among the keys", "0", "count", keyword_only=True)
+DROPOUT = Option("dropout", "float", "rate at which weights are dropped in training", "0.0", "rate", keyword_only=True)
+TIME_MAJOR = Option(
+    "time_major",
+    "bool",
+    "whether queries, keys, values and context are (steps, batch, features), without heads",
+    "False",
+    keyword_only=True,
+)

@@ -1,0 +1,81 @@
+"""Which heads matter, and what is lost without the others: `python examples/prune_heads.py torch`.
+
+A layer of four heads learns what a layer of two does, under weight decay. Importance by ablation and by first-order
+Taylor expansion say which of the four came to matter; heads are then switched off, the least important first, by
+head_mask.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+import backends
+from attention_core import draws
+
+BATCH, LENGTH, FEATURES = 16, 6, 8
+TEACHER, STUDENT = 2, 4
+STEPS, RATE, MOMENTUM, DECAY = 600, 0.3, 0.9, 0.004
+
+
+def weights(attention: ModuleType, layer: Any, name: str, scale: float) -> dict[str, np.ndarray]:
+    """First values for every parameter of the layer."""
+    arrays = attention.get_parameters(layer)
+    return {key: draws.uniform(f"{name}/{key}", array.shape, scale) for key, array in arrays.items()}
+
+
+def main(name: str) -> None:
+    """Train, ask for importance, and prune."""
+    attention, runtime = backends.load(name), importlib.import_module(f"backends.{name}.runtime")
+    runtime.configure()
+    teacher, student = (
+        runtime.build(
+            attention.MultiHeadAttention, {"query_size": FEATURES, "num_heads": heads, "hidden_size": size}, "float64"
+        )
+        for heads, size in ((TEACHER, FEATURES), (STUDENT, 2 * FEATURES))
+    )
+    attention.set_parameters(teacher, weights(attention, teacher, "teacher", 0.8))
+    inputs = runtime.from_numpy(draws.uniform("inputs", (BATCH, LENGTH, FEATURES), 2.0))
+    target = teacher(inputs, inputs, inputs)[0]
+    ones = [runtime.from_numpy(np.ones((size, 1))) for size in (FEATURES, LENGTH)]
+    on = runtime.from_numpy(np.ones((BATCH, STUDENT)))
+
+    def losses(head_mask: Any) -> Any:
+        """The mean squared error of each example."""
+        error = student(inputs, inputs, inputs, head_mask=head_mask)[0] - target
+        return ((error**2 @ ones[0])[..., 0] @ ones[1])[..., 0] / (LENGTH * FEATURES)
+
+    def loss_of(layer: Any, head_mask: Any) -> tuple[Any]:
+        return (layer(inputs, inputs, inputs, head_mask=head_mask)[0],)
+
+    trained = weights(attention, student, "student", 0.3)
+    speed = {key: np.zeros_like(array) for key, array in trained.items()}
+    wanted = runtime.to_numpy(target)
+    for _ in range(STEPS):
+        attention.set_parameters(student, trained)
+        ((found,), _, _) = runtime.vjp(loss_of, {"head_mask": on}, {}, student)
+        slope = runtime.from_numpy(2.0 * (runtime.to_numpy(found) - wanted) / wanted.size)
+        _, _, gradients = runtime.vjp(loss_of, {"head_mask": on}, {0: slope}, student)
+        speed = {key: MOMENTUM * speed[key] - RATE * (gradients[key] + DECAY * trained[key]) for key in trained}
+        trained = {key: array + speed[key] for key, array in trained.items()}
+    attention.set_parameters(student, trained)
+
+    by_ablation = runtime.to_numpy(attention.ablation_importance(losses, on))
+    by_taylor = runtime.to_numpy(attention.taylor_importance(losses, on))
+    print(f"{name}: head  by ablation  by Taylor")
+    for head in range(STUDENT):
+        print(f"{name}: {head:>4}  {by_ablation[head]:>11.4f}  {by_taylor[head]:>9.4f}")
+    mask = np.ones((BATCH, STUDENT))
+    print(f"{name}: {STUDENT} heads, loss {runtime.to_numpy(losses(on)).mean():.4f}")
+    for head in np.argsort(by_ablation)[:-1]:
+        mask[:, head] = 0.0
+        loss = runtime.to_numpy(losses(runtime.from_numpy(mask))).mean()
+        print(f"{name}: without head {head} as well, loss {loss:.4f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "torch")

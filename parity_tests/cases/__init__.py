@@ -1,0 +1,83 @@
+"""The cases: what is asked of every implementation, as data.
+
+A case is one call of one operator: its options, its inputs, its parameters. Arrays are drawn in float64 and rounded to
+the dtype of the tier in which the case runs. All axes have different sizes, so that a swapped axis cannot pass; lengths
+and masks are full arrays of one shape wherever the case allows it, so that a compiled function serves many cases.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from attention_core.operators import LAYERS, OPERATORS
+from parity_tests import text
+from parity_tests.cases import attention, decoders, recurrent, sentences
+from parity_tests.cases.case import (
+    EXACT,
+    FULL,
+    SEED,
+    TIERS,
+    Arrays,
+    Case,
+    epsilon,
+    is_floating,
+)
+from parity_tests.found import FOUND
+
+__all__ = [
+    "EXACT",
+    "FULL",
+    "NAMES",
+    "SEED",
+    "TIERS",
+    "Arrays",
+    "Case",
+    "all_cases",
+    "epsilon",
+    "is_floating",
+    "select",
+]
+
+NAMES = (*(operator.name for operator in OPERATORS), *(layer.name for layer in LAYERS), "sentences")
+
+
+def all_cases(pairs: Sequence[text.Pair] | None = None) -> list[Case]:
+    """Every case, in the order of the specification, with the sentences of `pairs` or of the generated dates."""
+    return list(_made(tuple(pairs or text.dates(8))))
+
+
+@functools.cache
+def _made(pairs: tuple[text.Pair, ...]) -> tuple[Case, ...]:
+    made = [
+        *attention.cases(),
+        *recurrent.cases(),
+        *decoders.cases(),
+        *sentences.cases(pairs),
+        *found_cases(),
+    ]
+    order = {name: position for position, name in enumerate(NAMES)}
+    return tuple(sorted(made, key=lambda case: order[case.operator]))
+
+
+def select(cases: Sequence[Case], pattern: str | None = None, operators: Sequence[str] | None = None) -> list[Case]:
+    """The cases whose id matches the pattern (with * and ?) and whose operator is among those given."""
+    return [
+        case
+        for case in cases
+        if (pattern is None or fnmatchcase(case.id, pattern)) and (not operators or case.operator in operators)
+    ]
+
+
+def seeded(case: Case, seed: int) -> Case | None:
+    """The case with numbers of that seed where they decide a token, a choice or a window; None where none is."""
+    for module in (attention, decoders):
+        if module.decides(case) and case.operator != "sentences":
+            return module.seeded(case, seed)
+    return None
+
+
+def found_cases() -> Iterator[Case]:
+    """What fuzzing found, as cases like any other."""
+    return (Case(**drawn.as_case()) for drawn in FOUND)

@@ -1,0 +1,330 @@
+"""Cases of decoders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attention_core import draws
+from attention_core.operators import SCORE_NAMES, find
+from attention_core.specification import Layer
+from parity_tests.cases.attention import closed_mask, full_lens, open_mask, some_mask, with_hidden
+from parity_tests.cases.case import EXACT, FULL, SEED, SEEDS, TIERS, Arrays, Case, Sizes, drawn_parameters
+from parity_tests.cases.recurrent import CELLS, drawn_state
+
+DECODER = {
+    "batch": 3,
+    "embed_size": 4,
+    "hidden_size": 5,
+    "memory_size": 6,
+    "keys": 7,
+    "attention_size": 8,
+    "steps": 9,
+    "vocab_size": 11,
+}
+KEY_LENS = np.array([7, 2, 4], np.int32)
+SPECIAL = {"bos": 1, "eos": 2}
+
+
+def decoder_case(
+    sizes: Sizes,
+    label: str,
+    shows: str,
+    layers: int,
+    inputs: Arrays,
+    tiers: tuple[str, ...] = FULL,
+    name: str = "BahdanauDecoder",
+    variant: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Case:
+    """A call of a decoder; variant holds arguments of its constructor beside the sizes."""
+    layer = find(name)
+    assert isinstance(layer, Layer)
+    config: dict[str, Any] = {key: sizes[key] for key in ("vocab_size", "embed_size", "hidden_size", "memory_size")}
+    if name == "BahdanauDecoder" and (variant or {}).get("score", "additive") in ("additive", "concat"):
+        config["attention_size"] = sizes["attention_size"]
+    config = {**config, "num_layers": layers, **(variant or {})}
+    parameters = drawn_parameters(layer, config)
+    # Wide score weights: with ±1/√n alone all keys would weigh nearly the same, and a wrong mask would hardly show.
+    for weights in WIDE:
+        if weights in parameters:
+            parameters[weights] = 4.0 * parameters[weights]
+    return replace(Case(name, label, shows, inputs, {}, "call", config, parameters, tiers), **changes)
+
+
+WIDE = ("attention.w_v", "attention.v", "attention.W", "attention.scored.W", "attention.v_p")
+
+
+def decoder_inputs(sizes: Sizes, layers: int) -> Arrays:
+    """Tokens, the encoder's outputs and a state."""
+    return {
+        "tokens": draws.integers("tokens", (sizes["batch"], sizes["steps"]), sizes["vocab_size"], SEED),
+        "encoder_outputs": draws.uniform("memory", (sizes["batch"], sizes["keys"], sizes["memory_size"]), 1.0, SEED),
+        "state": drawn_state(sizes, layers),
+    }
+
+
+def full_decoder_inputs(sizes: Sizes) -> Arrays:
+    """The same with lengths and masks that change nothing."""
+    rows = {**sizes, "queries": sizes["steps"]}
+    return {
+        **decoder_inputs(sizes, 2),
+        "valid_lens": full_lens(rows),
+        "mask": open_mask(rows),
+        "dropout_mask": np.ones((1, sizes["batch"], sizes["steps"], sizes["hidden_size"])),
+        "attention_dropout_mask": np.ones((sizes["batch"], sizes["steps"], sizes["keys"])),
+    }
+
+
+def decoder_cases(name: str) -> Iterator[Case]:
+    """Teacher-forced passes, single steps, greedy decoding and beam search."""
+    sizes = DECODER
+    plain = decoder_inputs(sizes, 2)
+    rows = {**sizes, "queries": sizes["steps"]}
+    full = full_decoder_inputs(sizes)
+    row_lens = draws.integers("row_lens", (sizes["batch"], sizes["steps"]), sizes["keys"], SEED) + np.int32(1)
+    closed_lens = row_lens.copy()
+    closed_lens[0, :3], closed_lens[1] = (0, -2, 9), 0
+
+    def case(
+        label: str,
+        shows: str,
+        layers: int,
+        inputs: Arrays,
+        tiers: tuple[str, ...] = FULL,
+        sizes: Sizes = sizes,
+        **changes: Any,
+    ) -> Case:
+        return decoder_case(sizes, label, shows, layers, inputs, tiers, name, **changes)
+
+    yield case("none", "Neither lengths nor any mask.", 2, plain, EXACT)
+    yield case("open", "Lengths and masks that change nothing.", 2, full, TIERS)
+    yield case("ragged", "One length for each sequence.", 2, {**plain, "valid_lens": KEY_LENS}, EXACT)
+    yield case("ragged_rows", "One length for each step.", 2, {**full, "valid_lens": row_lens})
+    yield case("mask", "A boolean mask for each step.", 2, {**full, "mask": some_mask(rows)}, TIERS)
+    yield case(
+        "mask_row", "A mask with one row for all steps.", 2, {**plain, "mask": some_mask({**rows, "queries": 1})}, EXACT
+    )
+    yield case(
+        "closed",
+        "Steps, and a whole sequence, that may attend to nothing.",
+        2,
+        {**full, "valid_lens": closed_lens, "mask": closed_mask(rows)},
+    )
+    hidden = {**full, "valid_lens": np.repeat(KEY_LENS[:, None], sizes["steps"], axis=1)}
+    for label, value in (("hidden_nan", np.nan), ("hidden_inf", np.inf)):
+        yield case(
+            label,
+            f"{label[7:]} in encoder outputs that no step may attend to.",
+            2,
+            with_hidden(hidden, value, KEY_LENS),
+        )
+    if name == "FixedContextDecoder":
+        others = {**plain, "encoder_outputs": plain["encoder_outputs"].copy(), "valid_lens": KEY_LENS}
+        for batch, length in enumerate(KEY_LENS):
+            others["encoder_outputs"][batch, : length - 1] = np.nan
+        yield case("others_nan", "NaN in every open encoder output but the last.", 2, others, EXACT)
+    if name == "BahdanauDecoder":
+        yield large_decoder_case(sizes, full, some_mask(rows))
+    between = draws.dropout_mask("between", (1, sizes["batch"], sizes["steps"], sizes["hidden_size"]), 0.4, SEED)
+    weights = draws.dropout_mask("weights", (sizes["batch"], sizes["steps"], sizes["keys"]), 0.3, SEED)
+    yield case(
+        "dropout",
+        "Dropout between the layers, and of the weights; those returned are from before it.",
+        2,
+        {**full, "dropout_mask": between, "attention_dropout_mask": weights},
+    )
+    four = {**sizes, "batch": 4, "vocab_size": 12}
+    four_lens = {**decoder_inputs(four, 3), "valid_lens": np.array([7, 1, 4, 6], np.int32)}
+    yield case("three_layers", "Three layers.", 3, four_lens, EXACT, four)
+    long = {**sizes, "steps": 50}
+    yield case(
+        "many_steps",
+        "Fifty steps of a single layer, and sequences of very different lengths.",
+        1,
+        {**decoder_inputs(long, 1), "valid_lens": np.array([7, 1, 4], np.int32)},
+        FULL,
+        long,
+    )
+    for label, shows, axis, size in (
+        ("one_key", "A single key.", "keys", 1),
+        ("no_keys", "There are no keys: every step is closed.", "keys", 0),
+        ("one_step", "A single step.", "steps", 1),
+        ("no_steps", "There are no steps.", "steps", 0),
+        ("no_batch", "There are no sequences.", "batch", 0),
+    ):
+        small = {**sizes, axis: size}
+        own = {**small, "queries": small["steps"]}
+        inputs = {**decoder_inputs(small, 1), "valid_lens": full_lens(own), "mask": open_mask(own)}
+        yield case(label, shows, 1, inputs, EXACT, small)
+    step = {**plain, "tokens": plain["tokens"][:, 0], "valid_lens": KEY_LENS}
+    yield case("step", "Prepare, then one step.", 2, step, EXACT, method="step")
+    yield case(
+        "step_dropout",
+        "One step, with both dropouts.",
+        2,
+        {**step, "dropout_mask": between[:, :, 0], "attention_dropout_mask": weights[:, 0]},
+        method="step",
+    )
+    start = {key: plain[key] for key in ("encoder_outputs", "state")}
+    yield case("start", "The state before the first step.", 2, start, EXACT, method="start")
+    for label, shows, options in VARIANTS[name]:
+        own = {**sizes, **({"memory_size": sizes["hidden_size"]} if options.get("score") in ALIKE else {})}
+        parts = CELLS[options.get("cell", "gru").upper()]
+        inputs = {**decoder_inputs({**own, "state_size": parts * own["hidden_size"]}, 2), "valid_lens": KEY_LENS}
+        if "initial" in options:
+            del inputs["state"]
+        yield case(label, shows, 2, inputs, FULL if label in ARITHMETIC else EXACT, own, variant=options)
+    yield search_case("greedy", "Free-running, each sequence up to its end token.", name, 9)
+    yield search_case("beam", "The best two of three hypotheses.", name, 9, FULL, {"width": 3, "num_best": 2})
+    if name == "FixedContextDecoder":
+        penalty = {"width": 4, "num_best": 4, "length_penalty": 1.5}
+        yield search_case("beam_penalty", "Hypotheses ranked with a length penalty.", name, 9, EXACT, penalty)
+    else:
+        yield search_case("greedy_long", "Free-running over fifty steps.", name, 50, EXACT)
+        penalty = {"width": 4, "num_best": 4, "length_penalty": 1.5}
+        yield search_case("beam_penalty", "Hypotheses ranked with a length penalty.", name, 9, FULL, penalty)
+    if name == "LuongDecoder":
+        for mode in ("monotonic", "predictive"):
+            local = {"alignment": mode, "window": 2}
+            yield search_case(f"greedy_{mode}", "Free-running, with a window.", name, 9, EXACT, {}, local)
+            beams = {"width": 2}
+            yield search_case(f"beam_{mode}", "Hypotheses with a window.", name, 9, EXACT, beams, local)
+
+
+ALIKE = ("dot", "scaled_dot", "cosine", "gaussian")
+
+
+def score_variants(default: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """A decoder with every score but its default."""
+    for score in SCORE_NAMES:
+        if score != default:
+            options: dict[str, Any] = {"score": score}
+            if score == "location":
+                options["num_positions"] = 8
+            yield f"score_{score}", f"The score {score}.", options
+
+
+SHARED: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("lstm", "Long short-term memory in place of gated recurrent units.", {"cell": "lstm"}),
+    ("initial_zero", "A first state of zeros.", {"initial": "zero"}),
+    ("initial_learned", "A first state that is a parameter.", {"initial": "learned"}),
+)
+VARIANTS: dict[str, tuple[tuple[str, str, dict[str, Any]], ...]] = {
+    "BahdanauDecoder": (
+        *score_variants("additive"),
+        *SHARED,
+        ("maxout", "The readout of the paper.", {"readout": "maxout"}),
+        ("maxout_size", "The same with a size of its own.", {"readout": "maxout", "maxout_size": 7}),
+    ),
+    "LuongDecoder": (
+        *score_variants("general"),
+        *SHARED,
+        ("monotonic", "A window around the step.", {"alignment": "monotonic", "window": 2}),
+        ("predictive", "A window around a predicted position.", {"alignment": "predictive", "window": 2}),
+        ("not_fed", "No input feeding.", {"input_feeding": False}),
+        ("attention_size", "A hidden layer of its own size.", {"score": "additive", "attention_size": 8}),
+    ),
+    "FixedContextDecoder": SHARED,
+}
+ARITHMETIC = ("lstm", "maxout", "monotonic", "predictive", "not_fed")
+"""Variants with arithmetic of their own, which float32 is asked about, too."""
+
+
+def large_decoder_case(sizes: Sizes, full: Arrays, mask: np.ndarray) -> Case:
+    """Saturated scores to ±2e6 in every step, exact in float32."""
+    signs = draws.integers("large.memory", full["encoder_outputs"].shape, 2, SEED)
+    case = decoder_case(
+        sizes,
+        "large",
+        "Scores to ±2e6 with gaps of 1000 and more.",
+        2,
+        {**full, "encoder_outputs": 100.0 * (2 * signs - 1), "mask": mask},
+    )
+    memory, attention = sizes["memory_size"], sizes["attention_size"]
+    changed = {
+        "attention.W_k": np.eye(attention, memory) + np.eye(attention, memory, -memory),
+        "attention.w_v": 8000.0 * 2.0 ** np.arange(attention),
+        # The context is ±100: small input weights keep the gates from saturating.
+        "rnn.0.W": case.parameters["rnn.0.W"] * 2.0**-6,
+    }
+    return replace(case, parameters={**case.parameters, **changed})
+
+
+def search_case(
+    label: str,
+    shows: str,
+    name: str,
+    max_steps: int,
+    tiers: tuple[str, ...] = FULL,
+    search: Mapping[str, int | float] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Case:
+    """Free-running decoding of three sequences."""
+    inputs = decoder_inputs(DECODER, 2)
+    case = free_running(DECODER, label, shows, inputs, KEY_LENS, max_steps, name, tiers, search, options)
+    if label not in ("greedy", "beam"):
+        return case
+    mask = some_mask({**DECODER, "queries": 1})
+    mask[:, :, 1], mask[0, :, -1] = True, False  # the last key of the longest sequence is hidden, and none is closed
+    return replace(case, inputs={**case.inputs, "mask": mask})
+
+
+def free_running(
+    sizes: Sizes,
+    label: str,
+    shows: str,
+    inputs: Arrays,
+    lens: np.ndarray,
+    max_steps: int,
+    name: str = "BahdanauDecoder",
+    tiers: tuple[str, ...] = FULL,
+    search: Mapping[str, int | float] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Case:
+    """Greedy decoding, or beam search where `search` says its width."""
+    return decoder_case(
+        sizes,
+        label,
+        shows,
+        inputs["state"].shape[0],
+        {"encoder_outputs": inputs["encoder_outputs"], "state": inputs["state"], "valid_lens": lens},
+        tiers,
+        name,
+        options,
+        method="beam" if search else "greedy",
+        options={**SPECIAL, "max_steps": max_steps, **(search or {})},
+        gradients=False,
+    )
+
+
+def decides(case: Case) -> bool:
+    """Whether a token or a window depends on the numbers of a case."""
+    return case.method in ("greedy", "beam") or "attention.v_p" in case.parameters
+
+
+def seeded(case: Case, seed: int) -> Case:
+    """The case with weights of that seed, which decide its tokens or its windows."""
+    return read_out(case, seed) if case.method in ("greedy", "beam") else centred(case, seed)
+
+
+def read_out(case: Case, seed: int) -> Case:
+    """The case with a wide readout of that seed."""
+    dense = draws.uniform("greedy/dense", case.parameters["dense.W"].shape, 4.0, seed)
+    return replace(case, parameters={**case.parameters, "dense.W": dense})
+
+
+def centred(case: Case, seed: int) -> Case:
+    """The case with weights of that seed for the windows that it predicts."""
+    weights = draws.uniform("predicted", case.parameters["attention.v_p"].shape, 4.0, seed)
+    return replace(case, parameters={**case.parameters, "attention.v_p": weights})
+
+
+def cases() -> Iterator[Case]:
+    """Every case of decoders."""
+    for name in VARIANTS:
+        for case in decoder_cases(name):
+            yield seeded(case, SEEDS.get(case.id, 1)) if decides(case) else case

@@ -1,0 +1,235 @@
+"""Cases of recurrent layers, encoders and bridges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attention_core import draws
+from attention_core.operators import find
+from attention_core.specification import Layer
+from parity_tests.cases.case import EXACT, FULL, SEED, TIERS, Arrays, Case, Sizes, drawn_parameters
+
+RECURRENT = {"batch": 3, "steps": 7, "input_size": 8, "hidden_size": 5, "vocab_size": 11, "embed_size": 6}
+CELLS = {"GRU": 1, "LSTM": 2}
+"""How many vectors a state holds for each layer and direction."""
+STEP_LENS = np.array([7, 2, 4], np.int32)
+CLOSED_STEPS = np.array([0, -3, 9], np.int32)
+
+
+def recurrent_sizes(sizes: Sizes, cell: str, both: bool = False) -> dict[str, int]:
+    """The sizes with those of outputs and state."""
+    output_size = (2 if both else 1) * sizes["hidden_size"]
+    return {**sizes, "output_size": output_size, "state_size": CELLS[cell] * output_size}
+
+
+def full_inputs(sizes: Sizes, layers: int, base: Arrays) -> Arrays:
+    """The inputs with lengths and a dropout mask that change nothing, and a state."""
+    between = (layers - 1, sizes["batch"], sizes["steps"], sizes["output_size"])
+    lens = np.full(sizes["batch"], sizes["steps"], np.int32)
+    return {**base, "valid_lens": lens, "state": drawn_state(sizes, layers), "dropout_mask": np.ones(between)}
+
+
+def recurrent_variants(
+    sizes: Sizes, base: Callable[[Sizes], Arrays]
+) -> Iterator[tuple[str, str, int, Arrays, tuple[str, ...]]]:
+    """Name, sentence, number of layers, inputs and tiers of what every recurrent layer is asked."""
+    two = full_inputs(sizes, 2, base(sizes))
+    yield "none", "Neither lengths nor a state nor a dropout mask.", 2, base(sizes), EXACT
+    yield "open", "Lengths and a dropout mask that change nothing, and a state.", 2, two, TIERS
+    yield "ragged", "Sequences of different lengths.", 2, {**two, "valid_lens": STEP_LENS}, TIERS
+    yield "closed", "Lengths of 0, below 0 and beyond the steps.", 2, {**two, "valid_lens": CLOSED_STEPS}, FULL
+    dropped = draws.dropout_mask("between", two["dropout_mask"].shape, 0.4, SEED)
+    yield "dropout", "Dropout between the layers.", 2, {**two, "dropout_mask": dropped}, FULL
+    six = {**sizes, "batch": 6}
+    yield (
+        "three_layers",
+        "Three layers.",
+        3,
+        {**full_inputs(six, 3, base(six)), "valid_lens": np.array([6, 1, 7, 3, 5, 2], np.int32)},
+        EXACT,
+    )
+    long = {**base({**sizes, "steps": 50}), "state": drawn_state(sizes, 1)}
+    yield (
+        "many_steps",
+        "Fifty steps of a single layer, and lengths from 1 to 50.",
+        1,
+        {**long, "valid_lens": np.array([50, 1, 23], np.int32)},
+        FULL,
+    )
+    for name, shows, axis, size in (
+        ("one_step", "A single step.", "steps", 1),
+        ("no_steps", "There are no steps.", "steps", 0),
+        ("no_batch", "There are no sequences.", "batch", 0),
+    ):
+        small = {**sizes, axis: size}
+        lens = np.full(small["batch"], small["steps"], np.int32)
+        yield name, shows, 1, {**base(small), "valid_lens": lens, "state": drawn_state(small, 1)}, EXACT
+
+
+def both_variants(
+    sizes: Sizes, base: Callable[[Sizes], Arrays]
+) -> Iterator[tuple[str, str, int, Arrays, tuple[str, ...]]]:
+    """The same of what a layer of two directions is asked."""
+    two = full_inputs(sizes, 2, base(sizes))
+    yield "both_none", "Both directions, with neither lengths nor a state.", 2, base(sizes), EXACT
+    yield "both_open", "Both directions of whole sequences.", 2, two, TIERS
+    ragged = {**two, "valid_lens": STEP_LENS}
+    yield "both_ragged", "Backward from the last valid step.", 2, ragged, FULL
+    yield "both_closed", "Both directions, with lengths of 0.", 2, {**two, "valid_lens": CLOSED_STEPS}, FULL
+    dropped = draws.dropout_mask("between", two["dropout_mask"].shape, 0.4, SEED)
+    yield "both_dropout", "Dropout between layers of both directions.", 2, {**ragged, "dropout_mask": dropped}, FULL
+    none = {**sizes, "steps": 0}
+    lens = np.zeros(none["batch"], np.int32)
+    yield (
+        "both_no_steps",
+        "Both directions of no steps.",
+        1,
+        {**base(none), "valid_lens": lens, "state": drawn_state(none, 1)},
+        EXACT,
+    )
+
+
+def drawn_state(sizes: Sizes, layers: int) -> np.ndarray:
+    """A state before the first step."""
+    shape = (layers, sizes["batch"], sizes.get("state_size", sizes["hidden_size"]))
+    return draws.uniform("state", shape, 1.0, SEED)
+
+
+def recurrent_cases(name: str) -> Iterator[Case]:
+    """Stacked recurrent layers over vectors."""
+    sizes, layer = recurrent_sizes(RECURRENT, name), find(name)
+    assert isinstance(layer, Layer)
+
+    def case(label: str, shows: str, layers: int, inputs: Arrays, tiers: tuple[str, ...], method: str = "call") -> Case:
+        config = {"input_size": sizes["input_size"], "hidden_size": sizes["hidden_size"], "num_layers": layers}
+        if label.startswith("both_"):
+            config["bidirectional"] = True
+        return Case(name, label, shows, inputs, {}, method, config, drawn_parameters(layer, config), tiers)
+
+    def base(sizes: Sizes) -> Arrays:
+        shape = (sizes["batch"], sizes["steps"], sizes["input_size"])
+        return {"inputs": draws.uniform("GRU/inputs", shape, 1.0, SEED)}
+
+    for variant in recurrent_variants(sizes, base):
+        yield case(*variant)
+    both = recurrent_sizes(RECURRENT, name, both=True)
+    for variant in both_variants(both, base):
+        yield case(*variant)
+    for prefix, own in (("", sizes), ("both_", both)):
+        inputs = {**full_inputs(own, 2, base(own)), "valid_lens": STEP_LENS}
+        for label, value in (("hidden_nan", np.nan), ("hidden_inf", np.inf)):
+            spoilt = inputs["inputs"].copy()
+            for batch, length in enumerate(STEP_LENS):
+                spoilt[batch, length:] = value
+            yield case(prefix + label, f"{label[7:]} in the padded steps.", 2, {**inputs, "inputs": spoilt}, FULL)
+    step = {"inputs": base(sizes)["inputs"][:, 0], "state": drawn_state(sizes, 2)}
+    dropped = draws.dropout_mask("between", (1, sizes["batch"], sizes["hidden_size"]), 0.4, SEED)
+    yield case("step", "One step.", 2, step, EXACT, "step")
+    yield case(
+        "step_dropout",
+        "One step, with dropout between the layers.",
+        2,
+        {**step, "dropout_mask": dropped},
+        FULL,
+        "step",
+    )
+
+
+LSTM_ENCODER = ("none", "open", "ragged", "closed", "dropout", "many_steps", "no_steps")
+"""What an LSTMEncoder is asked: its embedding and its LSTM are asked in full by others."""
+
+
+def encoder_cases(name: str) -> Iterator[Case]:
+    """Tokens through embedding and recurrent layers."""
+    cell = name.removesuffix("Encoder")
+    sizes, both = recurrent_sizes(RECURRENT, cell), recurrent_sizes(RECURRENT, cell, both=True)
+
+    def base(sizes: Sizes) -> Arrays:
+        return {"tokens": draws.integers("tokens", (sizes["batch"], sizes["steps"]), sizes["vocab_size"], SEED)}
+
+    for variant in recurrent_variants(sizes, base):
+        if name == "GRUEncoder" or variant[0] in LSTM_ENCODER:
+            yield encoder_case(sizes, *variant, name=name)
+    for variant in both_variants(both, base):
+        if variant[0] in ("both_ragged", "both_closed"):
+            yield encoder_case(both, *variant, name=name)
+    ragged = {**full_inputs(sizes, 2, base(sizes)), "valid_lens": STEP_LENS}
+    if name == "GRUEncoder":
+        yield encoder_case(
+            sizes,
+            "tokens_int64",
+            "Tokens of another integer type.",
+            2,
+            {**ragged, "tokens": ragged["tokens"].astype(np.int64)},
+            EXACT,
+        )
+    padding = np.arange(sizes["steps"]) >= STEP_LENS[:, None]
+    tokens = np.where(padding, 0, np.maximum(ragged["tokens"], 1)).astype(np.int32)
+    for label, value in (("hidden_nan", np.nan), ("hidden_inf", np.inf)):
+        spoilt = encoder_case(
+            sizes, label, f"The padding token is embedded as {label[7:]}.", 2, {**ragged, "tokens": tokens}, FULL, name
+        )
+        embedding = spoilt.parameters["embedding"].copy()
+        embedding[0] = value
+        yield replace(spoilt, parameters={**spoilt.parameters, "embedding": embedding})
+
+
+def encoder_case(
+    sizes: Sizes,
+    label: str,
+    shows: str,
+    layers: int,
+    inputs: Arrays,
+    tiers: tuple[str, ...],
+    name: str = "GRUEncoder",
+) -> Case:
+    """A call of an encoder."""
+    layer = find(name)
+    assert isinstance(layer, Layer)
+    config: dict[str, Any] = {key: sizes[key] for key in ("vocab_size", "embed_size", "hidden_size")}
+    config["num_layers"] = layers
+    if label.startswith("both_"):
+        config["bidirectional"] = True
+    return Case(name, label, shows, inputs, {}, "call", config, drawn_parameters(layer, config), tiers)
+
+
+def bridge_cases() -> Iterator[Case]:
+    """Two directions made one."""
+    layer = find("Bridge")
+    assert isinstance(layer, Layer)
+    for cell, tiers in (("gru", TIERS), ("lstm", FULL)):
+        sizes = recurrent_sizes(RECURRENT, cell.upper(), both=True)
+        outputs = draws.uniform("Bridge/outputs", (sizes["batch"], sizes["steps"], sizes["output_size"]), 1.0, SEED)
+        arrays = {"outputs": outputs, "state": drawn_state(sizes, 2)}
+        for method, shows in (
+            ("concatenate", "Both directions side by side."),
+            ("sum", "The sum of both directions."),
+            ("project", "Both directions, projected."),
+            ("backward", "The backward direction, projected."),
+        ):
+            config: dict[str, Any] = {
+                "hidden_size": sizes["hidden_size"],
+                "num_layers": 2,
+                "method": method,
+                "cell": cell,
+            }
+            if method == "backward":
+                config["output_size"] = 6
+            parameters = drawn_parameters(layer, config)
+            yield Case("Bridge", f"{method}_{cell}", shows, arrays, {}, "call", config, parameters, tiers)
+        empty = {**arrays, "outputs": outputs[:0], "state": arrays["state"][:, :0]}
+        shows = "There are no sequences."
+        yield Case("Bridge", f"no_batch_{cell}", shows, empty, {}, "call", config, parameters, EXACT)
+
+
+def cases() -> Iterator[Case]:
+    """Every case of recurrent layers, encoders and bridges."""
+    for name in CELLS:
+        yield from recurrent_cases(name)
+    for name in ("GRUEncoder", "LSTMEncoder"):
+        yield from encoder_cases(name)
+    yield from bridge_cases()
