@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
+from typing import NamedTuple
 
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
@@ -16,7 +17,15 @@ from pygments.lexers import PythonLexer
 
 from backends import available
 
-Row = tuple[str | None, str | None]
+
+class Line(NamedTuple):
+    """A line of a file, and its number there."""
+
+    number: int
+    text: str
+
+
+Row = tuple[Line | None, Line | None]
 """A line of the left and one of the right, None where one side has none."""
 
 
@@ -50,16 +59,16 @@ def source(backend: str, file: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def definitions(text: str) -> dict[str, list[str]]:
+def definitions(text: str) -> dict[str, list[Line]]:
     """The lines of each function and class at the top of a file, comments before it included; "" holds the rest."""
-    lines = text.splitlines()
-    parts: dict[str, list[str]] = {"": []}
+    lines = [Line(number, line) for number, line in enumerate(text.splitlines(), start=1)]
+    parts: dict[str, list[Line]] = {"": []}
     end = 0
     for node in ast.parse(text).body:
         if not isinstance(node, ast.FunctionDef | ast.ClassDef):
             continue
         start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1
-        while start > end and lines[start - 1].startswith("#"):
+        while start > end and lines[start - 1].text.startswith("#"):
             start -= 1
         parts[""] += lines[end:start]
         end = node.end_lineno or node.lineno
@@ -80,9 +89,10 @@ def sections(left: str, right: str) -> Iterator[Section]:
         yield Section(name, list(aligned(_trimmed(first.get(name, [])), _trimmed(second.get(name, [])))))
 
 
-def aligned(left: Sequence[str], right: Sequence[str]) -> Iterator[Row]:
+def aligned(left: Sequence[Line], right: Sequence[Line]) -> Iterator[Row]:
     """Equal lines beside each other, and those that take each other's place."""
-    for tag, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+    texts = [line.text for line in left], [line.text for line in right]
+    for tag, a, b, c, d in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
         if tag == "equal":
             yield from zip(left[a:b], right[c:d], strict=True)
             continue
@@ -93,10 +103,15 @@ def aligned(left: Sequence[str], right: Sequence[str]) -> Iterator[Row]:
             )
 
 
+def alike(row: Row) -> bool:
+    """Whether both sides of a row have the same line."""
+    return row[0] is not None and row[1] is not None and row[0].text == row[1].text
+
+
 def page(file: str, names: tuple[str, str], texts: tuple[str, str]) -> str:
     """The whole page: it needs no other file, and no network."""
     both = list(sections(*texts))
-    same = sum(one == other for section in both for one, other in section.rows)
+    same = sum(alike(row) for section in both for row in section.rows)
     total = sum(len(section.rows) for section in both)
     links = " ".join(
         f'<a href="#{html.escape(section.name)}">{html.escape(section.name)}</a>' for section in both if section.name
@@ -112,6 +127,7 @@ def page(file: str, names: tuple[str, str], texts: tuple[str, str]) -> str:
 <style>
 {STYLE}
 {HtmlFormatter(style="default").get_style_defs("td")}
+{LAST}
 </style>
 </head>
 <body>
@@ -142,20 +158,22 @@ tr.other td:nth-child(2) { background: #fff4e5; }
 tr.other td:nth-child(4) { background: #e8f2ff; }
 tbody tr:first-child td { border-top: 1px solid #d0d7de; padding-top: .5rem; }
 tbody tr:last-child td { padding-bottom: .5rem; }"""
+LAST = """td { background: #fff; }
+td .sd { color: #57606a; font-style: normal; }"""
+"""What has to stand behind the colours of the code."""
 
 
 def _section(section: Section) -> str:
-    sides = [[line for line in side if line is not None] for side in zip(*section.rows, strict=True)] or [[], []]
+    sides = [[line.text for line in side if line is not None] for side in zip(*section.rows, strict=True)] or [[], []]
     coloured = [iter(_coloured(lines)) for lines in sides]
-    numbers, written = [0, 0], []
+    written = []
     for row in section.rows:
         cells = []
         for side, line in enumerate(row):
-            numbers[side] += line is not None
-            number = str(numbers[side]) if line is not None else ""
+            number = str(line.number) if line is not None else ""
             text = next(coloured[side]) if line is not None else ""
             cells.append(f'<td class="n">{number}</td><td>{text}</td>')
-        kind = "" if row[0] == row[1] else ' class="other"'
+        kind = "" if alike(row) else ' class="other"'
         written.append(f"<tr{kind}>{''.join(cells)}</tr>")
     name = f' id="{html.escape(section.name)}"' if section.name else ""
     return f"<tbody{name}>\n" + "\n".join(written) + "\n</tbody>"
@@ -168,11 +186,11 @@ def _coloured(lines: Sequence[str]) -> list[str]:
     return str(text).removesuffix("\n").split("\n")
 
 
-def _trimmed(lines: list[str]) -> list[str]:
+def _trimmed(lines: list[Line]) -> list[Line]:
     """The lines without blank ones at both ends, and with one blank line at most in a row."""
-    kept = [line for index, line in enumerate(lines) if line.strip() or (index and lines[index - 1].strip())]
-    while kept and not kept[0].strip():
+    kept = [line for index, line in enumerate(lines) if line.text.strip() or (index and lines[index - 1].text.strip())]
+    while kept and not kept[0].text.strip():
         kept = kept[1:]
-    while kept and not kept[-1].strip():
+    while kept and not kept[-1].text.strip():
         kept = kept[:-1]
     return kept

@@ -109,7 +109,12 @@ def test_definitions_of_the_same_name_stand_beside_each_other(file: str):
 
 def test_rows_that_are_the_same_are_equal_and_none_is_lost():
     left, right = "def f():\n    a\n    b\n", "def g():\n    z\n\n\ndef f():\n    a\n    c\n    d\n"
-    sections = {section.name: section.rows for section in side_by_side.sections(left, right)}
+    sections = {
+        section.name: [tuple(line and line.text for line in row) for row in section.rows]
+        for section in side_by_side.sections(left, right)
+    }
+    numbers = [line.number for section in side_by_side.sections(left, right) for _, line in section.rows if line]
+    assert sorted(numbers) == [1, 2, 5, 6, 7, 8]
     assert sections["f"] == [("def f():", "def f():"), ("    a", "    a"), ("    b", "    c"), (None, "    d")]
     assert sections["g"] == [(None, "def g():"), (None, "    z")]
 
