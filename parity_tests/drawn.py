@@ -190,9 +190,9 @@ class Drawn:
             if name == "scores":
                 array[np.broadcast_to(~allowed, array.shape)] = float(self.hidden)
             elif "queries" not in axes and not name.endswith("dropout_mask"):
-                unseen = ~seen.any(axis=-2)
+                unseen = np.asarray(~seen.any(axis=-2))
                 if unseen.ndim == 3 and "heads" not in axes:
-                    unseen = unseen.all(axis=1)
+                    unseen = np.asarray(unseen.all(axis=1))
                 shape = array.shape if axes[-1] == self._padded_axis else array.shape[:-1]
                 array[np.broadcast_to(unseen, shape)] = float(self.hidden)
 

@@ -690,7 +690,7 @@ class MultiHeadAttention:
         if allowed is not None:
             if mask is None or mask.ndim == 3:
                 allowed = allowed[:, None]
-            seen = allowed.any(axis=(-2, -3))[..., None]
+            seen = np.expand_dims(allowed.any(axis=(-2, -3)), -1)
             keys, values = np.where(seen, keys, 0.0), np.where(seen, values, 0.0)
         self.scored.parameters = inner(self.parameters, "scored.")
         projected = self.scored.project(self.split(self.projected("k", keys)))
