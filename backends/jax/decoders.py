@@ -243,7 +243,10 @@ class Decoder(nnx.Module):
         check_search(operator.title, width, num_best, self.sizes["vocab_size"])
         current, memory = self.begin(operator, encoder_outputs, state, valid_lens, mask)
         # Hypothesis w of sequence b stands in row b width + w: each step is one step of the decoder.
-        rows = jnp.repeat(jnp.arange(encoder_outputs.shape[0]), width)
+        batch = encoder_outputs.shape[0]
+        if memory.mask is not None:
+            memory = memory._replace(mask=jnp.broadcast_to(memory.mask, (batch, *memory.mask.shape[1:])))
+        rows = jnp.repeat(jnp.arange(batch), width)
         current, memory = self.reordered(current, rows), jax.tree.map(lambda part: part[rows], memory)
         factors = self.factors(max_steps, memory)
         return self.run_beam(current, memory, factors, bos, eos, length_penalty, max_steps, width, num_best)

@@ -266,9 +266,10 @@ def search_case(
     """Free-running decoding of three sequences."""
     inputs = decoder_inputs(DECODER, 2)
     case = free_running(DECODER, label, shows, inputs, KEY_LENS, max_steps, name, tiers, search, options)
-    if label not in ("greedy", "beam"):
+    if label not in ("greedy", "beam", "beam_penalty"):
         return case
-    mask = some_mask({**DECODER, "queries": 1})
+    one = {"batch": 1} if label == "beam_penalty" else {}  # a mask for all sequences
+    mask = some_mask({**DECODER, **one, "queries": 1})
     mask[:, :, 1], mask[0, :, -1] = True, False  # the last key of the longest sequence is hidden, and none is closed
     return replace(case, inputs={**case.inputs, "mask": mask})
 
