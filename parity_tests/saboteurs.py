@@ -761,6 +761,14 @@ def _stepped(change: Callable[[Any], Any]) -> Break:
     return wrong
 
 
+def _cells_lost(original: Any) -> Any:
+    def step(self: Any, inputs: Any, state: Any, **given: Any) -> Any:
+        outputs = np.arange(state.shape[-1]) < state.shape[-1] // 2
+        return original(self, inputs, np.where(outputs, state, 0.0), **given)
+
+    return step
+
+
 def _position_stands(original: Any) -> Any:
     def advance(self: Any, embedded: Any, state: Any, *rest: Any) -> Any:
         features, after, weights = original(self, embedded, state, *rest)
@@ -1751,5 +1759,28 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("BahdanauDecoder-beam*", "LuongDecoder-beam"),
         red=("*-beam*:*",),
         broken={"decoders.Decoder.beam": _one_hypothesis},
+    ),
+    Saboteur(
+        "decoder_score_unscaled",
+        "The score of a decoder's attention is never scaled.",
+        ("BahdanauDecoder-score_scaled_dot", "BahdanauDecoder-score_dot"),
+        red=("BahdanauDecoder-score_scaled_dot:*",),
+        green=("*:gradient_dense.b",),
+        broken={"decoders.attention_layer": _unscaled_parts},
+    ),
+    Saboteur(
+        "cells_lost",
+        "The cells of a decoder's LSTM begin at 0 in every step.",
+        ("*Decoder-lstm", "BahdanauDecoder-one_step"),
+        red=("*Decoder-lstm:*",),
+        green=("*:gradient_dense.b", "*:state.position", "FixedContextDecoder-lstm:weights"),
+        broken={"recurrent.LSTM.step": _cells_lost},
+    ),
+    Saboteur(
+        "bos_ignored",
+        "Greedy decoding begins with token 0.",
+        ("BahdanauDecoder-greedy", "LuongDecoder-greedy"),
+        red=("*-greedy:weights",),
+        broken={"decoders.Decoder.greedy": _called(bos=0)},
     ),
 )
