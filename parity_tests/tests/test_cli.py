@@ -14,11 +14,11 @@ from rich.console import Console
 
 import backends
 from parity_tests import cli
-from parity_tests.cases import all_cases, select
+from parity_tests.cases import NAMES, all_cases, select
 from parity_tests.comparison import Verdict
 from parity_tests.launch import Job, Progress, record
 from parity_tests.recordings import Cell, Recording, key
-from parity_tests.report import reproduce
+from parity_tests.report import MOST_ROWS, reproduce, rows
 from parity_tests.run import Run, run
 
 
@@ -192,3 +192,14 @@ def test_the_command_that_repeats_a_verdict_names_both_backends():
     assert reproduce(verdict) == (
         "attention-parity run --backend jax,torch --case 'GRU-step' --tier float32 --device cuda"
     )
+
+
+def test_many_operators_share_a_row_for_each_file_and_what_is_red_has_its_own():
+    names = list(NAMES)
+    listed = list(rows(names, {"GRU", "LuongDecoder"}, every=False))
+    labels = [label for label, _ in listed]
+    assert labels[:3] == ["masking (9)", "scoring (6)", "pooling"] and labels[-1] == "sentences"
+    assert [label for label in labels if label.startswith("  ")] == ["  GRU", "  LuongDecoder"]
+    assert sorted(name for label, own in listed if not label.startswith("  ") for name in own) == sorted(names)
+    assert [label for label, _ in rows(names, set(), every=True)] == names
+    assert [label for label, _ in rows(names[:MOST_ROWS], set(), every=False)] == names[:MOST_ROWS]
