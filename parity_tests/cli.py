@@ -529,7 +529,9 @@ def list_operators(with_cases: bool) -> None:
         if with_cases:
             _print_cases(own)
     rest = [case for case in cases if case.operator == "sentences"]
-    console.print(f"[bold]sentences[/]  [dim]{len(rest)} cases[/]\n    Encoder and decoder together, on real sentences.")
+    console.print(
+        f"[bold]sentences[/]  [dim]{len(rest)} cases[/]\n    Encoder and decoder together, on real sentences."
+    )
     if with_cases:
         _print_cases(rest)
 

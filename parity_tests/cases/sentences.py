@@ -40,11 +40,11 @@ def cases(pairs: Sequence[text.Pair]) -> Iterator[Case]:
     inputs = {**decoder_inputs(decoding, 2), "tokens": forced, "valid_lens": lens}
     decoder = decoder_case(decoding, "sentences", f"{batch} sentences, given their translations.", 2, inputs)
     yield decoder
-    inputs |= {"targets": forced}
+    given = {**inputs, **arrays, "targets": forced}
     yield translation(
         "greedy",
         f"{batch} sentences through encoder and decoder: logits of the given translations, and greedy decoding.",
-        inputs | arrays,
+        given,
         {"encoder": encoder},
         decoding,
     )
@@ -53,7 +53,7 @@ def cases(pairs: Sequence[text.Pair]) -> Iterator[Case]:
     yield translation(
         "paper",
         f"{batch} sentences through Bahdanau's own form: both directions, the backward state, the maxout readout.",
-        inputs | arrays,
+        given,
         {"encoder": layer_case("GRUEncoder", both), "bridge": layer_case("Bridge", bridge)},
         {**decoding, "hidden_size": 6, "memory_size": 10},
         {"readout": "maxout"},
