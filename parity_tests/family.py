@@ -117,8 +117,10 @@ def _calls(entry: Entry) -> Iterator[str]:
         return
     given = ", ".join(option.name for option in entry.options if option.default is None)
     call = next(method for method in entry.methods if method.name.endswith(".call"))
-    needed = ", ".join(tensor.name for tensor in call.tensors if not tensor.optional)
-    results = ", ".join(tensor.name.replace(".", "_") for tensor in call.outputs)
+    # A decoder starts with the encoder's state unless it is made to start otherwise.
+    starts = {"state"} if entry.module == "decoders" else set()
+    needed = ", ".join(tensor.name for tensor in call.tensors if not tensor.optional or tensor.name in starts)
+    results = ", ".join(dict.fromkeys(tensor.name.partition(".")[0] for tensor in call.outputs))
     yield f"- **Constructor**: `{entry.name}({entry.signature})`"
     for name in FRAMEWORKS:
         own = (OWN_KEYWORDS[name] if entry.trainable else "").partition(", ")[2 if name == "jax" else 0]
