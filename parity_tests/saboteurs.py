@@ -1783,4 +1783,19 @@ SABOTEURS: tuple[Saboteur, ...] = (
         red=("*-greedy:weights",),
         broken={"decoders.Decoder.greedy": _called(bos=0)},
     ),
+    Saboteur(
+        "layer_scale_ignored",
+        "Dot-product attention ignores its scale.",
+        ("DotProductAttention-open", "DotProductAttention-scale"),
+        red=("DotProductAttention-scale:*",),
+        broken={"layers.scaled_dot_score": _scale_ignored},
+    ),
+    Saboteur(
+        "window_everywhere",
+        "A predicted window of Luong's decoder is as wide as the sequence.",
+        ("LuongDecoder-predictive", "LuongDecoder-open"),
+        red=("LuongDecoder-predictive:*",),
+        green=("*:gradient_dense.b", "*:state.position"),
+        broken={"layers.LocalAttention.attend": _sized(window=lambda sizes: 50)},
+    ),
 )
