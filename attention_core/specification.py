@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -25,7 +24,8 @@ class Tensor:
     """An array argument or result: its axes by name, and the kind of number it holds.
 
     An axis whose name ends in "?" may be left out. With `broadcast`, each axis has its size or 1. With `optional`, the
-    argument may be None.
+    argument may be None. `layouts` is every allowed list of axes: with and without those that may be left out, the
+    fullest last; it is made once, since every call asks for it.
     """
 
     name: str
@@ -34,16 +34,15 @@ class Tensor:
     kind: Kind = "floating"
     optional: bool = False
     broadcast: bool = False
+    layouts: tuple[tuple[str, ...], ...] = field(init=False, repr=False, compare=False)
 
-    @functools.cached_property
-    def layouts(self) -> tuple[tuple[str, ...], ...]:
-        """Every allowed list of axes: with and without those that may be left out, the fullest last."""
+    def __post_init__(self) -> None:
         layouts: list[tuple[str, ...]] = [()]
         for axis in self.axes:
             name = axis.removesuffix("?")
             longer = [(*layout, name) for layout in layouts]
             layouts = [*layouts, *longer] if axis.endswith("?") else longer
-        return tuple(layouts)
+        object.__setattr__(self, "layouts", tuple(layouts))
 
     @property
     def layout_text(self) -> str:
@@ -97,12 +96,12 @@ class Operator:
         """The name as a caller writes it: a layer's call has the layer's own name."""
         return self.name.removesuffix(".call")
 
-    @functools.cached_property
+    @property
     def inputs(self) -> tuple[Tensor, ...]:
         """All array arguments, positional ones first."""
         return self.tensors + self.keyword_tensors
 
-    @functools.cached_property
+    @property
     def time_major(self) -> Operator:
         """The same with queries, keys, values and context as (steps, batch, features), and no heads."""
         turned = {"queries", "keys", "values", "context"}
