@@ -34,6 +34,7 @@ from parity_tests import budgets, family, side_by_side, text
 from parity_tests.cases import FULL, NAMES, TIERS, Case, all_cases
 from parity_tests.comparison import CELL_CHECKS, CHECKS
 from parity_tests.divergences import apply, load_divergences
+from parity_tests.drawn import NAMES as DRAWN
 from parity_tests.expected import expected
 from parity_tests.launch import Job, WorkerFault, record
 from parity_tests.recordings import Cell, Mismatch, Recording, Selection, common_cells, key, named, pack_cases
@@ -412,9 +413,9 @@ def _pairs(corpus: Path | None, count: int) -> list[text.Pair]:
 @click.option(
     "--operator",
     "operators",
-    type=CommaList(NAMES[:-1]),
+    type=CommaList(DRAWN),
     metavar="NAMES",
-    default=",".join(NAMES[:-1]),
+    default=",".join(DRAWN),
     help="Only cases of these operators, with commas.",
 )
 @tiers_option
@@ -442,7 +443,7 @@ def fuzz_backends(
         raise click.UsageError("say when to stop: --seconds, --examples, or both")
     jobs = [job for job in _jobs(names, _interpreters(pythons), device)[0] if job.device == device]
     arguments = [f"--seed {seed}"]
-    if operators != list(NAMES[:-1]):
+    if operators != list(DRAWN):
         arguments.append(f"--operator {','.join(operators)}")
     if tiers != [*FULL]:
         arguments.append(f"--tier {','.join(tiers)}")

@@ -10,10 +10,15 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws, reference
-from attention_core.operators import find
+from attention_core.operators import LAYERS, OPERATORS, find
 from attention_core.specification import Layer, Operator, Option, Tensor
 
 Arrays = dict[str, np.ndarray]
+
+NAMES = tuple(
+    entry.name for entry in (*OPERATORS, *LAYERS) if "function" not in {option.type for option in entry.options}
+)
+"""What cases are drawn for: all but what takes a function."""
 
 IDS = {"tokens": "vocab_size", "offset": "keys"}
 """What an integer array that holds no lengths ranges over, by its name."""

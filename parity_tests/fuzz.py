@@ -22,20 +22,15 @@ from hypothesis.database import InMemoryExampleDatabase
 
 from attention_core import draws
 from attention_core.errors import AttentionError
-from attention_core.operators import LAYERS, OPERATORS, find
+from attention_core.operators import find
 from attention_core.specification import INTEGER, Layer, Operator
 from parity_tests import expected as reference
 from parity_tests.budgets import Budget
 from parity_tests.cases import FULL, Arrays, Case, epsilon
 from parity_tests.comparison import Verdict, judge
-from parity_tests.drawn import COUNTS, MOST, WHOLE, Drawn, axes_of, called_of, inputs_of, is_size
+from parity_tests.drawn import COUNTS, MOST, NAMES, WHOLE, Drawn, axes_of, called_of, inputs_of, is_size
 from parity_tests.launch import CELL_SECONDS, START_SECONDS, Job, Worker, WorkerFault
 from parity_tests.recordings import Cell, Recording, key, pack_cases
-
-NAMES = tuple(
-    entry.name for entry in (*OPERATORS, *LAYERS) if "function" not in {option.type for option in entry.options}
-)
-"""What cases are drawn for: all but what takes a function."""
 
 ABSENT: Mapping[str, tuple[str, ...]] = {"mxnet": ("bfloat16", "int16")}
 """The dtypes that a framework has not: a case that needs one, as its tier or for lengths or tokens, is not for it."""

@@ -284,3 +284,11 @@ def test_a_dtype_is_absent_where_the_framework_has_none(backend: SimpleNamespace
         except (KeyError, TypeError):
             absent.append(dtype)
     assert tuple(absent) == ABSENT.get(backend.name, ())
+
+
+def test_the_command_draws_what_can_be_drawn_alone():
+    """What takes a function has no case; asked for by name, it is refused before a worker starts."""
+    result = CliRunner().invoke(cli.main, ["fuzz", "--operator", "taylor_importance", "--examples", "1"])
+    assert result.exit_code == 2 and "taylor_importance" in result.output
+    (option,) = (one for one in cli.main.commands["fuzz"].params if one.name == "operators")
+    assert option.default == ",".join(NAMES)
