@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import sys
@@ -42,6 +43,7 @@ from parity_tests.report import MOST_RED, report
 from parity_tests.run import Run, judge_all
 from parity_tests.run import run as run_parity
 from parity_tests.saboteurs import SABOTEURS, attempt, judged
+from parity_tests.switches import XLA_LEVEL
 
 if TYPE_CHECKING:
     from parity_tests.fuzz import Campaign, Finding
@@ -441,6 +443,7 @@ def fuzz_backends(
         raise click.ClickException("fuzzing needs hypothesis: pip install 'attention-parity[fuzz]'") from error
     if seconds is None and examples is None:
         raise click.UsageError("say when to stop: --seconds, --examples, or both")
+    os.environ.setdefault(XLA_LEVEL, "3")  # one compilation serves a whole family of cases
     jobs = [job for job in _jobs(names, _interpreters(pythons), device)[0] if job.device == device]
     arguments = [f"--seed {seed}"]
     if operators != list(DRAWN):

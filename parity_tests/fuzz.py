@@ -318,6 +318,9 @@ def simpler_cases(draw: st.DrawFn, drawn: Drawn) -> Drawn:
 LEAST = {name: {"features": 2} for name in ("cosine_score", "CosineAttention")}
 """Sizes below which an operator is degenerate: on a line, a cosine is 1 or -1, and its gradient rounding alone."""
 
+BESIDE = {"gradient_b_k": "gradient_W_k"}
+"""What is 0 but for rounding, and what its errors are measured by: see `parity_tests.budgets`."""
+
 NUDGE = 2.0**-12
 NUDGES = 3
 
@@ -361,7 +364,7 @@ def judgeable(drawn: Drawn) -> Judged | None:
             eps *= max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, own) / largest)
         if not eps <= allowed.most:
             return None
-        budgets[name] = Budget(eps, allowed.worst, GROWN, (drawn.tier,))
+        budgets[name] = Budget(eps, allowed.worst, GROWN, (drawn.tier,), beside=BESIDE.get(name, ""))
     return Judged(drawn, case, wanted, budgets)
 
 

@@ -243,7 +243,11 @@ class Decoder(nnx.Module):
         check_search(operator.title, width, num_best, self.sizes["vocab_size"])
         current, memory = self.begin(operator, encoder_outputs, state, valid_lens, mask)
         # Hypothesis w of sequence b stands in row b width + w: each step is one step of the decoder.
-        batch = encoder_outputs.shape[0]
+        batch, keys = encoder_outputs.shape[:2]
+        if batch == 0:  # there is no row to repeat
+            shape, dtype = (0, num_best), memory.values.dtype
+            tokens, lengths = jnp.zeros((*shape, max_steps), jnp.int32), jnp.zeros(shape, jnp.int32)
+            return tokens, lengths, jnp.zeros(shape, dtype), jnp.zeros((*shape, max_steps, keys), dtype)
         if memory.mask is not None:
             memory = memory._replace(mask=jnp.broadcast_to(memory.mask, (batch, *memory.mask.shape[1:])))
         rows = jnp.repeat(jnp.arange(batch), width)

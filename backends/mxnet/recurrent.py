@@ -641,7 +641,7 @@ def reverse_order(batch: int, steps: int, valid_lens: np.ndarray | None, like: n
     step = np.arange(steps, dtype="int64", ctx=like.ctx)[:, None]
     sequence = np.broadcast_to(np.arange(batch, dtype="int64", ctx=like.ctx), (steps, batch))
     lens = np.full((batch,), steps, dtype="int64", ctx=like.ctx) if valid_lens is None else valid_lens.astype("int64")
-    last = np.minimum(lens, steps) - 1
+    last = np.maximum(np.minimum(lens, steps), 0) - 1  # from the least length that a type holds, 1 cannot be taken
     step, opposite = np.broadcast_to(step, (steps, batch)), last - step
     return np.stack([np.where(opposite >= 0, opposite, step), sequence])
 
