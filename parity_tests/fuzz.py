@@ -354,6 +354,7 @@ def judgeable(drawn: Drawn) -> Judged | None:
     growth, size = growth_of_outputs(drawn, case), answer_size(case, drawn.tier)
     if growth is None:
         return None
+    growth *= distance_of_kernel(drawn, case)
     allowed, budgets = BUDGETS[drawn.tier], {}
     for name, array in wanted.items():
         eps = allowed.eps * growth
@@ -387,6 +388,20 @@ def growth_of_outputs(drawn: Drawn, case: Case) -> float | None:
             elif array.size and (largest := np.abs(array).max()) > 0.0:
                 worst = max(worst, float(np.abs(after[name] - array).max() / (nudge * largest)))
     return worst
+
+
+def distance_of_kernel(drawn: Drawn, case: Case) -> float:
+    """How far the scores of a Gaussian kernel may lie from 0, in eighths, at least 1.
+
+    Where all keys are far from a query and near each other, a nudge moves all scores alike, and the softmax takes that
+    back; what rounding did to each score of that size it does not.
+    """
+    if case.operator not in ("KernelAttention", "NadarayaWatson"):
+        return 1.0
+    apart = sum(drawn.scales.get(name, 1.0) for name in ("queries", "keys"))
+    w = max([1.0 / case.config.get("width", 1.0), *(float(abs(array)) for array in case.parameters.values())])
+    features = case.inputs["keys"].shape[-1] if case.operator == "KernelAttention" else 1
+    return max(1.0, 0.5 * features * (w * apart) ** 2 / 8.0)
 
 
 def nudged(case: Case, turn: int, nudge: float) -> Case:
