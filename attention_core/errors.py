@@ -158,8 +158,8 @@ def check_offset(title: str, mode: str, offset: Any) -> None:
 
     Raises: OptionError.
     """
-    if mode != "monotonic" and offset is not None:
-        raise OptionError(f"{title}: offset is given, expected None: mode={mode!r} predicts where its window stands.")
+    if mode != "monotonic":
+        check_unused(title, "offset", offset, f"mode={mode!r} predicts where its window stands")
 
 
 def check_parameters(layer: Layer, sizes: Sizes, dtype: Any, arrays: Mapping[str, Any]) -> None:

@@ -24,6 +24,8 @@ TITLES = {
     "decoders": "Decoders",
 }
 IMPORTS = {name: f"from backends import {name} as attention" for name in FRAMEWORKS}
+NEEDED_KEYWORDS = {"jax": "rngs=nnx.Rngs(0)"}
+"""What a constructor of a layer with parameters cannot do without."""
 OWN_KEYWORDS = {
     "torch": "dtype=torch.float64, device='cuda'",
     "tf": "dtype='float64', name='attention'",
@@ -123,7 +125,7 @@ def _calls(entry: Entry) -> Iterator[str]:
     results = ", ".join(dict.fromkeys(tensor.name.partition(".")[0] for tensor in call.outputs))
     yield f"- **Constructor**: `{entry.name}({entry.signature})`"
     for name in FRAMEWORKS:
-        own = (OWN_KEYWORDS[name] if entry.trainable else "").partition(", ")[2 if name == "jax" else 0]
+        own = NEEDED_KEYWORDS.get(name, "") if entry.trainable else ""
         arguments = ", ".join(part for part in (given, own) if part)
         yield f"- **{name}**: `layer = attention.{entry.name}({arguments})`; `{results} = layer({needed})`"
 

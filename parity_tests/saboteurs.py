@@ -408,16 +408,11 @@ def _sized(**changes: Callable[[Any], Any]) -> Break:
 
 def _whole_length(original: Any) -> Any:
     def attend(self: Any, queries: Any, memory: Any, **given: Any) -> Any:
-        context, weights = original(self, queries, memory, **given)
-        if self.sizes["mode"] == "monotonic" or memory.mask is None:
-            return context, weights
-        length_known = memory.mask
-        seen = np.ones_like(length_known)
-        seen[..., -1] = True
-        with mock.patch.object(
-            layers, "open_keys", lambda scores, lens, mask: masking.open_keys(scores, lens, length_known)
-        ):
-            return original(self, queries, memory._replace(mask=seen), **given)
+        def as_masked(scores: Any, lens: Any, mask: Any) -> Any:
+            return masking.open_keys(scores, lens, memory.mask)
+
+        with mock.patch.object(layers, "open_keys", as_masked):
+            return original(self, queries, memory._replace(mask=None), **given)
 
     return attend
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attention_core.errors import OptionError, check_needed, check_unused
-from attention_core.operators.layers import LOCAL_ATTENTION, score_option, scored
+from attention_core.operators.layers import HIDDEN_SCORES, LOCAL_ATTENTION, NUM_POSITIONS, score_option, scored
 from attention_core.operators.recurrent import (
     BETWEEN_MASK,
     BETWEEN_STEP_MASK,
@@ -32,9 +32,6 @@ _ATTENTION_SIZE = Option(
     "hidden features of the attention, where it has a hidden layer; hidden_size unless given",
     "None",
     keyword_only=True,
-)
-_NUM_POSITIONS = Option(
-    "num_positions", "int", "positions of location scores, for score='location' alone", "None", keyword_only=True
 )
 _INITIAL = Option(
     "initial",
@@ -91,7 +88,7 @@ def _decoder_sizes(config: Config) -> Sizes:
 
 def _attention_size(sizes: Sizes) -> int | None:
     given = sizes["attention_size"]
-    return given or sizes["hidden_size"] if sizes["score"] in ("additive", "concat") else given
+    return given or sizes["hidden_size"] if sizes["score"] in HIDDEN_SCORES else given
 
 
 def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (STATE,)) -> tuple[Operator, ...]:
@@ -283,7 +280,7 @@ BAHDANAU_DECODER = Layer(
         _MEMORY_SIZE,
         _ATTENTION_SIZE,
         score_option("additive"),
-        _NUM_POSITIONS,
+        NUM_POSITIONS,
         CELL,
         _INITIAL,
         Option(
@@ -375,7 +372,7 @@ LUONG_DECODER = Layer(
         _MEMORY_SIZE,
         _ATTENTION_SIZE,
         score_option("general"),
-        _NUM_POSITIONS,
+        NUM_POSITIONS,
         Option(
             "alignment",
             "str",

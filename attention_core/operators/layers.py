@@ -43,12 +43,16 @@ _LEARNED = Option(
 _HIDDEN_OR_QUERY = Option(
     "hidden_size", "int", "features of the hidden layers; query_size unless given", "None", keyword_only=True
 )
-_NUM_POSITIONS = Option(
+NUM_POSITIONS = Option(
     "num_positions", "int", "positions of location scores, for score='location' alone", "None", keyword_only=True
 )
 
 SCORE_NAMES = ("dot", "scaled_dot", "general", "additive", "concat", "cosine", "location", "gaussian")
 """What the option `score` may be: the score of the layer that `scored` names."""
+HIDDEN_SCORES = ("additive", "concat")
+"""Those with a hidden layer, whose size may be chosen."""
+ALIKE_SCORES = ("dot", "scaled_dot", "cosine", "gaussian")
+"""Those that compare query and key feature by feature, so that both have the same size."""
 
 
 def score_option(default: str) -> Option:
@@ -247,11 +251,11 @@ def scored(
 
     Raises: OptionError if the score cannot compare them, needs an argument that is None, or would ignore one.
     """
-    if score not in ("additive", "concat"):
+    if score not in HIDDEN_SCORES:
         check_unused(title, "the attention's hidden size", hidden_size, f"score={score!r} has no hidden layer")
     if score != "location":
         check_unused(title, "num_positions", num_positions, f"score={score!r} scores keys, not positions")
-    if score in ("dot", "scaled_dot", "cosine", "gaussian") and query_size != key_size:
+    if score in ALIKE_SCORES and query_size != key_size:
         raise OptionError(
             f"{title}: a key has {key_size} features but a query {query_size}, and score={score!r} compares them one "
             "by one. Give both the same size, or take score='general'."
@@ -288,13 +292,13 @@ _OFFSET = Tensor(
 
 def _local_inside(sizes: Sizes) -> dict[str, Part]:
     score, hidden = sizes["score"], sizes["hidden_size"]
-    own = hidden if score in ("additive", "concat") else None
+    own = hidden if score in HIDDEN_SCORES else None
     part = scored("LocalAttention", score, sizes["query_size"], sizes["key_size"], own, sizes["num_positions"])
     return {"scored": part}
 
 
 def _local_sizes(config: Config) -> Sizes:
-    if config["mode"] == "monotonic" and config["score"] not in ("additive", "concat"):
+    if config["mode"] == "monotonic" and config["score"] not in HIDDEN_SCORES:
         why = f"mode='monotonic' with score={config['score']!r} has no hidden layer"
         check_unused("LocalAttention", "hidden_size", config["hidden_size"], why)
     sizes = {**config, "hidden_size": config["hidden_size"] or config["query_size"]}
@@ -322,7 +326,7 @@ LOCAL_ATTENTION = Layer(
         ),
         score_option("general"),
         _HIDDEN_OR_QUERY,
-        _NUM_POSITIONS,
+        NUM_POSITIONS,
         DROPOUT,
         TIME_MAJOR,
     ),
@@ -378,7 +382,7 @@ HARD_ATTENTION = Layer(
     summary="Attention to a single key: the one with the highest score, or one drawn by given noise.",
     formula=_HARD_FORMULA,
     source=XU + "; drawn by the Gumbel-max trick",
-    options=(_QUERY_SIZE, _KEY_SIZE, score_option("additive"), _HIDDEN_OR_QUERY, _NUM_POSITIONS, TIME_MAJOR),
+    options=(_QUERY_SIZE, _KEY_SIZE, score_option("additive"), _HIDDEN_OR_QUERY, NUM_POSITIONS, TIME_MAJOR),
     parameters=(),
     methods=_attention_methods(
         "HardAttention", _HARD_FORMULA, XU, "query_size", "key_size", "memory_features", (_NOISE,)
@@ -508,7 +512,7 @@ MULTI_HEAD_ATTENTION = Layer(
             "hidden_size", "int", "features of all heads together; query_size unless given", "None", keyword_only=True
         ),
         score_option("scaled_dot"),
-        _NUM_POSITIONS,
+        NUM_POSITIONS,
         Option("bias", "bool", "whether the four projections have biases", "True", keyword_only=True),
         DROPOUT,
         TIME_MAJOR,

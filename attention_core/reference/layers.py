@@ -615,7 +615,7 @@ class NadarayaWatson:
         return predictions[..., 0], weights
 
 
-class MultiHeadAttention:
+class MultiHeadAttention(Attention):
     """Attention by several heads at once, each with its own projections.
 
     context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h), with
@@ -649,8 +649,7 @@ class MultiHeadAttention:
         dropout: float = 0.0,
         time_major: bool = False,
     ) -> None:
-        self.sizes = check_options(
-            self.specification,
+        super().__init__(
             query_size=query_size,
             num_heads=num_heads,
             key_size=key_size,
@@ -662,10 +661,6 @@ class MultiHeadAttention:
             dropout=dropout,
             time_major=time_major,
         )
-        self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
-        methods = {name: self.specification.method(name) for name in ("prepare", "attend", "call")}
-        self.methods = {name: method.time_major if time_major else method for name, method in methods.items()}
-        self.time_major = time_major
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"])
 
     def prepare(
@@ -774,10 +769,6 @@ class MultiHeadAttention:
     def split(self, array: np.ndarray) -> np.ndarray:
         """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""
         return array.reshape(*array.shape[:-1], self.sizes["heads"], self.sizes["head_size"]).swapaxes(-2, -3)
-
-    def turned(self, array: np.ndarray) -> np.ndarray:
-        """The array with batch first, of one with time first, or the other way round; as it is without time_major."""
-        return array.swapaxes(-2, -3) if self.time_major else array
 
 
 Losses = Callable[[np.ndarray], np.ndarray]

@@ -128,10 +128,11 @@ class Recurrent:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Outputs of one layer in one direction, and its last state, (batch, what a state holds, hidden_size)."""
         *_, batch, steps, _ = inputs.shape
-        names = [name for name in self.parameters if name.startswith(prefix) and name.count(".") == prefix.count(".")]
+        shapes = self.specification.shapes(self.sizes)  # without the leading axis of a perturbed pass
+        names = [name for name in shapes if name.startswith(prefix) and name.count(".") == prefix.count(".")]
         dtype = np.result_type(inputs, state, *(self.parameters[name] for name in names))
         lead = np.broadcast_shapes(
-            inputs.shape[:-3], state.shape[:-3], *(self.parameters[name].shape[: -self.rank(name)] for name in names)
+            inputs.shape[:-3], state.shape[:-3], *(self.parameters[name].shape[: -len(shapes[name])] for name in names)
         )
         state = np.broadcast_to(state, (*lead, *state.shape[-3:])).reshape(
             *lead, batch, self.parts * self.sizes["hidden_size"]
@@ -147,10 +148,6 @@ class Recurrent:
     def parts(self) -> int:
         """How many vectors a state holds for each layer and direction."""
         return int(self.sizes["state_size"]) // int(self.sizes["output_size"])
-
-    def rank(self, name: str) -> int:
-        """The axes that a canonical array has before it is perturbed."""
-        return len(self.specification.shapes(self.sizes)[name])
 
 
 class GRU(Recurrent):

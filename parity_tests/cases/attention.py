@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators import SCORE_NAMES, find
+from attention_core.operators import ALIKE_SCORES, SCORE_NAMES, find
 from attention_core.specification import Layer, Operator
 from parity_tests.cases.case import (
     EXACT,
@@ -479,7 +479,7 @@ def score_variants(query_size: int, default: str) -> Iterator[tuple[str, dict[st
         if score == default:
             continue
         extra = {"additive": {"hidden_size": 8}, "concat": {"hidden_size": 8}, "location": {"num_positions": 8}}
-        alike = score in ("dot", "scaled_dot", "cosine", "gaussian")
+        alike = score in ALIKE_SCORES
         yield score, {"score": score, **extra.get(score, {})}, query_size if alike else ATTENTION["key_size"]
 
 

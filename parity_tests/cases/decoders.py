@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators import SCORE_NAMES, find
+from attention_core.operators import ALIKE_SCORES, HIDDEN_SCORES, SCORE_NAMES, find
 from attention_core.specification import Layer
 from parity_tests.cases.attention import closed_mask, full_lens, open_mask, some_mask, with_hidden
 from parity_tests.cases.case import EXACT, FULL, SEED, SEEDS, TIERS, Arrays, Case, Sizes, drawn_parameters
@@ -44,7 +44,7 @@ def decoder_case(
     layer = find(name)
     assert isinstance(layer, Layer)
     config: dict[str, Any] = {key: sizes[key] for key in ("vocab_size", "embed_size", "hidden_size", "memory_size")}
-    if name == "BahdanauDecoder" and (variant or {}).get("score", "additive") in ("additive", "concat"):
+    if name == "BahdanauDecoder" and (variant or {}).get("score", "additive") in HIDDEN_SCORES:
         config["attention_size"] = sizes["attention_size"]
     config = {**config, "num_layers": layers, **(variant or {})}
     parameters = drawn_parameters(layer, config)
@@ -172,7 +172,7 @@ def decoder_cases(name: str) -> Iterator[Case]:
     start = {key: plain[key] for key in ("encoder_outputs", "state")}
     yield case("start", "The state before the first step.", 2, start, EXACT, method="start")
     for label, shows, options in VARIANTS[name]:
-        own = {**sizes, **({"memory_size": sizes["hidden_size"]} if options.get("score") in ALIKE else {})}
+        own = {**sizes, **({"memory_size": sizes["hidden_size"]} if options.get("score") in ALIKE_SCORES else {})}
         parts = CELLS[options.get("cell", "gru").upper()]
         inputs = {**decoder_inputs({**own, "state_size": parts * own["hidden_size"]}, 2), "valid_lens": KEY_LENS}
         if "initial" in options:
@@ -193,9 +193,6 @@ def decoder_cases(name: str) -> Iterator[Case]:
             yield search_case(f"greedy_{mode}", "Free-running, with a window.", name, 9, EXACT, {}, local)
             beams = {"width": 2}
             yield search_case(f"beam_{mode}", "Hypotheses with a window.", name, 9, EXACT, beams, local)
-
-
-ALIKE = ("dot", "scaled_dot", "cosine", "gaussian")
 
 
 def score_variants(default: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
