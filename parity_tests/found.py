@@ -13,6 +13,14 @@ FOUND: tuple[Drawn, ...] = (
         options={"bos": 0, "eos": 0, "width": 2},
         given=("state",),
     ),
+    # MXNet's log_softmax was off by 30 eps.
+    Drawn(
+        "FixedContextDecoder",
+        method="beam",
+        tier="float32",
+        sizes={"vocab_size": 4},
+        options={"initial": "learned", "bos": 0, "eos": 0, "width": 3},
+    ),
     # MXNet's backward direction took 1 from the least int64.
     Drawn(
         "GRUEncoder",
