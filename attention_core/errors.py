@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator as python_operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attention_core.specification import DTYPES, Layer, Operator, Option, Sizes, Tensor
@@ -167,24 +167,38 @@ def check_parameters(layer: Layer, sizes: Sizes, dtype: Any, arrays: Mapping[str
 
     Raises: ParameterError.
     """
-    shapes = layer.shapes(sizes)
+    _check_arrays(layer.name, "this layer's", layer.shapes(sizes), dtype_name(dtype), arrays)
+
+
+def check_state(layer: Layer, sizes: Sizes, dtype: Any, moments: Sequence[str], arrays: Mapping[str, Any]) -> None:
+    """Refuse an optimiser's state that is not of the layer: its step, and its moments of each canonical array.
+
+    Raises: ParameterError.
+    """
+    shapes = {f"{moment}.{name}": shape for moment in moments for name, shape in layer.shapes(sizes).items()}
+    _check_arrays("Trainer", "this optimiser's for this model", {"step": (), **shapes}, dtype_name(dtype), arrays)
+
+
+def _check_arrays(
+    title: str, whose: str, shapes: Mapping[str, tuple[int, ...]], dtype: str, arrays: Mapping[str, Any]
+) -> None:
     missing = [name for name in shapes if name not in arrays]
     unknown = [name for name in arrays if name not in shapes]
     if missing or unknown:
         found = "; ".join(
             f"{word}: {', '.join(names)}" for word, names in (("missing", missing), ("unknown", unknown)) if names
         )
-        raise ParameterError(f"{layer.name}: the arrays are not this layer's ({found}). It has {', '.join(shapes)}.")
+        raise ParameterError(f"{title}: the arrays are not {whose} ({found}). It has {', '.join(shapes)}.")
     for name, shape in shapes.items():
         given = tuple(arrays[name].shape)
         if given != shape:
             hint = " The transpose would fit: canonical matrices are (outputs, inputs)." if given[::-1] == shape else ""
-            raise ParameterError(f"{layer.name}: {name} has shape {given}, expected {shape}.{hint}")
-        kind = dtype_name(arrays[name].dtype)
-        if kind != dtype_name(dtype):
+            raise ParameterError(f"{title}: {name} has shape {given}, expected {shape}.{hint}")
+        kind, wanted = dtype_name(arrays[name].dtype), "int64" if name == "step" else dtype
+        if kind != wanted:
             raise ParameterError(
-                f"{layer.name}: {name} is {kind}, expected {dtype_name(dtype)}. Nothing is cast silently: cast the "
-                "arrays first, or make the layer with their dtype."
+                f"{title}: {name} is {kind}, expected {wanted}. Nothing is cast silently: cast the arrays first, or "
+                "make the layer with their dtype."
             )
 
 

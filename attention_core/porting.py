@@ -251,6 +251,47 @@ PORTING: dict[str, Porting] = {
             "the backward half of that output has read one word alone.",
         ),
     ),
+    "Translator": Porting(
+        ("sequence-to-sequence model", "Seq2Seq", "encoder-decoder", "d2l EncoderDecoder"),
+        (
+            "Whether the decoder masks the padding of the source: here it always does where valid_lens says so; many "
+            "ports hand the lengths to the encoder alone.",
+            "Some start an LSTM's decoder with the encoder's output as its cells, too; here outputs and cells are both "
+            "handed on.",
+        ),
+    ),
+    "masked_cross_entropy": Porting(
+        ("masked softmax cross-entropy loss", "sequence loss", "CrossEntropyLoss(ignore_index=...)"),
+        (
+            "Over what the mean goes: here over the open tokens of the batch, as PyTorch with ignore_index; "
+            "textbooks take the mean over all steps of a sentence, padding too, and then the sum over sentences, which "
+            "is another learning rate for every batch.",
+            "A mask that multiplies the losses lets NaN of padded steps through to the gradient.",
+        ),
+    ),
+    "clip_by_global_norm": Porting(
+        ("gradient clipping", "clip_grad_norm_", "grad_clipping", "global_clipnorm of Keras"),
+        (
+            "PyTorch's clip_grad_norm_ adds 1e-6 to the norm, Gluon's clip_global_norm 1e-8; optax, TensorFlow and "
+            "this one add nothing.",
+            "Keras' clipnorm is of each gradient by itself, its clipvalue of each entry: neither keeps the direction.",
+            "The norm goes over the canonical parameters: a second recurrent bias, where a framework has one, would "
+            "count twice.",
+        ),
+    ),
+    "sgd": Porting(
+        ("gradient descent", "SGD without momentum"),
+        ("Gluon's Trainer.step(n) divides the gradients by n.", "Keras keeps the learning rate in float32."),
+    ),
+    "adam": Porting(
+        ("Adam", "adaptive moment estimation"),
+        (
+            "Where epsilon goes: outside the root of the corrected moment in PyTorch, optax and here; Keras and MXNet "
+            "add it to the root of the uncorrected one, which is this one with epsilon · √(1 - beta2ᵗ) at step t.",
+            "Keras begins with epsilon 1e-7, the others with 1e-8.",
+            "In float16, 1e-8 is 0, and a gradient of 0 gives NaN.",
+        ),
+    ),
 }
 """Each function and layer, in the order of the specification."""
 

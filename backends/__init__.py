@@ -47,7 +47,7 @@ ENTRY_POINTS = "attention_core.backends"
 REQUIREMENTS: dict[str, tuple[str, ...]] = {
     "backends.torch": ("torch",),
     "backends.tf": ("tensorflow", "keras"),
-    "backends.jax": ("jax", "flax"),
+    "backends.jax": ("jax", "flax", "optax"),
     "backends.mxnet": ("mxnet",),
 }
 """The distributions that each of our backends imports."""

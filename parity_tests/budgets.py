@@ -13,7 +13,8 @@ class Budget:
     """A bound on max|a - b| / (eps · max|reference|) for the tensors it names, the worst seen, and why it grows.
 
     tiers are names; operator, case and quantity are patterns with * and ?; the first budget that fits decides. Where a
-    tensor is 0 but for rounding, beside names the quantity whose largest entry its errors are measured by, too.
+    tensor is 0 but for rounding, beside names the quantity whose largest entry its errors are measured by, too. What is
+    shown is measured and printed, and not judged: its eps say nothing.
     """
 
     eps: float
@@ -24,6 +25,7 @@ class Budget:
     case: str = "*"
     quantity: str = "*"
     beside: str = ""
+    shown: bool = False
 
     @property
     def reason(self) -> str:
@@ -45,6 +47,13 @@ CANCELLING = (
 )
 PROJECTED = "gradients pass the softmax and the tanh, and are sums over queries and keys"
 RECURRENT = "sums over batch and steps, of gates to which each step adds its rounding"
+TRAJECTORY = "a training is a recurrence over its steps, and each adds the rounding of its gradients"
+DIVIDED = (
+    "Adam divides a gradient by its own size: a small difference of large sums moves a parameter as far as any other"
+)
+LONGER = "the same, over a hundred steps"
+LATER = "a float32 training of more than 50 steps: rounding grows from step to step, without a bound that is known"
+
 SHORT = "a few sums of at most ten products, and one exponential"
 
 SHIFT = "a bias of the keys moves all scores of a row alike, which the softmax takes back: 0 but for rounding"
@@ -72,12 +81,29 @@ BUDGETS: tuple[Budget, ...] = (
     Budget(30, 9.9, RECURRENT, DOUBLE + SINGLE, "FixedContextDecoder"),
     Budget(20, 6.9, RECURRENT, DOUBLE + SINGLE, "GRU*"),
     Budget(20, 7, RECURRENT, DOUBLE + SINGLE, "LSTM*"),
-    Budget(20, 2.4, RECURRENT, DOUBLE + SINGLE, "sentences"),
+    Budget(0, 0, LATER, SINGLE, "training", quantity="later_*", shown=True),
+    Budget(0, 0, LATER, SINGLE, "training", quantity="trained_*", shown=True),
+    Budget(0, 0, LATER, SINGLE, "training", quantity="evaluated", shown=True),
+    Budget(1000, 369, DIVIDED, DOUBLE, "training", quantity="trained_decoder.attention.W_q"),
+    Budget(300, 92, LONGER, DOUBLE, "training", quantity="later_*"),
+    Budget(200, 57, TRAJECTORY, DOUBLE, "training", quantity="trained_*"),
+    Budget(30, 7.3, TRAJECTORY, DOUBLE + SINGLE, "training"),
+    Budget(
+        20,
+        6.6,
+        CANCELLING,
+        DOUBLE + SINGLE,
+        "Translator",
+        quantity="gradient_decoder.attention.W_q",
+        beside="gradient_decoder.attention.W_k",
+    ),
+    Budget(100, 30, RECURRENT, DOUBLE + SINGLE, "Translator"),
     Budget(15, 5, SHORT, DOUBLE + SINGLE),
     Budget(20, 6.6, RECURRENT, HALF, "BahdanauDecoder"),
     Budget(15, 5.3, PROJECTED, HALF, "AdditiveAttention"),
     Budget(15, 7.3, PROJECTED, HALF, "ConcatAttention"),
     Budget(30, 6.9, SUMMED, HALF, "KernelAttention", quantity="gradient_w"),
+    Budget(15, 5.2, RECURRENT, HALF, "Translator"),
     Budget(10, 3.2, RECURRENT, HALF, "GRU*"),
     Budget(20, 5.8, RECURRENT, HALF, "LSTM*"),
     Budget(15, 3.4, RECURRENT, HALF, "LuongDecoder"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -29,14 +28,17 @@ from rich.text import Text
 
 import backends as registry
 from attention_core.operators import LAYERS, OPERATORS, find
+from attention_core.operators import TRAINING as TRAINED_BY
 from attention_core.specification import Layer
 from backends import ArchiveError
 from parity_tests import budgets, family, side_by_side, text
 from parity_tests.cases import FULL, NAMES, TIERS, Case, all_cases
+from parity_tests.command import CommaList, Refused, console, interpreters, options, worker_options
 from parity_tests.comparison import CELL_CHECKS, CHECKS
 from parity_tests.divergences import apply, load_divergences
 from parity_tests.drawn import NAMES as DRAWN
 from parity_tests.expected import expected
+from parity_tests.invocation import TRAINING
 from parity_tests.launch import Job, WorkerFault, record
 from parity_tests.recordings import Cell, Mismatch, Recording, Selection, common_cells, key, named, pack_cases
 from parity_tests.report import MOST_RED, report
@@ -49,36 +51,6 @@ if TYPE_CHECKING:
     from parity_tests.fuzz import Campaign, Finding
 
 SENTENCES = 8
-console = Console()
-
-
-class CommaList(click.ParamType):
-    """Names with commas between them, each one of the choices where there are any."""
-
-    name = "names"
-
-    def __init__(self, choices: tuple[str, ...] = ()) -> None:
-        self.choices = choices
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
-        """The names as a list without repetitions."""
-        names = list(dict.fromkeys(filter(None, value.split(",")))) if isinstance(value, str) else list(value)
-        for name in names:
-            if self.choices and name not in self.choices:
-                self.fail(f"{name!r}: expected some of {', '.join(self.choices)}.", param, ctx)
-        return names
-
-
-class Device(click.ParamType):
-    """The name of a device: cpu or cuda, and which of them where there are several."""
-
-    name = "device"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name as it is."""
-        if re.fullmatch(r"(cpu|cuda)(:[1-9][0-9]*)?", value) is None:
-            self.fail(f"{value!r}: expected cpu, cuda, or one of several, as cuda:1.", param, ctx)
-        return str(value)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -88,26 +60,6 @@ def main() -> None:
 
     Without a framework installed, `list` and `show` print the specification.
     """
-
-
-class Refused(click.ClickException):
-    """What was given cannot be judged."""
-
-    exit_code = 2
-
-
-Command = Callable[..., None]
-
-
-def options(*given: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Several options as one decorator."""
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(given):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 tiers_option = click.option(
@@ -129,23 +81,10 @@ cells_options = options(
         metavar="NAMES",
         help="Only cases of these operators, with commas.",
     ),
-)
-worker_options = options(
     click.option(
-        "--device",
-        type=Device(),
-        metavar="DEVICE",
-        default="cpu",
-        show_default=True,
-        help="Where to run: cpu, cuda, or one of several, as cuda:1.",
-    ),
-    click.option(
-        "--python",
-        "pythons",
-        metavar="NAME=PATH",
-        multiple=True,
-        help="Run a backend with another interpreter, "
-        "whose environment has NumPy, safetensors and the framework. May be given for each backend.",
+        "--training",
+        is_flag=True,
+        help="Train translators, too: losses of every step, and parameters at the end. Takes minutes.",
     ),
 )
 corpus_options = options(
@@ -197,6 +136,7 @@ def run(
     tiers: list[str],
     pattern: str | None,
     operators: list[str] | None,
+    training: bool,
     device: str,
     pythons: tuple[str, ...],
     corpus: Path | None,
@@ -211,8 +151,8 @@ def run(
     On another device than the CPU, each backend is run on the CPU, too, and held against itself.
     Exits with 0 only if nothing is red. Ctrl-C ends the workers and reports what was judged by then.
     """
-    jobs, missing = _jobs(names, _interpreters(pythons), device)
-    selection = Selection(tiers, pattern, operators or ())
+    jobs, missing = _jobs(names, interpreters(pythons), device)
+    selection = Selection(tiers, pattern, operators or (), training or TRAINING in (operators or ()))
     cases, cells = _selected(selection, corpus, sentences)
     with _signals() as caught, _progress([job.name for job in jobs], len(cells)) as progress:
         outcome = run_parity(
@@ -273,6 +213,7 @@ def record_one(
     tiers: list[str],
     pattern: str | None,
     operators: list[str] | None,
+    training: bool,
     device: str,
     pythons: tuple[str, ...],
     corpus: Path | None,
@@ -285,8 +226,8 @@ def record_one(
     """
     if not file.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder {file.absolute().parent}", param_hint="--output")
-    job = _jobs([name], _interpreters(pythons), device)[0][0]
-    selection = Selection(tiers, pattern, operators or ())
+    job = _jobs([name], interpreters(pythons), device)[0][0]
+    selection = Selection(tiers, pattern, operators or (), training or TRAINING in (operators or ()))
     _, cells = _selected(selection, corpus, sentences)
     with (
         tempfile.TemporaryDirectory(prefix="attention-parity-") as folder,
@@ -318,7 +259,7 @@ def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_fi
     start = time.perf_counter()
     try:
         recordings = {file: Recording.load(file) for file in files}
-        cells = common_cells(recordings, all_cases(_pairs(corpus, sentences)))
+        cells = common_cells(recordings, all_cases(_pairs(corpus, sentences), trained=True))
         outcome = Run(cells, recordings=named(recordings), tiers=recordings[files[0]].selection.tiers)
     except (ArchiveError, Mismatch) as error:
         raise Refused(str(error)) from error
@@ -337,7 +278,7 @@ def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_fi
 
 
 def _selected(selection: Selection, corpus: Path | None, sentences: int) -> tuple[list[Case], list[Cell]]:
-    cases = all_cases(_pairs(corpus, sentences))
+    cases = all_cases(_pairs(corpus, sentences), trained=True)
     cells = selection.cells(cases)
     if not cells:
         raise click.ClickException("no case matches; `attention-parity list` names them all")
@@ -355,18 +296,6 @@ def _progress(names: Sequence[str], total: int) -> Iterator[Callable[[str, int],
 
 def _write_json(outcome: Run, path: Path) -> None:
     path.write_text(json.dumps(outcome.as_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def _interpreters(pythons: tuple[str, ...]) -> dict[str, str]:
-    chosen = {}
-    for entry in pythons:
-        name, equals, path = entry.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{entry!r}: expected NAME=PATH, as mxnet=venv/bin/python", param_hint="--python")
-        if not Path(path).is_file():
-            raise click.BadParameter(f"{path} does not exist", param_hint="--python")
-        chosen[name] = str(Path(path).absolute())
-    return chosen
 
 
 def _jobs(names: list[str] | None, interpreters: dict[str, str], device: str) -> tuple[list[Job], dict[str, str]]:
@@ -393,11 +322,13 @@ def _pairs(corpus: Path | None, count: int) -> list[text.Pair]:
     if corpus is None:
         return text.dates(count)
     try:
-        pairs = text.read_pairs(corpus)
+        found = text.read_corpus(corpus)
     except text.CorpusError as error:
         raise click.ClickException(str(error)) from error
-    spread = np.linspace(0, len(pairs) - 1, min(count, len(pairs))).astype(int)
-    return [pairs[position] for position in dict.fromkeys(spread.tolist())]
+    if found.told:
+        click.echo(f"{corpus}: {found.told}", err=True)
+    spread = np.linspace(0, len(found.pairs) - 1, min(count, len(found.pairs))).astype(int)
+    return [found.pairs[position] for position in dict.fromkeys(spread.tolist())]
 
 
 @main.command("fuzz", short_help="Judge backends on cases drawn by the thousand.")
@@ -444,7 +375,7 @@ def fuzz_backends(
     if seconds is None and examples is None:
         raise click.UsageError("say when to stop: --seconds, --examples, or both")
     os.environ.setdefault(XLA_LEVEL, "3")  # one compilation serves a whole family of cases
-    jobs = [job for job in _jobs(names, _interpreters(pythons), device)[0] if job.device == device]
+    jobs = [job for job in _jobs(names, interpreters(pythons), device)[0] if job.device == device]
     arguments = [f"--seed {seed}"]
     if operators != list(DRAWN):
         arguments.append(f"--operator {','.join(operators)}")
@@ -522,8 +453,8 @@ def list_backends() -> None:
 @click.option("--cases", "with_cases", is_flag=True, help="Name every case, too.")
 def list_operators(with_cases: bool) -> None:
     """Name every operator and layer, with its formula and source."""
-    cases = all_cases()
-    for entry in (*OPERATORS, *LAYERS):
+    cases = all_cases(trained=True)
+    for entry in (*OPERATORS, *TRAINED_BY, *LAYERS):
         own = [case for case in cases if case.operator == entry.name]
         console.print(f"[bold]{entry.name}[/]({escape(entry.signature)})  [dim]{len(own)} cases[/]")
         console.print(
@@ -532,9 +463,9 @@ def list_operators(with_cases: bool) -> None:
         )
         if with_cases:
             _print_cases(own)
-    rest = [case for case in cases if case.operator == "sentences"]
+    rest = [case for case in cases if case.operator == TRAINING]
     console.print(
-        f"[bold]sentences[/]  [dim]{len(rest)} cases[/]\n    Encoder and decoder together, on real sentences."
+        f"[bold]{TRAINING}[/]  [dim]{len(rest)} cases[/]\n    Translators trained step by step, with --training."
     )
     if with_cases:
         _print_cases(rest)
@@ -585,11 +516,11 @@ def print_family() -> None:
 @click.option("--values", is_flag=True, help="Print the arrays, too.")
 def show(case_id: str, values: bool) -> None:
     """Show a case: formula, source, shapes, and what the reference expects."""
-    case = next((case for case in all_cases() if case.id == case_id), None)
+    case = next((case for case in all_cases(trained=True) if case.id == case_id), None)
     if case is None:
         raise click.ClickException(f"no case {case_id!r}; `attention-parity list --cases` names them all")
     console.print(f"[bold]{case.id}[/]  {escape(case.shows)}", highlight=False)
-    if case.operator != "sentences":
+    if case.operator != TRAINING:
         entry = find(case.operator)
         called = entry.method(case.method if case.method else "call") if isinstance(entry, Layer) else entry
         console.print(f"    [cyan]{escape(called.formula)}[/]\n    [dim]{entry.source}[/]", highlight=False)

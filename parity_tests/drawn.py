@@ -20,7 +20,13 @@ NAMES = tuple(
 )
 """What cases are drawn for: all but what takes a function."""
 
-IDS = {"tokens": "vocab_size", "offset": "keys"}
+IDS = {
+    "tokens": "vocab_size",
+    "targets": "vocab_size",
+    "source": "source_vocab_size",
+    "inputs": "target_vocab_size",
+    "offset": "keys",
+}
 """What an integer array that holds no lengths ranges over, by its name."""
 
 COUNTS = {"num_keys": "keys", "num_queries": "queries"}

@@ -18,7 +18,7 @@ from attention_core.differentiation import gradients as complex_step
 from attention_core.operators import find
 from backends import ArchiveError, load_arrays, pack_arrays, save_arrays
 from parity_tests.cases import Arrays, Case, is_floating
-from parity_tests.invocation import bind, output_names, parts_of
+from parity_tests.invocation import bind, layer_of, output_names, train
 
 
 def cache_folder() -> Path:
@@ -44,6 +44,8 @@ def in_memory() -> Iterator[None]:
 
 def outputs(case: Case, tier: str) -> Arrays:
     """The reference's outputs by name."""
+    if case.method == "train":  # which begins with numbers that every tier holds, and is float64 in the reference
+        tier = case.tiers[0]
     return _cached(case, tier, "outputs", lambda: computed_outputs(case, *case.at(tier)))
 
 
@@ -72,23 +74,18 @@ def cotangents(case: Case, tier: str) -> dict[int, np.ndarray]:
 
 
 def build_reference(case: Case, parameters: Mapping[str, np.ndarray]) -> Any:
-    """The reference's layer, or the layers of a translation, that a case calls; None for a function."""
+    """The reference's layer that a case calls; None for a function."""
     if not case.method:
         return None
-    if case.method != "translate":
-        layer = getattr(reference, case.operator)(**case.config)
-        reference.set_parameters(layer, parameters)
-        return layer
-    layers = []
-    for part, name, config in parts_of(case.config):
-        layers.append(getattr(reference, name)(**config))
-        own = {k.removeprefix(f"{part}."): v for k, v in parameters.items() if k.startswith(f"{part}.")}
-        reference.set_parameters(layers[-1], own)
-    return tuple(layers)
+    layer = getattr(reference, layer_of(case.operator))(**case.config)
+    reference.set_parameters(layer, parameters)
+    return layer
 
 
 def computed_outputs(case: Case, inputs: Arrays, parameters: Arrays) -> Arrays:
     """The reference's outputs by name, computed anew."""
+    if case.method == "train":
+        return train(reference, build_reference(case, parameters), case.options, inputs)
     function = bind(reference, case.operator, case.method, case.options)
     found = function(build_reference(case, parameters), **inputs)
     return dict(zip(output_names(case.operator, case.method), (np.asarray(array) for array in found), strict=True))
@@ -110,12 +107,16 @@ def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangent
     return complex_step(call, {**floating, **parameters}, factors, stacked=_stackable(case))
 
 
+STACKED = ("recurrent", "decoders", "translation", "training")
+"""The files whose reference tells perturbations from heads: there are none."""
+
+
 def _stackable(case: Case) -> bool:
     """Whether perturbations may share a pass: not where their leading axis would be taken for heads.
 
     That is where there are heads, and where lengths or an offset without a mask leave the number of axes to be guessed.
     """
-    if case.operator == "MultiHeadAttention" or find(case.operator).module in ("recurrent", "decoders"):
+    if case.operator == "MultiHeadAttention" or find(case.operator).module in STACKED:
         return True
     if "offset" in case.inputs and "mask" not in case.inputs:
         return False

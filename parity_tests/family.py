@@ -9,6 +9,7 @@ from attention_core.operators import (
     FRAMEWORKS,
     LAYERS,
     OPERATORS,
+    TRAINING,
 )
 from attention_core.porting import DECODING, PORTING
 from attention_core.specification import Layer, Operator, Option, Tensor
@@ -22,6 +23,8 @@ TITLES = {
     "layers": "Attention layers and positions",
     "recurrent": "Recurrent layers, encoders and bridges",
     "decoders": "Decoders",
+    "translation": "Translation",
+    "training": "Loss, clipping and optimisers",
 }
 IMPORTS = {name: f"from backends import {name} as attention" for name in FRAMEWORKS}
 NEEDED_KEYWORDS = {"jax": "rngs=nnx.Rngs(0)"}
@@ -42,7 +45,7 @@ def page() -> str:
 
 def entries(file: str) -> list[Entry]:
     """The functions of a file, then its layers."""
-    return [entry for entry in (*OPERATORS, *LAYERS) if entry.module == file]
+    return [entry for entry in (*OPERATORS, *TRAINING, *LAYERS) if entry.module == file]
 
 
 HEAD = """# The family

@@ -212,7 +212,7 @@ def drawn_options(entry: Operator | Layer, method: str, sizes: Mapping[str, int]
     choices = {
         "number": NUMBERS,
         "rate": RATES,
-        "token": range(sizes.get("vocab_size", 1)),
+        "token": range(sizes.get("vocab_size", sizes.get("target_vocab_size", 1))),
         "count": COUNTED,
         "size": SIZES,
         "positive": POSITIVE,

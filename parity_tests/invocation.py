@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from attention_core.operators import find
+import numpy as np
+
+from attention_core.operators import MASKS, Batch, find
 from attention_core.specification import Layer, Operator
 
 Function = Callable[..., tuple[Any, ...]]
@@ -15,13 +17,11 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
     """A function (layer, **arrays) -> tuple of outputs that makes the call; layer is None for a function.
 
     A method that reads a memory gets it from `prepare`, and a decoder's step its state from `start`. Arrays named
-    losses.* become a function of a head mask. "translate" runs an encoder and a decoder.
+    losses.* become a function of a head mask.
     """
     if not method:
         chosen = getattr(package, operator)
         return lambda layer, **arrays: _as_tuple(chosen(**options, **_with_losses(arrays)))
-    if method == "translate":
-        return lambda layers, **arrays: translate(layers, options, **arrays)
     if method == "call":
         return lambda layer, **arrays: _as_tuple(layer(**arrays, **options))
     specification = find(operator)
@@ -63,32 +63,48 @@ def _with_losses(arrays: Mapping[str, Any]) -> dict[str, Any]:
     return {"losses": SquaredErrors(**own), **rest} if own else rest
 
 
-def translate(
-    layers: Sequence[Any], options: Mapping[str, Any], tokens: Any, valid_lens: Any, targets: Any
-) -> tuple[Any, ...]:
-    """Sentences through encoder and decoder, and the bridge between them if there is one.
+TRAINING = "training"
+"""The operator of cases that train a Translator; their method is "train"."""
+JUDGED_STEPS = 50
+"""For so many steps float32 can be judged: rounding grows from step to step. Later ones are quantities of their own."""
 
-    Gives the logits of given translations, and those found greedily.
+
+def train(
+    package: Any,
+    model: Any,
+    options: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    given: Callable[[np.ndarray], Any] = lambda array: array,
+    taken: Callable[[Any], np.ndarray] = np.asarray,
+) -> dict[str, np.ndarray]:
+    """Train a Translator on the rows that each step names; loss and norm of every step, and what became of it.
+
+    given makes an array of the framework, and taken one of NumPy's.
     """
-    outputs, state = layers[0](tokens, valid_lens)
-    if len(layers) == 3:
-        outputs, state = layers[2](outputs, state)
-    decoder = layers[1]
-    logits, _, _ = decoder(targets, outputs, state, valid_lens)
-    found, lengths, weights = decoder.greedy(outputs, state, valid_lens, **options)
-    return outputs, logits, found, lengths, weights
+    own = {name: value for name, value in options.items() if name not in ("optimizer", "max_norm")}
+    optimizer = getattr(package, options["optimizer"])(**own)
+    trainer = package.Trainer(model, optimizer, max_norm=options["max_norm"])
+    found = []
+    for step, rows in enumerate(arrays["batches"]):
+        pairs = {name: given(arrays[name][rows]) for name in Batch._fields if name in arrays and name not in MASKS}
+        masks = {name: given(arrays[name][step]) for name in MASKS if name in arrays}
+        batch = Batch(**pairs, **masks)
+        found.append([taken(number) for number in trainer.step(batch)])
+    losses, norms = (np.stack(numbers) for numbers in zip(*found, strict=True))
+    answer = {"losses": losses[:JUDGED_STEPS], "norms": norms[:JUDGED_STEPS]}
+    if len(losses) > JUDGED_STEPS:
+        answer |= {"later_losses": losses[JUDGED_STEPS:], "later_norms": norms[JUDGED_STEPS:]}
+    answer["evaluated"] = taken(trainer.evaluate(batch))
+    return answer | {f"trained_{name}": array for name, array in package.get_parameters(model).items()}
 
 
-def parts_of(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """The layers of a translation: the name of each, its class, and its constructor's arguments."""
-    for part, given in ((part, config[part]) for part in ("encoder", "decoder", "bridge") if part in config):
-        yield part, given["layer"], {name: value for name, value in given.items() if name != "layer"}
+def layer_of(operator: str) -> str:
+    """The class that a case calls."""
+    return "Translator" if operator == TRAINING else operator
 
 
 def output_names(operator: str, method: str) -> tuple[str, ...]:
     """The names of what a call returns, in order."""
-    if method == "translate":
-        return ("encoder_outputs", "logits", "tokens", "lengths", "weights")
     specification = find(operator)
     called: Operator = specification.method(method) if isinstance(specification, Layer) else specification
     return tuple(tensor.name for tensor in called.outputs)

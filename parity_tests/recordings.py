@@ -15,6 +15,7 @@ from attention_core.operators import FRAMEWORKS, SPECIFICATION_VERSION
 from backends import ArchiveError, load_archive, pack_arrays, save_arrays
 from parity_tests.cases import NAMES, SEED, TIERS, Arrays, Case, select
 from parity_tests.expected import cotangents
+from parity_tests.invocation import TRAINING
 from parity_tests.worker import CASE_FILE
 
 RECORDING = "recording"
@@ -48,16 +49,24 @@ def cells_of(cases: Iterable[Case], tiers: Iterable[str]) -> list[Cell]:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which cells are run: those of these tiers whose case id matches the pattern, of these operators if any."""
+    """Which cells are run: those of these tiers whose case id matches the pattern, of these operators if any.
+
+    Trainings are among them only where they are asked for.
+    """
 
     tiers: Sequence[str] = TIERS
     pattern: str | None = None
     operators: Sequence[str] = ()
+    training: bool = False
 
     def cases(self, cases: Sequence[Case]) -> list[Case]:
         """The cases among those given that have such a cell."""
         chosen = select(cases, self.pattern, self.operators)
-        return [case for case in chosen if set(self.tiers) & set(case.tiers)]
+        return [
+            case
+            for case in chosen
+            if set(self.tiers) & set(case.tiers) and (self.training or case.operator != TRAINING)
+        ]
 
     def cells(self, cases: Sequence[Case]) -> list[Cell]:
         """The cells of the cases given."""
@@ -176,7 +185,8 @@ def _is_selection(value: Any) -> bool:
 
     return (
         isinstance(value, dict)
-        and set(value) == {"tiers", "pattern", "operators"}
+        and set(value) == {"tiers", "pattern", "operators", "training"}
+        and isinstance(value["training"], bool)
         and among(value["tiers"], TIERS)
         and among(value["operators"], NAMES)
         and (value["pattern"] is None or _is_text(value["pattern"]))
@@ -347,7 +357,7 @@ def _check_inputs(file: str, recording: Recording, wanted: Mapping[str, str]) ->
     if not told:
         return
     # These three follow from the corpus, and are called after it.
-    if all("sentences" in re.split("[-/]", cell) for cells in differences.values() for cell in cells):
+    if all("-sentences" in cell for cells in differences.values() for cell in cells):
         raise Mismatch(f"{file} is of another corpus: give the same --corpus and --sentences ({told})")
     raise Mismatch(
         f"{file} is of other cases: {told}. It was recorded by attention-parity {recording.attention_parity}, "

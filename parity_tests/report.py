@@ -13,6 +13,7 @@ from rich.text import Text
 
 from attention_core.operators import find
 from parity_tests.comparison import Verdict
+from parity_tests.invocation import TRAINING
 from parity_tests.run import Run
 
 MOST_RED = 20
@@ -73,7 +74,7 @@ def rows(operators: Sequence[str], red: Collection[str], every: bool) -> Iterabl
         return
     files: dict[str, list[str]] = {}
     for name in operators:
-        files.setdefault("sentences" if name == "sentences" else find(name).module, []).append(name)
+        files.setdefault(TRAINING if name == TRAINING else find(name).module, []).append(name)
     for file, own in files.items():
         yield f"{file} ({len(own)})" if len(own) > 1 else file, own
         yield from ((f"  {name}", [name]) for name in own if name in red)
@@ -89,9 +90,15 @@ def _cell(verdicts: Sequence[Verdict]) -> str:
     if all(verdict.status == "not-applicable" for verdict in verdicts):
         return "[dim]n/a[/]"
     known = sum(verdict.status == "known-divergence" for verdict in verdicts)
+    shown = [verdict for verdict in verdicts if verdict.status == "shown"]
+    text = f"[green]{_worst([verdict for verdict in verdicts if verdict.status != 'shown'])}[/]"
+    text += f" [dim]({_worst(shown)} shown)[/]" if shown else ""
+    return text + (f" [yellow]({known} known)[/]" if known else "")
+
+
+def _worst(verdicts: Sequence[Verdict]) -> str:
     worst = max((verdict.error for verdict in verdicts if verdict.error is not None), default=math.nan)
-    text = "exact" if worst == 0.0 else f"{worst:.2g}" if worst < 100 else f"{worst:.0f}"
-    return f"[green]{text}[/]" + (f" [yellow]({known} known)[/]" if known else "")
+    return "exact" if worst == 0.0 else f"{worst:.2g}" if worst < 100 else f"{worst:.0f}"
 
 
 def not_applicable(verdicts: Sequence[Verdict]) -> Iterable[RenderableType]:
@@ -122,6 +129,8 @@ def reproduce(verdict: Verdict) -> str:
     parts = ["attention-parity run", f"--backend {','.join(backends)}"]
     if verdict.case != "*":
         parts.append(f"--case '{verdict.case}'")
+    if verdict.operator == TRAINING:
+        parts.append("--training")
     if verdict.tier != "*":
         parts.append(f"--tier {verdict.tier}")
     if verdict.device not in ("", "cpu"):
@@ -144,5 +153,7 @@ def summary(run: Run) -> Text:
     if run.red:
         return Text(f"red         {len(run.red)} of {total} comparisons of {names}", style="bold red")
     known = sum(verdict.status == "known-divergence" for verdict in run.verdicts)
+    shown = sum(verdict.status == "shown" for verdict in run.verdicts)
     tail = f", {known} known divergences" if known else ""
+    tail += f"; {shown:,} of them shown, not judged" if shown else ""
     return Text(f"green       {total} comparisons of {names}: all within budget{tail}", style="bold green")

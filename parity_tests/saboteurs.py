@@ -18,7 +18,8 @@ import numpy as np
 
 from attention_core import reference
 from attention_core.differentiation import gradients
-from attention_core.reference import layers, masking, recurrent
+from attention_core.operators import MASKS
+from attention_core.reference import layers, masking, recurrent, training
 from attention_core.reference.arrays import align, linear, promote
 from parity_tests.cases import Arrays, Case, all_cases, is_floating
 from parity_tests.cases.decoders import DECODER
@@ -34,8 +35,8 @@ class Saboteur:
     """A wrong implementation.
 
     broken maps a name in `attention_core.reference` to a function that takes the original and returns what replaces it;
-    spoiled changes a whole answer. cases are patterns of the cases it is tried on; red and green are patterns of
-    case:quantity: what matches red and not green has to be red, and all else green.
+    spoiled changes a whole answer, misread what is asked. cases are patterns of the cases it is tried on; red and green
+    are patterns of case:quantity: what matches red and not green has to be red, and all else green.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Saboteur:
     green: tuple[str, ...] = ()
     broken: Mapping[str, Break] | None = None
     spoiled: Callable[[Case, Arrays], Arrays] | None = None
+    misread: Callable[[Arrays], Arrays] | None = None
     tier: str = "float64"
 
     def must_be_red(self, case: str, quantity: str) -> bool:
@@ -70,7 +72,7 @@ class Caught:
 
 def attempt(saboteur: Saboteur, cases: Sequence[Case] | None = None) -> tuple[list[Cell], Recording]:
     """What the saboteur answers to its cases, as a worker would record it."""
-    chosen = [case for case in cases or all_cases() if _matches(case.id, saboteur.cases)]
+    chosen = [case for case in cases or all_cases(trained=True) if _matches(case.id, saboteur.cases)]
     cells = [(case, saboteur.tier) for case in chosen if saboteur.tier in case.tiers]
     recording = Recording(saboteur.name, "cpu")
     for cell in cells:
@@ -80,6 +82,7 @@ def attempt(saboteur: Saboteur, cases: Sequence[Case] | None = None) -> tuple[li
 
 def _answer(saboteur: Saboteur, case: Case, tier: str) -> tuple[dict[str, Any], Arrays]:
     inputs, parameters = case.at(tier)
+    inputs = saboteur.misread(inputs) if saboteur.misread else inputs
     before = {name: array.copy() for name, array in inputs.items()}
     factors = cotangents(case, tier)
     try:
@@ -878,6 +881,147 @@ def _reshapes(original: Any) -> Any:
     return call
 
 
+# ------------------------------------------------------------------------------------------------ training
+
+
+def _loss(change: Callable[..., Any]) -> Break:
+    """A loss of the original, and of what it was given."""
+    return lambda original: lambda logits, targets, valid_lens=None: change(original, logits, targets, valid_lens)
+
+
+def _in_both(change: Callable[..., Any]) -> dict[str, Break]:
+    """The loss broken where cases call it, and where a Trainer does."""
+    return {"masked_cross_entropy": _loss(change), "training.masked_cross_entropy": _loss(change)}
+
+
+def _mean_over_padding(original: Any, logits: Any, targets: Any, valid_lens: Any) -> Any:
+    steps = targets.shape[1]
+    count = targets.size if valid_lens is None else np.clip(valid_lens, 0, steps).sum()
+    return original(logits, targets, valid_lens) * count / max(targets.size, 1)
+
+
+def _mean_of_means(original: Any, logits: Any, targets: Any, valid_lens: Any) -> Any:
+    batch = len(targets)
+    lens = [None] * batch if valid_lens is None else [valid_lens[row : row + 1] for row in range(batch)]
+    own = [original(logits[..., row : row + 1, :, :], targets[row : row + 1], lens[row]) for row in range(batch)]
+    return sum(own) / max(batch, 1)
+
+
+def _padding_learned(original: Any, logits: Any, targets: Any, valid_lens: Any) -> Any:
+    return original(np.where(np.isfinite(logits), logits, 0.0), targets)
+
+
+def _largest_first(original: Any, logits: Any, targets: Any, valid_lens: Any) -> Any:
+    return original(logits[..., ::-1], targets, valid_lens)
+
+
+def _optimiser(change: Callable[..., Arrays]) -> Break:
+    """Adam whose step is made by change(original, numbers, parameters, gradients, state)."""
+
+    def broken(original: Any) -> Any:
+        def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> Any:
+            numbers = (learning_rate, beta1, beta2, epsilon)
+            return training.Optimiser(("m", "v"), lambda *given: change(original, numbers, *given))
+
+        return adam
+
+    return broken
+
+
+def _epsilon_on_the_raw_root(original: Any, numbers: Any, parameters: Any, gradients: Any, state: Any) -> Arrays:
+    rate, beta1, beta2, epsilon = numbers
+    folded = epsilon / np.sqrt(1.0 - beta2 ** int(state["step"]))
+    return original(rate, beta1, beta2, folded).update(parameters, gradients, state)
+
+
+def _epsilon_of_keras(original: Any, numbers: Any, parameters: Any, gradients: Any, state: Any) -> Arrays:
+    rate, beta1, beta2, _ = numbers
+    return original(rate, beta1, beta2, 1e-7).update(parameters, gradients, state)
+
+
+def _decays_ignored(original: Any, numbers: Any, parameters: Any, gradients: Any, state: Any) -> Arrays:
+    return original(numbers[0], epsilon=numbers[3]).update(parameters, gradients, state)
+
+
+def _bias_not_corrected(original: Any, numbers: Any, parameters: Any, gradients: Any, state: Any) -> Arrays:
+    late = {**state, "step": np.array(10**9)}
+    changed = original(*numbers).update(parameters, gradients, late)
+    state.update({name: array for name, array in late.items() if name != "step"})
+    return changed
+
+
+def _clipped_by_value(original: Any) -> Any:
+    def clip(gradients: Any, *, max_norm: float | None = None) -> Any:
+        limit = np.inf if max_norm is None else max_norm
+        return [np.clip(gradient, -limit, limit) for gradient in gradients], original(gradients)[1]
+
+    return clip
+
+
+def _clipped_one_by_one(original: Any) -> Any:
+    def clip(gradients: Any, *, max_norm: float | None = None) -> Any:
+        each = [original([gradient], max_norm=max_norm)[0][0] for gradient in gradients]
+        return each, original(gradients)[1]
+
+    return clip
+
+
+def _norm_after_clipping(original: Any) -> Any:
+    def clip(gradients: Any, *, max_norm: float | None = None) -> Any:
+        clipped, _ = original(gradients, max_norm=max_norm)
+        return clipped, original(clipped)[1]
+
+    return clip
+
+
+def _not_clipped(original: Any) -> Any:
+    return lambda gradients, *, max_norm=None: original(gradients)
+
+
+def _biases_twice(original: Any) -> Any:
+    def found(*given: Any, **keywords: Any) -> Any:
+        gradients = original(*given, **keywords)
+        return {name: array * (2.0 if name.endswith(".b") else 1.0) for name, array in gradients.items()}
+
+    return found
+
+
+def _two_batches_swapped(inputs: Arrays) -> Arrays:
+    batches = inputs["batches"].copy()
+    batches[[2, 3]] = batches[[3, 2]]
+    return {**inputs, "batches": batches}
+
+
+def _training_on(change: Callable[[Any], Any]) -> Break:
+    """Training on what change makes of each batch."""
+    return lambda original: lambda trainer, batch, parameters: original(trainer, change(batch), parameters)
+
+
+def _decoder_sees_padding(original: Any) -> Any:
+    def call(layer: Any, tokens: Any, encoder_outputs: Any, state: Any, valid_lens: Any, **keywords: Any) -> Any:
+        return original(layer, tokens, encoder_outputs, state, None, **keywords)
+
+    return call
+
+
+def _bridge_skipped(original: Any) -> Any:
+    def encode(layer: Any, source: Any, valid_lens: Any, dropout_mask: Any = None) -> Any:
+        outputs, state = original(layer, source, valid_lens, dropout_mask)
+        if "bridge" not in layer.parts:
+            return outputs, state
+        outputs, both = layer.parts["encoder"](source, valid_lens, dropout_mask=dropout_mask)
+        return outputs, both[..., : layer.sizes["hidden_size"]]
+
+    return encode
+
+
+def _inputs_late(original: Any) -> Any:
+    def call(layer: Any, source: Any, inputs: Any, valid_lens: Any = None, **keywords: Any) -> Any:
+        return original(layer, source, np.roll(inputs, 1, axis=1), valid_lens, **keywords)
+
+    return call
+
+
 # ------------------------------------------------------------------------------------------------ the saboteurs
 
 NOTHING = ("*-no_*:*",)
@@ -897,6 +1041,8 @@ RULES = (
     ("block_mask", "size", 3, ("block_mask-ones:mask",)),
     ("stride_mask", "stride", 3, ("stride_mask-one:mask",)),
 )
+RAGGED = ("ragged", "closed", "targets_int64", "hidden_nan", "hidden_inf", "large")
+"""The cases of the loss in which some steps are open and some are not."""
 DECODING = tuple(f"BahdanauDecoder-{name}" for name in ("none", "one_key", "no_keys", "greedy"))
 GATED = ("GRU-none", "GRU-step", "GRU-no_steps")
 LSTM_STEPS = ("LSTM-none", "LSTM-step", "LSTM-no_steps")
@@ -1792,5 +1938,141 @@ SABOTEURS: tuple[Saboteur, ...] = (
         red=("LuongDecoder-predictive:*",),
         green=("*:gradient_dense.b", "*:state.position"),
         broken={"layers.LocalAttention.attend": _sized(window=lambda sizes: 50)},
+    ),
+    Saboteur(
+        "mean_over_padding",
+        "The loss is the mean over all steps, padding too.",
+        ("masked_cross_entropy-*", "training-short"),
+        red=(*(f"masked_cross_entropy-{name}:*" for name in RAGGED), "training-short:*"),
+        broken=_in_both(_mean_over_padding),
+    ),
+    Saboteur(
+        "mean_of_means",
+        "The loss is the mean over sentences of the mean over each one's steps, as textbooks have it.",
+        ("masked_cross_entropy-*", "training-short"),
+        red=(*(f"masked_cross_entropy-{name}:*" for name in RAGGED), "training-short:*"),
+        broken=_in_both(_mean_of_means),
+    ),
+    Saboteur(
+        "padding_learned",
+        "The loss counts the steps behind the end.",
+        ("masked_cross_entropy-*", "training-short"),
+        red=(*(f"masked_cross_entropy-{name}:*" for name in (*RAGGED, "no_open")), "training-short:*"),
+        broken=_in_both(_padding_learned),
+    ),
+    Saboteur(
+        "vocabulary_reversed",
+        "The loss reads the vocabulary from its end.",
+        ("masked_cross_entropy-none", "masked_cross_entropy-no_open"),
+        red=("masked_cross_entropy-none:*",),
+        broken=_in_both(_largest_first),
+    ),
+    Saboteur(
+        "epsilon_on_the_raw_root",
+        "Adam adds epsilon to the root of v before its correction, as Keras and MXNet do.",
+        ("training-short", "training-short_sgd", "training-adam_options"),
+        red=("training-short:*", "training-adam_options:*"),
+        broken={"adam": _optimiser(_epsilon_on_the_raw_root)},
+    ),
+    Saboteur(
+        "epsilon_of_keras",
+        "Adam takes the epsilon 1e-7.",
+        ("training-short", "training-short_sgd", "training-adam_options"),
+        red=("training-short:*", "training-adam_options:*"),
+        broken={"adam": _optimiser(_epsilon_of_keras)},
+    ),
+    Saboteur(
+        "decays_ignored",
+        "Adam takes 0.9 and 0.999 for its decays, whatever they are.",
+        ("training-short", "training-adam_options"),
+        red=("training-adam_options:*",),
+        broken={"adam": _optimiser(_decays_ignored)},
+    ),
+    Saboteur(
+        "moments_not_corrected",
+        "Adam does not correct its moments for their start at 0.",
+        ("training-short", "training-short_sgd"),
+        red=("training-short:*",),
+        broken={"adam": _optimiser(_bias_not_corrected)},
+    ),
+    Saboteur(
+        "clipped_by_value",
+        "Each entry of a gradient is clipped by itself.",
+        ("training-short_sgd", "training-unclipped"),
+        red=("training-short_sgd:*",),
+        broken={"training.clip_by_global_norm": _clipped_by_value},
+    ),
+    Saboteur(
+        "clipped_one_by_one",
+        "Each gradient is clipped by its own norm.",
+        ("training-short_sgd", "training-unclipped"),
+        red=("training-short_sgd:*",),
+        broken={"training.clip_by_global_norm": _clipped_one_by_one},
+    ),
+    Saboteur(
+        "not_clipped",
+        "Gradients are not clipped.",
+        ("training-short_sgd", "training-unclipped"),
+        red=("training-short_sgd:*",),
+        broken={"training.clip_by_global_norm": _not_clipped},
+    ),
+    Saboteur(
+        "norm_after_clipping",
+        "The norm that is told is that of the clipped gradients.",
+        ("training-short_sgd", "training-unclipped"),
+        red=("training-short_sgd:norms",),
+        broken={"training.clip_by_global_norm": _norm_after_clipping},
+    ),
+    Saboteur(
+        "biases_twice",
+        "Biases get twice their gradient, as where an input and a hidden bias both get it.",
+        ("training-short_sgd",),
+        red=("training-short_sgd:*",),
+        broken={"training.differentiation.gradients": _biases_twice},
+    ),
+    Saboteur(
+        "two_batches_swapped",
+        "Two batches change places.",
+        ("training-short",),
+        red=("training-short:*",),
+        misread=_two_batches_swapped,
+    ),
+    Saboteur(
+        "masks_not_trained_with",
+        "Training drops nothing, whatever the masks say.",
+        ("training-dropout", "training-short"),
+        red=("training-dropout:*",),
+        broken={"training.Trainer.loss": _training_on(lambda batch: batch._replace(**dict.fromkeys(MASKS)))},
+    ),
+    Saboteur(
+        "training_sees_padding",
+        "Training reads the padding of the sources.",
+        ("training-short",),
+        red=("training-short:*",),
+        broken={"training.Trainer.loss": _training_on(lambda batch: batch._replace(source_lens=None))},
+    ),
+    Saboteur(
+        "decoder_sees_padding",
+        "A translator's decoder attends to the padding of the sources.",
+        ("Translator-none", "Translator-ragged"),
+        red=("Translator-ragged:*",),
+        green=("*:gradient_decoder.dense.b",),
+        broken={"decoders.Decoder.__call__": _decoder_sees_padding},
+    ),
+    Saboteur(
+        "bridge_skipped",
+        "A translator's decoder starts with the forward direction alone.",
+        ("Translator-both", "Translator-none"),
+        red=("Translator-both:*",),
+        green=("*:gradient_decoder.dense.b",),
+        broken={"translation.Translator.encode": _bridge_skipped},
+    ),
+    Saboteur(
+        "inputs_late",
+        "A translator's decoder reads each token a step late.",
+        ("Translator-none", "Translator-one_step"),
+        red=("Translator-none:*",),
+        green=("*:gradient_decoder.dense.b",),
+        broken={"translation.Translator.__call__": _inputs_late},
     ),
 )

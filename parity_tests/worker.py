@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from backends import load_archive, pack_arrays, unpack_arrays
-from parity_tests.invocation import bind, output_names, parts_of
+from parity_tests.invocation import bind, layer_of, output_names, train
 
 CASE_FILE = "case file"
 """The kind of archive that holds cells to run."""
@@ -141,17 +141,13 @@ class Backend:
         """Outputs by name, then gradients as gradient_<name>; and the names of the inputs that the call changed."""
         operator, method, tier = cell["operator"], cell["method"], cell["tier"]
         config, options = json.dumps(cell["config"]), json.dumps(cell["options"])
-        function, layer = self.function(operator, method, options), None
-        if method == "translate":
-            layers = []
-            for part, kind, given in parts_of(cell["config"]):
-                own = {k.removeprefix(f"{part}."): v for k, v in parameters.items() if k.startswith(f"{part}.")}
-                layers.append(self.layer(part, kind, json.dumps(given), tier))
-                self._set(layers[-1], own)
-            function = functools.partial(_with_layers, function, tuple(layers))
-        elif method:
-            layer = self.layer("", operator, config, tier)
+        layer = self.layer(layer_of(operator), config, tier) if method else None
+        if layer is not None:
             self._set(layer, parameters)
+        if method == "train":
+            here = functools.partial(self.runtime.from_numpy, device=self.device)
+            return train(self.package, layer, cell["options"], inputs, here, self.runtime.to_numpy), []
+        function = self.function(operator, method, options)
         sent = {name: array.copy() for name, array in inputs.items()}  # a runtime may share memory with its argument
         given = {name: self.runtime.from_numpy(array, self.device) for name, array in inputs.items()}
         factors = {int(k): self.runtime.from_numpy(array, self.device) for k, array in cotangents.items()}
@@ -170,8 +166,8 @@ class Backend:
     def _function(self, operator: str, method: str, options: str) -> Any:
         return bind(self.package, operator, method, json.loads(options))
 
-    def _layer(self, use: str, operator: str, config: str, tier: str) -> Any:
-        return self.runtime.build(getattr(self.package, operator), json.loads(config), tier, self.device)
+    def _layer(self, name: str, config: str, tier: str) -> Any:
+        return self.runtime.build(getattr(self.package, name), json.loads(config), tier, self.device)
 
     def _set(self, layer: Any, parameters: Mapping[str, np.ndarray]) -> None:
         self.package.set_parameters(layer, parameters)
@@ -179,10 +175,6 @@ class Backend:
         for name, array in parameters.items():
             if back[name].dtype != array.dtype or not np.array_equal(back[name], array, equal_nan=True):
                 raise RuntimeError(f"{name} did not come back from the layer as it was given")
-
-
-def _with_layers(function: Any, layers: tuple[Any, ...], layer: None, **arrays: Any) -> Any:
-    return function(layers, **arrays)
 
 
 def same(found: np.ndarray, sent: np.ndarray) -> bool:

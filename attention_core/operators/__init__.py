@@ -61,12 +61,23 @@ from attention_core.operators.scoring import (
     LOCATION_SCORE,
     SCALED_DOT_SCORE,
 )
+from attention_core.operators.training import (
+    ADAM,
+    CLIP_BY_GLOBAL_NORM,
+    MASKED_CROSS_ENTROPY,
+    MASKS,
+    SGD,
+    TRAINING,
+    Batch,
+)
+from attention_core.operators.translation import TRANSLATOR
 from attention_core.specification import Layer, Operator
 
-SPECIFICATION_VERSION = "2"
+SPECIFICATION_VERSION = "3"
 
 __all__ = [
     "ABLATION_IMPORTANCE",
+    "ADAM",
     "ADDITIVE_ATTENTION",
     "ADDITIVE_SCORE",
     "ATTENTION_MASK",
@@ -75,6 +86,7 @@ __all__ = [
     "BLOCK_MASK",
     "BRIDGE",
     "CAUSAL_MASK",
+    "CLIP_BY_GLOBAL_NORM",
     "CONCAT_ATTENTION",
     "COSINE_ATTENTION",
     "COSINE_SCORE",
@@ -100,22 +112,28 @@ __all__ = [
     "LSTM",
     "LSTM_ENCODER",
     "LUONG_DECODER",
+    "MASKED_CROSS_ENTROPY",
     "MASKED_SOFTMAX",
+    "MASKS",
     "MASK_AND",
     "MASK_OR",
     "MULTI_HEAD_ATTENTION",
     "NADARAYA_WATSON",
     "OPERATORS",
+    "TRAINING",
     "POSITION_PERMUTATION",
     "SCALED_DOT_SCORE",
     "ALIKE_SCORES",
     "HIDDEN_SCORES",
     "SCORE_NAMES",
+    "SGD",
     "SINUSOIDAL_POSITIONS",
     "SPECIFICATION_VERSION",
     "STRIDE_MASK",
     "TAYLOR_IMPORTANCE",
+    "TRANSLATOR",
     "WINDOW_MASK",
+    "Batch",
     "check_initial",
     "check_one_direction",
     "check_search",
@@ -143,6 +161,7 @@ OPERATORS = (
     ABLATION_IMPORTANCE,
     TAYLOR_IMPORTANCE,
     POSITION_PERMUTATION,
+    MASKED_CROSS_ENTROPY,
 )
 
 LAYERS = (
@@ -167,12 +186,13 @@ LAYERS = (
     BAHDANAU_DECODER,
     LUONG_DECODER,
     FIXED_CONTEXT_DECODER,
+    TRANSLATOR,
 )
 
 
 def find(name: str) -> Operator | Layer:
     """The function or layer of that name."""
-    for entry in (*OPERATORS, *LAYERS):
+    for entry in (*OPERATORS, *LAYERS, *TRAINING):
         if entry.name == name:
             return entry
     raise KeyError(f"no operator {name!r}; there are {', '.join(entry.name for entry in (*OPERATORS, *LAYERS))}")
@@ -217,12 +237,14 @@ FILES: dict[str, tuple[str, ...]] = {
     ),
     "recurrent": ("GRU", "LSTM", "GRUEncoder", "LSTMEncoder", "Bridge"),
     "decoders": ("LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"),
+    "translation": ("Translator",),
+    "training": ("masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"),
     "parameters": ("get_parameters", "set_parameters"),
     "runtime": ("configure", "describe", "from_numpy", "to_numpy", "build", "vjp"),
 }
 """The files of every backend and the public names of each, in order."""
 
-EXPORTED = ("masking", "scoring", "pooling", "layers", "recurrent", "decoders", "parameters")
+EXPORTED = ("masking", "scoring", "pooling", "layers", "recurrent", "decoders", "translation", "training", "parameters")
 """The files whose names a backend's package exports; `runtime` is the court's doorway and is imported by name."""
 
 FRAMEWORK_KEYWORDS: dict[str, tuple[str, ...]] = {

@@ -41,7 +41,7 @@ _INITIAL = Option(
     keyword_only=True,
     choices=("encoder", "zero", "learned"),
 )
-_DROPOUT = Option(
+DECODER_DROPOUT = Option(
     "dropout",
     "float",
     "rate at which attention weights, and features between recurrent layers, are dropped in training",
@@ -49,10 +49,10 @@ _DROPOUT = Option(
     "rate",
     keyword_only=True,
 )
-_BOS = Option("bos", "int", "token that starts a sequence", domain="token", keyword_only=True)
-_EOS = Option("eos", "int", "token that ends a sequence", domain="token", keyword_only=True)
-_MAX_STEPS = Option("max_steps", "int", "most tokens to decode", domain="count", keyword_only=True)
-_SEARCH = (
+BOS = Option("bos", "int", "token that starts a sequence", domain="token", keyword_only=True)
+EOS = Option("eos", "int", "token that ends a sequence", domain="token", keyword_only=True)
+MAX_STEPS = Option("max_steps", "int", "most tokens to decode", domain="count", keyword_only=True)
+SEARCH = (
     Option("width", "int", "hypotheses kept at each step", keyword_only=True),
     Option("num_best", "int", "hypotheses returned, best first", "1", keyword_only=True),
     Option("length_penalty", "float", "the exponent α; 0 ranks by the sum alone", "0.0", "number", keyword_only=True),
@@ -154,7 +154,7 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
             formula="token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos",
             source=source + ", with beam width 1",
             tensors=(_ENCODER_OUTPUTS, _ENCODER_STATE, _ONE_LENS, _ONE_MASK),
-            options=(_BOS, _EOS, _MAX_STEPS),
+            options=(BOS, EOS, MAX_STEPS),
             outputs=(
                 Tensor("tokens", ("batch", "max_steps"), "decoded ids; eos from the end on", "integer"),
                 Tensor("lengths", ("batch",), "decoded tokens before eos", "integer"),
@@ -171,7 +171,7 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
             ),
             source=WU,
             tensors=(_ENCODER_OUTPUTS, _ENCODER_STATE, _ONE_LENS, _ONE_MASK),
-            options=(_BOS, _EOS, _MAX_STEPS, *_SEARCH),
+            options=(BOS, EOS, MAX_STEPS, *SEARCH),
             outputs=(
                 Tensor("tokens", ("batch", "num_best", "max_steps"), "decoded ids; eos from the end on", "integer"),
                 Tensor("lengths", ("batch", "num_best"), "decoded tokens before eos", "integer"),
@@ -294,7 +294,7 @@ BAHDANAU_DECODER = Layer(
         Option(
             "maxout_size", "int", "pairs of the maxout readout; hidden_size unless given", "None", keyword_only=True
         ),
-        _DROPOUT,
+        DECODER_DROPOUT,
     ),
     parameters=(
         *_OWN,
@@ -391,7 +391,7 @@ LUONG_DECODER = Layer(
         ),
         CELL,
         _INITIAL,
-        _DROPOUT,
+        DECODER_DROPOUT,
     ),
     parameters=(
         *_OWN,
@@ -430,7 +430,7 @@ FIXED_CONTEXT_DECODER = Layer(
     summary="Decode without attention: the context of every step is the encoder's last output.",
     formula=_CONTEXT_FORMULA,
     source=CHO_CONTEXT,
-    options=(VOCAB_SIZE, EMBED_SIZE, HIDDEN_SIZE, NUM_LAYERS, _MEMORY_SIZE, CELL, _INITIAL, _DROPOUT),
+    options=(VOCAB_SIZE, EMBED_SIZE, HIDDEN_SIZE, NUM_LAYERS, _MEMORY_SIZE, CELL, _INITIAL, DECODER_DROPOUT),
     parameters=(*_OWN, *_DENSE),
     methods=_methods("FixedContextDecoder", _CONTEXT_FORMULA, CHO_CONTEXT),
     complete=lambda config: {**_decoder_sizes(config), "dense_size": config["hidden_size"]},

@@ -30,7 +30,7 @@ _BETWEEN = Option(
     "rate",
     keyword_only=True,
 )
-_BIDIRECTIONAL = Option(
+BIDIRECTIONAL = Option(
     "bidirectional",
     "bool",
     "whether a second set of weights reads the steps from the last valid one to the first",
@@ -127,7 +127,7 @@ def _recurrent(name: str, cell: str, summary: str, formula: str, source: str) ->
             HIDDEN_SIZE,
             NUM_LAYERS,
             _BETWEEN,
-            _BIDIRECTIONAL,
+            BIDIRECTIONAL,
         ),
         parameters=_parameters(cell),
         methods=(
@@ -194,7 +194,7 @@ def _encoder(name: str, cell: str, summary: str, source: str) -> Layer:
         summary=summary,
         formula=formula,
         source=source,
-        options=(VOCAB_SIZE, EMBED_SIZE, HIDDEN_SIZE, NUM_LAYERS, _BETWEEN, _BIDIRECTIONAL),
+        options=(VOCAB_SIZE, EMBED_SIZE, HIDDEN_SIZE, NUM_LAYERS, _BETWEEN, BIDIRECTIONAL),
         parameters=(EMBEDDING,),
         methods=(
             Operator(

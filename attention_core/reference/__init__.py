@@ -63,6 +63,14 @@ from attention_core.reference.scoring import (
     location_score,
     scaled_dot_score,
 )
+from attention_core.reference.training import (
+    Trainer,
+    adam,
+    clip_by_global_norm,
+    masked_cross_entropy,
+    sgd,
+)
+from attention_core.reference.translation import Translator
 
 __all__ = [
     "GRU",
@@ -109,4 +117,10 @@ __all__ = [
     "stride_mask",
     "taylor_importance",
     "window_mask",
+    "Trainer",
+    "Translator",
+    "adam",
+    "clip_by_global_norm",
+    "masked_cross_entropy",
+    "sgd",
 ]

@@ -186,7 +186,8 @@ class Decoder:
             weights.append(attended)
         if not steps:
             lead = np.broadcast_shapes(memory.values.shape[:-3], *(array.shape[:-2] for array in logits))
-            return np.zeros((*lead, batch, 0, self.sizes["vocab_size"])), current, np.zeros((*lead, batch, 0, keys))
+            blank = np.zeros((*lead, batch, 0, self.sizes["vocab_size"] + keys), memory.values.dtype)
+            return blank[..., : self.sizes["vocab_size"]], current, blank[..., self.sizes["vocab_size"] :]
         return (
             np.stack(np.broadcast_arrays(*logits), axis=-2),
             current,

@@ -63,6 +63,7 @@ TABLES: dict[str, tuple[Entry, ...]] = {
     "BahdanauDecoder": (*DECODER, ("readout.W", "readout.kernel", (1, 0)), ("readout.b", "readout.bias", None)),
     "LuongDecoder": (*DECODER, matrix("W_c")),
     "FixedContextDecoder": DECODER,
+    "Translator": (),
 }
 
 

@@ -58,6 +58,8 @@ from backends.mxnet.scoring import (
     location_score,
     scaled_dot_score,
 )
+from backends.mxnet.training import Trainer, adam, clip_by_global_norm, masked_cross_entropy, sgd
+from backends.mxnet.translation import Translator
 
 npx.set_np()
 
@@ -106,4 +108,10 @@ __all__ = [
     "stride_mask",
     "taylor_importance",
     "window_mask",
+    "Trainer",
+    "Translator",
+    "adam",
+    "clip_by_global_norm",
+    "masked_cross_entropy",
+    "sgd",
 ]

@@ -54,6 +54,7 @@ TABLES: dict[str, tuple[Entry, ...]] = {
     "BahdanauDecoder": (*DECODER, ("readout.W", "readout.weight", None), ("readout.b", "readout.bias", None)),
     "LuongDecoder": (*DECODER, ("W_c", "W_c.weight", None)),
     "FixedContextDecoder": DECODER,
+    "Translator": (),
 }
 """Each layer's own entries, of which it has those that its options ask for; a layer without parameters has none."""
 

@@ -44,6 +44,7 @@ ABSENT = (
             "LSTM*",
             "Bridge",
             "*Decoder",
+            "Translator",
             "*_importance",  # of the losses that the court gives
         )
     ),

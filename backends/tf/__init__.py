@@ -54,6 +54,8 @@ from backends.tf.scoring import (
     location_score,
     scaled_dot_score,
 )
+from backends.tf.training import Trainer, adam, clip_by_global_norm, masked_cross_entropy, sgd
+from backends.tf.translation import Translator
 
 __all__ = [
     "GRU",
@@ -100,4 +102,10 @@ __all__ = [
     "stride_mask",
     "taylor_importance",
     "window_mask",
+    "Trainer",
+    "Translator",
+    "adam",
+    "clip_by_global_norm",
+    "masked_cross_entropy",
+    "sgd",
 ]

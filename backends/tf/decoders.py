@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from attention_core.errors import check, check_options, check_tokens
+from attention_core.errors import check, check_options, check_positions, check_tokens
 from attention_core.operators import (
     BAHDANAU_DECODER,
     FIXED_CONTEXT_DECODER,
+    LOCATION_ATTENTION,
     LUONG_DECODER,
     check_initial,
     check_search,
@@ -173,6 +175,7 @@ class Decoder(Specified):
         )
         check_initial(self.specification.name, self.sizes["initial"], state)
         check_known(self.specification.name, tokens, self.sizes["vocab_size"])
+        check_room(self.sizes, encoder_outputs)
         # Keras takes a mask given by keyword for one that belongs to the first input, and warns that it gets lost.
         return super().__call__(
             tokens,
@@ -667,3 +670,10 @@ def row(mask: tf.Tensor | None, step: tf.Tensor) -> tf.Tensor | None:
     if mask is None or mask.shape[1] == 1:
         return mask
     return tf.expand_dims(tf.gather(mask, tf.minimum(step, size(mask, 1) - 1), axis=1), axis=1)
+
+
+def check_room(sizes: Mapping[str, Any], keys: tf.Tensor) -> None:
+    """Refuse more keys than a location score has positions for, before Keras rewrites what is raised inside a call."""
+    positions, num_keys = sizes.get("num_positions"), keys.shape[1]
+    if positions is not None and num_keys is not None:
+        check_positions(LOCATION_ATTENTION.name, num_keys, positions)

@@ -961,7 +961,7 @@ def ablation_importance(losses: Callable[[tf.Tensor], tf.Tensor], head_mask: tf.
     whole, heads = losses(head_mask), tf.range(size(head_mask, 1))
 
     def rise(head: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_mean(losses(tf.where(tf.equal(heads, head), 0.0, head_mask)) - whole)
+        return tf.reduce_mean(losses(tf.where(tf.not_equal(heads, head), head_mask, 0.0)) - whole)
 
     return tf.map_fn(rise, heads, fn_output_signature=tf.TensorSpec((), whole.dtype))
 

@@ -166,12 +166,13 @@ def softmax_over(scores: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
     """Softmax of the allowed scores; 0 elsewhere, and in rows that allow nothing."""
     # A fill of -inf loses against every real score, where a finite one may win. The softmax is spelled out because
     # tf.nn.softmax multiplies by a rounded reciprocal on a CPU: a saturated float32 row would not be exactly 1.
+    # In a graph, a number takes the type of a tensor before it, and is float32 where the tensor stands behind it.
     visible = tf.where(allowed, precise(scores), -math.inf)
     highest = tf.stop_gradient(tf.reduce_max(visible, axis=-1, keepdims=True))
-    exponentials = tf.exp(visible - tf.where(tf.equal(highest, -math.inf), 0.0, highest))
+    exponentials = tf.exp(visible - tf.where(tf.not_equal(highest, -math.inf), highest, 0.0))
     exponentials = tf.where(allowed, exponentials, 0.0)
     total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
-    return tf.cast(exponentials / tf.where(tf.equal(total, 0.0), 1.0, total), scores.dtype)
+    return tf.cast(exponentials / tf.where(tf.not_equal(total, 0.0), total, 1.0), scores.dtype)
 
 
 def precise(array: tf.Tensor) -> tf.Tensor:

@@ -64,6 +64,7 @@ TABLES: dict[str, tuple[Entry, ...]] = {
     "BahdanauDecoder": (*DECODER, ("readout.W", "readout.kernel", (1, 0)), ("readout.b", "readout.bias", None)),
     "LuongDecoder": (*DECODER, ("W_c", "W_c.kernel", (1, 0))),
     "FixedContextDecoder": DECODER,
+    "Translator": (),
 }
 
 

@@ -42,6 +42,8 @@ from backends.torch.scoring import (
     location_score,
     scaled_dot_score,
 )
+from backends.torch.training import Trainer, adam, clip_by_global_norm, masked_cross_entropy, sgd
+from backends.torch.translation import Translator
 
 __all__ = [
     "GRU",
@@ -88,4 +90,10 @@ __all__ = [
     "stride_mask",
     "taylor_importance",
     "window_mask",
+    "Trainer",
+    "Translator",
+    "adam",
+    "clip_by_global_norm",
+    "masked_cross_entropy",
+    "sgd",
 ]

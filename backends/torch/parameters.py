@@ -68,6 +68,7 @@ TABLES: dict[str, tuple[Entry, ...]] = {
     "BahdanauDecoder": (*DECODER, ("readout.W", "readout.weight", None), ("readout.b", "readout.bias", None)),
     "LuongDecoder": (*DECODER, ("W_c", "W_c.weight", None)),
     "FixedContextDecoder": DECODER,
+    "Translator": (),
 }
 
 

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from attention_core.operators import LAYERS, OPERATORS
 from parity_tests import text
-from parity_tests.cases import attention, decoders, recurrent, sentences
+from parity_tests.cases import attention, decoders, recurrent, training, translation
 from parity_tests.cases.case import (
     EXACT,
     FULL,
@@ -25,6 +25,7 @@ from parity_tests.cases.case import (
     is_floating,
 )
 from parity_tests.found import FOUND
+from parity_tests.invocation import TRAINING
 
 __all__ = [
     "EXACT",
@@ -40,12 +41,15 @@ __all__ = [
     "select",
 ]
 
-NAMES = (*(operator.name for operator in OPERATORS), *(layer.name for layer in LAYERS), "sentences")
+NAMES = (*(operator.name for operator in OPERATORS), *(layer.name for layer in LAYERS), TRAINING)
 
 
-def all_cases(pairs: Sequence[text.Pair] | None = None) -> list[Case]:
-    """Every case, in the order of the specification, with the sentences of `pairs` or of the generated dates."""
-    return list(_made(tuple(pairs or text.dates(8))))
+def all_cases(pairs: Sequence[text.Pair] | None = None, trained: bool = False) -> list[Case]:
+    """Every case, in the order of the specification, with the sentences of `pairs` or of the generated dates.
+
+    Those that train take longer than all others together, and are left out unless asked for.
+    """
+    return [*_made(tuple(pairs or text.dates(8))), *(training.cases() if trained else ())]
 
 
 @functools.cache
@@ -54,7 +58,7 @@ def _made(pairs: tuple[text.Pair, ...]) -> tuple[Case, ...]:
         *attention.cases(),
         *recurrent.cases(),
         *decoders.cases(),
-        *sentences.cases(pairs),
+        *translation.cases(pairs),
         *found_cases(),
     ]
     order = {name: position for position, name in enumerate(NAMES)}
@@ -72,8 +76,8 @@ def select(cases: Sequence[Case], pattern: str | None = None, operators: Sequenc
 
 def seeded(case: Case, seed: int) -> Case | None:
     """The case with numbers of that seed where they decide a token, a choice or a window; None where none is."""
-    for module in (attention, decoders):
-        if module.decides(case) and case.operator != "sentences":
+    for module in (translation, attention, decoders):
+        if module.decides(case):
             return module.seeded(case, seed)
     return None
 

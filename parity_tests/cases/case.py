@@ -74,6 +74,9 @@ SEEDS = {
     "FixedContextDecoder-greedy": 5,
     "FixedContextDecoder-beam": 10,
     "FixedContextDecoder-beam_penalty": 10,
+    "Translator-greedy": 9,
+    "Translator-beam": 5,
+    "Translator-beam_penalty": 2,
 }
 
 

@@ -73,9 +73,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept, left_out = [], []
     for item in items:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if "backend" in parameters or item.path.name in OWN_FILES:
+        together = isinstance(item, pytest.Function) and "all_backends" in item.fixturenames
+        if "backend" in parameters or together or item.path.name in OWN_FILES:
             item.add_marker("backend")
-        (left_out if parameters.get("backend", "") is None else kept).append(item)
+        absent = parameters.get("backend", "") is None or (together and not selected(config))
+        (left_out if absent else kept).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
@@ -96,6 +98,12 @@ def backend(request: pytest.FixtureRequest, _configured: set[str]) -> SimpleName
         runtime.configure()
         _configured.add(name)
     return SimpleNamespace(name=name, package=package, runtime=runtime)
+
+
+@pytest.fixture
+def all_backends(request: pytest.FixtureRequest) -> list[str]:
+    """The names of all backends that this run is for."""
+    return selected(request.config)
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_show_prints_formula_shapes_and_source():
     text = invoke("show", "scaled_dot_score-scale").output
     assert "scale · sum over c" in text and "scale=0.375" in text and "(2, 5, 4)" in text and "Vaswani" in text
     assert "gradient_queries" in text
-    assert invoke("show", "sentences-greedy").exit_code == 0
+    assert invoke("show", "Translator-sentences_greedy").exit_code == 0
     missing = invoke("show", "nothing")
     assert missing.exit_code == 1 and "attention-parity list --cases" in missing.output
 
@@ -198,7 +198,7 @@ def test_many_operators_share_a_row_for_each_file_and_what_is_red_has_its_own():
     names = list(NAMES)
     listed = list(rows(names, {"GRU", "LuongDecoder"}, every=False))
     labels = [label for label, _ in listed]
-    assert labels[:3] == ["masking (9)", "scoring (6)", "pooling"] and labels[-1] == "sentences"
+    assert labels[:3] == ["masking (9)", "scoring (6)", "pooling"] and labels[-1] == "translation"
     assert [label for label in labels if label.startswith("  ")] == ["  GRU", "  LuongDecoder"]
     assert sorted(name for label, own in listed if not label.startswith("  ") for name in own) == sorted(names)
     assert [label for label, _ in rows(names, set(), every=True)] == names

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from attention_core import reference
 from parity_tests import budgets
 from parity_tests.budgets import Budget, Calibration, budget_of
-from parity_tests.cases import all_cases, select
+from parity_tests.cases import Case, all_cases, select
 from parity_tests.comparison import Verdict, compare, judge
 from parity_tests.divergences import Divergence, apply, load_divergences
 from parity_tests.expected import cotangents, expected
+from parity_tests.invocation import JUDGED_STEPS
 from parity_tests.recordings import Recording, cells_of, key
+from parity_tests.report import report
 from parity_tests.run import Run, judge_switches
 from parity_tests.switches import IN_FORCE, asked
 from parity_tests.worker import Backend
@@ -67,6 +71,29 @@ def test_a_failure_names_the_worst_element_and_how_many_are_wrong():
 def test_shape_dtype_and_special_values_are_compared(found: np.ndarray, reason: str):
     verdict = verdict_on(found)
     assert verdict.status == "fail" and verdict.reason.startswith(reason)
+
+
+def test_what_is_shown_is_measured_and_not_judged_but_for_shape_dtype_and_special_values():
+    shown = Budget(0, 0, "later steps", ("float64",), shown=True)
+    verdict = compare(BLANK, REFERENCE + 1.0, REFERENCE, REFERENCE, shown)
+    assert (verdict.status, verdict.red) == ("shown", False) and verdict.error == pytest.approx(0.25 / EPS)
+    for found in (REFERENCE.T, REFERENCE.astype(np.float32), REFERENCE * np.nan):
+        assert compare(BLANK, found, REFERENCE, REFERENCE, shown).status == "fail"
+    assert "shown" not in {budget_of("training", "training-gru_dot_sgd", "float64", "later_losses").reason}
+    assert budget_of("training", "training-gru_dot_sgd", "float32", "later_losses").shown
+    assert not budget_of("training", "training-gru_dot_sgd", "float32", "losses").shown
+
+
+def test_the_report_tells_what_is_shown_apart_from_what_is_judged(fake: ModuleType):
+    (case,) = select(all_cases(), "dot_score-plain")
+    recording = Recording("fake", "cpu")
+    passed = replace(BLANK, operator=case.operator, case=case.id, status="pass", error=2.0)
+    verdicts = [passed, replace(passed, status="shown", error=77.0)]
+    outcome = Run([(case, "float64")], verdicts=verdicts, recordings={"fake": recording}, tiers=["float64"])
+    console = Console(width=100, record=True, file=io.StringIO())
+    report(outcome, console)
+    said = console.export_text()
+    assert "2 (77 shown)" in said and "all within budget; 1 of them shown, not judged" in said
 
 
 def test_where_the_reference_is_zero_zero_is_demanded():
@@ -214,12 +241,22 @@ def test_backends_are_judged_against_each_other(fake: ModuleType):
 # ------------------------------------------------------------------------------------------------ budgets, divergences
 
 
+def quantities(case: Case, tier: str) -> set[str]:
+    """What a cell is asked; of a training, without training."""
+    if case.operator != "training":
+        return set(expected(case, tier))
+    later = {"later_losses", "later_norms"} if len(case.inputs["batches"]) > JUDGED_STEPS else set()
+    return {"losses", "norms", "evaluated", *later, *(f"trained_{name}" for name in case.parameters)}
+
+
 def test_every_budget_decides_somewhere_and_has_a_reason():
+    (short,) = select(all_cases(trained=True), "training-short")
+    assert quantities(short, "float64") == set(expected(short, "float64"))
     deciding = {
         budget_of(case.operator, case.id, tier, quantity)
-        for case in all_cases()
+        for case in all_cases(trained=True)
         for tier in case.tiers
-        for quantity in expected(case, tier)
+        for quantity in quantities(case, tier)
     }
     assert deciding == set(budgets.BUDGETS)
     assert all("worst seen" in budget.reason for budget in budgets.BUDGETS)

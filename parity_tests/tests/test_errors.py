@@ -205,12 +205,29 @@ FUNCTIONS: list[tuple[str, Any, type[AttentionError], str]] = [
         "scores and of the lengths for each query. Shapes: scores=(2, 5, 7), values=(2, 7, 4), "
         "dropout_mask=(2, 1, 7).",
     ),
+    (
+        "loss_targets",
+        lambda package, a: package.masked_cross_entropy(a(zeros(2, 5, 7)), a(zeros(2, 4, dtype=np.int32))),
+        ShapeError,
+        "masked_cross_entropy: axis 'steps' is 4 in targets but 5 in logits. Give every step its own row, or one row "
+        "for all steps. Shapes: logits=(2, 5, 7), targets=(2, 4).",
+    ),
+    (
+        "loss_vocabulary",
+        lambda package, a: package.masked_cross_entropy(
+            a(zeros(2, 5, 7)), a(zeros(2, 5, dtype=np.int32) + np.int32(7))
+        ),
+        TokenError,
+        "masked_cross_entropy: targets holds the id 7, expected 0 to 6 (vocab_size is 7). Map unknown tokens to an id "
+        "of the vocabulary, and make the layer as large as the vocabulary.",
+    ),
 ]
 
 ADDITIVE = {"query_size": 9, "key_size": 10, "hidden_size": 8}
 ENCODER = {"vocab_size": 11, "embed_size": 4, "hidden_size": 5, "num_layers": 2}
 DECODER = {**ENCODER, "memory_size": 6, "attention_size": 8}
 DECODING = {name: size for name, size in DECODER.items() if name != "attention_size"}
+TRANSLATOR = {"source_vocab_size": 11, "target_vocab_size": 13, "embed_size": 4, "hidden_size": 5}
 TOKENS = zeros(3, 7, dtype=np.int32)
 
 LAYERS: list[tuple[str, str, dict[str, int], Any, type[AttentionError], str]] = [
@@ -269,6 +286,50 @@ LAYERS: list[tuple[str, str, dict[str, int], Any, type[AttentionError], str]] = 
         ShapeError,
         "LocationAttention: num_keys is 7 but queries has 6 positions. Score the first keys alone, or make the layer "
         "with a position for each key.",
+    ),
+    (
+        "too_many_keys_of_a_decoder",
+        "BahdanauDecoder",
+        {**DECODING, "score": "location", "num_positions": 6},
+        lambda layer, a: layer(a(zeros(3, 9, dtype=np.int32)), a(zeros(3, 7, 6)), a(zeros(2, 3, 5))),
+        ShapeError,
+        "LocationAttention: num_keys is 7 but queries has 6 positions. Score the first keys alone, or make the layer "
+        "with a position for each key.",
+    ),
+    (
+        "translator_inputs",
+        "Translator",
+        TRANSLATOR,
+        lambda layer, a: layer(a(TOKENS), a(zeros(2, 9, dtype=np.int32))),
+        ShapeError,
+        "Translator: axis 'batch' is 2 in inputs but 3 in source. Every argument holds the same batch. Shapes: "
+        "source=(3, 7), inputs=(2, 9).",
+    ),
+    (
+        "translator_source",
+        "Translator",
+        TRANSLATOR,
+        lambda layer, a: layer(a(TOKENS + np.int32(11)), a(zeros(3, 9, dtype=np.int32))),
+        TokenError,
+        "GRUEncoder: tokens holds the id 11, expected 0 to 10 (vocab_size is 11). Map unknown tokens to an id of the "
+        "vocabulary, and make the layer as large as the vocabulary.",
+    ),
+    (
+        "translator_greedy",
+        "Translator",
+        TRANSLATOR,
+        lambda layer, a: layer.greedy(a(TOKENS), a(zeros(3)), bos=1, eos=2, max_steps=4),
+        DtypeError,
+        "Translator.greedy: valid_lens is float32, expected an integer type. Cast it to int32 first; fractions have no "
+        "meaning here.",
+    ),
+    (
+        "translator_beam",
+        "Translator",
+        TRANSLATOR,
+        lambda layer, a: layer.beam(a(TOKENS), bos=1, eos=2, max_steps=4, width=2, num_best=3),
+        OptionError,
+        "BahdanauDecoder.beam: num_best is 3, expected at most width, which is 2. Widen the beam.",
     ),
     (
         "offset_ignored",

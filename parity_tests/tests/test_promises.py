@@ -17,7 +17,12 @@ from parity_tests.expected import cotangents
 from parity_tests.invocation import bind
 
 CASES = {case.id: case for case in all_cases()}
-HIDING = [name for name in CASES if name.endswith("hidden_nan") and "Encoder-" not in name]
+# Encoders and translators hide it in a parameter, the embedding of the padding.
+HIDING = [
+    name
+    for name, case in CASES.items()
+    if name.endswith("hidden_nan") and any(np.isnan(array).any() for array in case.inputs.values())
+]
 
 
 def answers(backend: SimpleNamespace, case: Any, tier: str, **changed: np.ndarray) -> dict[str, np.ndarray]:

@@ -313,11 +313,12 @@ def test_recordings_of_different_cells_are_refused_with_the_difference(made: Rec
 def test_another_corpus_is_refused_until_the_same_is_given(registry, tmp_path: Path):
     corpus, path = tmp_path / "pairs.txt", tmp_path / "one.safetensors"
     corpus.write_text("Go now.\tVa maintenant !\nI won!\tJ'ai gagné !\nHe ran away.\tIl a fui.\n", encoding="utf-8")
-    arguments = ["--case", "sentences-greedy", "--tier", "float64", "--corpus", corpus]
+    arguments = ["--case", "Translator-sentences_greedy", "--tier", "float64", "--corpus", corpus]
     assert invoke("record", "--backend", "one", *arguments, "-o", path).exit_code == 0
     said = refused(invoke("compare", path))
     assert (
-        "is of another corpus: give the same --corpus and --sentences (other inputs: sentences-greedy/float64)" in said
+        "is of another corpus: give the same --corpus and --sentences "
+        "(other inputs: Translator-sentences_greedy/float64)" in said
     )
     assert "another corpus" in refused(invoke("compare", path, "--corpus", corpus, "--sentences", "2"))
     assert invoke("compare", path, "--corpus", corpus).exit_code == 0

@@ -13,7 +13,7 @@ import pytest
 
 from attention_core import reference
 from attention_core.errors import OptionError
-from attention_core.operators import EXPORTED, FILES, LAYERS, OPERATORS, find
+from attention_core.operators import EXPORTED, FILES, LAYERS, OPERATORS, TRAINING, find
 from attention_core.specification import Layer, Operator, pattern
 
 METHODS = [(layer, method) for layer in LAYERS for method in layer.methods]
@@ -43,26 +43,28 @@ def configurations(layer: Layer) -> Iterator[dict[str, Any]]:
                 config["window"] = 2
             if value == "location":
                 config["num_positions"] = 5
+            if option.name == "bridge":
+                config["bidirectional"] = True
             yield config
 
 
 def test_names_are_unique():
-    names = [entry.name for entry in (*OPERATORS, *LAYERS)]
+    names = [entry.name for entry in (*OPERATORS, *TRAINING, *LAYERS)]
     assert len(set(names)) == len(names)
     assert find("GRU").name == "GRU"
     with pytest.raises(KeyError, match="no operator 'grue'; there are attention_mask, causal_mask"):
         find("grue")
 
 
-@pytest.mark.parametrize("entry", (*OPERATORS, *LAYERS), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", (*OPERATORS, *TRAINING, *LAYERS), ids=lambda entry: entry.name)
 def test_every_entry_says_what_it_is_and_where_it_is_from(entry: Operator | Layer):
     assert entry.summary.endswith(".") and len(entry.summary) < 120
     assert "=" in entry.formula
-    assert re.search(r"\d{4}, (section|doi:)|this specification", entry.source)
+    assert re.search(r"\d{4}, (section|algorithm|doi:)|this specification", entry.source)
     assert entry.name in FILES[entry.module]
 
 
-@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
+@pytest.mark.parametrize("operator", (*OPERATORS, *TRAINING), ids=lambda operator: operator.name)
 def test_the_reference_of_a_function_has_its_signature_and_words(operator: Operator):
     function = getattr(reference, operator.name)
     assert python_signature(function) == operator.signature
@@ -125,6 +127,10 @@ def test_what_would_be_ignored_or_is_missing_is_refused():
             "layout is 'mixed', expected one of 'interleaved', 'concatenated'",
         ),
         ("GRU", {"bidirectional": 1}, "bidirectional is 1, expected True or False"),
+        ("Translator", {"decoder": "fixed", "score": "dot"}, "score is 'dot', expected None: decoder='fixed' has no"),
+        ("Translator", {"decoder": "luong", "readout": "dense"}, "readout is 'dense', expected None: decoder='luong'"),
+        ("Translator", {"bridge": "sum"}, "bridge is 'sum', expected None: an encoder of one direction needs none"),
+        ("Translator", {"bidirectional": True, "score": "dot"}, "a key has 8 features but a query 4, and score='dot'"),
         ("KernelAttention", {"width": 0.0}, "width is 0.0, expected a finite number above 0"),
     ):
         layer = find(name)

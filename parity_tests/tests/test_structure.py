@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_core.operators import EXPORTED, FILES, FRAMEWORK_KEYWORDS, FRAMEWORKS, LAYERS, OPERATORS
+from attention_core.operators import EXPORTED, FILES, FRAMEWORK_KEYWORDS, FRAMEWORKS, LAYERS, OPERATORS, TRAINING
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("attention_core", "backends", "parity_tests")
@@ -82,7 +82,7 @@ def test_the_package_exports_every_public_name(framework: str):
     assert sorted(exported(backend_file(framework, "__init__"))) == sorted(n for file in EXPORTED for n in FILES[file])
 
 
-@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
+@pytest.mark.parametrize("operator", (*OPERATORS, *TRAINING), ids=lambda operator: operator.name)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_function_has_the_arguments_and_words_of_the_specification(framework: str, operator):
     function = definitions(backend_file(framework, operator.module))[operator.name]
@@ -116,6 +116,22 @@ def test_a_layer_has_the_arguments_and_words_of_the_specification(framework: str
         assert first_line(function) == method.summary
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_trainer_has_the_arguments_and_words_of_the_reference(framework: str):
+    """It is no layer: the reference is its specification, but for the random numbers, which a framework has alone."""
+    wanted = definitions(parsed(ROOT / "attention_core" / "reference" / "training.py"))["Trainer"]
+    made = definitions(backend_file(framework, "training"))["Trainer"]
+    assert isinstance(wanted, ast.ClassDef) and isinstance(made, ast.ClassDef)
+    assert first_line(made) == first_line(wanted)
+    own, theirs = definitions(made), definitions(wanted)
+    for name in ("__init__", "step", "evaluate", "get_state", "set_state"):
+        found, function = own[name], theirs[name]
+        assert isinstance(found, ast.FunctionDef) and isinstance(function, ast.FunctionDef)
+        assert arguments(found, framework) == arguments(function, framework)
+    seed = own["seed"]
+    assert isinstance(seed, ast.FunctionDef) and arguments(seed, framework) == "number"
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_what_a_file_defines_beside_is_called_the_same_in_torch_and_jax(file: str):
     """The two that people compare most: their helpers have the same names in the same order."""
@@ -141,7 +157,7 @@ def sources(folder: str) -> list[Path]:
     return [path for path in sorted((ROOT / folder).rglob("*.py")) if "tests" not in path.parts]
 
 
-THIRD_PARTY = {"torch": {"torch"}, "tf": {"tensorflow", "keras"}, "jax": {"jax", "flax"}, "mxnet": {"mxnet"}}
+THIRD_PARTY = {"torch": {"torch"}, "tf": {"tensorflow", "keras"}, "jax": {"jax", "flax", "optax"}, "mxnet": {"mxnet"}}
 ALL_FRAMEWORKS = set().union(*THIRD_PARTY.values())
 
 
@@ -209,7 +225,7 @@ def test_nothing_is_evaluated_or_unpickled(folder: str):
 
 
 def test_examples_use_public_names_alone():
-    for path in (ROOT / "examples").glob("*.py"):
+    for path in (ROOT / "examples").rglob("*.py"):
         for name in imports(path):
             parts = name.split(".")
             assert not any(part.startswith("_") and part != "__future__" for part in parts), path

@@ -1,0 +1,104 @@
+"""Loss, clipping and optimisers, as data."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from attention_core.specification import Operator, Option, Tensor
+
+KINGMA = "Kingma and Ba 2015, algorithm 1, arXiv:1412.6980"
+PASCANU = "Pascanu et al. 2013, algorithm 1, arXiv:1211.5063"
+SUTSKEVER = "Sutskever et al. 2014, section 3.2, arXiv:1409.3215"
+
+
+class Batch(NamedTuple):
+    """Sentence pairs as arrays of a framework: what a Trainer takes.
+
+    Shapes: source (batch, keys) and source_lens (batch,), the sentences to translate; inputs (batch, steps), what the
+    decoder reads, bos first; targets (batch, steps) and target_lens (batch,), what it shall answer, eos last; the three
+    masks as in Translator, None where nothing is dropped, or where the framework draws what is.
+    """
+
+    source: Any
+    source_lens: Any
+    inputs: Any
+    targets: Any
+    target_lens: Any
+    encoder_dropout_mask: Any = None
+    decoder_dropout_mask: Any = None
+    attention_dropout_mask: Any = None
+
+
+MASKS = Batch._fields[5:]
+"""The masks of a batch, which are keywords of a Translator's call."""
+
+MASKED_CROSS_ENTROPY = Operator(
+    name="masked_cross_entropy",
+    module="training",
+    summary="The mean over the open steps of the cross-entropy of their logits, 0 where none is open.",
+    formula="loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)",
+    source=SUTSKEVER + ", with a mean over tokens in place of sentences",
+    tensors=(
+        Tensor("logits", ("batch", "steps", "vocab_size"), "scores of each token (natural logarithm)"),
+        Tensor("targets", ("batch", "steps"), "the token that is right", "integer"),
+        Tensor(
+            "valid_lens",
+            ("batch",),
+            "step t is open where t < valid_len; what stands in other steps changes nothing",
+            "integer",
+            optional=True,
+        ),
+    ),
+    outputs=(Tensor("loss", (), "nats a token"),),
+)
+
+CLIP_BY_GLOBAL_NORM = Operator(
+    name="clip_by_global_norm",
+    module="training",
+    summary="Scale all gradients by one factor, so that their global norm is at most max_norm.",
+    formula="norm = √(sum over all entries g of all gradients of g²);  clipped = gradients · min(1, max_norm/norm)",
+    source=PASCANU,
+    tensors=(Tensor("gradients", ("any",), "a list of arrays, one for each parameter"),),
+    options=(
+        Option("max_norm", "float", "the largest norm; None clips nothing", "None", "positive", keyword_only=True),
+    ),
+    outputs=(
+        Tensor("clipped", ("any",), "the list of scaled arrays"),
+        Tensor("norm", (), "the norm before clipping"),
+    ),
+)
+
+_RATE = Option("learning_rate", "float", "length of a step", domain="positive")
+
+SGD = Operator(
+    name="sgd",
+    module="training",
+    summary="Stochastic gradient descent, for a Trainer.",
+    formula="θ' = θ - learning_rate · g",
+    source="Robbins and Monro 1951, doi:10.1214/aoms/1177729586",
+    tensors=(),
+    options=(_RATE,),
+    outputs=(),
+)
+
+ADAM = Operator(
+    name="adam",
+    module="training",
+    summary="Adam, for a Trainer.",
+    formula=(
+        "θ' = θ - learning_rate · m̂ / (√v̂ + epsilon);  m' = beta1 m + (1 - beta1) g;  v' = beta2 v + (1 - beta2) g²;  "
+        "m̂ = m'/(1 - beta1ᵗ);  v̂ = v'/(1 - beta2ᵗ), t counting steps from 1"
+    ),
+    source=KINGMA,
+    tensors=(),
+    options=(
+        _RATE,
+        Option("beta1", "float", "decay of the mean gradient m", "0.9", "rate"),
+        Option("beta2", "float", "decay of the mean squared gradient v", "0.999", "rate"),
+        Option("epsilon", "float", "what keeps the divisor from 0, outside the root", "1e-08", "positive"),
+    ),
+    outputs=(),
+)
+
+TRAINING = (CLIP_BY_GLOBAL_NORM, SGD, ADAM)
+"""What changes parameters: judged by the training of a Translator."""

@@ -1,0 +1,213 @@
+"""The translator: encoder, bridge and decoder as one layer, as data."""
+
+from __future__ import annotations
+
+from attention_core.errors import check_unused
+from attention_core.operators.decoders import (
+    BAHDANAU_DECODER,
+    BOS,
+    DECODER_DROPOUT,
+    EOS,
+    FIXED_CONTEXT_DECODER,
+    LUONG_DECODER,
+    MAX_STEPS,
+    SEARCH,
+)
+from attention_core.operators.layers import NUM_POSITIONS, SCORE_NAMES
+from attention_core.operators.recurrent import (
+    BIDIRECTIONAL,
+    BRIDGE,
+    CELL,
+    EMBED_SIZE,
+    GRU_ENCODER,
+    HIDDEN_SIZE,
+    LSTM_ENCODER,
+    NUM_LAYERS,
+)
+from attention_core.operators.tensors import BAHDANAU, WU
+from attention_core.specification import Config, Layer, Operator, Option, Part, Sizes, Tensor
+
+_SOURCE = Tensor("source", ("batch", "keys"), "token ids of the sentences to translate", "integer")
+_INPUTS = Tensor("inputs", ("batch", "steps"), "what the decoder reads: bos, then the translation", "integer")
+_SOURCE_LENS = Tensor("valid_lens", ("batch",), "tokens of each source; the rest is padding", "integer", True)
+
+_FORMULA = (
+    "outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional;  "
+    "logits, _, weights = decoder(inputs, outputs, state, valid_lens)"
+)
+
+DECODERS = {"bahdanau": BAHDANAU_DECODER, "luong": LUONG_DECODER, "fixed": FIXED_CONTEXT_DECODER}
+"""What the option `decoder` may be."""
+
+
+def _sizes(config: Config) -> Sizes:
+    sizes = dict(config)
+    if config["decoder"] == "fixed":
+        for name in ("score", "num_positions"):
+            check_unused("Translator", name, config[name], "decoder='fixed' has no attention")
+    if config["decoder"] != "bahdanau":
+        check_unused("Translator", "readout", config["readout"], f"decoder={config['decoder']!r} has one readout alone")
+    if not config["bidirectional"]:
+        check_unused("Translator", "bridge", config["bridge"], "an encoder of one direction needs none")
+    directions = 2 if config["bidirectional"] else 1
+    hidden, method = config["hidden_size"], config["bridge"] or "project"
+    sizes |= {
+        "encoder_size": directions * hidden,
+        "memory_size": hidden if method == "sum" else directions * hidden,
+        "decoder_size": 2 * hidden if config["bidirectional"] and method == "concatenate" else hidden,
+        "num_layers - 1": config["num_layers"] - 1,
+    }
+    for part in _inside(sizes).values():
+        part.layer.sizes(part.config)
+    return sizes
+
+
+def _inside(sizes: Sizes) -> dict[str, Part]:
+    shared = {name: sizes[name] for name in ("embed_size", "num_layers", "dropout")}
+    encoder = {
+        **shared,
+        "vocab_size": sizes["source_vocab_size"],
+        "hidden_size": sizes["hidden_size"],
+        "bidirectional": sizes["bidirectional"],
+    }
+    decoder = {
+        **shared,
+        "vocab_size": sizes["target_vocab_size"],
+        "hidden_size": sizes["decoder_size"],
+        "memory_size": sizes["memory_size"],
+        "cell": sizes["cell"],
+        # What is None has the decoder's own default, or is no argument of it.
+        **{name: sizes[name] for name in ("score", "num_positions", "readout") if sizes[name] is not None},
+    }
+    parts = {"encoder": Part(LSTM_ENCODER if sizes["cell"] == "lstm" else GRU_ENCODER, encoder)}
+    if sizes["bidirectional"]:
+        bridge = {name: sizes[name] for name in ("hidden_size", "num_layers", "cell")}
+        parts["bridge"] = Part(BRIDGE, {**bridge, "method": sizes["bridge"] or "project"})
+    return {**parts, "decoder": Part(DECODERS[sizes["decoder"]], decoder)}
+
+
+TRANSLATOR = Layer(
+    name="Translator",
+    module="translation",
+    summary="Encode a sentence, and decode its translation with attention to it.",
+    formula=_FORMULA,
+    source=BAHDANAU,
+    options=(
+        Option("source_vocab_size", "int", "number of token ids of the sources"),
+        Option("target_vocab_size", "int", "number of token ids of the translations"),
+        EMBED_SIZE,
+        HIDDEN_SIZE,
+        NUM_LAYERS,
+        CELL,
+        Option(
+            "decoder",
+            "str",
+            "Bahdanau's decoder, Luong's, or the one without attention",
+            "'bahdanau'",
+            keyword_only=True,
+            choices=tuple(DECODERS),
+        ),
+        Option(
+            "score",
+            "str",
+            "how a key is scored, by name; the decoder's own score unless given",
+            "None",
+            keyword_only=True,
+            choices=SCORE_NAMES,
+        ),
+        NUM_POSITIONS,
+        BIDIRECTIONAL,
+        Option(
+            "bridge",
+            "str",
+            "how the two directions become one; 'project' unless given",
+            "None",
+            keyword_only=True,
+            choices=("concatenate", "sum", "project", "backward"),
+        ),
+        Option(
+            "readout",
+            "str",
+            "the readout of Bahdanau's decoder; 'dense' unless given",
+            "None",
+            keyword_only=True,
+            choices=("dense", "maxout"),
+        ),
+        DECODER_DROPOUT,
+    ),
+    parameters=(),
+    methods=(
+        Operator(
+            name="Translator.call",
+            module="translation",
+            summary="Encode the sources, and decode given translations (teacher forcing).",
+            formula=_FORMULA,
+            source=BAHDANAU,
+            tensors=(_SOURCE, _INPUTS, _SOURCE_LENS),
+            keyword_tensors=(
+                Tensor(
+                    "encoder_dropout_mask",
+                    ("num_layers - 1", "batch", "keys", "encoder_size"),
+                    "0 or 1/(1 - rate), a factor of the outputs of every layer of the encoder but the top one",
+                    optional=True,
+                ),
+                Tensor(
+                    "decoder_dropout_mask",
+                    ("num_layers - 1", "batch", "steps", "decoder_size"),
+                    "the same for the decoder",
+                    optional=True,
+                ),
+                Tensor(
+                    "attention_dropout_mask",
+                    ("batch", "steps", "keys"),
+                    "0 or 1/(1 - rate), a factor of each weight",
+                    optional=True,
+                ),
+            ),
+            outputs=(
+                Tensor(
+                    "logits",
+                    ("batch", "steps", "target_vocab_size"),
+                    "scores of the token that follows each input (natural logarithm)",
+                ),
+                Tensor("weights", ("batch", "steps", "keys"), "probabilities over the source tokens"),
+            ),
+        ),
+        Operator(
+            name="Translator.greedy",
+            module="translation",
+            summary="Translate by feeding back the most probable token, up to an end token.",
+            formula="tokens, lengths, weights = decoder.greedy(outputs, state, valid_lens)",
+            source="common practice",
+            tensors=(_SOURCE, _SOURCE_LENS),
+            options=(BOS, EOS, MAX_STEPS),
+            outputs=(
+                Tensor("tokens", ("batch", "max_steps"), "decoded ids; eos from the end on", "integer"),
+                Tensor("lengths", ("batch",), "decoded tokens before eos", "integer"),
+                Tensor("weights", ("batch", "max_steps", "keys"), "probabilities over the keys; 0 after the end"),
+            ),
+        ),
+        Operator(
+            name="Translator.beam",
+            module="translation",
+            summary="Translate by keeping the best hypotheses of every step (beam search).",
+            formula="tokens, lengths, scores, weights = decoder.beam(outputs, state, valid_lens)",
+            source=WU,
+            tensors=(_SOURCE, _SOURCE_LENS),
+            options=(BOS, EOS, MAX_STEPS, *SEARCH),
+            outputs=(
+                Tensor("tokens", ("batch", "num_best", "max_steps"), "decoded ids; eos from the end on", "integer"),
+                Tensor("lengths", ("batch", "num_best"), "decoded tokens before eos", "integer"),
+                Tensor("scores", ("batch", "num_best"), "best first (natural logarithm)"),
+                Tensor("weights", ("batch", "num_best", "max_steps", "keys"), "probabilities; 0 after the end"),
+            ),
+        ),
+    ),
+    complete=_sizes,
+    inside=_inside,
+    parts={
+        "encoder": "the GRUEncoder or LSTMEncoder",
+        "bridge": "the Bridge, if bidirectional",
+        "decoder": "the decoder",
+    },
+)

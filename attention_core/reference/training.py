@@ -1,0 +1,188 @@
+"""Loss, clipping, optimisers, and the training of a translator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from attention_core import differentiation
+from attention_core.errors import check_options, check_state, check_tokens
+from attention_core.operators import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from attention_core.reference.arrays import check, promote
+from attention_core.reference.translation import Translator
+
+Arrays = dict[str, np.ndarray]
+Update = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray], Arrays], Arrays]
+"""Parameters, gradients and the optimiser's state to the parameters after a step; the state is changed in place."""
+
+
+def masked_cross_entropy(logits: np.ndarray, targets: np.ndarray, valid_lens: np.ndarray | None = None) -> np.ndarray:
+    """The mean over the open steps of the cross-entropy of their logits, 0 where none is open.
+
+    loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
+
+    Every token of the batch counts the same, those of long and of short sentences; what stands in a step that is not
+    open, NaN and inf included, changes nothing.
+
+    Shapes: logits (batch, steps, vocab_size), targets (batch, steps), valid_lens (batch,); the result has no axes.
+    Units: nats a token; exp(loss) is the perplexity.
+    Raises: ShapeError, DtypeError; TokenError if a target is outside the vocabulary, padding included.
+    Source: Sutskever et al. 2014, section 3.2, arXiv:1409.3215, with a mean over tokens in place of sentences.
+    """
+    check(MASKED_CROSS_ENTROPY, logits=logits, targets=targets, valid_lens=valid_lens)
+    logits, (batch, steps) = promote(logits), targets.shape
+    if targets.size:
+        check_tokens("masked_cross_entropy", "targets", int(targets.min()), int(targets.max()), logits.shape[-1])
+    lens = np.full(batch, steps) if valid_lens is None else valid_lens
+    allowed = np.arange(steps) < lens[:, None]
+    count = int(allowed.sum())
+    if count == 0:
+        return np.zeros(logits.shape[:-3])
+    logits = np.where(allowed[..., None], logits, 0.0)
+    shifted = logits - logits.real.max(axis=-1, keepdims=True)
+    chosen = np.take_along_axis(shifted, np.broadcast_to(targets, shifted.shape[:-1])[..., None], axis=-1)[..., 0]
+    losses = np.log(np.exp(shifted).sum(axis=-1)) - chosen
+    return np.where(allowed, losses, 0.0).sum(axis=(-2, -1)) / count
+
+
+def clip_by_global_norm(
+    gradients: Sequence[np.ndarray], *, max_norm: float | None = None
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Scale all gradients by one factor, so that their global norm is at most max_norm.
+
+    norm = √(sum over all entries g of all gradients of g²);  clipped = gradients · min(1, max_norm/norm)
+
+    Nothing is added to the norm: gradients whose norm is max_norm or less stay as they are, to the bit, and so do all
+    without max_norm.
+
+    Shapes: gradients is a list of arrays of any shape; returns (clipped, norm), a list of the same shapes and a number.
+    Raises: OptionError if max_norm is not positive.
+    Source: Pascanu et al. 2013, algorithm 1, arXiv:1211.5063. torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm.
+    """
+    check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
+    norm = np.sqrt(sum((gradient**2).sum() for gradient in gradients))
+    if max_norm is None or not norm > max_norm:
+        return list(gradients), norm
+    return [gradient * (max_norm / norm) for gradient in gradients], norm
+
+
+class Optimiser:
+    """What a Trainer asks: the names of its moments, and the step."""
+
+    def __init__(self, moments: tuple[str, ...], update: Update) -> None:
+        self.moments = moments
+        self.update = update
+
+
+def sgd(learning_rate: float) -> Optimiser:
+    """Stochastic gradient descent, for a Trainer.
+
+    θ' = θ - learning_rate · g
+
+    Raises: OptionError if learning_rate is not positive.
+    Source: Robbins and Monro 1951, doi:10.1214/aoms/1177729586. All frameworks agree on it.
+    """
+    check_options(SGD, learning_rate=learning_rate)
+
+    def update(parameters: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray], state: Arrays) -> Arrays:
+        return {name: array - learning_rate * gradients[name] for name, array in parameters.items()}
+
+    return Optimiser((), update)
+
+
+def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08) -> Optimiser:
+    """Adam, for a Trainer.
+
+    θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)
+    m' = beta1 m + (1 - beta1) g;  v' = beta2 v + (1 - beta2) g²
+    m̂ = m'/(1 - beta1ᵗ);  v̂ = v'/(1 - beta2ᵗ), t counting steps from 1
+
+    PyTorch's and optax's Adam are this one. Keras and MXNet fold the corrections into the rate, and add their epsilon
+    to √v', not to √v̂: with epsilon · √(1 - beta2ᵗ) for theirs at step t they are this one, too. Keras begins with 1e-7.
+
+    Raises: OptionError if learning_rate or epsilon is not positive, or beta1 or beta2 not in [0, 1).
+    Source: Kingma and Ba 2015, algorithm 1, arXiv:1412.6980.
+    """
+    check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+
+    def update(parameters: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray], state: Arrays) -> Arrays:
+        step, changed = int(state["step"]), {}
+        for name, array in parameters.items():
+            gradient = gradients[name]
+            m = state[f"m.{name}"] = beta1 * state[f"m.{name}"] + (1 - beta1) * gradient
+            v = state[f"v.{name}"] = beta2 * state[f"v.{name}"] + (1 - beta2) * gradient**2
+            divisor = np.sqrt(v / (1 - beta2**step)) + epsilon
+            changed[name] = array - learning_rate * (m / (1 - beta1**step)) / divisor
+        return changed
+
+    return Optimiser(("m", "v"), update)
+
+
+class Trainer:
+    """Train a Translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
+
+    loss = masked_cross_entropy(model(source, inputs, source_lens), targets, target_lens)
+
+    Arguments: model is a Translator; optimizer is what sgd or adam gives; max_norm bounds the global norm of the
+    gradients, which are not clipped without it. The gradients here are those of attention_core.differentiation.
+    Raises: OptionError if max_norm is not positive.
+    """
+
+    def __init__(self, model: Translator, optimizer: Optimiser, *, max_norm: float | None = None) -> None:
+        check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
+        self.model = model
+        self.optimizer = optimizer
+        self.max_norm = max_norm
+        blank = {name: np.zeros(array.shape) for name, array in model.parameters.items()}
+        moments = {f"{moment}.{name}": array for moment in optimizer.moments for name, array in blank.items()}
+        self.state: Arrays = {"step": np.array(0, np.int64), **moments}
+
+    def step(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Train on one batch.
+
+        Returns (loss, norm): the loss before the step, in nats a token, and the gradients' norm before clipping.
+        Raises: as Translator and masked_cross_entropy.
+        """
+        parameters = {name: promote(array) for name, array in self.model.parameters.items()}
+        loss = self.loss(batch, parameters)
+        found = differentiation.gradients(
+            lambda arrays: (self.loss(batch, arrays),), parameters, {"0": np.ones(())}, stacked=True
+        )
+        clipped, norm = clip_by_global_norm(list(found.values()), max_norm=self.max_norm)
+        self.state["step"] = self.state["step"] + 1
+        gradients = dict(zip(found, clipped, strict=True))
+        self.model.parameters = self.optimizer.update(parameters, gradients, self.state)
+        return loss, norm
+
+    def evaluate(self, batch: Batch) -> np.ndarray:
+        """The loss of one batch, in nats a token; nothing is dropped, and nothing changes.
+
+        Raises: as Translator and masked_cross_entropy.
+        """
+        return self.loss(batch._replace(**dict.fromkeys(MASKS)), self.model.parameters)
+
+    def loss(self, batch: Batch, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The loss of the model with these parameters."""
+        self.model.parameters, before = dict(parameters), self.model.parameters
+        try:
+            masks = {name: getattr(batch, name) for name in MASKS}
+            logits, _ = self.model(batch.source, batch.inputs, batch.source_lens, **masks)
+        finally:
+            self.model.parameters = before
+        return masked_cross_entropy(logits, batch.targets, batch.target_lens)
+
+    def get_state(self) -> Arrays:
+        """The optimiser's state as arrays: step, the steps done, and of Adam m.<name> and v.<name> of each parameter.
+
+        With the model's canonical parameters, they are all that another Trainer, in any framework, needs to go on.
+        """
+        return dict(self.state)
+
+    def set_state(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on from the state of another Trainer, whose optimiser was made with the same numbers.
+
+        Raises: ParameterError if the arrays are not those of this optimiser for this model.
+        """
+        check_state(self.model.specification, self.model.sizes, np.float64, self.optimizer.moments, arrays)
+        self.state = {name: arrays[name] for name in self.state}

@@ -1,0 +1,243 @@
+"""Loss, clipping, optimisers, and the training of a translator, in JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from attention_core.errors import check, check_options, check_state, check_tokens
+from attention_core.operators import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from backends.jax.parameters import get_parameters, set_parameters
+from backends.jax.translation import Translator
+
+__all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]
+
+MOMENTS = {"m": "mu", "v": "nu"}
+"""Where optax.adam keeps what the specification calls m and v."""
+
+
+def masked_cross_entropy(logits: jax.Array, targets: jax.Array, valid_lens: jax.Array | None = None) -> jax.Array:
+    """The mean over the open steps of the cross-entropy of their logits, 0 where none is open.
+
+    loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
+
+    Shapes: logits (batch, steps, vocab_size), targets (batch, steps), valid_lens (batch,); the result has no axes.
+    """
+    check(MASKED_CROSS_ENTROPY, logits=logits, targets=targets, valid_lens=valid_lens)
+    check_known("masked_cross_entropy", "targets", targets, logits.shape[-1])
+    allowed = jnp.ones(targets.shape, bool)
+    if valid_lens is not None:
+        allowed = jnp.arange(targets.shape[1]) < valid_lens[:, None]
+    # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient.
+    cleared = jnp.where(allowed[:, :, None], logits, 0.0).astype(jnp.promote_types(logits.dtype, jnp.float32))
+    # Not optax's cross-entropy, which subtracts a logit from the whole normaliser: large logits would cost it digits.
+    losses = -jnp.take_along_axis(jax.nn.log_softmax(cleared), targets[:, :, None], axis=-1)[:, :, 0]
+    return (jnp.where(allowed, losses, 0.0).sum() / jnp.maximum(allowed.sum(), 1)).astype(logits.dtype)
+
+
+def clip_by_global_norm(
+    gradients: Sequence[jax.Array], *, max_norm: float | None = None
+) -> tuple[list[jax.Array], jax.Array]:
+    """Scale all gradients by one factor, so that their global norm is at most max_norm.
+
+    norm = √(sum over all entries g of all gradients of g²);  clipped = gradients · min(1, max_norm/norm)
+    """
+    check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
+    norm = optax.tree.norm(list(gradients))
+    if max_norm is None:
+        return list(gradients), norm
+    # float: a numpy.float64, which is one, too, would give its dtype to the gradients.
+    factor = jnp.where(norm > float(max_norm), float(max_norm) / norm, 1.0)
+    return [gradient * factor for gradient in gradients], norm
+
+
+# Kept, since optax compares by identity: the same numbers are then the same optimiser, and a Trainer finds its steps
+# compiled. Called with Python's floats, which take the dtype of the parameters.
+kept_sgd = cache(optax.sgd)
+kept_adam = cache(optax.adam)
+
+
+def sgd(learning_rate: float) -> optax.GradientTransformation:
+    """Stochastic gradient descent, for a Trainer.
+
+    θ' = θ - learning_rate · g
+    """
+    check_options(SGD, learning_rate=learning_rate)
+    return kept_sgd(float(learning_rate))
+
+
+def adam(
+    learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08
+) -> optax.GradientTransformation:
+    """Adam, for a Trainer.
+
+    θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)
+
+    optax's own has the same formula. Without jax_enable_x64 it computes 1 - beta2ᵗ in float32: the first step is then
+    off by 7e-6 of its length.
+    """
+    check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+    return kept_adam(float(learning_rate), float(beta1), float(beta2), float(epsilon))
+
+
+class Trainer:
+    """Train a Translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
+
+    loss = masked_cross_entropy(model(source, inputs, source_lens), targets, target_lens)
+
+    step and evaluate are compiled once for each set of shapes, for all Trainers of equal models and optimisers. They
+    bring their own mode: what they drop does not depend on that of the model, which stays as it is.
+    """
+
+    def __init__(
+        self, model: Translator, optimizer: optax.GradientTransformation, *, max_norm: float | None = None
+    ) -> None:
+        check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
+        self.model = model
+        self.optimizer = nnx.Optimizer(model, optimizer, wrt=nnx.Param)
+        device = model.decoder.dense.kernel[...].sharding
+        self.training = Split((model, self.optimizer), train, device, max_norm)
+        self.evaluation = Split(model, evaluate, device)
+
+    def step(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        """Train on one batch.
+
+        Returns (loss, norm): the loss before the step, in nats a token, and the gradients' norm before clipping.
+        """
+        self.check_known(batch)
+        loss, norm, arrays = self.training.run(batch)
+        self.training.write(arrays)
+        return loss, norm
+
+    def evaluate(self, batch: Batch) -> jax.Array:
+        """The loss of one batch, in nats a token; nothing is dropped, and nothing changes."""
+        self.check_known(batch)
+        return self.evaluation.run(batch._replace(**dict.fromkeys(MASKS)))
+
+    def loss(self, batch: Batch) -> jax.Array:
+        """The loss of one batch, in the mode of the model, and not compiled as a whole."""
+        return loss_of(self.model, batch)
+
+    def seed(self, number: int) -> None:
+        """Let the model's own streams of random numbers, of which dropout is made, begin anew from there."""
+        streams = [node for _, node in nnx.iter_graph(self.model) if isinstance(node, nnx.RngStream)]
+        nnx.reseed(self.model, **{stream.tag: number for stream in streams})
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """The optimiser's state as arrays: step, the steps done, and Adam's m.<name> and v.<name> of each parameter."""
+        arrays: dict[str, np.ndarray] = {"step": np.array(self.optimizer.step[...], np.int64)}
+        like = nnx.clone(self.model)
+        for moment in self.moments:
+            nnx.update(like, self.kept(MOMENTS[moment]))
+            arrays |= {f"{moment}.{name}": array for name, array in get_parameters(like).items()}
+        return arrays
+
+    def set_state(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on from the state of another Trainer, whose optimiser was made with the same numbers."""
+        dtype = self.model.decoder.dense.kernel.dtype
+        check_state(self.model.specification, self.model.sizes, dtype, self.moments, arrays)
+        like = nnx.clone(self.model)
+        for moment in self.moments:
+            set_parameters(like, {name: arrays[f"{moment}.{name}"] for name in get_parameters(self.model)})
+            nnx.update(self.kept(MOMENTS[moment]), nnx.state(like, nnx.Param))
+        # optax's Adam counts for itself.
+        for counter in (self.optimizer.step, self.kept("count")):
+            if counter is not None:
+                counter[...] = jnp.array(arrays["step"], counter.dtype)
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """The names of what the optimiser keeps of each parameter."""
+        return tuple(moment for moment, name in MOMENTS.items() if self.kept(name) is not None)
+
+    def kept(self, name: str) -> Any:
+        """What optax keeps under that name, or None."""
+        return optax.tree.get(self.optimizer.opt_state, name)
+
+    def check_known(self, batch: Batch) -> None:
+        """Refuse tokens outside the vocabularies: where values are known, since no compiled function sees them."""
+        check_known(
+            self.model.encoder.specification.name, "tokens", batch.source, self.model.sizes["source_vocab_size"]
+        )
+        target_vocab_size = self.model.sizes["target_vocab_size"]
+        check_known(self.model.decoder.specification.name, "tokens", batch.inputs, target_vocab_size)
+        check_known("masked_cross_entropy", "targets", batch.targets, target_vocab_size)
+
+
+class Split:
+    """The variables of flax.nnx objects, held once, and a compiled function of their arrays.
+
+    nnx.jit walks through the objects in every call, which costs more than a small step does.
+    """
+
+    def __init__(
+        self, objects: Any, function: Callable[..., Any], device: jax.sharding.Sharding, *options: Any
+    ) -> None:
+        graphdef, self.state = nnx.split(objects)
+        self.variables = jax.tree.leaves(self.state, is_leaf=lambda node: isinstance(node, nnx.Variable))
+        self.compiled = compiled(function, graphdef, jax.tree.structure(self.state), device, *options)
+
+    def run(self, batch: Batch) -> Any:
+        """The function of the variables as they are now."""
+        return self.compiled(jax.tree.leaves(self.state), batch)
+
+    def write(self, arrays: list[jax.Array]) -> None:
+        """Let these be the variables' arrays."""
+        for variable, array in zip(self.variables, arrays, strict=True):
+            variable[...] = array
+
+
+@lru_cache
+def compiled(
+    function: Callable[..., Any], graphdef: Any, structure: Any, device: Any, *options: Any
+) -> Callable[..., Any]:
+    """A function of objects and a batch as a compiled one of arrays and a batch, the same for equal objects."""
+
+    def run(arrays: list[jax.Array], batch: Batch) -> Any:
+        return function(nnx.merge(graphdef, jax.tree.unflatten(structure, arrays)), batch, *options)
+
+    # What comes from a step is bound to its device; what is new, like a fresh counter, is not, and JAX would compile
+    # the second step again, were the device not given here. Arrays on many devices keep their own places.
+    single = len(device.device_set) == 1
+    return jax.jit(run, in_shardings=device) if single else jax.jit(run)
+
+
+def train(
+    objects: tuple[Translator, nnx.Optimizer], batch: Batch, max_norm: float | None
+) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
+    """One step: (loss, norm, all arrays of model and optimiser after it)."""
+    model, optimizer = objects
+    model.train()
+    loss, gradients = nnx.value_and_grad(loss_of)(model, batch)
+    arrays, structure = jax.tree.flatten(gradients)
+    clipped, norm = clip_by_global_norm(arrays, max_norm=max_norm)
+    optimizer.update(model, jax.tree.unflatten(structure, clipped))
+    return loss, norm, jax.tree.leaves(nnx.state(objects))
+
+
+def evaluate(model: Translator, batch: Batch) -> jax.Array:
+    """The loss of one batch, where nothing is dropped."""
+    model.eval()
+    return loss_of(model, batch)
+
+
+def loss_of(model: Translator, batch: Batch) -> jax.Array:
+    """The loss of one batch, in the mode of the model."""
+    masks = {name: getattr(batch, name) for name in MASKS}
+    logits, _ = model(batch.source, batch.inputs, batch.source_lens, **masks)
+    return masked_cross_entropy(logits, batch.targets, batch.target_lens)
+
+
+def check_known(title: str, name: str, tokens: jax.Array, vocab_size: int) -> None:
+    """Refuse tokens outside the vocabulary, where they are known."""
+    known = isinstance(tokens, (jax.Array, np.ndarray)) and not isinstance(tokens, jax.core.Tracer)
+    if known and tokens.size and np.issubdtype(tokens.dtype, np.integer):
+        values = np.asarray(tokens)
+        check_tokens(title, name, int(values.min()), int(values.max()), vocab_size)

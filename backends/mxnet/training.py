@@ -1,0 +1,221 @@
+"""Loss, clipping, optimisers, and the training of a translator, in MXNet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import mxnet as mx
+import numpy
+from mxnet import autograd, np, npx
+
+from attention_core.errors import check, check_options, check_state, check_tokens
+from attention_core.operators import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from backends.mxnet.parameters import get_parameters, located
+from backends.mxnet.runtime import from_numpy
+from backends.mxnet.translation import Translator
+
+__all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]
+
+
+def masked_cross_entropy(logits: np.ndarray, targets: np.ndarray, valid_lens: np.ndarray | None = None) -> np.ndarray:
+    """The mean over the open steps of the cross-entropy of their logits, 0 where none is open.
+
+    loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
+
+    Shapes: logits (batch, steps, vocab_size), targets (batch, steps), valid_lens (batch,); the result has no axes.
+    """
+    check(MASKED_CROSS_ENTROPY, logits=logits, targets=targets, valid_lens=valid_lens)
+    if targets.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+        return np.zeros((), dtype=logits.dtype, ctx=logits.ctx)
+    ids = targets.asnumpy()
+    check_tokens("masked_cross_entropy", "targets", int(ids.min()), int(ids.max()), logits.shape[-1])
+    count = targets.size
+    if valid_lens is not None:
+        lens = np.minimum(np.maximum(valid_lens.astype("int64"), 0), targets.shape[1])  # a negative one is a crash
+        count = np.maximum(np.sum(lens), 1)
+        # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient. MXNet's where does
+        # the same, 30 times slower.
+        logits = npx.sequence_mask(logits, lens, use_sequence_length=True, axis=1)
+    wide = logits.astype("float32") if logits.dtype == "float16" else logits
+    # The softmax is spelled out: in float32, npx.log_softmax is off by 30 eps.
+    shifted = wide - np.max(wide, axis=-1, keepdims=True).detach()
+    losses = np.log(np.sum(np.exp(shifted), axis=-1)) - npx.pick(shifted, targets.astype("int32"))
+    if valid_lens is not None:
+        losses, count = npx.sequence_mask(losses, lens, use_sequence_length=True, axis=1), count.astype(losses.dtype)
+    return (np.sum(losses) / count).astype(logits.dtype)
+
+
+def clip_by_global_norm(
+    gradients: Sequence[np.ndarray], *, max_norm: float | None = None
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Scale all gradients by one factor, so that their global norm is at most max_norm.
+
+    norm = √(sum over all entries g of all gradients of g²);  clipped = gradients · min(1, max_norm/norm)
+
+    gluon.utils.clip_global_norm adds 1e-8 to the norm; here nothing is added.
+    """
+    check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
+    rows = [gradient.reshape(-1) for gradient in gradients if gradient.size]
+    norm = np.sqrt(np.sum(np.stack([np.dot(row, row) for row in rows]))) if rows else np.zeros(())
+    if max_norm is None:
+        return list(gradients), norm
+    factor = np.where(norm > max_norm, max_norm / norm, np.ones_like(norm))
+    return [gradient * factor for gradient in gradients], norm
+
+
+class Optimizer(mx.optimizer.Optimizer):
+    """What the optimisers here share: MXNet's own take their numbers as float32, whatever the parameters are."""
+
+    moments: tuple[str, ...] = ()
+
+    def create_state(self, index: str, weight: mx.nd.NDArray) -> tuple[np.ndarray, ...]:
+        """The moments of one parameter before its first step."""
+        return tuple(np.zeros_like(weight.as_np_ndarray()) for _ in self.moments)
+
+    def update(self, index: str, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: tuple[np.ndarray, ...]) -> None:
+        """Move one parameter and its moments, in place."""
+        self._update_count(index)
+        gradient = grad.as_np_ndarray()  # an updater passes legacy arrays; this is the same memory
+        if self.rescale_grad != 1.0:
+            gradient = gradient * self.rescale_grad
+        self.move(weight.as_np_ndarray(), gradient, state, self._get_lr(index), self._index_update_count[index])
+
+    def move(
+        self, weight: np.ndarray, gradient: np.ndarray, state: tuple[np.ndarray, ...], rate: float, step: int
+    ) -> None:
+        """The formula."""
+        raise NotImplementedError
+
+    def resume(self, steps: int) -> None:
+        """Count on from there."""
+        self.begin_num_update = self.num_update = steps
+        self._index_update_count.clear()  # what is not in it begins with begin_num_update
+
+
+class GradientDescent(Optimizer):
+    """Stochastic gradient descent, as MXNet runs it."""
+
+    def move(
+        self, weight: np.ndarray, gradient: np.ndarray, state: tuple[np.ndarray, ...], rate: float, step: int
+    ) -> None:
+        """The formula."""
+        weight -= rate * gradient
+
+
+class Adam(Optimizer):
+    """Adam, as MXNet runs it."""
+
+    moments = ("m", "v")
+
+    def __init__(self, learning_rate: float, beta1: float, beta2: float, epsilon: float) -> None:
+        super().__init__(learning_rate=learning_rate)
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+
+    def move(
+        self, weight: np.ndarray, gradient: np.ndarray, state: tuple[np.ndarray, ...], rate: float, step: int
+    ) -> None:
+        """The formula, in place wherever that spares memory."""
+        m, v = state
+        m *= self.beta1
+        m += (1 - self.beta1) * gradient
+        v *= self.beta2
+        v += (1 - self.beta2) * np.square(gradient)
+        divisor = v / (1 - self.beta2**step)
+        np.sqrt(divisor, out=divisor)
+        divisor += self.epsilon
+        change = m * (rate / (1 - self.beta1**step))
+        change /= divisor
+        weight -= change
+
+
+Recipe = Callable[[], Optimizer]
+"""What an optimiser is before a Trainer begins: MXNet's optimisers count the steps of the parameters they have seen."""
+
+
+def sgd(learning_rate: float) -> Recipe:
+    """Stochastic gradient descent, for a Trainer.
+
+    θ' = θ - learning_rate · g
+    """
+    check_options(SGD, learning_rate=learning_rate)
+    return partial(GradientDescent, learning_rate=learning_rate)
+
+
+def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08) -> Recipe:
+    """Adam, for a Trainer.
+
+    θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)
+
+    MXNet's own adds epsilon to √v', not to √v̂.
+    """
+    check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+    return partial(Adam, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+
+
+class Trainer:
+    """Train a Translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
+
+    loss = masked_cross_entropy(model(source, inputs, source_lens), targets, target_lens)
+
+    gluon.Trainer wants the gradients where backward left them; MXNet's updater takes the clipped ones as they are.
+    """
+
+    def __init__(self, model: Translator, optimizer: Recipe, *, max_norm: float | None = None) -> None:
+        check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
+        self.model = model
+        self.optimizer = optimizer()
+        self.updater = mx.optimizer.get_updater(self.optimizer)
+        self.parameters = model.collect_params()
+        self.max_norm = max_norm
+
+    def step(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Train on one batch.
+
+        Returns (loss, norm): the loss before the step, in nats a token, and the gradients' norm before clipping.
+        """
+        self.parameters.zero_grad()  # backward leaves alone what the loss does not depend on
+        with autograd.record():
+            loss = self.loss(batch)
+        if batch.targets.size:  # MXNet refuses to differentiate what depends on no parameter
+            loss.backward()
+        trained = [parameter for parameter in self.parameters.values() if parameter.grad_req != "null"]
+        clipped, norm = clip_by_global_norm([parameter.grad() for parameter in trained], max_norm=self.max_norm)
+        self.updater([parameter.name for parameter in trained], clipped, [parameter.data() for parameter in trained])
+        return loss.detach(), norm
+
+    def evaluate(self, batch: Batch) -> np.ndarray:
+        """The loss of one batch, in nats a token; nothing is dropped, and nothing changes."""
+        with autograd.pause():
+            return self.loss(batch._replace(**dict.fromkeys(MASKS)))
+
+    def loss(self, batch: Batch) -> np.ndarray:
+        """The loss of one batch."""
+        masks = {name: getattr(batch, name) for name in MASKS}
+        logits, _ = self.model(batch.source, batch.inputs, batch.source_lens, **masks)
+        return masked_cross_entropy(logits, batch.targets, batch.target_lens)
+
+    def seed(self, number: int) -> None:
+        """Let MXNet's own random numbers, of which dropout is made, begin anew from there."""
+        mx.random.seed(number)
+
+    def get_state(self) -> dict[str, numpy.ndarray]:
+        """The optimiser's state as arrays: step, the steps done, and Adam's m.<name> and v.<name> of each parameter."""
+        arrays = {"step": numpy.array(self.optimizer.num_update, numpy.int64)}
+        blank = [None] * len(self.optimizer.moments)
+        for place, moment in enumerate(self.optimizer.moments):
+            read = lambda own, place=place: self.updater.states.get(own.name, blank)[place]  # noqa: E731
+            arrays |= {f"{moment}.{name}": array for name, array in get_parameters(self.model, read=read).items()}
+        return arrays
+
+    def set_state(self, arrays: Mapping[str, numpy.ndarray]) -> None:
+        """Go on from the state of another Trainer, whose optimiser was made with the same numbers."""
+        moments = self.optimizer.moments
+        check_state(self.model.specification, self.model.sizes, self.model.decoder.dense.weight.dtype, moments, arrays)
+        self.optimizer.resume(int(arrays["step"]))
+        for name, parameter, axes in located(self.model):
+            given = [arrays[f"{moment}.{name}"] for moment in moments]
+            given = given if axes is None else [array.transpose(numpy.argsort(axes)) for array in given]
+            ctx = parameter.data().ctx
+            self.updater.states[parameter.name] = tuple(from_numpy(array).as_in_ctx(ctx) for array in given)
+            self.updater.states_synced[parameter.name] = True

@@ -1,0 +1,247 @@
+"""Loss, clipping, optimisers, and the training of a translator, in TensorFlow and Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from attention_core.errors import check, check_options, check_state, check_tokens
+from attention_core.operators import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from backends.tf.masking import precise, size
+from backends.tf.parameters import get_parameters, located
+from backends.tf.runtime import from_numpy
+from backends.tf.translation import Translator
+
+__all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]
+
+
+def masked_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, valid_lens: tf.Tensor | None = None) -> tf.Tensor:
+    """The mean over the open steps of the cross-entropy of their logits, 0 where none is open.
+
+    loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
+
+    Shapes: logits (batch, steps, vocab_size), targets (batch, steps), valid_lens (batch,); the result has no axes.
+    """
+    check(MASKED_CROSS_ENTROPY, logits=logits, targets=targets, valid_lens=valid_lens)
+    check_targets(targets, logits.shape[-1])
+    allowed = tf.ones_like(targets, tf.bool)
+    if valid_lens is not None:
+        steps = tf.range(tf.cast(size(targets, 1), tf.int64))
+        allowed = steps < tf.cast(valid_lens, tf.int64)[:, None]
+    # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient.
+    cleared = precise(tf.where(allowed[:, :, None], logits, 0.0))
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(targets, tf.int64), cleared)
+    total, count = tf.reduce_sum(tf.where(allowed, losses, 0.0)), tf.math.count_nonzero(allowed)
+    return tf.cast(total / tf.cast(tf.maximum(count, 1), total.dtype), logits.dtype)
+
+
+def clip_by_global_norm(
+    gradients: Sequence[tf.Tensor], *, max_norm: float | None = None
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Scale all gradients by one factor, so that their global norm is at most max_norm.
+
+    norm = √(sum over all entries g of all gradients of g²);  clipped = gradients · min(1, max_norm/norm)
+
+    The gradient of an embedding holds a row for each token that was looked up, tf.IndexedSlices, some of them twice:
+    tf.linalg.global_norm would not add those before it squares. Here they become a matrix first.
+    """
+    check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
+    dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    norm = tf.linalg.global_norm([precise(gradient) for gradient in dense])
+    rounded = tf.cast(norm, dense[0].dtype)
+    if max_norm is None:
+        return dense, rounded
+    factor = tf.cast(tf.where(norm > max_norm, max_norm / norm, 1.0), rounded.dtype)
+    return [gradient * factor for gradient in dense], rounded
+
+
+class Exact(keras.optimizers.Optimizer):
+    """What the optimisers share: a learning rate in float64. Keras has its own in float32, for any parameters."""
+
+    def __init__(self, learning_rate: float, *, name: str | None = None) -> None:
+        super().__init__(learning_rate=lambda: learning_rate, name=name)
+        self._learning_rate = keras.Variable(learning_rate, dtype="float64", trainable=False, name="learning_rate")
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"learning_rate": float(self.learning_rate.numpy()), "name": self.name}
+
+
+@keras.saving.register_keras_serializable(package="attention_parity")
+class ExactSGD(Exact):
+    """Stochastic gradient descent: θ' = θ - learning_rate · g."""
+
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable) -> None:
+        """Move one parameter."""
+        variable.assign_sub(tf.cast(learning_rate, variable.dtype) * gradient)
+
+
+@keras.saving.register_keras_serializable(package="attention_parity")
+class ExactAdam(Exact):
+    """Adam as it was published: θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)."""
+
+    def __init__(
+        self, learning_rate: float, beta1: float, beta2: float, epsilon: float, *, name: str | None = None
+    ) -> None:
+        super().__init__(learning_rate, name=name)
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Make m and v of each parameter."""
+        if not self.built:
+            super().build(variables)
+            self.m = self.add_optimizer_variables(variables, "m")
+            self.v = self.add_optimizer_variables(variables, "v")
+
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable) -> None:
+        """Move one parameter, and its m and v."""
+        index, dtype = self._get_variable_index(variable), variable.dtype
+        m, v = self.m[index].value, self.v[index].value
+        # In float32, 1 - 0.999 has lost three digits: what depends on the step alone is rounded last.
+        step = tf.cast(self.iterations + 1, tf.float64)
+        rate = tf.cast(learning_rate / (1.0 - self.beta1**step), dtype)
+        root = tf.cast(tf.sqrt(1.0 - self.beta2**step), dtype)
+        mean = m.assign(self.beta1 * m + (1.0 - self.beta1) * gradient)
+        square = v.assign(self.beta2 * v + (1.0 - self.beta2) * tf.square(gradient))
+        variable.assign_sub(rate * mean / (tf.sqrt(square) / root + self.epsilon))
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().get_config(), "beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon}
+
+
+def sgd(learning_rate: float) -> keras.optimizers.Optimizer:
+    """Stochastic gradient descent, for a Trainer.
+
+    θ' = θ - learning_rate · g
+    """
+    check_options(SGD, learning_rate=learning_rate)
+    return ExactSGD(float(learning_rate))
+
+
+def adam(
+    learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08
+) -> keras.optimizers.Optimizer:
+    """Adam, for a Trainer.
+
+    θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)
+
+    Keras's own folds the corrections into the rate, and adds its epsilon to √v, not to √v̂.
+    """
+    check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+    return ExactAdam(float(learning_rate), float(beta1), float(beta2), float(epsilon))
+
+
+class Trainer:
+    """Train a Translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
+
+    loss = masked_cross_entropy(model(source, inputs, source_lens), targets, target_lens)
+
+    A step is one graph, traced once for each set of shapes. Keras lets an optimiser belong to one model alone: the
+    Trainer makes its own, like the one that is given.
+    """
+
+    def __init__(
+        self, model: Translator, optimizer: keras.optimizers.Optimizer, *, max_norm: float | None = None
+    ) -> None:
+        check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
+        self.model = model
+        self.max_norm = max_norm
+        # TensorFlow computes on a GPU whatever it can, wherever the parameters are, unless told where.
+        self.device = model.decoder.dense.kernel.value.device
+        with tf.device(self.device):
+            self.optimizer = optimizer.from_config(optimizer.get_config())
+            self.parameters = list(model.trainable_variables)
+            self.optimizer.build(self.parameters)
+        self._train = tf.function(self.train, autograph=False)
+        self._loss = tf.function(self.loss, autograph=False)
+
+    def step(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """Train on one batch.
+
+        Returns (loss, norm): the loss before the step, in nats a token, and the gradients' norm before clipping.
+        """
+        self.check(batch)
+        with tf.device(self.device):
+            return self._train(batch)
+
+    def evaluate(self, batch: Batch) -> tf.Tensor:
+        """The loss of one batch, in nats a token; nothing is dropped, and nothing changes."""
+        batch = batch._replace(**dict.fromkeys(MASKS))
+        self.check(batch)
+        with tf.device(self.device):
+            return self._loss(batch, training=False)
+
+    def loss(self, batch: Batch, *, training: bool | None = None) -> tf.Tensor:
+        """The loss of one batch."""
+        masks = {name: getattr(batch, name) for name in MASKS}
+        logits, _ = self.model(batch.source, batch.inputs, batch.source_lens, **masks, training=training)
+        return masked_cross_entropy(logits, batch.targets, batch.target_lens)
+
+    def train(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """The step, of a batch that was checked; TensorFlow traces it."""
+        variables = [parameter.value for parameter in self.parameters]
+        with tf.GradientTape() as tape:
+            loss = self.loss(batch, training=True)
+        found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        clipped, norm = clip_by_global_norm(found, max_norm=self.max_norm)
+        self.optimizer.apply(clipped)
+        return loss, norm
+
+    def check(self, batch: Batch) -> None:
+        """Refuse a batch that does not fit the model while its values are known: a graph sees shapes alone."""
+        masks = {name: getattr(batch, name) for name in MASKS}
+        self.model.check(batch.source, batch.inputs, batch.source_lens, **masks)
+        check_targets(batch.targets, self.model.sizes["target_vocab_size"])
+
+    def seed(self, number: int) -> None:
+        """Let the random numbers of the model's dropout begin anew from there."""
+        # What a model holds beside its weights are the states of Keras's generators, (seed, numbers drawn), one for
+        # each layer that drops: each gets a seed of its own, or layers would drop alike.
+        states = [variable for variable in self.model.variables if variable.name == "seed_generator_state"]
+        seeds = np.random.SeedSequence(number).generate_state(len(states))
+        for state, own in zip(states, seeds, strict=True):
+            state.assign([int(own), 0])
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """The optimiser's state as arrays: step, the steps done, and Adam's m.<name> and v.<name> of each parameter."""
+        arrays = {"step": np.array(self.optimizer.iterations.numpy(), np.int64)}
+        for moment in self.moments:
+            kept = self.kept(moment)
+            # Of what was frozen when the Trainer was made, nothing is kept: that is 0.
+            read = lambda parameter, kept=kept: kept.get(id(parameter))  # noqa: E731
+            arrays |= {f"{moment}.{name}": array for name, array in get_parameters(self.model, read=read).items()}
+        return arrays
+
+    def set_state(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on from the state of another Trainer, whose optimiser was made with the same numbers."""
+        check_state(self.model.specification, self.model.sizes, self.model.variable_dtype, self.moments, arrays)
+        self.optimizer.iterations.assign(int(arrays["step"]))
+        for moment in self.moments:
+            kept = self.kept(moment)
+            for name, parameter, axes in located(self.model):
+                array = arrays[f"{moment}.{name}"]
+                array = array if axes is None else array.transpose(np.argsort(axes))
+                if id(parameter) in kept:
+                    kept[id(parameter)].assign(from_numpy(array))
+
+    def kept(self, moment: str) -> dict[int, keras.Variable]:
+        """What the optimiser keeps of each parameter, by the parameter's identity."""
+        return dict(zip(map(id, self.parameters), getattr(self.optimizer, moment), strict=True))
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """The names of what the optimiser keeps of each parameter."""
+        return ("m", "v") if isinstance(self.optimizer, ExactAdam) else ()
+
+
+def check_targets(targets: tf.Tensor | np.ndarray, vocab_size: int | None) -> None:
+    """Refuse targets outside the vocabulary where their values are known: not while a graph is traced."""
+    known = tf.executing_eagerly() and (tf.is_tensor(targets) or isinstance(targets, np.ndarray))
+    if known and vocab_size is not None and 0 not in targets.shape:
+        lowest, highest = int(tf.reduce_min(targets)), int(tf.reduce_max(targets))
+        check_tokens("masked_cross_entropy", "targets", lowest, highest, vocab_size)

@@ -1,0 +1,160 @@
+"""Loss, clipping, optimisers, and the training of a translator, in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from attention_core.errors import check, check_options, check_state, check_tokens
+from attention_core.operators import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from backends.torch.parameters import get_parameters, located
+from backends.torch.runtime import from_numpy
+from backends.torch.translation import Translator
+
+__all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]
+
+MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
+"""Where torch.optim.Adam keeps what the specification calls m and v."""
+
+
+def masked_cross_entropy(
+    logits: torch.Tensor, targets: torch.Tensor, valid_lens: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The mean over the open steps of the cross-entropy of their logits, 0 where none is open.
+
+    loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
+
+    Shapes: logits (batch, steps, vocab_size), targets (batch, steps), valid_lens (batch,); the result has no axes.
+    """
+    check(MASKED_CROSS_ENTROPY, logits=logits, targets=targets, valid_lens=valid_lens)
+    if targets.numel() and not torch.compiler.is_compiling():
+        lowest, highest = targets.aminmax()
+        check_tokens("masked_cross_entropy", "targets", int(lowest), int(highest), logits.shape[-1])
+    allowed = torch.ones_like(targets, dtype=torch.bool)
+    if valid_lens is not None:
+        allowed = torch.arange(targets.shape[1], device=targets.device) < valid_lens[:, None]
+    # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient.
+    cleared = logits.masked_fill(~allowed[:, :, None], 0.0).to(torch.promote_types(logits.dtype, torch.float32))
+    # The class axis comes second in PyTorch.
+    losses = functional.cross_entropy(cleared.transpose(1, 2), targets.long(), reduction="none")
+    return (losses.masked_fill(~allowed, 0.0).sum() / allowed.sum().clamp(min=1)).to(logits.dtype)
+
+
+def clip_by_global_norm(
+    gradients: Sequence[torch.Tensor], *, max_norm: float | None = None
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Scale all gradients by one factor, so that their global norm is at most max_norm.
+
+    norm = √(sum over all entries g of all gradients of g²);  clipped = gradients · min(1, max_norm/norm)
+
+    torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm; here nothing is added.
+    """
+    check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if max_norm is None:
+        return list(gradients), norm
+    factor = torch.where(norm > max_norm, max_norm / norm, 1.0)
+    return [gradient * factor for gradient in gradients], norm
+
+
+Recipe = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
+"""What PyTorch's optimisers are without their parameters."""
+
+
+def sgd(learning_rate: float) -> Recipe:
+    """Stochastic gradient descent, for a Trainer.
+
+    θ' = θ - learning_rate · g
+    """
+    check_options(SGD, learning_rate=learning_rate)
+    return partial(torch.optim.SGD, lr=learning_rate)
+
+
+def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08) -> Recipe:
+    """Adam, for a Trainer.
+
+    θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)
+
+    PyTorch's own has the same formula.
+    """
+    check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+    return partial(torch.optim.Adam, lr=learning_rate, betas=(beta1, beta2), eps=epsilon)
+
+
+class Trainer:
+    """Train a Translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
+
+    loss = masked_cross_entropy(model(source, inputs, source_lens), targets, target_lens)
+    """
+
+    def __init__(self, model: Translator, optimizer: Recipe, *, max_norm: float | None = None) -> None:
+        check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
+        self.model = model
+        self.optimizer = optimizer(model.parameters())
+        self.max_norm = max_norm
+        self.steps = 0
+
+    def step(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Train on one batch.
+
+        Returns (loss, norm): the loss before the step, in nats a token, and the gradients' norm before clipping.
+        """
+        self.model.train()
+        self.optimizer.zero_grad()
+        loss = self.loss(batch)
+        loss.backward()
+        parameters = list(self.model.parameters())
+        gradients = [torch.zeros_like(own) if own.grad is None else own.grad for own in parameters]
+        clipped, norm = clip_by_global_norm(gradients, max_norm=self.max_norm)
+        for parameter, gradient in zip(parameters, clipped, strict=True):
+            parameter.grad = gradient
+        self.optimizer.step()
+        self.steps += 1
+        return loss.detach(), norm
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> torch.Tensor:
+        """The loss of one batch, in nats a token; nothing is dropped, and nothing changes."""
+        self.model.eval()
+        return self.loss(batch._replace(**dict.fromkeys(MASKS)))
+
+    def loss(self, batch: Batch) -> torch.Tensor:
+        """The loss of one batch."""
+        masks = {name: getattr(batch, name) for name in MASKS}
+        logits, _ = self.model(batch.source, batch.inputs, batch.source_lens, **masks)
+        return masked_cross_entropy(logits, batch.targets, batch.target_lens)
+
+    def seed(self, number: int) -> None:
+        """Let PyTorch's own random numbers, of which dropout is made, begin anew from there."""
+        torch.manual_seed(number)
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        """The optimiser's state as arrays: step, the steps done, and Adam's m.<name> and v.<name> of each parameter."""
+        arrays: dict[str, np.ndarray] = {"step": np.array(self.steps, np.int64)}
+        for moment in self.moments:
+            read = lambda own, kept=MOMENTS[moment]: self.optimizer.state[own].get(kept)  # noqa: E731
+            arrays |= {f"{moment}.{name}": array for name, array in get_parameters(self.model, read=read).items()}
+        return arrays
+
+    def set_state(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go on from the state of another Trainer, whose optimiser was made with the same numbers."""
+        dtype = self.model.decoder.dense.weight.dtype
+        check_state(self.model.specification, self.model.sizes, dtype, self.moments, arrays)
+        self.steps = int(arrays["step"])
+        for name, parameter, axes in located(self.model):
+            for moment in self.moments:
+                array = arrays[f"{moment}.{name}"]
+                array = array if axes is None else array.transpose(np.argsort(axes))
+                self.optimizer.state[parameter][MOMENTS[moment]] = from_numpy(array).to(parameter.device)
+            if self.moments:
+                self.optimizer.state[parameter]["step"] = torch.tensor(float(self.steps))
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """The names of what the optimiser keeps of each parameter."""
+        return tuple(MOMENTS) if isinstance(self.optimizer, torch.optim.Adam) else ()

@@ -1,0 +1,109 @@
+"""Cases of training: a translator learns to say a sequence backwards, step by step from the same parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from attention_core import draws
+from attention_core.operators import find
+from attention_core.specification import Layer
+from parity_tests.cases.case import EXACT, FULL, SEED, Arrays, Case, drawn_parameters
+from parity_tests.text import shuffled
+
+SENTENCES, BATCH, KEYS, STEPS = 24, 6, 5, 7
+SIZES = {"source_vocab_size": 8, "target_vocab_size": 9, "embed_size": 3, "hidden_size": 5}
+EOS, BOS = 2, 1
+LONG, SHORT = 104, 8
+
+RATES: dict[str, dict[str, Any]] = {
+    "adam": {"optimizer": "adam", "learning_rate": 0.02, "max_norm": 0.3},
+    "sgd": {"optimizer": "sgd", "learning_rate": 0.5, "max_norm": 0.3},
+}
+
+
+def reversals() -> Arrays:
+    """Sequences of two to five tokens, and the same backwards with an end token; tokens are ids from 3 on."""
+    lens = 2 + draws.integers("training/lens", (SENTENCES,), KEYS - 1, SEED)
+    tokens = 3 + draws.integers("training/tokens", (SENTENCES, KEYS), SIZES["source_vocab_size"] - 3, SEED)
+    source = np.where(np.arange(KEYS) < lens[:, None], tokens, 0)
+    targets = np.zeros((SENTENCES, STEPS), np.int64)
+    for row, length in enumerate(lens):
+        targets[row, : length + 1] = [*source[row, :length][::-1], EOS]
+    inputs = np.roll(targets, 1, axis=1)
+    inputs[:, 0] = BOS
+    arrays = {"source": source, "source_lens": lens, "inputs": inputs, "targets": targets, "target_lens": lens + 1}
+    return {name: array.astype(np.int32) for name, array in arrays.items()}
+
+
+def order(steps: int) -> np.ndarray:
+    """The rows of each step's batch: every sequence once an epoch, in an order drawn for the epoch."""
+    epochs = -(-steps * BATCH // SENTENCES)
+    rows = np.concatenate([shuffled(f"training/{epoch}", SENTENCES, SEED) for epoch in range(epochs)])
+    return rows[: steps * BATCH].reshape(steps, BATCH).astype(np.int32)
+
+
+def training_case(
+    label: str, shows: str, steps: int, options: dict[str, Any], tiers: tuple[str, ...] = FULL, **variant: Any
+) -> Case:
+    """A training; variant holds arguments of the translator beside its sizes."""
+    layer = find("Translator")
+    assert isinstance(layer, Layer)
+    config = {**SIZES, **variant}
+    arrays = {**reversals(), "batches": order(steps)}
+    if label.startswith("dropout"):
+        arrays |= masks(steps, config)
+    # Numbers that float32 holds: both tiers begin alike, and the reference trains once for both.
+    drawn = drawn_parameters(layer, config)
+    parameters = {name: array.astype(np.float32).astype(np.float64) for name, array in drawn.items()}
+    return Case("training", label, shows, arrays, options, "train", config, parameters, tiers, gradients=False)
+
+
+def masks(steps: int, config: dict[str, Any]) -> Arrays:
+    """Dropout masks for every step."""
+    shapes = {
+        "encoder_dropout_mask": (config["num_layers"] - 1, BATCH, KEYS, config["hidden_size"]),
+        "decoder_dropout_mask": (config["num_layers"] - 1, BATCH, STEPS, config["hidden_size"]),
+        "attention_dropout_mask": (BATCH, STEPS, KEYS),
+    }
+    return {name: draws.dropout_mask(f"training/{name}", (steps, *shape), 0.2, SEED) for name, shape in shapes.items()}
+
+
+def cases() -> Iterator[Case]:
+    """Every training."""
+    for optimizer, rates in RATES.items():
+        for cell in ("gru", "lstm"):
+            for score in ("additive", "dot"):
+                shows = f"{cell.upper()}, the score {score}, and {optimizer}, for {LONG} steps."
+                yield training_case(f"{cell}_{score}_{optimizer}", shows, LONG, rates, cell=cell, score=score)
+    for label, shows, options, variant in VARIANTS:
+        yield training_case(label, shows, SHORT, options, EXACT, **variant)
+
+
+VARIANTS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
+    ("short", "A few steps, for the saboteurs.", RATES["adam"], {}),
+    ("short_sgd", "A few steps of SGD.", RATES["sgd"], {}),
+    ("unclipped", "No clipping.", {**RATES["sgd"], "max_norm": None}, {}),
+    (
+        "adam_options",
+        "Other decays and another epsilon.",
+        {**RATES["adam"], "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3},
+        {},
+    ),
+    (
+        "dropout",
+        "Dropout by masks that are data, between layers and of the weights.",
+        RATES["adam"],
+        {"num_layers": 2},
+    ),
+    ("luong", "Luong's decoder.", RATES["adam"], {"decoder": "luong"}),
+    ("fixed", "The decoder without attention.", RATES["adam"], {"decoder": "fixed"}),
+    (
+        "paper",
+        "The form of the paper.",
+        RATES["adam"],
+        {"bidirectional": True, "bridge": "backward", "readout": "maxout"},
+    ),
+)

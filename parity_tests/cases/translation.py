@@ -1,0 +1,209 @@
+"""Cases of the translator: every option of it, and sentence pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from attention_core import draws
+from attention_core.operators import SCORE_NAMES, find
+from attention_core.specification import Layer
+from parity_tests import text
+from parity_tests.cases.attention import BATCH_LENS
+from parity_tests.cases.case import EXACT, FULL, SEED, SEEDS, TIERS, Arrays, Case, Sizes, drawn_parameters, first_steady
+from parity_tests.cases.decoders import SPECIAL, WIDE, read_out
+
+TRANSLATOR = {
+    "batch": 3,
+    "embed_size": 4,
+    "hidden_size": 5,
+    "keys": 7,
+    "steps": 9,
+    "source_vocab_size": 11,
+    "target_vocab_size": 13,
+}
+LENS = np.array([7, 2, 4], np.int32)
+
+
+def translator_inputs(sizes: Sizes) -> Arrays:
+    """Sources, and what the decoder reads."""
+    shapes = {"source": (sizes["batch"], sizes["keys"]), "inputs": (sizes["batch"], sizes["steps"])}
+    vocabularies = {"source": sizes["source_vocab_size"], "inputs": sizes["target_vocab_size"]}
+    return {
+        name: draws.integers(f"Translator/{name}", shape, vocabularies[name], SEED) for name, shape in shapes.items()
+    }
+
+
+def translator_case(
+    label: str,
+    shows: str,
+    inputs: Arrays,
+    tiers: tuple[str, ...] = EXACT,
+    sizes: Sizes = TRANSLATOR,
+    variant: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Case:
+    """A call of the translator; variant holds arguments of its constructor beside the sizes."""
+    layer = find("Translator")
+    assert isinstance(layer, Layer)
+    names = ("source_vocab_size", "target_vocab_size", "embed_size", "hidden_size")
+    config: dict[str, Any] = {**{name: sizes[name] for name in names}, "num_layers": 2, **(variant or {})}
+    parameters = drawn_parameters(layer, config)
+    # An encoder's outputs that are nearly alike would give gradients of the scores that are mere rounding.
+    wide = {"encoder.embedding", *(f"decoder.{name}" for name in WIDE)}
+    for name, array in parameters.items():
+        if name in wide or (name.startswith("encoder.rnn") and name.endswith("W")):
+            parameters[name] = 4.0 * array
+    return replace(Case("Translator", label, shows, inputs, {}, "call", config, parameters, tiers), **changes)
+
+
+def translator_cases() -> Iterator[Case]:
+    """Teacher-forced passes, greedy decoding and beam search."""
+    sizes = TRANSLATOR
+    plain = translator_inputs(sizes)
+    ragged = {**plain, "valid_lens": LENS}
+    yield translator_case("none", "No lengths.", plain)
+    yield translator_case("ragged", "One length for each source.", ragged, TIERS)
+    closed = {**plain, "valid_lens": np.array([0, 7, -2], np.int32)}
+    yield translator_case("closed", "Sources without a token.", closed, FULL)
+    padding = np.arange(sizes["keys"]) >= LENS[:, None]
+    source = np.where(padding, 0, np.maximum(plain["source"], 1)).astype(np.int32)
+    for name, value in (("hidden_nan", np.nan), ("hidden_inf", np.inf)):
+        case = translator_case(
+            name, f"The padding token is embedded as {name[7:]}.", {**ragged, "source": source}, FULL
+        )
+        embedding = case.parameters["encoder.embedding"].copy()
+        embedding[0] = value
+        yield replace(case, parameters={**case.parameters, "encoder.embedding": embedding})
+    shapes = {
+        "encoder_dropout_mask": (1, sizes["batch"], sizes["keys"], sizes["hidden_size"]),
+        "decoder_dropout_mask": (1, sizes["batch"], sizes["steps"], sizes["hidden_size"]),
+        "attention_dropout_mask": (sizes["batch"], sizes["steps"], sizes["keys"]),
+    }
+    masks = {name: draws.dropout_mask(f"Translator/{name}", shape, 0.3, SEED) for name, shape in shapes.items()}
+    yield translator_case("dropout", "Dropout between layers, and of the weights.", {**ragged, **masks}, FULL)
+    for label, shows, tiers, variant in VARIANTS:
+        yield translator_case(label, shows, ragged, tiers, variant=variant)
+    for label, shows, axis, size in (
+        ("one_key", "Sources of one token.", "keys", 1),
+        ("one_step", "A single step.", "steps", 1),
+        ("no_keys", "There are no source tokens: every step is closed.", "keys", 0),
+        ("no_steps", "There are no steps.", "steps", 0),
+        ("no_batch", "There are no sentences.", "batch", 0),
+    ):
+        small = {**sizes, axis: size}
+        lens = np.full(small["batch"], small["keys"], np.int32)
+        yield translator_case(label, shows, {**translator_inputs(small), "valid_lens": lens}, EXACT, small)
+    searched = {name: ragged[name] for name in ("source", "valid_lens")}
+    for label, shows, search in (
+        ("greedy", "Free-running, each sentence up to its end token.", {}),
+        ("beam", "The best two of three hypotheses.", {"width": 3, "num_best": 2}),
+        (
+            "beam_penalty",
+            "Hypotheses ranked with a length penalty.",
+            {"width": 4, "num_best": 4, "length_penalty": 1.5},
+        ),
+    ):
+        yield searching(translator_case(label, shows, searched, FULL), 9, search)
+
+
+def searching(case: Case, max_steps: int, search: Mapping[str, Any]) -> Case:
+    """The same as greedy decoding, or as a beam search where `search` says its width."""
+    options = {**SPECIAL, "max_steps": max_steps, **search}
+    return replace(case, method="beam" if search else "greedy", options=options, gradients=False)
+
+
+PAPER = {"bidirectional": True, "bridge": "backward", "readout": "maxout"}
+"""Bahdanau's own form: both directions, the backward state, the maxout readout."""
+
+VARIANTS: tuple[tuple[str, str, tuple[str, ...], dict[str, Any]], ...] = (
+    ("lstm", "Long short-term memory.", FULL, {"cell": "lstm"}),
+    ("luong", "Luong's decoder.", FULL, {"decoder": "luong"}),
+    ("fixed", "The decoder without attention.", FULL, {"decoder": "fixed"}),
+    ("dense", "The readout that Bahdanau's decoder has unless told.", EXACT, {"readout": "dense"}),
+    ("paper", "The form of the paper.", FULL, PAPER),
+    ("both", "Both directions, projected.", EXACT, {"bidirectional": True}),
+    *(
+        (f"both_{method}", f"Both directions, bridged by {method}.", EXACT, {"bidirectional": True, "bridge": method})
+        for method in ("concatenate", "sum", "project")
+    ),
+    ("both_lstm", "Both directions of an LSTM.", EXACT, {"bidirectional": True, "cell": "lstm", "bridge": "backward"}),
+    *(
+        (
+            f"score_{score}",
+            f"The score {score}.",
+            EXACT,
+            {"score": score, **({"num_positions": 8} if score == "location" else {})},
+        )
+        for score in SCORE_NAMES
+    ),
+)
+
+
+def decides(case: Case) -> bool:
+    """Whether a token depends on the numbers of a case."""
+    return case.operator == "Translator" and case.method in ("greedy", "beam") and "sentences" not in case.name
+
+
+def seeded(case: Case, seed: int) -> Case:
+    """The case with a readout of that seed, which decides its tokens."""
+    return read_out(case, seed)
+
+
+def sentence_cases(pairs: Sequence[text.Pair]) -> Iterator[Case]:
+    """Sentence pairs, given their translations and translated."""
+    split = text.characters if all(" " not in target for _, target in pairs) else text.words
+    tokenised = [(split(source), split(target)) for source, target in pairs]
+    known, told = (text.Vocabulary.of([pair[side] for pair in tokenised]) for side in (0, 1))
+    longest = max(len(sentence) for pair in tokenised for sentence in pair) + 1
+    batch = text.encoded(tokenised, known, told, longest)
+    source = batch.source[:, : batch.source_lens.max()]
+    inputs = batch.inputs[:, : batch.target_lens.max()]
+    arrays = {"source": source, "inputs": inputs, "valid_lens": batch.source_lens}
+    sizes = {**TRANSLATOR, "source_vocab_size": len(known), "target_vocab_size": len(told)}
+    what = f"{len(pairs)} sentences"
+    yield translator_case("sentences", f"{what}, given their translations.", arrays, FULL, sizes)
+    searched = {name: arrays[name] for name in ("source", "valid_lens")}
+    for name, shows, variant in (("greedy", "translated", {}), ("paper", "translated in the form of the paper", PAPER)):
+        case = translator_case(f"sentences_{name}", f"{what}, {shows}.", searched, FULL, sizes, variant)
+        yield first_steady(partial(read_out, searching(case, 12, {})))[1]
+
+
+def cross_entropy_cases() -> Iterator[Case]:
+    """The loss of logits."""
+    logits = draws.uniform("masked_cross_entropy/logits", (2, 7, 5), 4.0, SEED)
+    targets = draws.integers("masked_cross_entropy/targets", (2, 7), 5, SEED)
+    given = {"logits": logits, "targets": targets}
+
+    def case(label: str, shows: str, inputs: Arrays, tiers: tuple[str, ...] = EXACT) -> Case:
+        return Case("masked_cross_entropy", label, shows, inputs, tiers=tiers)
+
+    ragged = {**given, "valid_lens": BATCH_LENS}
+    yield case("none", "No lengths.", given, FULL)
+    yield case("ragged", "One length for each sequence.", ragged, TIERS)
+    whole, none = np.array([7, 9], np.int32), np.array([-1, 4], np.int32)
+    yield case("open", "Lengths that hide nothing, one beyond the end.", {**given, "valid_lens": whole})
+    yield case("closed", "A sequence without an open step.", {**given, "valid_lens": none}, FULL)
+    yield case("targets_int64", "Targets of another integer type.", {**ragged, "targets": targets.astype(np.int64)})
+    for name, value in (("hidden_nan", np.nan), ("hidden_inf", np.inf)):
+        spoilt = logits.copy()
+        spoilt[np.arange(7) >= BATCH_LENS[:, None]] = value
+        yield case(name, f"{name[7:]} in logits that are not open.", {**ragged, "logits": spoilt}, FULL)
+    yield case("large", "Logits to ±2e4, whose exponentials overflow.", {**ragged, "logits": 5e3 * logits}, FULL)
+    small = {"logits": logits[:, :1], "targets": targets[:, :1]}
+    yield case("one_step", "A single step.", {**small, "valid_lens": np.ones(2, np.int32)})
+    yield case("no_open", "No step is open.", {**given, "valid_lens": np.zeros(2, np.int32)}, FULL)
+    yield case("no_steps", "There are no steps.", {"logits": logits[:, :0], "targets": targets[:, :0]})
+    yield case("no_batch", "There are no sequences.", {"logits": logits[:0], "targets": targets[:0]})
+
+
+def cases(pairs: Sequence[text.Pair]) -> Iterator[Case]:
+    """Every case of the translator and of its loss, with the sentences of `pairs`."""
+    for case in translator_cases():
+        yield seeded(case, SEEDS.get(case.id, 1)) if decides(case) else case
+    yield from sentence_cases(pairs)
+    yield from cross_entropy_cases()
