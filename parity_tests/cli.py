@@ -46,6 +46,7 @@ from parity_tests.run import Run, judge_all
 from parity_tests.run import run as run_parity
 from parity_tests.saboteurs import SABOTEURS, attempt, judged
 from parity_tests.switches import XLA_LEVEL
+from parity_tests.translate import translate
 
 if TYPE_CHECKING:
     from parity_tests.fuzz import Campaign, Finding
@@ -61,6 +62,8 @@ def main() -> None:
     Without a framework installed, `list` and `show` print the specification.
     """
 
+
+main.add_command(translate)
 
 tiers_option = click.option(
     "--tier",

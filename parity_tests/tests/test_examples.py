@@ -48,3 +48,10 @@ def test_prune_heads(backend: SimpleNamespace):
     assert sorted(range(4), key=by_ablation.__getitem__)[:2] == sorted(range(4), key=by_taylor.__getitem__)[:2]
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", said)]
     assert len(losses) == 4 and losses[2] < 2.0 * losses[0] and losses[3] > 50.0 * losses[0]
+
+
+def test_a_translator_in_twenty_lines(backend: SimpleNamespace):
+    """With a tenth of its pairs it learns little, and all of its lines have run."""
+    said = run(f"examples/translate/{backend.name}_loop.py", "400")
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", said)]
+    assert len(losses) == 3 and losses[2] < losses[0] < 3.0 and "16 may 1984  → " in said

@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from parity_tests import cli
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,13 +54,26 @@ def test_the_wheel_holds_types_data_and_no_tests(installed: Path):
     assert not [name for name in files if "/tests/" in name or name.startswith(("examples", "docs"))]
 
 
+def options_of(command: click.Command) -> set[str]:
+    """Every option of a command, and of those below it."""
+    own = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    return own.union(*map(options_of, below), {"--help"})
+
+
 def test_the_commands_of_the_readme_name_what_exists():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
     assert "tox run -e parity" in readme and "[testenv:parity]" in tox
-    options = set(re.findall(r"(?<!-)(--[a-z][a-z-]*)", readme))
-    known = (ROOT / "parity_tests" / "cli.py").read_text(encoding="utf-8")
-    assert options and not [option for option in options if f'"{option}"' not in known]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/translation.md", "examples/translate/README.md"])
+def test_the_pages_name_options_and_files_that_exist(page: str):
+    written = (ROOT / page).read_text(encoding="utf-8")
+    options = set(re.findall(r"(?<![-\w])(--[a-z][a-z-]*)", written))
+    assert options and options <= options_of(cli.main)
+    for link in re.findall(r"\]\(([^)#:]+)\)", written):
+        assert ((ROOT / page).parent / link).exists(), link
 
 
 def test_constraints_pin_every_environment():

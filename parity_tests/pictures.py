@@ -1,0 +1,172 @@
+"""Pictures: attention weights as heatmaps with the words on both axes, and loss curves of several trainings.
+
+They need matplotlib: pip install 'attention-parity[translate]'. Nothing is shown on a screen; save what you are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = "viridis"
+WIDEST = 15.0
+"""How wide a figure may be, in inches, before heatmaps stand below each other."""
+PADDING: dict[str, Any] = {"facecolor": "white", "edgecolor": "0.6", "hatch": "////", "linewidth": 0.0}
+"""How a padded column looks: hatched on white, which no weight does."""
+
+
+class Undrawn(ImportError):
+    """The library that draws is not installed."""
+
+
+def as_numpy(array: Any) -> np.ndarray:
+    """An array of any framework, or a list of numbers, as a NumPy array."""
+    if hasattr(array, "asnumpy"):  # MXNet would convert element by element
+        array = array.asnumpy()
+    elif hasattr(array, "detach"):  # PyTorch refuses to convert what has a gradient, or lies on a GPU
+        array = array.detach().cpu()
+    return np.asarray(array)
+
+
+def heatmap(
+    weights: Any,
+    outputs: Sequence[Any],
+    inputs: Sequence[Any],
+    valid_lens: Any = None,
+    *,
+    titles: Sequence[str] | None = None,
+    padding: bool = False,
+) -> Figure:
+    """Draw attention weights: a row for each output token, a column for each input token, colours fixed to 0..1.
+
+    Arguments: weights is one array (rows, columns) of any framework, or several of them, of sentences or of heads, with
+    any sizes of their own; outputs and inputs hold the tokens of all, or a list for each. valid_lens, one number or one
+    for each, is the true number of input tokens: the columns behind are cut off, or, with padding, hatched.
+    Raises: ValueError, with the sizes, if tokens and weights do not fit; Undrawn if matplotlib is not installed.
+    """
+    panels = _panels(weights, outputs, inputs, valid_lens)
+    if titles is not None and len(titles) != len(panels):
+        raise ValueError(f"heatmap: there are {len(titles)} titles for {len(panels)} heatmaps. Give one for each.")
+    shown = [len(columns) if padding else valid for _, _, columns, valid in panels]
+    width = max(1.2 + 0.3 * max(shown, default=1), 2.0)
+    across = max(1, min(len(panels), int(WIDEST / width)))
+    down = -(-len(panels) // across)
+    height = max(1.1 + 0.34 * max(len(rows) for _, rows, _, _ in panels), 1.6)
+    figure = _figure(width * across + 0.9, height * down)
+    grid = figure.subplots(down, across, squeeze=False)
+    image = None
+    for position, axes in enumerate(grid.flat):
+        if position >= len(panels):
+            axes.axis("off")
+            continue
+        image = _panel(axes, *panels[position], padding)
+        if titles is not None:
+            axes.set_title(titles[position], fontsize=9)
+    assert image is not None
+    figure.colorbar(image, ax=grid, label="weight", shrink=0.9, fraction=0.04)
+    return figure
+
+
+Panel = tuple[np.ndarray, list[str], list[str], int]
+
+
+def _panels(weights: Any, outputs: Sequence[Any], inputs: Sequence[Any], valid_lens: Any) -> list[Panel]:
+    several = [as_numpy(own) for own in weights]
+    if not several or several[0].ndim < 2:
+        several = [as_numpy(weights)]
+    lens = [None] * len(several) if valid_lens is None else np.ravel(as_numpy(valid_lens)).tolist()
+    each = [_for_each(name, own, len(several)) for name, own in (("outputs", outputs), ("inputs", inputs))]
+    if len(lens) == 1:
+        lens = lens * len(several)
+    if len(lens) != len(several):
+        raise ValueError(f"heatmap: there are {len(lens)} valid_lens for {len(several)} heatmaps. Give one for each.")
+    panels = []
+    for array, rows, columns, valid in zip(several, *each, lens, strict=True):
+        if array.shape != (len(rows), len(columns)):
+            raise ValueError(
+                f"heatmap: weights have shape {array.shape}, expected {(len(rows), len(columns))}: a row for each of "
+                f"{len(rows)} output tokens, a column for each of {len(columns)} input tokens."
+            )
+        length = len(columns) if valid is None else min(max(int(valid), 0), len(columns))
+        panels.append((array.astype(np.float64), rows, columns, length))
+    return panels
+
+
+def _for_each(name: str, tokens: Sequence[Any], count: int) -> list[list[str]]:
+    if all(isinstance(token, str) for token in tokens):
+        return [list(tokens)] * count
+    if len(tokens) != count:
+        raise ValueError(f"heatmap: there are {len(tokens)} lists of {name} for {count} heatmaps. Give one for each.")
+    return [list(own) for own in tokens]
+
+
+def _panel(axes: Axes, array: np.ndarray, rows: list[str], columns: list[str], valid: int, padding: bool) -> Any:
+    count = len(columns) if padding else valid
+    shown = array[:, :count].copy()
+    shown[:, valid:] = np.nan
+    image = axes.imshow(shown, cmap=COLOURS, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
+    if count > valid:
+        axes.axvspan(valid - 0.5, count - 0.5, **PADDING)
+    axes.xaxis.tick_top()
+    axes.set_xticks(range(count), map(_visible, columns[:count]))
+    axes.set_yticks(range(len(rows)), map(_visible, rows))
+    words = any(len(own) > 1 and not own.startswith("<") for own in columns)  # and not characters
+    for label in axes.get_xticklabels():
+        label.set_rotation(90 if words or len(label.get_text()) > 1 else 0)
+    axes.tick_params(length=0, labelsize=8)
+    return image
+
+
+def _visible(token: str) -> str:
+    """The token, with a sign for a space, where tokens are characters."""
+    return token.replace(" ", "␣")
+
+
+def curves(losses: Mapping[str, Sequence[float]], *, validation: Mapping[str, Sequence[float]] | None = None) -> Figure:
+    """Draw the loss of every step of several trainings over each other, and below how far each is from the first.
+
+    Arguments: losses by the name of each training; validation, likewise, with one loss an epoch, evenly spread.
+    Differences are relative, |a - b| / |b|, on a log scale; where they are 0, no point stands.
+    Raises: ValueError if there is none; Undrawn if matplotlib is not installed.
+    """
+    if not losses:
+        raise ValueError("curves: there is no training to draw. Give the losses of one at least.")
+    figure = _figure(7.0, 5.6)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    (first, wanted), *_ = losses.items()
+    styles = ("-", "--", "-.", ":")
+    for position, (name, own) in enumerate(losses.items()):
+        steps, style = np.arange(1, len(own) + 1), styles[position % len(styles)]
+        (line,) = above.plot(steps, own, style, label=name, linewidth=3.2 - 0.7 * (position % 4))
+        if validation and validation.get(name):
+            ends = np.linspace(0, len(own), len(validation[name]) + 1)[1:]
+            marks = {"marker": "o", "markersize": 5 - position % 4, "linestyle": "none", "color": line.get_color()}
+            above.plot(ends, validation[name], label=f"{name}, validation", **marks)
+        if position:
+            both = min(len(own), len(wanted))
+            distance = np.abs(np.subtract(own[:both], wanted[:both])) / np.abs(wanted[:both])
+            below.plot(steps[:both], np.where(distance > 0, distance, np.nan), ".", markersize=3, label=name)
+    above.set_ylabel("loss, nats a token")
+    above.legend(fontsize=8, ncols=2 if validation else 1)
+    below.set_xlabel("step")
+    below.set_ylabel(f"relative distance\nfrom {first}")
+    below.set_yscale("log")
+    if len(losses) > 1:
+        below.legend(fontsize=8, loc="upper left")
+    for axes in (above, below):
+        axes.grid(alpha=0.3)
+    return figure
+
+
+def _figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise Undrawn("pictures need matplotlib: pip install 'attention-parity[translate]'.") from error
+    return Figure(figsize=(width, height), dpi=150, layout="constrained")
