@@ -304,7 +304,7 @@ def train_epoch(at_work: Worker, data: Data) -> None:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bars:
-        task = bars.add_task(f"epoch {at_work.model.epoch + 1}/{at_work.model.settings.epochs}", told="")
+        task = bars.add_task(f"epoch {at_work.model.epoch + 1}/{at_work.model.settings.epochs}", total=None, told="")
         start = time.perf_counter()
         for step in at_work.train(data):
             rate = step.tokens / max(time.perf_counter() - start, 1e-9)
@@ -527,6 +527,8 @@ def compare(
     backend, and whether all models do. Exits with 0 only if the losses are as near as their dtype allows, each model
     translates the same, and in float64 all do: trainings in float32 part in the end.
     """
+    if given["own_dropout"]:
+        raise click.UsageError("--own-dropout is another training in each framework: there is nothing to compare")
     chosen = interpreters(pythons)
     known = registry.available()
     names = names or [name for name, own in known.items() if own.reason is None or name in chosen]
@@ -534,8 +536,6 @@ def compare(
         raise click.UsageError(f"no backend {unknown[0]!r}; there are {', '.join(known)}")
     if not names:
         raise click.UsageError("no backend can run here; `attention-parity backends` says why")
-    if given["own_dropout"]:
-        raise click.UsageError("--own-dropout is another training in each framework: there is nothing to compare")
     folder.mkdir(parents=True, exist_ok=True)
     files = {name: folder / f"{name}.safetensors" for name in names}
     with refusals():
