@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.metadata import version
+from itertools import count
 from typing import Any
 
 import jax
@@ -17,6 +18,12 @@ from flax import nnx
 __all__ = ["configure", "describe", "from_numpy", "to_numpy", "build", "vjp"]
 
 Arrays = Mapping[str, jax.Array]
+
+CALLS = count(1)
+MOST_CALLS = 128
+"""After so many calls, what they compiled is let go: a program holds dozens of memory maps on a CPU, and Linux gives a
+process 65,530. A thousand programs later, the next one is a crash.
+"""
 
 
 def configure() -> dict[str, Any]:
@@ -87,6 +94,8 @@ def vjp(
     """
     from backends.jax.parameters import get_parameters
 
+    if next(CALLS) % MOST_CALLS == 0:
+        jax.clear_caches()
     floating = {name: array for name, array in arguments.items() if jnp.issubdtype(array.dtype, jnp.floating)}
     others = {name: array for name, array in arguments.items() if name not in floating}
     graphdef, parameters, rest = (None, None, None) if layer is None else nnx.split(layer, nnx.Param, ...)
