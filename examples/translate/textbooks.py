@@ -1,9 +1,10 @@
 """What attention, its score and the recurrent layer cost and gain in the textbooks' set-ups: a row for each training.
 
-    python examples/translate/textbooks.py FILE [--backend torch] [--folder textbooks]
+    python examples/translate/textbooks.py FILE [--backend torch] [--folder textbooks] [--speed]
 
 FILE holds English-French pairs, shortest first, as `attention-parity translate train --download` fetches them. Models
-that are in the folder already are not trained again.
+that are in the folder already are not trained again. --speed trains a few steps of each in turn, in one process, and
+prints how fast each is beside the first.
 """
 
 import argparse
@@ -11,7 +12,13 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
+
+from parity_tests import text
+from parity_tests.translate import worker
+from parity_tests.translation import Settings, new_model, read_data
 
 SENTENCES = ("go .", "i lost .", "i won !", "i'm home .")
 SHARED = {
@@ -26,12 +33,15 @@ SETUPS = {
     "large": {**SHARED, "--max-tokens": 9, "--embed": 256, "--hidden": 256, "--batch-size": 128, "--epochs": 30},
     "small": {**SHARED, "--max-tokens": 10, "--embed": 32, "--hidden": 32, "--batch-size": 64, "--epochs": 250},
 }
-ROUNDS = 5
+ROUNDS, STEPS = 5, 3
 ATTENTION = {
     "none": {"--decoder": "fixed"},
     "additive": {"--decoder": "bahdanau", "--score": "additive"},
     "dot": {"--decoder": "bahdanau", "--score": "dot"},
 }
+
+
+RNNS = ("gru", "lstm")
 
 
 def translate(*arguments: object) -> str:
@@ -46,25 +56,47 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--backend", default="torch")
     parser.add_argument("--folder", type=Path, default=Path("textbooks"))
+    parser.add_argument("--speed", action="store_true")
     asked = parser.parse_args()
+    if asked.speed:
+        speeds(asked.file, asked.backend)
+        return
     asked.folder.mkdir(parents=True, exist_ok=True)
-    print("| set-up | attention | RNN | tokens/s | loss | seen: k=2 | held out: k=2 | " + " | ".join(SENTENCES) + " |")
-    print("|---|---|---|---|---|---|---|" + "---|" * len(SENTENCES))
+    print("| set-up | attention | RNN | loss | seen: k=2 | held out: k=2 | " + " | ".join(SENTENCES) + " |")
+    print("|---|---|---|---|---|---|" + "---|" * len(SENTENCES))
     for setup, options in SETUPS.items():
-        combinations = [(attention, rnn) for attention in ATTENTION for rnn in ("gru", "lstm")]
-        for part in range(1, ROUNDS + 1):  # in turn, so that their speeds compare
-            for attention, rnn in combinations:
+        for attention, chosen in ATTENTION.items():
+            for rnn in RNNS:
                 model = asked.folder / f"{setup}-{attention}-{rnn}.safetensors"
-                until = {"--epochs": options["--epochs"] * part // ROUNDS}
-                if model.exists():
-                    given = {"--resume": model, **until}
-                else:
-                    own = {"--rnn": rnn, "--corpus": asked.file, "--backend": asked.backend, "-o": model}
-                    given = {**options, **ATTENTION[attention], **own, **until}
-                translate("train", *(word for pair in given.items() for word in pair))
-        for attention, rnn in combinations:
-            model = asked.folder / f"{setup}-{attention}-{rnn}.safetensors"
-            print(row(setup, attention, rnn, model, asked.folder / "scores.json"), flush=True)
+                given = {**options, **chosen, "--rnn": rnn, "--corpus": asked.file, "--backend": asked.backend}
+                if not model.exists():
+                    translate("train", *(word for pair in given.items() for word in pair), "-o", model)
+                print(row(setup, attention, rnn, model, asked.folder / "scores.json"), flush=True)
+
+
+def speeds(file: Path, backend: str) -> None:
+    """Print the speed of every combination beside the first, from steps that are taken in turn."""
+    pairs = text.read_corpus(file).pairs
+    print("| set-up | attention | RNN | beside the first |\n|---|---|---|---|")
+    for setup, options in SETUPS.items():
+        sizes = {"embed_size": options["--embed"], "hidden_size": options["--hidden"]}
+        training: dict[tuple[str, str], Any] = {}
+        for attention, chosen in ATTENTION.items():
+            for rnn in RNNS:
+                own = {name.lstrip("-"): value for name, value in chosen.items()}
+                settings = Settings("pairs", train=4096, batch_size=options["--batch-size"], cell=rnn, **sizes, **own)
+                data = read_data(settings, pairs)
+                training[attention, rnn] = worker(new_model(settings, data, backend), backend, "cpu").train(data)
+        seconds: dict[tuple[str, str], list[float]] = {name: [] for name in training}
+        for number in range(1 + ROUNDS * STEPS):
+            for name, steps in training.items():
+                start = time.perf_counter()
+                next(steps)
+                if number:  # the first may compile
+                    seconds[name].append(time.perf_counter() - start)
+        first, *_ = (statistics.median(own) for own in seconds.values())
+        for (attention, rnn), own in seconds.items():
+            print(f"| {setup} | {attention} | {rnn} | {first / statistics.median(own):.2f} |", flush=True)
 
 
 def row(setup: str, attention: str, rnn: str, model: Path, scores: Path) -> str:
@@ -74,9 +106,8 @@ def row(setup: str, attention: str, rnn: str, model: Path, scores: Path) -> str:
         translate("test", model, "--last", "--on", part, "--json", scores)
         found[part] = json.loads(scores.read_text(encoding="utf-8"))[0]
     history = found["training"]["history"]
-    rate = statistics.median(epoch["tokens_per_second"] for epoch in history)
     said = translate("run", model, "--last", *SENTENCES).splitlines()
-    cells = [setup, attention, rnn, f"{rate:,.0f}", f"{history[-1]['loss']:.3f}"]
+    cells = [setup, attention, rnn, f"{history[-1]['loss']:.3f}"]
     cells += [f"{found[part]['scores']['textbook']:.3f}" for part in ("training", "validation")]
     return "| " + " | ".join([*cells, *(line.partition("→")[2].strip() for line in said)]) + " |"
 
