@@ -97,7 +97,7 @@ BUDGETS: tuple[Budget, ...] = (
         quantity="gradient_decoder.attention.W_q",
         beside="gradient_decoder.attention.W_k",
     ),
-    Budget(100, 30, RECURRENT, DOUBLE + SINGLE, "Translator"),
+    Budget(100, 39, RECURRENT, DOUBLE + SINGLE, "Translator"),
     Budget(15, 5, SHORT, DOUBLE + SINGLE),
     Budget(20, 6.6, RECURRENT, HALF, "BahdanauDecoder"),
     Budget(15, 5.3, PROJECTED, HALF, "AdditiveAttention"),

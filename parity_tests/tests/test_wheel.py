@@ -71,7 +71,9 @@ def test_the_commands_of_the_readme_name_what_exists():
 def test_the_pages_name_options_and_files_that_exist(page: str):
     written = (ROOT / page).read_text(encoding="utf-8")
     options = set(re.findall(r"(?<![-\w])(--[a-z][a-z-]*)", written))
-    assert options and options <= options_of(cli.main)
+    script = (ROOT / "examples" / "translate" / "textbooks.py").read_text(encoding="utf-8")
+    known = options_of(cli.main) | set(re.findall(r'add_argument\("(--[a-z-]+)"', script))
+    assert options and options <= known
     for link in re.findall(r"\]\(([^)#:]+)\)", written):
         assert ((ROOT / page).parent / link).exists(), link
 
