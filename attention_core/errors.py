@@ -167,7 +167,8 @@ def check_parameters(layer: Layer, sizes: Sizes, dtype: Any, arrays: Mapping[str
 
     Raises: ParameterError.
     """
-    _check_arrays(layer.name, "this layer's", layer.shapes(sizes), dtype_name(dtype), arrays)
+    wanted = {name: (shape, dtype_name(dtype)) for name, shape in layer.shapes(sizes).items()}
+    _check_arrays(layer.name, "this layer's", wanted, arrays)
 
 
 def check_state(layer: Layer, sizes: Sizes, dtype: Any, moments: Sequence[str], arrays: Mapping[str, Any]) -> None:
@@ -175,29 +176,31 @@ def check_state(layer: Layer, sizes: Sizes, dtype: Any, moments: Sequence[str], 
 
     Raises: ParameterError.
     """
-    shapes = {f"{moment}.{name}": shape for moment in moments for name, shape in layer.shapes(sizes).items()}
-    _check_arrays("Trainer", "this optimiser's for this model", {"step": (), **shapes}, dtype_name(dtype), arrays)
+    own = {name: (shape, dtype_name(dtype)) for name, shape in layer.shapes(sizes).items()}
+    kept = {f"{moment}.{name}": wanted for moment in moments for name, wanted in own.items()}
+    _check_arrays("Trainer", "this optimiser's for this model", {"step": ((), "int64"), **kept}, arrays)
 
 
 def _check_arrays(
-    title: str, whose: str, shapes: Mapping[str, tuple[int, ...]], dtype: str, arrays: Mapping[str, Any]
+    title: str, whose: str, wanted: Mapping[str, tuple[tuple[int, ...], str]], arrays: Mapping[str, Any]
 ) -> None:
-    missing = [name for name in shapes if name not in arrays]
-    unknown = [name for name in arrays if name not in shapes]
+    """Refuse other arrays than those wanted, each of its shape and dtype."""
+    missing = [name for name in wanted if name not in arrays]
+    unknown = [name for name in arrays if name not in wanted]
     if missing or unknown:
         found = "; ".join(
             f"{word}: {', '.join(names)}" for word, names in (("missing", missing), ("unknown", unknown)) if names
         )
-        raise ParameterError(f"{title}: the arrays are not {whose} ({found}). It has {', '.join(shapes)}.")
-    for name, shape in shapes.items():
+        raise ParameterError(f"{title}: the arrays are not {whose} ({found}). It has {', '.join(wanted)}.")
+    for name, (shape, dtype) in wanted.items():
         given = tuple(arrays[name].shape)
         if given != shape:
             hint = " The transpose would fit: canonical matrices are (outputs, inputs)." if given[::-1] == shape else ""
             raise ParameterError(f"{title}: {name} has shape {given}, expected {shape}.{hint}")
-        kind, wanted = dtype_name(arrays[name].dtype), "int64" if name == "step" else dtype
-        if kind != wanted:
+        kind = dtype_name(arrays[name].dtype)
+        if kind != dtype:
             raise ParameterError(
-                f"{title}: {name} is {kind}, expected {wanted}. Nothing is cast silently: cast the arrays first, or "
+                f"{title}: {name} is {kind}, expected {dtype}. Nothing is cast silently: cast the arrays first, or "
                 "make the layer with their dtype."
             )
 

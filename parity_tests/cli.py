@@ -20,20 +20,28 @@ from typing import TYPE_CHECKING
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 import backends as registry
-from attention_core.operators import LAYERS, OPERATORS, find
-from attention_core.operators import TRAINING as TRAINED_BY
+from attention_core.operators import LAYERS, OPERATORS, UPDATES, find
 from attention_core.specification import Layer
 from backends import ArchiveError
 from parity_tests import budgets, family, side_by_side, text
 from parity_tests.cases import FULL, NAMES, TIERS, Case, all_cases
-from parity_tests.command import CommaList, Refused, console, interpreters, options, worker_options
+from parity_tests.command import (
+    CommaList,
+    Refused,
+    bars,
+    console,
+    corpus_option,
+    interpreters,
+    options,
+    pairs_in,
+    worker_options,
+)
 from parity_tests.comparison import CELL_CHECKS, CHECKS
 from parity_tests.divergences import apply, load_divergences
 from parity_tests.drawn import NAMES as DRAWN
@@ -91,12 +99,7 @@ cells_options = options(
     ),
 )
 corpus_options = options(
-    click.option(
-        "--corpus",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Sentence pairs, one pair a line with a tab between; generated dates unless given.",
-    ),
+    corpus_option,
     click.option(
         "--sentences",
         type=click.IntRange(min=2),
@@ -292,9 +295,9 @@ def _selected(selection: Selection, corpus: Path | None, sentences: int) -> tupl
 def _progress(names: Sequence[str], total: int) -> Iterator[Callable[[str, int], None]]:
     """A bar for each name while the context lasts, and a function that moves it."""
     columns = (TextColumn("{task.description:>7}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-        tasks = {name: bars.add_task(name, total=total) for name in names}
-        yield lambda name, done: bars.update(tasks[name], completed=done)
+    with bars(*columns) as shown:
+        tasks = {name: shown.add_task(name, total=total) for name in names}
+        yield lambda name, done: shown.update(tasks[name], completed=done)
 
 
 def _write_json(outcome: Run, path: Path) -> None:
@@ -325,13 +328,11 @@ def _pairs(corpus: Path | None, count: int) -> list[text.Pair]:
     if corpus is None:
         return text.dates(count)
     try:
-        found = text.read_corpus(corpus)
+        pairs = pairs_in(corpus)
     except text.CorpusError as error:
         raise click.ClickException(str(error)) from error
-    if found.told:
-        click.echo(f"{corpus}: {found.told}", err=True)
-    spread = np.linspace(0, len(found.pairs) - 1, min(count, len(found.pairs))).astype(int)
-    return [found.pairs[position] for position in dict.fromkeys(spread.tolist())]
+    spread = np.linspace(0, len(pairs) - 1, min(count, len(pairs))).astype(int)
+    return [pairs[position] for position in dict.fromkeys(spread.tolist())]
 
 
 @main.command("fuzz", short_help="Judge backends on cases drawn by the thousand.")
@@ -457,7 +458,7 @@ def list_backends() -> None:
 def list_operators(with_cases: bool) -> None:
     """Name every operator and layer, with its formula and source."""
     cases = all_cases(trained=True)
-    for entry in (*OPERATORS, *TRAINED_BY, *LAYERS):
+    for entry in (*OPERATORS, *UPDATES, *LAYERS):
         own = [case for case in cases if case.operator == entry.name]
         console.print(f"[bold]{entry.name}[/]({escape(entry.signature)})  [dim]{len(own)} cases[/]")
         console.print(

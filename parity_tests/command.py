@@ -9,8 +9,12 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.progress import Progress, ProgressColumn
+
+from parity_tests import text
 
 console = Console()
+errors = Console(stderr=True)
 
 
 class CommaList(click.ParamType):
@@ -62,6 +66,12 @@ def options(*given: Callable[[Command], Command]) -> Callable[[Command], Command
     return decorate
 
 
+corpus_option = click.option(
+    "--corpus",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Sentence pairs, one pair a line with a tab between; generated dates unless given.",
+)
 device_option = click.option(
     "--device",
     type=Device(),
@@ -81,6 +91,22 @@ worker_options = options(
         "whose environment has NumPy, safetensors and the framework. May be given for each backend.",
     ),
 )
+
+
+def pairs_in(corpus: Path) -> list[text.Pair]:
+    """The sentence pairs of a file; what was left out of it is told.
+
+    Raises: CorpusError.
+    """
+    found = text.read_corpus(corpus)
+    if found.told:
+        click.echo(f"{corpus}: {found.told}", err=True)
+    return found.pairs
+
+
+def bars(*columns: ProgressColumn) -> Progress:
+    """Bars on standard error that go when they are done; where that is no terminal, nothing is printed."""
+    return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
 
 
 def interpreters(pythons: tuple[str, ...]) -> dict[str, str]:

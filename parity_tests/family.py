@@ -9,7 +9,7 @@ from attention_core.operators import (
     FRAMEWORKS,
     LAYERS,
     OPERATORS,
-    TRAINING,
+    UPDATES,
 )
 from attention_core.porting import DECODING, PORTING
 from attention_core.specification import Layer, Operator, Option, Tensor
@@ -45,7 +45,7 @@ def page() -> str:
 
 def entries(file: str) -> list[Entry]:
     """The functions of a file, then its layers."""
-    return [entry for entry in (*OPERATORS, *TRAINING, *LAYERS) if entry.module == file]
+    return [entry for entry in (*OPERATORS, *UPDATES, *LAYERS) if entry.module == file]
 
 
 HEAD = """# The family

@@ -211,10 +211,13 @@ class Vocabulary:
         return [self.tokens[position] for position in ids]
 
 
-def padded(sentences: Sequence[Sequence[int]], pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """The sentences as one array (batch, longest), padded at the end, and their lengths (batch,), both int32."""
+def padded(sentences: Sequence[Sequence[int]], pad: int, least: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """The sentences as one array (batch, longest), padded at the end, and their lengths (batch,), both int32.
+
+    The array has at least so many columns.
+    """
     lengths = np.array([len(sentence) for sentence in sentences], np.int32)
-    tokens = np.full((len(sentences), int(lengths.max(initial=0))), pad, np.int32)
+    tokens = np.full((len(sentences), int(lengths.max(initial=least))), pad, np.int32)
     for row, sentence in zip(tokens, sentences, strict=True):
         row[: len(sentence)] = sentence
     return tokens, lengths
@@ -262,15 +265,10 @@ def encoded(pairs: Sequence[Sequence[Sequence[str]]], source: Vocabulary, target
         [vocabulary.ids([*pair[side][: max_tokens - 1], EOS]) for pair in pairs]
         for side, vocabulary in enumerate((source, target))
     ]
-    (sources, source_lens), (targets, target_lens) = (_filled(side, max_tokens) for side in ids)
+    (sources, source_lens), (targets, target_lens) = (padded(side, 0, max_tokens) for side in ids)
     inputs = np.roll(targets, 1, axis=1)
     inputs[:, 0] = target.index[BOS]
     return Batch(sources, source_lens, inputs, targets, target_lens)
-
-
-def _filled(sentences: Sequence[Sequence[int]], max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    tokens, lengths = padded(sentences, 0)
-    return np.pad(tokens, ((0, 0), (0, max_tokens - tokens.shape[1]))), lengths
 
 
 def rows_of(batch: Batch, rows: np.ndarray, count: int) -> Batch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -17,9 +18,8 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -29,8 +29,20 @@ from attention_core.operators import SCORE_NAMES
 from attention_core.operators.translation import DECODERS
 from backends import ArchiveError
 from parity_tests import pictures, text
-from parity_tests.command import CommaList, Command, Refused, console, device_option, interpreters, options
+from parity_tests.command import (
+    CommaList,
+    Command,
+    Refused,
+    bars,
+    console,
+    corpus_option,
+    device_option,
+    interpreters,
+    options,
+    pairs_in,
+)
 from parity_tests.expected import cache_folder
+from parity_tests.invocation import JUDGED_STEPS
 from parity_tests.switches import XLA_LEVEL, environment
 from parity_tests.text import CorpusError
 from parity_tests.translation import (
@@ -60,9 +72,6 @@ ON_DATES: dict[str, Any] = {
 }
 """What the settings are for the corpus of dates, unless given: they differ from those of sentences."""
 
-errors = Console(stderr=True)
-
-JUDGED_STEPS = 50
 CLOSE = {"float64": 1e-11, "float32": 5e-3}
 """How near the losses of two frameworks have to lie for so many steps, in relative distance: 5e4 eps of the dtype.
 
@@ -99,12 +108,7 @@ POSITIVE, COUNT, RATE = click.IntRange(min=1), click.IntRange(min=0), click.Floa
 ABOVE_ZERO = click.FloatRange(0.0, min_open=True)
 
 corpus_options = options(
-    click.option(
-        "--corpus",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Sentence pairs, one pair a line with a tab between; generated dates unless given.",
-    ),
+    corpus_option,
     click.option(
         "--download", is_flag=True, help="Fetch the English-French pairs of the textbooks, once, and take them."
     ),
@@ -152,8 +156,15 @@ def refusals() -> Iterator[None]:
     """Say what is wrong in one line, and exit with 2."""
     try:
         yield
-    except (ArchiveError, AttentionError, CorpusError, Diverged, ImportError, KeyError) as error:
-        raise Refused(error.args[0] if isinstance(error, KeyError) else str(error)) from error
+    except (ArchiveError, AttentionError, CorpusError, Diverged, ImportError) as error:
+        raise Refused(str(error)) from error
+
+
+def check_backends(names: Sequence[str]) -> None:
+    """Refuse a backend that is not registered."""
+    known = registry.available()
+    if unknown := [name for name in names if name not in known]:
+        raise click.UsageError(f"no backend {unknown[0]!r}; there are {', '.join(known)}")
 
 
 def pairs_of(corpus: Path | None, download: bool, given: Mapping[str, Any]) -> tuple[str, list[text.Pair]]:
@@ -165,10 +176,7 @@ def pairs_of(corpus: Path | None, download: bool, given: Mapping[str, Any]) -> t
     if corpus is None:
         numbers = (given.get(name) or ON_DATES[name] for name in ("train", "validation", "test"))
         return DATES, text.dates(2 * sum(numbers), given.get("seed") or 0)
-    found = text.read_corpus(corpus)
-    if found.told:
-        click.echo(f"{corpus}: {found.told}", err=True)
-    return str(corpus), found.pairs
+    return str(corpus), pairs_in(corpus)
 
 
 def settings_of(corpus: Path | None, download: bool, given: Mapping[str, Any]) -> tuple[Settings, list[text.Pair]]:
@@ -195,6 +203,7 @@ def data_of(settings: Settings, corpus: Path | None, download: bool) -> Data:
 
 def worker(model: Model, backend: str, device: str) -> Worker:
     """The backend at work on the model, in this process, with the switches that make it repeatable."""
+    check_backends([backend])
     os.environ.setdefault(XLA_LEVEL, "3")
     os.environ.update(environment(backend, cache_folder(), device))
     return Worker(model, backend, device)
@@ -303,13 +312,13 @@ def train_epoch(at_work: Worker, data: Data) -> None:
         TextColumn("{task.fields[told]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bars:
-        task = bars.add_task(f"epoch {at_work.model.epoch + 1}/{at_work.model.settings.epochs}", total=None, told="")
+    with bars(*columns) as shown:
+        task = shown.add_task(f"epoch {at_work.model.epoch + 1}/{at_work.model.settings.epochs}", total=None, told="")
         start = time.perf_counter()
         for step in at_work.train(data):
             rate = step.tokens / max(time.perf_counter() - start, 1e-9)
             told = f"loss {step.loss:.3f}  {rate:,.0f} tokens/s"
-            bars.update(task, completed=step.number, total=step.steps, told=told)
+            shown.update(task, completed=step.number, total=step.steps, told=told)
 
 
 def epoch_line(model: Model) -> str:
@@ -431,10 +440,11 @@ def test(
 ) -> None:
     """Translate pairs, and score the translations against all references of each source."""
     report = []
+    data = functools.cache(lambda settings: data_of(settings, corpus, download))  # models compared have the same
     with refusals():
         for file in files:
             model = loaded(file, last)
-            held = getattr(data_of(model.settings, corpus, download), part)
+            held = getattr(data(model.settings), part)
             if not held.written:
                 raise Refused(f"{file} was trained with --{part} 0: there is nothing to translate")
             at_work = worker(model, chosen_backend(backend, model.backend), device)
@@ -507,7 +517,11 @@ def _draw_curves(models: Mapping[str, Model], output: Path, validation: bool = F
     help="Train one epoch in each backend after the other, with nothing beside: for the figures of speed.",
 )
 @click.option(
-    "--sentence", "sentences", metavar="SENTENCE", multiple=True, help="Show its translations. May be repeated."
+    "--sentence",
+    "sentences",
+    metavar="SENTENCE",
+    multiple=True,
+    help="Show its translations, if it was validated on.",
 )
 def compare(
     names: list[str] | None,
@@ -532,8 +546,7 @@ def compare(
     chosen = interpreters(pythons)
     known = registry.available()
     names = names or [name for name, own in known.items() if own.reason is None or name in chosen]
-    if unknown := [name for name in names if name not in known]:
-        raise click.UsageError(f"no backend {unknown[0]!r}; there are {', '.join(known)}")
+    check_backends(names)
     if not names:
         raise click.UsageError("no backend can run here; `attention-parity backends` says why")
     folder.mkdir(parents=True, exist_ok=True)
@@ -594,10 +607,10 @@ def _in_children(
         TextColumn("{task.fields[told]}"),
     )
     running: list[subprocess.Popen[str]] = []
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bars:
+    with bars(*columns) as shown:
 
         def one(name: str) -> str | None:
-            task = bars.add_task(name, total=epochs, told="")
+            task = shown.add_task(name, total=epochs, told="")
             command = [chosen.get(name, sys.executable), "-m", "parity_tests", "translate", *commands[name]]
             child = subprocess.Popen(
                 [*command, "--backend", name, "--device", device],
@@ -611,7 +624,7 @@ def _in_children(
             for line in child.stdout:
                 said.append(line.rstrip())
                 if line.startswith("epoch"):
-                    bars.update(task, completed=int(line[5:].partition("/")[0]), told=line.partition("  ")[2].strip())
+                    shown.update(task, completed=int(line[5:].partition("/")[0]), told=line.partition("  ")[2].strip())
             return None if child.wait() == 0 else f"{name} failed:\n" + "\n".join(said[-8:])
 
         try:
@@ -703,10 +716,8 @@ def _print_compared(
     console.print(table)
     shown = next(iter(found.values()))
     first = next(iter(shown.values()))
-    wanted = [text.normalise(own) for own in sentences]
-    rows = [n for n, own in enumerate(first["sources"]) if text.normalise(own) in wanted] or range(
-        len(first["sources"])
-    )
+    sources = [text.normalise(own) for own in first["sources"]]
+    rows = [sources.index(own) for own in map(text.normalise, sentences) if own in sources] or range(len(sources))
     glue = "" if next(iter(models.values())).settings.split == "characters" else " "
     side = Table(header_style="bold", title="each model in its own framework", title_justify="left")
     for column in ("source", *models):
@@ -726,9 +737,8 @@ def _print_compared(
     moved = {name: own for name, own in report["moved"].items() if own}
     count, judged = len(report["between_models"]), next(iter(models.values())).settings.dtype == "float64"
     same = "[green]the same[/]"
-    said = (
-        same if not moved else "[bold red]" + ", ".join(f"{len(own)} of {name}" for name, own in moved.items()) + "[/]"
-    )
+    differ = ", ".join(f"{len(own)} of {name} differ" for name, own in moved.items())
+    said = f"[bold red]{differ}[/]" if moved else same
     told = same if not count else f"[bold red]{count} differ[/]" if judged else f"{count} differ, shown and not judged"
     for line in (
         f"each model    {said} in {len(found)} backends: {report['sentences']} sentences",

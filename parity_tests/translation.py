@@ -6,6 +6,7 @@ batches of each epoch, and, if asked for, the dropout masks. A backend brings it
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import time
@@ -304,8 +305,13 @@ class Worker:
         config = model.settings.model(model.source, model.target)
         self.translator = self.runtime.build(self.package.Translator, config, model.settings.dtype, device)
         self.package.set_parameters(self.translator, model.parameters)
-        optimizer = getattr(self.package, model.settings.optimizer)(model.settings.learning_rate)
-        self.trainer = self.package.Trainer(self.translator, optimizer, max_norm=model.settings.max_norm)
+
+    @functools.cached_property
+    def trainer(self) -> Any:
+        """The backend's Trainer of the model; to translate, none is needed."""
+        settings = self.model.settings
+        optimizer = getattr(self.package, settings.optimizer)(settings.learning_rate)
+        return self.package.Trainer(self.translator, optimizer, max_norm=settings.max_norm)
 
     def train(self, data: Data) -> Iterator[Step]:
         """Train one more epoch; the model is changed once it is done, and only then.

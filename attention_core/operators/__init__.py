@@ -67,7 +67,7 @@ from attention_core.operators.training import (
     MASKED_CROSS_ENTROPY,
     MASKS,
     SGD,
-    TRAINING,
+    UPDATES,
     Batch,
 )
 from attention_core.operators.translation import TRANSLATOR
@@ -120,7 +120,7 @@ __all__ = [
     "MULTI_HEAD_ATTENTION",
     "NADARAYA_WATSON",
     "OPERATORS",
-    "TRAINING",
+    "UPDATES",
     "POSITION_PERMUTATION",
     "SCALED_DOT_SCORE",
     "ALIKE_SCORES",
@@ -192,7 +192,7 @@ LAYERS = (
 
 def find(name: str) -> Operator | Layer:
     """The function or layer of that name."""
-    for entry in (*OPERATORS, *LAYERS, *TRAINING):
+    for entry in (*OPERATORS, *LAYERS, *UPDATES):
         if entry.name == name:
             return entry
     raise KeyError(f"no operator {name!r}; there are {', '.join(entry.name for entry in (*OPERATORS, *LAYERS))}")

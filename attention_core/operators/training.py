@@ -100,5 +100,5 @@ ADAM = Operator(
     outputs=(),
 )
 
-TRAINING = (CLIP_BY_GLOBAL_NORM, SGD, ADAM)
+UPDATES = (CLIP_BY_GLOBAL_NORM, SGD, ADAM)
 """What changes parameters: judged by the training of a Translator."""

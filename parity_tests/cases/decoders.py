@@ -301,7 +301,7 @@ def free_running(
 
 def decides(case: Case) -> bool:
     """Whether a token or a window depends on the numbers of a case."""
-    return case.operator != "Translator" and (case.method in ("greedy", "beam") or "attention.v_p" in case.parameters)
+    return case.operator in VARIANTS and (case.method in ("greedy", "beam") or "attention.v_p" in case.parameters)
 
 
 def seeded(case: Case, seed: int) -> Case:
@@ -311,7 +311,7 @@ def seeded(case: Case, seed: int) -> Case:
 
 def read_out(case: Case, seed: int) -> Case:
     """The case with a wide readout of that seed."""
-    (name,) = (name for name in case.parameters if name.rpartition("dense.")[2] == "W" and "dense." in name)
+    (name,) = (name for name in case.parameters if name.endswith("dense.W"))
     dense = draws.uniform("greedy/dense", case.parameters[name].shape, 4.0, seed)
     return replace(case, parameters={**case.parameters, name: dense})
 

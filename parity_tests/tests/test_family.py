@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from attention_core.operators import FILES, FRAMEWORKS, LAYERS, OPERATORS, TRAINING
+from attention_core.operators import FILES, FRAMEWORKS, LAYERS, OPERATORS, UPDATES
 from attention_core.porting import PORTING
 from parity_tests import cli, family, side_by_side
 
 ROOT = Path(__file__).parents[2]
-ENTRIES = (*OPERATORS, *TRAINING, *LAYERS)
+ENTRIES = (*OPERATORS, *UPDATES, *LAYERS)
 
 
 def test_the_page_is_that_of_the_specification():

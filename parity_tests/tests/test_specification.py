@@ -13,7 +13,7 @@ import pytest
 
 from attention_core import reference
 from attention_core.errors import OptionError
-from attention_core.operators import EXPORTED, FILES, LAYERS, OPERATORS, TRAINING, find
+from attention_core.operators import EXPORTED, FILES, LAYERS, OPERATORS, UPDATES, find
 from attention_core.specification import Layer, Operator, pattern
 
 METHODS = [(layer, method) for layer in LAYERS for method in layer.methods]
@@ -49,14 +49,14 @@ def configurations(layer: Layer) -> Iterator[dict[str, Any]]:
 
 
 def test_names_are_unique():
-    names = [entry.name for entry in (*OPERATORS, *TRAINING, *LAYERS)]
+    names = [entry.name for entry in (*OPERATORS, *UPDATES, *LAYERS)]
     assert len(set(names)) == len(names)
     assert find("GRU").name == "GRU"
     with pytest.raises(KeyError, match="no operator 'grue'; there are attention_mask, causal_mask"):
         find("grue")
 
 
-@pytest.mark.parametrize("entry", (*OPERATORS, *TRAINING, *LAYERS), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", (*OPERATORS, *UPDATES, *LAYERS), ids=lambda entry: entry.name)
 def test_every_entry_says_what_it_is_and_where_it_is_from(entry: Operator | Layer):
     assert entry.summary.endswith(".") and len(entry.summary) < 120
     assert "=" in entry.formula
@@ -64,7 +64,7 @@ def test_every_entry_says_what_it_is_and_where_it_is_from(entry: Operator | Laye
     assert entry.name in FILES[entry.module]
 
 
-@pytest.mark.parametrize("operator", (*OPERATORS, *TRAINING), ids=lambda operator: operator.name)
+@pytest.mark.parametrize("operator", (*OPERATORS, *UPDATES), ids=lambda operator: operator.name)
 def test_the_reference_of_a_function_has_its_signature_and_words(operator: Operator):
     function = getattr(reference, operator.name)
     assert python_signature(function) == operator.signature

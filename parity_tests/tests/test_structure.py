@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_core.operators import EXPORTED, FILES, FRAMEWORK_KEYWORDS, FRAMEWORKS, LAYERS, OPERATORS, TRAINING
+from attention_core.operators import EXPORTED, FILES, FRAMEWORK_KEYWORDS, FRAMEWORKS, LAYERS, OPERATORS, UPDATES
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("attention_core", "backends", "parity_tests")
@@ -82,7 +82,7 @@ def test_the_package_exports_every_public_name(framework: str):
     assert sorted(exported(backend_file(framework, "__init__"))) == sorted(n for file in EXPORTED for n in FILES[file])
 
 
-@pytest.mark.parametrize("operator", (*OPERATORS, *TRAINING), ids=lambda operator: operator.name)
+@pytest.mark.parametrize("operator", (*OPERATORS, *UPDATES), ids=lambda operator: operator.name)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_function_has_the_arguments_and_words_of_the_specification(framework: str, operator):
     function = definitions(backend_file(framework, operator.module))[operator.name]
