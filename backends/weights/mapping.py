@@ -1,0 +1,498 @@
+"""The engine that reads the tables of `backends.weights.sources`, in both directions.
+
+A table says of each of the source's arrays its name, its axes and the canonical arrays, or their gates, that it holds:
+
+    Row("weight_ih_l{layer}{direction}", "(3 h) i -> 3 h i", gates("W", "rzn"))
+
+In words: weight_ih_l0 has two axes, of which the first joins 3 gates and h features; taken apart, its three blocks are
+the gates r, z and n of the canonical "0.W". The same text read from right to left writes the array.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attention_core.errors import dtype_name
+from attention_core.operators import LAYERS
+from attention_core.specification import FLOATING, Layer
+from backends.weights.configs import check_shapes, config_of, layer_named
+from backends.weights.errors import WeightError
+from backends.weights.rearrange import Side, parsed, rearranged, shape_of, solve
+
+GATES = {"r": 0, "z": 1, "n": 2, "i": 0, "f": 1, "g": 2, "o": 3}
+"""Where each gate stands in a canonical array."""
+
+STACKED = "{layer}.{backward}"
+"""How the canonical names of a recurrent layer begin."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """An array of a source: its name, its axes, and the canonical arrays that its blocks are.
+
+    name may hold {layer} and {direction}, and several spellings with " | " between them, as many in every row of a
+    table. axes is a rearrangement into the canonical axes, with the blocks first if there are several. Of what it holds,
+    "name" is a canonical array, "name:r" its gate r, "+name:r" is added to that gate (and 0 on the way back), "*name" is
+    an array that stands beside the layer. Rows with the same word in `optional` are there together, or not at all.
+    With `scaled_by`, the array is multiplied by that one, after it is divided by its norm if it is `normalised`.
+    `refusal` says why an array of that name (with `rank` axes, if given) cannot be held; with `zero` it may be if it
+    is 0.
+    """
+
+    name: str
+    axes: str = ""
+    holds: tuple[str, ...] = ()
+    optional: str = ""
+    scaled_by: str = ""
+    normalised: bool = False
+    refusal: str = ""
+    rank: int | None = None
+    zero: bool = False
+
+    @classmethod
+    def refused(cls, name: str, refusal: str, rank: int | None = None) -> Row:
+        """An array that the specification has no place for."""
+        return cls(name, refusal=refusal, rank=rank)
+
+    @classmethod
+    def zeros(cls, name: str, axes: str, refusal: str, optional: str = "") -> Row:
+        """An array that the specification has no place for unless it is 0."""
+        return cls(name, f"{axes} -> {axes}", optional=optional, refusal=refusal, zero=True)
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The ways in which the name is written."""
+        return tuple(part.strip() for part in self.name.split(" | "))
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """The axes here, and the canonical ones."""
+        return parsed(self.axes)
+
+
+def gates(names: str, order: str, path: str = STACKED) -> tuple[str, ...]:
+    """The gates of a canonical array in that order, "W" and "rzn"; or of one array for each: "+b +b b_hn"."""
+    listed = names.split()
+    held = []
+    for name, gate in zip(listed * len(order) if len(listed) == 1 else listed, order, strict=True):
+        sign = "+" if name.startswith("+") else ""
+        bare = name.removeprefix("+")
+        held.append(f"{sign}{path}{bare}" + ("" if bare == "b_hn" else f":{gate}"))
+    return tuple(held)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where weights come from: a name, the layer of the specification that they are of, and the table.
+
+    directions says for each spelling what {direction} stands for: in a layer with one direction, and, where there may
+    be two, in the forward and in the backward one. `fixed` names the canonical arrays that the source cannot hold, with
+    the only value that they may have there ("zeros", "identity") and what to do otherwise. `config` are constructor
+    arguments that the source has always. `also` are other tables of the same name, for other arrays.
+    """
+
+    name: str
+    layer: str
+    rows: tuple[Row, ...]
+    directions: tuple[tuple[str, ...], ...] = (("",),)
+    fixed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    also: tuple[Source, ...] = ()
+    prefix_ends: str = "."
+
+    @property
+    def forms(self) -> tuple[Source, ...]:
+        """Every table of this name."""
+        return (self, *self.also)
+
+    @property
+    def spellings(self) -> int:
+        """How many ways there are to write the names."""
+        return len(self.rows[0].spellings)
+
+    @property
+    def stacked(self) -> bool:
+        """Whether several layers stand in one table, by number."""
+        return any("{layer}" in row.name for row in self.rows)
+
+    def held(self) -> set[str]:
+        """The patterns of the canonical names that the table holds."""
+        return {_bare(hold) for row in self.rows for hold in row.holds if hold[0] != "*"}
+
+
+def inside(part: str, rows: Sequence[Row], name: str | None = None) -> tuple[Row, ...]:
+    """The rows of a layer that stands inside another one, under the name of the part, here and there."""
+    own = part if name is None else name
+    found = []
+    for row in rows:
+        names = " | ".join(f"{own}.{spelling}" for spelling in row.spellings)
+        holds = tuple(f"{hold[0]}{part}.{hold[1:]}" if hold[0] in "+*" else f"{part}.{hold}" for hold in row.holds)
+        scaled_by = f"{own}.{row.scaled_by}" if row.scaled_by else ""
+        found.append(
+            Row(names, row.axes, holds, row.optional, scaled_by, row.normalised, row.refusal, row.rank, row.zero)
+        )
+    return tuple(found)
+
+
+def _bare(hold: str) -> str:
+    """The canonical name that a hold is of, without its sign and gate."""
+    return hold.lstrip("+*").partition(":")[0]
+
+
+def plain(name: str) -> str:
+    """A name as it is compared: with dots for slashes, and without TensorFlow's ":0"."""
+    return name.replace("/", ".").removesuffix(":0")
+
+
+# ------------------------------------------------------------------------------------------------ which rows are there
+
+
+class Cell(NamedTuple):
+    """One row for one recurrent layer and direction."""
+
+    row: Row
+    layer: int
+    backward: bool
+    name: str  # as the table writes it, behind the prefix
+
+    def canonical(self, hold: str) -> tuple[str, int | None]:
+        """The canonical array, and its gate, that a hold of this row is."""
+        name, _, gate = hold.lstrip("+*").partition(":")
+        full = name.format(layer=self.layer, backward="backward." if self.backward else "")
+        return full, GATES[gate] if gate else None
+
+    @property
+    def group(self) -> tuple[int, bool]:
+        """The rows that share the sizes of their axes."""
+        return self.layer, self.backward
+
+
+def cells(form: Source, spelling: int, num_layers: int, bidirectional: bool) -> list[Cell]:
+    """Every row of a table for that many layers."""
+    words = form.directions[spelling] if len(form.directions) > spelling else form.directions[0]
+    listed = []
+    for row in form.rows:
+        template = row.spellings[spelling]
+        for layer in range(num_layers if "{layer}" in template else 1):
+            for backward in (False, True) if bidirectional and "{direction}" in template else (False,):
+                word = words[1 + backward] if bidirectional and len(words) > 1 else words[0]
+                listed.append(Cell(row, layer, backward, template.format(layer=layer, direction=word)))
+    return listed
+
+
+def _regex(form: Source, spelling: int, row: Row) -> re.Pattern[str]:
+    words = form.directions[spelling] if len(form.directions) > spelling else form.directions[0]
+    text = re.escape(plain(row.spellings[spelling]))
+    text = text.replace(re.escape("{layer}"), r"(?P<layer>\d{1,4})")
+    choices = "|".join(re.escape(plain(word)) for word in sorted(set(words), key=len, reverse=True))
+    text = text.replace(re.escape("{direction}"), f"(?P<direction>{choices})")
+    return re.compile(rf"(?P<prefix>|.*?[{re.escape(form.prefix_ends)}]){text}")
+
+
+@dataclass
+class Fit:
+    """How the arrays fit one table, in one spelling, under one prefix."""
+
+    source: Source
+    form: Source
+    spelling: int
+    prefix: str
+    num_layers: int = 1
+    bidirectional: bool = False
+    found: dict[str, Cell] = field(default_factory=dict)
+    """The arrays by their own names."""
+    missing: list[str] = field(default_factory=list)
+    left_over: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    sizes: dict[tuple[int, bool], dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every array that the table needs is there, in its shape."""
+        return not self.missing and not self.problems
+
+    @property
+    def complete(self) -> bool:
+        """Whether no other array is there."""
+        return self.fits and not self.left_over
+
+
+def fits(source: Source, arrays: Mapping[str, np.ndarray], prefix: str | None, options: Mapping[str, Any]) -> list[Fit]:
+    """Every way in which some of the arrays are of this source, the best first."""
+    names = {plain(name): name for name in arrays}
+    found: dict[tuple[str, str, frozenset[str]], Fit] = {}
+    for form in source.forms:
+        for spelling in range(form.spellings):
+            patterns = [(row, _regex(form, spelling, row)) for row in form.rows]
+            prefixes: dict[str, list[re.Match[str]]] = {}
+            for name in names:
+                for row, pattern in patterns:
+                    match = pattern.fullmatch(name)
+                    if match and not (row.refusal and not row.zero):
+                        prefixes.setdefault(match["prefix"], []).append(match)
+            for start, matches in prefixes.items():
+                if prefix is not None and start != plain(prefix):
+                    continue
+                fit = _fit(source, form, spelling, start, matches, names, arrays, prefix is not None, options)
+                key = (source.name, start, frozenset(fit.found))
+                if key not in found or len(found[key].missing) > len(fit.missing) or (fit.fits and not found[key].fits):
+                    found[key] = fit
+    return sorted(found.values(), key=lambda fit: (len(fit.missing) + len(fit.problems), len(fit.left_over)))
+
+
+def _fit(
+    source: Source,
+    form: Source,
+    spelling: int,
+    prefix: str,
+    matches: Sequence[re.Match[str]],
+    names: Mapping[str, str],
+    arrays: Mapping[str, np.ndarray],
+    chosen: bool,
+    options: Mapping[str, Any],
+) -> Fit:
+    fit = Fit(source, form, spelling, prefix)
+    fit.num_layers = 1 + max((int(match.groupdict().get("layer") or 0) for match in matches), default=0)
+    words = form.directions[spelling] if len(form.directions) > spelling else form.directions[0]
+    if len(words) > 1:
+        fit.bidirectional = any(match.groupdict().get("direction") == plain(words[2]) for match in matches)
+    listed = cells(form, spelling, fit.num_layers, fit.bidirectional)
+    present = {cell.row.optional: True for cell in listed if cell.row.optional and prefix + plain(cell.name) in names}
+    for cell in listed:
+        name = names.get(prefix + plain(cell.name))
+        if name is None:
+            needed = not cell.row.refusal and (not cell.row.optional or cell.row.optional in present)
+            if needed:
+                fit.missing.append(prefix + cell.name)
+        elif cell.row.refusal and not cell.row.zero:
+            if cell.row.rank in (None, arrays[name].ndim):
+                fit.problems.append(f"{name} {arrays[name].shape}: {cell.row.refusal}.")
+        else:
+            fit.found[name] = cell
+    fit.left_over = [
+        name for other, name in names.items() if name not in fit.found and (not chosen or other.startswith(prefix))
+    ]
+    if not fit.problems:  # a refusal says more than the shapes
+        _solve(fit, arrays, options)
+    return fit
+
+
+def _solve(fit: Fit, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any]) -> None:
+    """Find the sizes of all axes, or say which arrays do not fit the others."""
+    given = {name: value for name, value in options.items() if isinstance(value, int)}
+    for group in sorted({cell.group for cell in fit.found.values()}):
+        rows = {name: cell.row for name, cell in fit.found.items() if cell.group == group and cell.row.axes}
+        sizes = solve([(row.sides[0], arrays[name].shape) for name, row in rows.items()], given)
+        if sizes is not None:
+            fit.sizes[group] = sizes
+        else:
+            fit.problems += _misfits(rows, arrays, given)
+
+
+def _misfits(rows: Mapping[str, Row], arrays: Mapping[str, np.ndarray], given: Mapping[str, int]) -> list[str]:
+    """Which array is in the way of the others: with both shapes, and the transpose if it would fit."""
+    said, turned = [], []
+    for name, row in rows.items():
+        others = [(other.sides[0], arrays[key].shape) for key, other in rows.items() if key != name]
+        sizes = solve(others, given)
+        if sizes is None:
+            continue
+        shape = arrays[name].shape
+        axes = row.axes.partition("->")[0].strip()
+        text = f"{name} has shape {shape}, expected {_expected(row, sizes)} by the other arrays (axes {axes!r})."
+        if len(shape) > 1 and solve([*others, (row.sides[0], shape[::-1])], given) is not None:
+            turned.append(f"{text} Its transpose would fit.")
+        else:
+            said.append(text)
+    if turned or said:
+        return turned or said
+    listed = ", ".join(
+        f"{name} {arrays[name].shape} as {row.axes.partition('->')[0].strip()!r}" for name, row in rows.items()
+    )
+    return [f"the shapes contradict each other: {listed}."]
+
+
+def _expected(row: Row, sizes: Mapping[str, int]) -> str:
+    """The shape as far as it is known, with the names of the axes that are not."""
+    listed = []
+    for axis in row.sides[0]:
+        size = shape_of((axis,), sizes)
+        listed.append(str(size[0]) if size else " * ".join(name.partition("#")[0] for name in axis))
+    return f"({', '.join(listed)}{',' if len(listed) == 1 else ''})"
+
+
+# ------------------------------------------------------------------------------------------------ to canonical
+
+
+class Parts(NamedTuple):
+    """What the arrays of one fit are."""
+
+    arrays: dict[str, np.ndarray]
+    beside: dict[str, np.ndarray]
+    used: dict[str, tuple[str, ...]]
+    notes: list[str]
+
+
+def assemble(fit: Fit, arrays: Mapping[str, np.ndarray]) -> Parts:
+    """The canonical arrays of a fit, with the names of what each is made of."""
+    first: dict[tuple[str, int | None], np.ndarray] = {}
+    added: dict[tuple[str, int | None], list[np.ndarray]] = {}
+    beside: dict[str, np.ndarray] = {}
+    used: dict[str, list[str]] = {}
+    notes = list(fit.form.notes)
+    by_name = {plain(cell.name): name for name, cell in fit.found.items()}
+    for name, cell in fit.found.items():
+        row, array, names = cell.row, arrays[name], [name]
+        if row.zero:
+            if np.any(array):
+                raise WeightError(f"{fit.source.name}: {name} is not 0: {row.refusal}.")
+            notes.append(f"{name} is 0 and left out.")
+            continue
+        if row.scaled_by and plain(row.scaled_by) in by_name:
+            factor = by_name[plain(row.scaled_by)]
+            array, names = _scaled(array, arrays[factor], row.normalised), [name, factor]
+            notes.append(f"{factor} is multiplied into {name}.")
+        if not row.holds:
+            continue
+        start, end = row.sides
+        blocks = rearranged(array, start, end, fit.sizes[cell.group])
+        for hold, block in zip(row.holds, blocks if len(row.holds) > 1 else [blocks], strict=True):
+            slot = cell.canonical(hold)
+            if hold[0] == "*":
+                beside[slot[0]] = block
+            elif hold[0] == "+":
+                added.setdefault(slot, []).append(block)
+            else:
+                first[slot] = block
+            if hold[0] != "*":
+                used.setdefault(slot[0], []).extend(names)
+    if added:
+        notes.append(
+            "Two biases add up where only their sum acts: the sum is kept. On the way back it stands in one of the two, "
+            "and the other is 0: the same function, other arrays."
+        )
+    for slot, blocks_added in added.items():
+        for block in blocks_added:
+            first[slot] = first[slot] + block
+    made: dict[str, np.ndarray] = {}
+    for canonical, gate in first:
+        if gate is None:
+            made[canonical] = np.ascontiguousarray(first[canonical, None]).reshape(first[canonical, None].shape)
+        elif canonical not in made:
+            places = sorted(place for key, place in first if key == canonical and place is not None)
+            made[canonical] = np.stack([first[canonical, place] for place in places])
+    return Parts(made, beside, {key: tuple(dict.fromkeys(names)) for key, names in used.items()}, notes)
+
+
+def _scaled(array: np.ndarray, factor: np.ndarray, normalised: bool) -> np.ndarray:
+    wide = array.astype(np.float64)
+    if normalised:
+        wide = wide / np.sqrt(np.sum(wide * wide))
+    return (wide * factor.astype(np.float64)).astype(array.dtype)
+
+
+def completed(
+    layer: Layer, form: Source, parts: Parts, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The constructor's arguments and all canonical arrays: those that the source fixes or leaves out included."""
+    made = dict(parts.arrays)
+    dtypes = {dtype_name(array.dtype) for array in made.values()}
+    if len(dtypes) > 1 or not dtypes <= set(FLOATING):
+        listed = ", ".join(f"{name} {dtype_name(array.dtype)}" for name, array in made.items())
+        raise WeightError(f"{form.name}: the arrays are not of one floating dtype ({listed}): cast them first.")
+    dtype = next(iter(made.values())).dtype if made else np.dtype("float32")
+    if "w_v" in made:
+        for name, (value, _) in form.fixed.items():
+            if value == "identity":
+                made[name] = np.eye(made["w_v"].shape[0], dtype=dtype)
+    if layer.name in ("GRU", "LSTM") or form.stacked:
+        for name in list(made):
+            if name.endswith("U"):
+                gate, hidden = made[name].shape[0], made[name].shape[-1]
+                base = name.removesuffix("U")
+                wanted = {f"{base}b": (gate, hidden)} | ({f"{base}b_hn": (hidden,)} if gate == 3 else {})
+                for key, shape in wanted.items():
+                    if key not in made:
+                        made[key] = np.zeros(shape, dtype)
+                        parts.notes.append(f"{key} is 0: the source has none.")
+    config = config_of(layer, {name: array.shape for name, array in made.items()}, {**form.config, **options})
+    wanted_shapes = check_shapes(layer, config, {name: array.shape for name, array in made.items()})
+    missing = [name for name in wanted_shapes if name not in made]
+    if missing:
+        raise WeightError(f"{form.name}: {missing[0]} {wanted_shapes[missing[0]]} of {layer.name} is missing.")
+    return config, {name: made[name] for name in wanted_shapes}
+
+
+# ------------------------------------------------------------------------------------------------ from canonical
+
+
+def written(
+    form: Source,
+    arrays: Mapping[str, np.ndarray],
+    prefix: str,
+    spelling: int,
+    num_layers: int,
+    bidirectional: bool,
+    given: Mapping[str, int],
+) -> dict[str, np.ndarray]:
+    """The arrays under the source's own names.
+
+    Raises: WeightError if they do not fit the table.
+    """
+    words = form.directions[spelling] if len(form.directions) > spelling else form.directions[0]
+    if bidirectional and len(words) == 1:
+        raise WeightError(f"{form.name} holds one direction: convert each with its own prefix.")
+    listed = [cell for cell in cells(form, spelling, num_layers, bidirectional) if cell.row.holds or cell.row.zero]
+    made: dict[str, np.ndarray] = {}
+    dtype = next((array.dtype for array in arrays.values()), np.dtype("float32"))
+    for group in dict.fromkeys(cell.group for cell in listed):
+        stacked: dict[str, np.ndarray] = {}
+        rows = {cell.name: cell for cell in listed if cell.group == group}
+        for name, cell in rows.items():
+            blocks = list(_blocks(cell, arrays))
+            if blocks and all(block is not None for block in blocks):
+                stacked[name] = np.stack(blocks) if len(blocks) > 1 else blocks[0]
+            elif not cell.row.optional and not cell.row.zero:
+                absent = [cell.canonical(hold)[0] for hold in cell.row.holds]
+                raise WeightError(f"{form.name}: {absent[0]} is missing, which {prefix}{name} is made of.")
+        sizes = solve([(rows[name].row.sides[1], array.shape) for name, array in stacked.items()], given)
+        if sizes is None:
+            shapes = ", ".join(f"{prefix}{name} from {array.shape}" for name, array in stacked.items())
+            raise WeightError(f"{form.name}: cannot hold arrays of these shapes: {shapes}.")
+        for name, cell in rows.items():
+            start, end = cell.row.sides
+            if name in stacked:
+                unknown = {part.rstrip("'") for axis in start for part in axis if "#" not in part} - set(sizes)
+                if unknown:
+                    option = sorted(unknown)[0]
+                    raise WeightError(f"{form.name}: {option} is not in the canonical arrays: give {option}=... .")
+                made[prefix + name] = rearranged(stacked[name], end, start, sizes)
+            elif cell.row.zero and not cell.row.optional:
+                shape = shape_of(start, sizes)
+                assert shape is not None
+                made[prefix + name] = np.zeros(shape, dtype)
+    return made
+
+
+def _blocks(cell: Cell, arrays: Mapping[str, np.ndarray]) -> Iterator[np.ndarray | None]:
+    for hold in cell.row.holds:
+        name, gate = cell.canonical(hold)
+        if name not in arrays:
+            yield None
+            continue
+        block = arrays[name] if gate is None else arrays[name][gate]
+        yield np.zeros_like(block) if hold[0] == "+" else block
+
+
+def layers_of(form: Source) -> Layer:
+    """The layer that a table is of."""
+    return layer_named(form.layer)
+
+
+ALL_LAYERS = tuple(layer.name for layer in LAYERS)
