@@ -20,7 +20,7 @@ import numpy as np
 from backends.weights.configs import check_shapes, config_of, layer_named
 from backends.weights.errors import WeightError
 from backends.weights.files import read_arrays, write_arrays
-from backends.weights.mapping import Fit, Source, assemble, completed, fits, plain, written
+from backends.weights.mapping import Fit, Source, assemble, beside, completed, fits, given, plain, written
 from backends.weights.sources import found
 
 __all__ = [
@@ -246,43 +246,17 @@ def _written(
     options: Mapping[str, Any],
 ) -> dict[str, np.ndarray]:
     layer = layer_named(form.layer)
-    beside = {hold[1:] for row in form.rows for hold in row.holds if hold[0] == "*"}
-    own = {name: array for name, array in arrays.items() if name not in beside}
-    shapes = {name: array.shape for name, array in own.items()}
-    config = config_of(layer, shapes, {**form.config, **options})
+    shapes = {name: array.shape for name, array in arrays.items() if name not in beside(form)}
+    config = config_of(layer, shapes, given(form, options))
     wanted = check_shapes(layer, config, shapes)
-    missing = [name for name in wanted if name not in own]
+    missing = [name for name in wanted if name not in shapes]
     if missing:
         raise WeightError(f"{form.name}: {missing[0]} {wanted[missing[0]]} of {layer.name} is missing.")
-    sizes = layer.sizes(config)
-    given = {name: value for name, value in sizes.items() if isinstance(value, int) and not isinstance(value, bool)}
-    num_layers, bidirectional = given.get("num_layers", 1), bool(sizes.get("bidirectional", False))
-    _check_fixed(form, own)
+    num_layers, bidirectional = config.get("num_layers", 1), bool(config.get("bidirectional", False))
     if not isinstance(prefix, str) or (num_layers > 1 and not form.stacked):
-        return _apart(form, arrays, prefix, spelling, num_layers, bidirectional, options)
-    known = {name: given[name] for name in ("num_heads",) if name in given}
-    return written(form, arrays, prefix, spelling, num_layers, bidirectional, known)
-
-
-def _check_fixed(form: Source, arrays: Mapping[str, np.ndarray]) -> None:
-    """Refuse what the source has no place for, unless it is what the source has without saying so."""
-    held = form.held()
-    for name, array in arrays.items():
-        pattern = _pattern(name)
-        if pattern in held:
-            continue
-        key = name.rpartition(".")[2]
-        value, advice = form.fixed.get(key, ("", ""))
-        same = {"zeros": not np.any(array), "identity": array.ndim == 2 and np.array_equal(array, np.eye(*array.shape))}
-        if not same.get(value, False):
-            kept = f"can only have {name} as {value}" if value else f"has no place for {name}"
-            raise WeightError(f"{form.name} {kept}{': ' + advice if advice else ''}.")
-
-
-def _pattern(name: str) -> str:
-    """A canonical name as a table writes it."""
-    parts = ["{layer}" if part.isdigit() else part for part in name.split(".") if part != "backward"]
-    return ".".join(parts).replace("{layer}.", "{layer}.{backward}")
+        return _apart(form, arrays, prefix, spelling, num_layers, bidirectional)
+    heads = {"num_heads": config["num_heads"]} if "num_heads" in config else {}
+    return written(form, arrays, prefix, spelling, num_layers, bidirectional, heads)
 
 
 def _apart(
@@ -292,7 +266,6 @@ def _apart(
     spelling: int,
     num_layers: int,
     bidirectional: bool,
-    options: Mapping[str, Any],
 ) -> dict[str, np.ndarray]:
     """Each layer of a stack under its own prefix."""
     prefixes = [prefix] if isinstance(prefix, str) else list(prefix)

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attention_core.errors import dtype_name
-from attention_core.operators import LAYERS
 from attention_core.specification import FLOATING, Layer
-from backends.weights.configs import check_shapes, config_of, layer_named
+from backends.weights.configs import check_shapes, config_of
 from backends.weights.errors import WeightError
 from backends.weights.rearrange import Side, parsed, rearranged, shape_of, solve
 
@@ -87,20 +86,37 @@ def gates(names: str, order: str, path: str = STACKED) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class Fixed:
+    """What a source has no place for: zeros, or the identity of the size of the vector `like`, or else what to do."""
+
+    advice: str
+    like: str = ""
+
+    @property
+    def value(self) -> str:
+        """The only value that the array may have."""
+        return "the identity" if self.like else "zeros"
+
+    def holds(self, array: np.ndarray) -> bool:
+        """Whether the array has it."""
+        return np.array_equal(array, np.eye(*array.shape)) if self.like else not np.any(array)
+
+
+@dataclass(frozen=True)
 class Source:
     """Where weights come from: a name, the layer of the specification that they are of, and the table.
 
     directions says for each spelling what {direction} stands for: in a layer with one direction, and, where there may
-    be two, in the forward and in the backward one. `fixed` names the canonical arrays that the source cannot hold, with
-    the only value that they may have there ("zeros", "identity") and what to do otherwise. `config` are constructor
-    arguments that the source has always. `also` are other tables of the same name, for other arrays.
+    be two, in the forward and in the backward one. `fixed` names the canonical arrays (the end of their names) that the
+    source cannot hold. `config` are constructor arguments that
+    the source has always. `also` are other tables of the same name, for other arrays.
     """
 
     name: str
     layer: str
     rows: tuple[Row, ...]
     directions: tuple[tuple[str, ...], ...] = (("",),)
-    fixed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    fixed: Mapping[str, Fixed] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     also: tuple[Source, ...] = ()
@@ -116,14 +132,14 @@ class Source:
         """How many ways there are to write the names."""
         return len(self.rows[0].spellings)
 
+    def words(self, spelling: int) -> tuple[str, ...]:
+        """What {direction} stands for in that spelling."""
+        return self.directions[spelling] if len(self.directions) > spelling else self.directions[0]
+
     @property
     def stacked(self) -> bool:
         """Whether several layers stand in one table, by number."""
         return any("{layer}" in row.name for row in self.rows)
-
-    def held(self) -> set[str]:
-        """The patterns of the canonical names that the table holds."""
-        return {_bare(hold) for row in self.rows for hold in row.holds if hold[0] != "*"}
 
 
 def inside(part: str, rows: Sequence[Row], name: str | None = None) -> tuple[Row, ...]:
@@ -138,11 +154,6 @@ def inside(part: str, rows: Sequence[Row], name: str | None = None) -> tuple[Row
             Row(names, row.axes, holds, row.optional, scaled_by, row.normalised, row.refusal, row.rank, row.zero)
         )
     return tuple(found)
-
-
-def _bare(hold: str) -> str:
-    """The canonical name that a hold is of, without its sign and gate."""
-    return hold.lstrip("+*").partition(":")[0]
 
 
 def plain(name: str) -> str:
@@ -175,19 +186,20 @@ class Cell(NamedTuple):
 
 def cells(form: Source, spelling: int, num_layers: int, bidirectional: bool) -> list[Cell]:
     """Every row of a table for that many layers."""
-    words = form.directions[spelling] if len(form.directions) > spelling else form.directions[0]
+    words = form.words(spelling)
+    bidirectional = bidirectional and len(words) > 1
     listed = []
     for row in form.rows:
         template = row.spellings[spelling]
         for layer in range(num_layers if "{layer}" in template else 1):
             for backward in (False, True) if bidirectional and "{direction}" in template else (False,):
-                word = words[1 + backward] if bidirectional and len(words) > 1 else words[0]
+                word = words[1 + backward] if bidirectional else words[0]
                 listed.append(Cell(row, layer, backward, template.format(layer=layer, direction=word)))
     return listed
 
 
 def _regex(form: Source, spelling: int, row: Row) -> re.Pattern[str]:
-    words = form.directions[spelling] if len(form.directions) > spelling else form.directions[0]
+    words = form.words(spelling)
     text = re.escape(plain(row.spellings[spelling]))
     text = text.replace(re.escape("{layer}"), r"(?P<layer>\d{1,4})")
     choices = "|".join(re.escape(plain(word)) for word in sorted(set(words), key=len, reverse=True))
@@ -259,7 +271,7 @@ def _fit(
 ) -> Fit:
     fit = Fit(source, form, spelling, prefix)
     fit.num_layers = 1 + max((int(match.groupdict().get("layer") or 0) for match in matches), default=0)
-    words = form.directions[spelling] if len(form.directions) > spelling else form.directions[0]
+    words = form.words(spelling)
     if len(words) > 1:
         fit.bidirectional = any(match.groupdict().get("direction") == plain(words[2]) for match in matches)
     listed = cells(form, spelling, fit.num_layers, fit.bidirectional)
@@ -407,10 +419,7 @@ def completed(
         listed = ", ".join(f"{name} {dtype_name(array.dtype)}" for name, array in made.items())
         raise WeightError(f"{form.name}: the arrays are not of one floating dtype ({listed}): cast them first.")
     dtype = next(iter(made.values())).dtype if made else np.dtype("float32")
-    if "w_v" in made:
-        for name, (value, _) in form.fixed.items():
-            if value == "identity":
-                made[name] = np.eye(made["w_v"].shape[0], dtype=dtype)
+    made |= {name: np.eye(*made[like].shape * 2, dtype=dtype) for name, like in identities(form).items()}
     if layer.name in ("GRU", "LSTM") or form.stacked:
         for name in list(made):
             if name.endswith("U"):
@@ -421,12 +430,28 @@ def completed(
                     if key not in made:
                         made[key] = np.zeros(shape, dtype)
                         parts.notes.append(f"{key} is 0: the source has none.")
-    config = config_of(layer, {name: array.shape for name, array in made.items()}, {**form.config, **options})
+    config = config_of(layer, {name: array.shape for name, array in made.items()}, given(form, options))
     wanted_shapes = check_shapes(layer, config, {name: array.shape for name, array in made.items()})
     missing = [name for name in wanted_shapes if name not in made]
     if missing:
         raise WeightError(f"{form.name}: {missing[0]} {wanted_shapes[missing[0]]} of {layer.name} is missing.")
     return config, {name: made[name] for name in wanted_shapes}
+
+
+def given(form: Source, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with those that the source has always.
+
+    Raises: WeightError if they contradict each other.
+    """
+    for name, value in form.config.items():
+        if options.get(name, value) != value:
+            raise WeightError(f"{form.name} has {name}={value!r} alone, given {options[name]!r}.")
+    return {**form.config, **options}
+
+
+def identities(form: Source) -> dict[str, str]:
+    """The matrices that are the identity in a source, each with the vector that has their size."""
+    return {name: fixed.like for name, fixed in form.fixed.items() if fixed.like}
 
 
 # ------------------------------------------------------------------------------------------------ from canonical
@@ -439,45 +464,67 @@ def written(
     spelling: int,
     num_layers: int,
     bidirectional: bool,
-    given: Mapping[str, int],
+    sizes: Mapping[str, int],
 ) -> dict[str, np.ndarray]:
-    """The arrays under the source's own names.
+    """The arrays under the source's own names. sizes are those of axes that no canonical shape shows.
 
     Raises: WeightError if they do not fit the table.
     """
-    words = form.directions[spelling] if len(form.directions) > spelling else form.directions[0]
-    if bidirectional and len(words) == 1:
-        raise WeightError(f"{form.name} holds one direction: convert each with its own prefix.")
-    listed = [cell for cell in cells(form, spelling, num_layers, bidirectional) if cell.row.holds or cell.row.zero]
+    every = [cell for cell in cells(form, spelling, num_layers, bidirectional) if cell.row.axes]
+    _check_places(form, every, arrays)
     made: dict[str, np.ndarray] = {}
-    dtype = next((array.dtype for array in arrays.values()), np.dtype("float32"))
-    for group in dict.fromkeys(cell.group for cell in listed):
-        stacked: dict[str, np.ndarray] = {}
-        rows = {cell.name: cell for cell in listed if cell.group == group}
-        for name, cell in rows.items():
-            blocks = list(_blocks(cell, arrays))
-            if blocks and all(block is not None for block in blocks):
-                stacked[name] = np.stack(blocks) if len(blocks) > 1 else blocks[0]
-            elif not cell.row.optional and not cell.row.zero:
-                absent = [cell.canonical(hold)[0] for hold in cell.row.holds]
-                raise WeightError(f"{form.name}: {absent[0]} is missing, which {prefix}{name} is made of.")
-        sizes = solve([(rows[name].row.sides[1], array.shape) for name, array in stacked.items()], given)
-        if sizes is None:
-            shapes = ", ".join(f"{prefix}{name} from {array.shape}" for name, array in stacked.items())
-            raise WeightError(f"{form.name}: cannot hold arrays of these shapes: {shapes}.")
-        for name, cell in rows.items():
-            start, end = cell.row.sides
-            if name in stacked:
-                unknown = {part.rstrip("'") for axis in start for part in axis if "#" not in part} - set(sizes)
-                if unknown:
-                    option = sorted(unknown)[0]
-                    raise WeightError(f"{form.name}: {option} is not in the canonical arrays: give {option}=... .")
-                made[prefix + name] = rearranged(stacked[name], end, start, sizes)
-            elif cell.row.zero and not cell.row.optional:
-                shape = shape_of(start, sizes)
-                assert shape is not None
-                made[prefix + name] = np.zeros(shape, dtype)
+    for group in dict.fromkeys(cell.group for cell in every):
+        own = [cell for cell in every if cell.group == group]
+        joined = {cell.name: _joined(form, cell, arrays) for cell in own if cell.row.holds}
+        held = {name: array for name, array in joined.items() if array is not None}
+        rows = {cell.name: cell.row for cell in own}
+        solved = solve([(rows[name].sides[1], array.shape) for name, array in held.items()], sizes)
+        if solved is None:
+            shapes = ", ".join(f"{name} from {array.shape}" for name, array in held.items())
+            raise WeightError(f"{form.name} cannot hold arrays of these shapes: {shapes}.")
+        for name, row in rows.items():
+            start, end = row.sides
+            shape = shape_of(start, solved)
+            if name in held:
+                if shape is None:
+                    unknown = next(part for axis in start for part in axis if "#" not in part and part not in solved)
+                    raise WeightError(f"{form.name}: {unknown} is not seen in the arrays: give {unknown}=... .")
+                made[prefix + name] = rearranged(held[name], end, start, solved)
+            elif row.zero and shape is not None:
+                made[prefix + name] = np.zeros(shape, next(iter(held.values())).dtype)
     return made
+
+
+def _check_places(form: Source, every: Sequence[Cell], arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse an array that the source has no place for, unless it is what the source has without saying so."""
+    places = {cell.canonical(hold)[0] for cell in every for hold in cell.row.holds}
+    for name, array in arrays.items():
+        fixed = form.fixed.get(name.rpartition(".")[2])
+        if name in places or (fixed and fixed.holds(array)):
+            continue
+        if fixed:
+            raise WeightError(f"{form.name} can only have {name} as {fixed.value}: {fixed.advice}.")
+        raise WeightError(f"{form.name} has no place for {name} {array.shape}.")
+
+
+def _joined(form: Source, cell: Cell, arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """What an array of the source holds, with its blocks first; None if it may be left out, and is."""
+    blocks = list(_blocks(cell, arrays))
+    absent = [cell.canonical(hold)[0] for hold, block in zip(cell.row.holds, blocks, strict=True) if block is None]
+    if absent and (cell.row.optional or absent[0] in beside(form)):
+        return None
+    if absent:
+        raise WeightError(f"{form.name}: {absent[0]} is missing, which {cell.name} is made of.")
+    present = [block for block in blocks if block is not None]
+    if len({block.shape for block in present}) > 1:
+        shapes = ", ".join(f"{cell.canonical(hold)[0]} {block.shape}" for hold, block in zip(cell.row.holds, present))
+        raise WeightError(f"{form.name} holds {shapes} in one array: they have to have the same shape.")
+    return np.stack(present) if len(present) > 1 else present[0]
+
+
+def beside(form: Source) -> set[str]:
+    """The arrays of a source that stand beside the layer."""
+    return {hold[1:] for row in form.rows for hold in row.holds if hold[0] == "*"}
 
 
 def _blocks(cell: Cell, arrays: Mapping[str, np.ndarray]) -> Iterator[np.ndarray | None]:
@@ -488,11 +535,3 @@ def _blocks(cell: Cell, arrays: Mapping[str, np.ndarray]) -> Iterator[np.ndarray
             continue
         block = arrays[name] if gate is None else arrays[name][gate]
         yield np.zeros_like(block) if hold[0] == "+" else block
-
-
-def layers_of(form: Source) -> Layer:
-    """The layer that a table is of."""
-    return layer_named(form.layer)
-
-
-ALL_LAYERS = tuple(layer.name for layer in LAYERS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def _base(name: str) -> str:
     return name.rstrip("'")
 
 
-@lru_cache(maxsize=None)
+@cache
 def parsed(axes: str) -> tuple[Side, Side]:
     """Both sides of a text."""
     left, right = (_side(text) for text in axes.split("->"))
