@@ -12,12 +12,13 @@ imported where a file of that kind is read or written. Nothing out of a file is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from backends.weights.configs import check_shapes, config_of, layer_named
+from backends.weights import own
+from backends.weights.configs import UnseenError, check_shapes, config_of, layer_named
 from backends.weights.errors import WeightError
 from backends.weights.files import read_arrays, write_arrays
 from backends.weights.mapping import Fit, Source, assemble, beside, completed, fits, given, plain, written
@@ -35,8 +36,8 @@ __all__ = [
     "write_arrays",
 ]
 
-SOURCES: dict[str, Source] = found()
-"""Every source of weights by name, such as "torch.nn.GRU"."""
+SOURCES: dict[str, Source] = {**found(), **own.SOURCES}
+"""Every source of weights by name, such as "torch.nn.GRU"; "attention_parity.torch" are our own layers in PyTorch."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,12 @@ class Converted:
 def recognise(arrays: Mapping[str, np.ndarray]) -> list[str]:
     """The names of the sources that fit all names and shapes; a common prefix such as "encoder.rnn." may stand before.
 
-    Where it finds several, the arrays alone do not tell which one they are of.
+    Where it finds several, the arrays alone do not tell which one they are of. A source of which there are several
+    layers, each under its own prefix, is found, too. Our own layers are looked for where nothing else fits, in the
+    frameworks that are installed.
     """
-    return [name for name, source in SOURCES.items() if any(fit.complete for fit in fits(source, arrays, None, {}))]
+    tables = [name for name, source in SOURCES.items() if not source.own and _covered(fits(source, arrays, None, {}))]
+    return tables or [name for name, source in SOURCES.items() if source.own and _is_own(source, arrays)]
 
 
 def to_canonical(
@@ -72,13 +76,15 @@ def to_canonical(
     source: str | None = None,
     *,
     prefix: str | Sequence[str] | None = None,
+    layer: str | None = None,
     **options: Any,
 ) -> Converted:
     """Turn a source's arrays into canonical ones.
 
     arrays: by the source's own names, in its own shapes. source: the name of one of SOURCES; without it, the only one
     that fits. prefix: what stands before the names, such as "encoder.rnn."; only the arrays under it are then taken.
-    Several prefixes are the layers of a stack, from the input on. options: constructor arguments of the layer that no
+    Several prefixes are the layers of a stack, from the input on. layer: the name of the specification's layer, where
+    arrays fit several. options: constructor arguments of the layer that no
     shape shows, such as num_heads.
 
     Raises: WeightError if no source fits, or several do; if an array is missing, left over or has another shape than
@@ -89,22 +95,17 @@ def to_canonical(
         raise WeightError("there are no arrays to convert.")
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
     if prefix is not None and not isinstance(prefix, str):
-        return _stack(arrays, source, list(prefix), options)
-    if source is None:
-        source = _only(arrays, prefix, options)
-    fit = _best(_source(source), arrays, prefix, options)
-    parts = assemble(fit, arrays)
-    sized = {
-        name: size
-        for sizes in fit.sizes.values()
-        for name, size in sizes.items()
-        if name in {option.name for option in layer_named(fit.form.layer).options}
-    }
-    config, made = completed(layer_named(fit.form.layer), fit.form, parts, {**sized, **options})
-    notes = parts.notes
-    if fit.prefix:
-        notes.insert(0, f"The names begin with {fit.prefix!r}.")
-    return Converted(source, fit.form.layer, config, made, parts.used, tuple(dict.fromkeys(notes)), parts.beside)
+        return _stack(arrays, source, list(prefix), layer, options)
+    if source is not None:
+        return _converted(_source(source), arrays, prefix, layer, options)
+    names = _candidates(arrays, prefix, layer, options)
+    every = [_converted(SOURCES[name], arrays, prefix, layer, options) for name in names]
+    if not all(_same(every[0], one) for one in every):
+        raise WeightError(f"the arrays fit {' and '.join(names)}: give source=... , one of them.")
+    if len(names) == 1:
+        return every[0]
+    note = f"{' and '.join(names[1:])} would be the same: same names, same arrays."
+    return replace(every[0], notes=(*every[0].notes, note))
 
 
 def from_canonical(
@@ -127,6 +128,8 @@ def from_canonical(
     """
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
     known = _source(source)
+    if known.own:
+        return _own_written(known.own, layer, arrays, prefix, spelling, options)
     forms = [form for form in known.forms if form.layer == layer]
     if not forms:
         held = ", ".join(dict.fromkeys(form.layer for form in known.forms))
@@ -151,24 +154,93 @@ def _source(name: str) -> Source:
     return SOURCES[name]
 
 
-def _only(arrays: Mapping[str, np.ndarray], prefix: str | None, options: Mapping[str, Any]) -> str:
-    """The source that fits alone."""
-    every = [fit for source in SOURCES.values() for fit in fits(source, arrays, prefix, options)]
+def _covered(every: Sequence[Fit]) -> bool:
+    """Whether the layers of one source, each under its prefix, are all that there is."""
+    left = [set(fit.left_over) for fit in every if fit.fits]
+    return bool(left) and not set.intersection(*left)
+
+
+def _is_own(source: Source, arrays: Mapping[str, np.ndarray]) -> bool:
+    try:
+        own.read(source.own, arrays, None, None, {})
+    except UnseenError:
+        return True
+    except WeightError:
+        return False
+    return True
+
+
+def _same(one: Converted, other: Converted) -> bool:
+    """Whether two conversions are the same but for the name of their source."""
+    return (
+        (one.layer, one.config) == (other.layer, other.config)
+        and one.arrays.keys() == other.arrays.keys()
+        and all(np.array_equal(one.arrays[name], other.arrays[name], equal_nan=True) for name in one.arrays)
+    )
+
+
+def _converted(
+    source: Source,
+    arrays: Mapping[str, np.ndarray],
+    prefix: str | None,
+    layer: str | None,
+    options: Mapping[str, Any],
+) -> Converted:
+    if source.own:
+        made = own.read(source.own, arrays, layer, prefix, options)
+        own_notes = (f"The names begin with {made.prefix!r}.",) if made.prefix else ()
+        return Converted(source.name, made.layer.name, made.config, made.arrays, made.used, own_notes)
+    if layer is not None:
+        source = _only_layer(source, layer)
+    fit = _best(source, arrays, prefix, options)
+    parts = assemble(fit, arrays)
+    kind = layer_named(fit.form.layer)
+    known = {option.name for option in kind.options}
+    seen = {name: size for sizes in fit.sizes.values() for name, size in sizes.items() if name in known}
+    config, whole = completed(kind, fit.form, parts, {**seen, **options})
+    notes = [f"The names begin with {fit.prefix!r}."] * bool(fit.prefix) + parts.notes
+    return Converted(source.name, kind.name, config, whole, parts.used, tuple(dict.fromkeys(notes)), parts.beside)
+
+
+def _only_layer(source: Source, layer: str) -> Source:
+    """The tables of a source that are of one layer."""
+    forms = [replace(form, also=()) for form in source.forms if form.layer == layer]
+    if not forms:
+        held = ", ".join(dict.fromkeys(form.layer for form in source.forms))
+        raise WeightError(f"{source.name} holds {held}, not {layer}.")
+    return replace(forms[0], also=tuple(forms[1:]))
+
+
+def _candidates(
+    arrays: Mapping[str, np.ndarray], prefix: str | None, layer: str | None, options: Mapping[str, Any]
+) -> list[str]:
+    """The sources that fit all arrays, or all under the prefix."""
+    tables = [source for source in SOURCES.values() if not source.own]
+    every = [fit for source in tables for fit in fits(source, arrays, prefix, options)]
     names = list(dict.fromkeys(fit.source.name for fit in every if fit.complete))
-    if len(names) == 1:
-        return names[0]
+    names = names or [source.name for source in tables if _covered([fit for fit in every if fit.source is source])]
     if names:
-        raise WeightError(f"the arrays fit {' and '.join(names)}: give source=... , one of them.")
-    partly = [
-        f"{fit.source.name} fits those under prefix={fit.prefix!r}, and {_told(fit.left_over)} is left over"
+        return names
+    told = []
+    for source in own.SOURCES.values():
+        try:
+            own.read(source.own, arrays, layer, prefix, options)
+            names.append(source.name)
+        except UnseenError as error:
+            told.append(str(error))
+        except WeightError:
+            continue
+    if names:
+        return names
+    told += [
+        f"{fit.source.name} fits those under prefix={fit.prefix!r}, and {_told(fit.left_over)} is left over."
         for fit in every
         if fit.fits
     ]
-    nearly = [f"{fit.source.name}: {_trouble(fit)}" for fit in every if not fit.fits and not fit.missing]
-    told = " ".join(f"{one}." if one[-1] != "." else one for one in list(dict.fromkeys(partly + nearly))[:6])
+    told += [f"{fit.source.name}: {_trouble(fit)}" for fit in every if not fit.fits and not fit.missing]
     raise WeightError(
-        f"no source fits the arrays {_listed(arrays)}. {told + ' ' if told else ''}Give source=... and, if only some of "
-        f"the arrays belong to it, prefix=... ; there are {', '.join(SOURCES)}."
+        f"no source fits the arrays {_listed(arrays)}. {' '.join(f'{one}' for one in list(dict.fromkeys(told))[:6])} Give "
+        f"source=... and, if only some of the arrays belong to it, prefix=... ; there are {', '.join(SOURCES)}."
     )
 
 
@@ -210,12 +282,16 @@ def _told(names: Sequence[str]) -> str:
 
 
 def _stack(
-    arrays: Mapping[str, np.ndarray], source: str | None, prefixes: list[str], options: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray],
+    source: str | None,
+    prefixes: list[str],
+    kind: str | None,
+    options: Mapping[str, Any],
 ) -> Converted:
     """Several layers, each under its own prefix, as one."""
     if not prefixes:
         raise WeightError("prefix is empty, expected one for each layer.")
-    converted = [to_canonical(arrays, source, prefix=prefix, **options) for prefix in prefixes]
+    converted = [to_canonical(arrays, source, prefix=prefix, layer=kind, **options) for prefix in prefixes]
     if any(
         one.source != converted[0].source or one.config["num_layers"] > 1
         for one in converted
@@ -257,6 +333,30 @@ def _written(
         return _apart(form, arrays, prefix, spelling, num_layers, bidirectional)
     heads = {"num_heads": config["num_heads"]} if "num_heads" in config else {}
     return written(form, arrays, prefix, spelling, num_layers, bidirectional, heads)
+
+
+def _own_written(
+    framework: str,
+    name: str,
+    arrays: Mapping[str, np.ndarray],
+    prefix: str | Sequence[str],
+    spelling: int,
+    options: Mapping[str, Any],
+) -> dict[str, np.ndarray]:
+    """The arrays of a layer of ours under the names that it has in that framework."""
+    if not isinstance(prefix, str):
+        raise WeightError(f"attention_parity.{framework}: prefix is {prefix!r}, expected one prefix for all layers.")
+    layer = layer_named(name)
+    shapes = {key: array.shape for key, array in arrays.items()}
+    config = config_of(layer, shapes, options)
+    missing = [key for key in check_shapes(layer, config, shapes) if key not in shapes]
+    if missing:
+        raise WeightError(f"{name}: {missing[0]} is missing.")
+    made = own.write(framework, layer, config, arrays)
+    if spelling:
+        cell = "lstm" if layer.name.startswith("LSTM") or config.get("cell") == "lstm" else "gru"
+        made = {own.to_h5(path, cell): array for path, array in made.items()}
+    return {prefix + path: array for path, array in made.items()}
 
 
 def _apart(

@@ -9,6 +9,11 @@ from attention_core.operators import find
 from attention_core.specification import Layer
 from backends.weights.errors import WeightError
 
+
+class UnseenError(WeightError):
+    """The arrays fit, but do not show one of the constructor's arguments."""
+
+
 Shapes = Mapping[str, tuple[int, ...]]
 Options = Mapping[str, Any]
 
@@ -49,8 +54,8 @@ def inner(shapes: Shapes, part: str) -> dict[str, tuple[int, ...]]:
     return {name.removeprefix(f"{part}."): shape for name, shape in shapes.items() if name.startswith(f"{part}.")}
 
 
-def _unseen(layer: str, option: str, choices: str) -> WeightError:
-    return WeightError(f"{layer}: {option} is not seen in the arrays: give {option}=... , one of {choices}.")
+def _unseen(layer: str, option: str, choices: str) -> UnseenError:
+    return UnseenError(f"{layer}: {option} is not seen in the arrays: give {option}=... , one of {choices}.")
 
 
 # ------------------------------------------------------------------------------------------------ attention
@@ -145,7 +150,7 @@ def _sides(own: Shapes, options: Options, query_size: int | None) -> dict[str, A
         given = {"query_size": _size(own, "W", 2, 0), "key_size": own["W"][1]} | given
     for name in ("query_size", "key_size"):
         if name not in given:
-            raise WeightError(f"{name} is not seen in the shapes of the arrays: give {name}=... .")
+            raise UnseenError(f"{name} is not seen in the shapes of the arrays: give {name}=... .")
     return given
 
 
@@ -221,7 +226,7 @@ def _decoder(shapes: Shapes, options: Options) -> dict[str, Any]:
     own = _recurrent(rnn, {})
     embed = _size(shapes, "embedding", 2, 1)
     return {
-        "vocab_size": _size(shapes, "embedding", 2, 0),
+        "vocab_size": _size(shapes, "dense.W", 2, 0),
         "embed_size": embed,
         "hidden_size": own["hidden_size"],
         "num_layers": own["num_layers"],

@@ -109,7 +109,8 @@ class Source:
     directions says for each spelling what {direction} stands for: in a layer with one direction, and, where there may
     be two, in the forward and in the backward one. `fixed` names the canonical arrays (the end of their names) that the
     source cannot hold. `config` are constructor arguments that
-    the source has always. `also` are other tables of the same name, for other arrays.
+    the source has always. `also` are other tables of the same name, for other arrays. `own` is the framework
+    of a source without a table: our own layers, whose tables the backends have.
     """
 
     name: str
@@ -121,6 +122,7 @@ class Source:
     notes: tuple[str, ...] = ()
     also: tuple[Source, ...] = ()
     prefix_ends: str = "."
+    own: str = ""
 
     @property
     def forms(self) -> tuple[Source, ...]:
@@ -130,7 +132,7 @@ class Source:
     @property
     def spellings(self) -> int:
         """How many ways there are to write the names."""
-        return len(self.rows[0].spellings)
+        return len(self.rows[0].spellings) if self.rows else 2 if self.own == "tf" else 1
 
     def words(self, spelling: int) -> tuple[str, ...]:
         """What {direction} stands for in that spelling."""

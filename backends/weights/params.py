@@ -45,7 +45,9 @@ class Bytes:
     def take(self, count: int) -> bytes:
         """The next bytes."""
         if count < 0 or self.place + count > len(self.data):
-            raise WeightError(f"the file ends at byte {len(self.data)}, where {count} more are expected: it is truncated")
+            raise WeightError(
+                f"the file ends at byte {len(self.data)}, where {count} more are expected: it is truncated"
+            )
         self.place += count
         return self.data[self.place - count : self.place]
 
@@ -106,7 +108,9 @@ def _array(source: Bytes) -> np.ndarray:
         raise WeightError("the file holds an array without a shape: initialise every parameter before it is saved")
     _, _, code = source.numbers("iii")
     if not 0 <= code < len(DTYPES):
-        raise WeightError(f"the dtype of an array is number {code}, expected 0 to {len(DTYPES) - 1}: the file is damaged")
+        raise WeightError(
+            f"the dtype of an array is number {code}, expected 0 to {len(DTYPES) - 1}: the file is damaged"
+        )
     if DTYPES[code] == "bfloat16":
         import ml_dtypes  # noqa: F401  # teaches NumPy the name
     dtype = np.dtype(DTYPES[code])
