@@ -1,184 +1,434 @@
-"""The proof that weights moved as they are: the source's layer and the converted one, judged on the same inputs.
-
-Three sides answer the same cases: the reference and the new layer with the canonical arrays, and the source's own
-layer, in its own framework, with the arrays of the file. Each is held against each.
-"""
+"""The command that moves weights: it says what it recognised, converts, proves, and writes."""
 
 from __future__ import annotations
 
-import tempfile
-import time
+import json
+import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import combinations
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
-from attention_core import draws, reference
-from attention_core.differentiation import gradients as complex_step
-from attention_core.specification import Layer
-from backends import pack_arrays, unpack_arrays
-from parity_tests.cases import FULL, SEED, Arrays, Case, is_floating
-from parity_tests.cases.case import drawn
-from parity_tests.comparison import Verdict, judge
-from parity_tests.drawn import IDS
-from parity_tests.expected import build_reference, cotangents, in_memory, outputs, stackable
-from parity_tests.invocation import bind
-from parity_tests.launch import Job, Progress, record
-from parity_tests.recordings import Cell, Recording, cells_of, key, pack_cases
-from parity_tests.run import Run, judge_switches
+import backends
+from attention_core.errors import AttentionError, dtype_name
+from attention_core.operators import FRAMEWORKS, LAYERS
+from attention_core.specification import FLOATING, Layer
+from backends import ArchiveError, weights
+from backends.weights import SOURCES, Converted, WeightError
+from backends.weights.configs import check_shapes, config_of, layer_named
+from backends.weights.mapping import fits
+from parity_tests import sources
+from parity_tests.cases import Arrays
+from parity_tests.command import Refused, console, interpreters
+from parity_tests.comparison import Verdict
+from parity_tests.expected import cache_folder
+from parity_tests.launch import Job
+from parity_tests.proof import Side, prove
+from parity_tests.report import times
+from parity_tests.run import Run
+from parity_tests.switches import environment
 
-SIZES = {"batch": 2, "steps": 3, "queries": 3, "keys": 5, "features": 6, "value_features": 4}
-"""The axes of a proof that no parameter has."""
-MOST_ENTRIES = 128
-"""Of so many entries of an input the gradient is judged: the reference differentiates by one of them at a time."""
+CANONICAL = "canonical"
+"""The name of canonical arrays as a source, as our own layers give and take them."""
+OPTIONS = "In options of this command, source=... is --from, prefix=... is --prefix, and any other NAME=... is --set."
+MOST_TOLD = 5
 
 
 @dataclass(frozen=True)
-class Side:
-    """Who answers: a job, and the parameters by the names that it knows them by."""
+class Move:
+    """A file's arrays on their way: what they are, and what they are on the other side.
 
-    job: Job
-    parameters: Arrays
-
-
-# ------------------------------------------------------------------------------------------------ what is asked
-
-
-def proof_cases(layer: Layer, config: Mapping[str, Any], parameters: Arrays) -> list[Case]:
-    """The layer's call with drawn inputs: whole sequences, and ragged ones."""
-    sizes = {**SIZES, **layer.sizes(config)}
-    call = layer.method("call")
-    inputs: Arrays = {}
-    for tensor in call.inputs:
-        stated = tensor.name == "state" and sizes.get("initial", "encoder") == "encoder"
-        if tensor.kind == "floating" and (not tensor.optional or stated):
-            inputs[tensor.name] = drawn(tensor, sizes, "proof")
-        elif tensor.kind == "integer" and not tensor.optional:
-            shape = tuple(sizes[axis] for axis in tensor.axes)
-            inputs[tensor.name] = draws.integers(f"proof/{tensor.name}", shape, sizes[IDS[tensor.name]], SEED)
-    # The weights of every head say more than their mean.
-    options = {option.name: True for option in call.options if option.name == "per_head"}
-    made = partial(Case, layer.name, options=options, method="call", config=dict(config), parameters=parameters)
-    whole = made(name="converted", shows="Whole sequences.", inputs=inputs)
-    if not any(tensor.name == "valid_lens" for tensor in call.inputs):
-        return [whole]
-    lens = np.array([sizes["steps" if layer.module == "recurrent" else "keys"], 2], np.int32)
-    return [whole, made(name="converted_ragged", shows="Ragged sequences.", inputs={**inputs, "valid_lens": lens})]
-
-
-def chosen_entries(name: str, array: np.ndarray) -> np.ndarray:
-    """The entries of an input by which is differentiated: all, or as many as are judged, drawn."""
-    if array.size <= MOST_ENTRIES:
-        return np.arange(array.size)
-    return np.argsort(draws.uniform(f"proof/{name}/entries", (array.size,), seed=SEED), kind="stable")[:MOST_ENTRIES]
-
-
-def expected(cell: Cell) -> Arrays:
-    """The reference's outputs, and its gradients by the chosen entries of each floating input."""
-    case, tier = cell
-    inputs, parameters = case.at(tier)
-    layer = build_reference(case, parameters)
-    function = bind(reference, case.operator, case.method, case.options)
-    entries = {name: chosen_entries(name, array) for name, array in inputs.items() if is_floating(array)}
-
-    def call(points: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        given: Arrays = dict(inputs)
-        for name, own in entries.items():
-            stack = points[name].shape[:-1]
-            given[name] = np.broadcast_to(inputs[name].reshape(-1), (*stack, inputs[name].size)).astype(complex)
-            given[name][..., own] = points[name]
-            given[name] = given[name].reshape(*stack, *inputs[name].shape)
-        return function(layer, **given)
-
-    points = {name: inputs[name].reshape(-1)[own] for name, own in entries.items()}
-    factors = {str(place): array.astype(np.float64) for place, array in cotangents(case, tier).items()}
-    found = complex_step(call, points, factors, stacked=stackable(case))
-    return {**outputs(case, tier), **{f"gradient_{name}": array for name, array in found.items()}}
-
-
-def sampled(recording: Recording, cells: Sequence[Cell]) -> Recording:
-    """The recording with the chosen entries of the gradients by inputs alone, and none by parameters.
-
-    Each side has other parameters: what is known of them is what they make of the inputs.
+    raw and converted hold what the file holds, cast up to float64: that is what is proved, and rounding it to dtype
+    gives what is written. prefixes stand before the names of the layers in the file.
     """
-    answers: dict[str, Arrays] = {}
-    for cell in cells:
-        inputs = cell[0].inputs
-        answers[key(cell)] = own = {}
-        for name, array in recording.cells.get(key(cell), {}).items():
-            by = name.removeprefix("gradient_")
-            if by == name:
-                own[name] = array
-            elif by in inputs:
-                whole = array.shape == inputs[by].shape  # else the judge says so
-                own[name] = array.reshape(-1)[chosen_entries(by, array)] if whole else array
-    return replace(recording, cells={name: answers[name] for name in recording.cells})
+
+    raw: Arrays
+    converted: Converted
+    dtype: np.dtype
+    prefixes: tuple[str, ...]
+
+    @property
+    def layer(self) -> Layer:
+        """The layer of the specification that the arrays are of."""
+        return layer_named(self.converted.layer)
+
+    @property
+    def own(self) -> Arrays:
+        """The source's arrays that were used, by their names without a prefix; a stack's by number."""
+        found: Arrays = {}
+        source = SOURCES[self.converted.source]
+        numbered = self.layer.module == "recurrent" and not source.stacked and not source.own
+        for name in self.raw:
+            for number, prefix in enumerate(self.prefixes):
+                if name.startswith(prefix):
+                    bare = name.removeprefix(prefix)
+                    found[f"{number}/{bare}" if numbered else bare] = self.raw[name]
+        return found
+
+    def rounded(self, arrays: Arrays) -> Arrays:
+        """The arrays in the dtype of the file."""
+        return {name: array.astype(self.dtype) for name, array in arrays.items()}
 
 
-def packed(cells: Sequence[Cell], parameters: Arrays) -> bytes:
-    """The cells as a case file, with a side's own parameters."""
-    arrays, header = unpack_arrays(pack_cases(cells))
-    rest = {name: array for name, array in arrays.items() if name.split("/")[2] != "parameter"}
-    own = {
-        f"{key(cell)}/parameter/{name}": array.astype(cell[1]) for cell in cells for name, array in parameters.items()
+# ------------------------------------------------------------------------------------------------ the command
+
+
+@click.command(short_help="Move weights to another framework, and prove it.")
+@click.argument("file", metavar="SOURCE", type=click.Path(path_type=Path))
+@click.option("--to", "target", metavar="NAME", required=True, help="A backend, or a layer of a framework.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="Write the arrays there; the suffix says the kind of file.",
+)
+@click.option("--from", "source", metavar="NAME", help="What SOURCE holds, where its names and shapes do not tell.")
+@click.option(
+    "--prefix",
+    "prefixes",
+    metavar="TEXT",
+    multiple=True,
+    help="Take the arrays whose names begin so. Several are the layers of a stack, from the input on.",
+)
+@click.option("--to-prefix", metavar="TEXT", default="", help="Set this before every name that is written.")
+@click.option(
+    "--set",
+    "given",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="An argument of the layer that no shape shows, such as num_heads=8; layer=NAME says which layer it is.",
+)
+@click.option(
+    "--prove",
+    "how",
+    type=click.Choice(["full", "own", "no"]),
+    default="full",
+    show_default=True,
+    help="Judge the source's layer and the converted one; the converted one alone; or nothing.",
+)
+@click.option(
+    "--python",
+    "pythons",
+    metavar="NAME=PATH",
+    multiple=True,
+    help="Run a framework (torch, tf, jax, mxnet, onnx) with another interpreter.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write every verdict to a file.",
+)
+def convert(
+    file: Path,
+    target: str,
+    output: Path,
+    source: str | None,
+    prefixes: tuple[str, ...],
+    to_prefix: str,
+    given: tuple[str, ...],
+    how: str,
+    pythons: tuple[str, ...],
+    json_file: Path | None,
+) -> None:
+    """Move the weights in SOURCE to another framework, and prove that the layer stays the same function.
+
+    SOURCE is a .safetensors, .pt, .pth, .bin, .weights.h5, .params or .onnx file. NAME is one of our backends, whose
+    set_parameters takes what is written, or a layer such as keras.GRU, whose own arrays are written.
+
+    The source's own layer, run in its framework with the arrays of the file, the converted layer, and the reference
+    are given the same inputs, and each is judged against each, in outputs and gradients. FILE is written only if
+    nothing is red. Exits with 0 if it is written, with 1 if something is red, and with 2 if SOURCE cannot be converted.
+    """
+    options = _options(given)
+    chosen = interpreters(pythons)
+    _check_places(file, output, target)
+    try:
+        move = _read(file, source, prefixes, options)
+        written, spelling = _written(move, target, output, to_prefix)
+    except (WeightError, ArchiveError, AttentionError) as error:
+        hint = f" {OPTIONS}" if "=..." in str(error) else ""
+        raise Refused(f"{error}{hint}") from error
+    for line in told(move, file):
+        console.print(line, soft_wrap=True)
+    outcome = None
+    if how != "no":
+        outcome = _proved(move, target, written, how == "full", chosen)
+        for line in proof(outcome):
+            console.print(line, soft_wrap=True)
+        if json_file is not None:
+            json_file.write_text(json.dumps(outcome.as_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    if outcome is not None and outcome.red:
+        console.print(Text(f"red         {output} is not written", style="bold red"), soft_wrap=True)
+        sys.exit(1)
+    try:
+        _save(move, target, written, spelling, output)
+    except (WeightError, ArchiveError) as error:
+        raise Refused(str(error)) from error
+    console.print(verdict(move, target, outcome, how, output), soft_wrap=True)
+
+
+def _options(given: Sequence[str]) -> dict[str, Any]:
+    """The arguments given as NAME=VALUE: numbers, true, false and null as JSON writes them, anything else as text."""
+    options = {}
+    for entry in given:
+        name, equals, value = entry.partition("=")
+        if not equals or not name.isidentifier():
+            raise click.BadParameter(f"{entry!r}: expected NAME=VALUE, as num_heads=8", param_hint="--set")
+        try:
+            options[name] = json.loads(value)
+        except json.JSONDecodeError:
+            options[name] = value
+    return options
+
+
+def _check_places(file: Path, output: Path, target: str) -> None:
+    if not file.is_file():
+        raise Refused(f"{file}: there is no such file.")
+    if target not in SOURCES and target not in FRAMEWORKS:
+        raise Refused(f"--to {target}: expected one of {', '.join(FRAMEWORKS)}, or of {', '.join(SOURCES)}.")
+    if not output.absolute().parent.is_dir():
+        raise Refused(f"{output}: there is no folder {output.absolute().parent}.")
+    if output.exists() and output.samefile(file):
+        raise Refused(f"{output} is SOURCE itself: write to another file.")
+    if target in FRAMEWORKS and output.suffix != ".safetensors":
+        raise Refused(f"{output}: canonical arrays are written as .safetensors.")
+
+
+# ------------------------------------------------------------------------------------------------ there
+
+
+def _read(file: Path, source: str | None, prefixes: tuple[str, ...], options: dict[str, Any]) -> Move:
+    """The arrays of the file, converted.
+
+    Raises: WeightError if they cannot be; ArchiveError if the file is damaged.
+    """
+    arrays = weights.read_arrays(file)
+    held = _canonical_header(file)
+    if source == CANONICAL or (source is None and held):
+        return _canonical(arrays, {**held, **options})
+    dtypes = {dtype_name(array.dtype) for array in arrays.values()}
+    wide = {
+        name: array.astype(np.float64) if dtype_name(array.dtype) in FLOATING else array
+        for name, array in arrays.items()
     }
-    return pack_arrays({**rest, **own}, header)
+    chosen: str | list[str] | None = None if not prefixes else prefixes[0] if len(prefixes) == 1 else list(prefixes)
+    converted = weights.to_canonical(wide, source, prefix=chosen, **options)
+    used = {name for names in converted.used.values() for name in names}
+    used_dtypes = {dtype_name(arrays[name].dtype) for name in used} or dtypes
+    if len(used_dtypes) > 1:
+        raise WeightError(f"the arrays are of several dtypes, {', '.join(sorted(used_dtypes))}: cast them first.")
+    (dtype,) = {arrays[name].dtype for name in used} or {np.dtype(np.float32)}
+    return Move(wide, converted, dtype, prefixes or (_prefix(converted, wide, options),))
 
 
-# ------------------------------------------------------------------------------------------------ what is found
+def _prefix(converted: Converted, arrays: Arrays, options: Mapping[str, Any]) -> str:
+    """What stands before all names, as the file writes it."""
+    used = {name for names in converted.used.values() for name in names}
+    source = SOURCES[converted.source]
+    for fit in () if source.own else fits(source, arrays, None, options):
+        if fit.fits and used <= set(fit.found):
+            return next(iter(used))[: len(fit.prefix)]
+    return ""
 
 
-def prove(
-    layer: Layer,
-    config: Mapping[str, Any],
-    parameters: Arrays,
-    sides: Sequence[Side],
-    *,
-    missing: Mapping[str, str] | None = None,
-    progress: Progress = lambda backend, done: None,
-) -> Run:
-    """Judge every side against the reference with the canonical parameters, and each against each other.
+def _canonical_header(file: Path) -> dict[str, Any]:
+    """What a file that this command wrote says of itself: the layer and its constructor's arguments."""
+    if file.suffix != ".safetensors" or not backends.has_digest(file.read_bytes()):
+        return {}
+    header = backends.load_archive(file)[1]
+    return {"layer": header["layer"], **header["config"]} if "layer" in header and "config" in header else {}
 
-    Parameters are float64: what the file holds, cast up. missing names the sides that cannot run here, with the reason;
-    they are red. What a side does not have, as lengths, gradients or float64, is not judged, and told.
-    """
-    start = time.perf_counter()
-    cells = cells_of(proof_cases(layer, config, parameters), FULL)
-    outcome = Run(cells, missing=dict(missing or {}), tiers=FULL)
-    with in_memory(), tempfile.TemporaryDirectory(prefix="attention-parity-") as folder:
 
-        def run(side: Side) -> Recording:
-            begun = time.perf_counter()
-            file = Path(folder) / f"{side.job.name}.safetensors"
-            file.write_bytes(packed(cells, side.parameters))
-            recording = sampled(record(side.job, file, cells, progress), cells)
-            outcome.seconds[side.job.name] = time.perf_counter() - begun
-            return recording
+def _canonical(arrays: Arrays, options: dict[str, Any]) -> Move:
+    """Canonical arrays as they are."""
+    if "layer" not in options:
+        raise WeightError(
+            f"canonical arrays of which layer? Give layer=... , one of {', '.join(own.name for own in LAYERS)}."
+        )
+    layer = layer_named(options.pop("layer"))
+    shapes = {name: array.shape for name, array in arrays.items()}
+    config = config_of(layer, shapes, options)
+    wanted = check_shapes(layer, config, shapes)
+    missing = [name for name in wanted if name not in arrays]
+    if missing:
+        raise WeightError(f"{layer.name}: {missing[0]} {wanted[missing[0]]} is missing.")
+    wide = {name: arrays[name].astype(np.float64) for name in wanted}
+    dtype = next((array.dtype for array in arrays.values()), np.dtype(np.float32))
+    return Move(wide, Converted(CANONICAL, layer.name, config, wide, {name: (name,) for name in wide}), dtype, ("",))
 
-        pack_cases(cells)  # the outputs, once, before threads ask for them
-        with ThreadPoolExecutor(max_workers=max(1, len(sides))) as pool:
-            futures = {side.job.name: pool.submit(run, side) for side in sides}
-            begun = time.perf_counter()
-            wanted = {key(cell): expected(cell) for cell in cells}
-            outcome.seconds["reference"] = time.perf_counter() - begun
-            outcome.recordings = {name: future.result() for name, future in futures.items()}
-    verdicts = [verdict for own in outcome.recordings.values() for verdict in judge_switches(own)]
-    for cell in cells:
-        for recording in outcome.recordings.values():
-            verdicts += judge(cell, wanted[key(cell)], recording)
-        for first, second in combinations(outcome.recordings.values(), 2):
-            verdicts += judge(cell, wanted[key(cell)], first, second)
-    verdicts += [
-        Verdict("*", "*", name, "reference", "", "*", "*", "missing", reason=reason)
-        for name, reason in outcome.missing.items()
-    ]
-    outcome.verdicts = [
-        replace(verdict, status="not-implemented") if verdict.check == "has" else verdict for verdict in verdicts
-    ]
-    outcome.seconds["total"] = time.perf_counter() - start
-    return outcome
+
+def _written(move: Move, target: str, output: Path, prefix: str) -> tuple[Arrays, int]:
+    """The arrays of the other side, in float64, and in which of its ways their names are written."""
+    if target in FRAMEWORKS:
+        return move.converted.arrays, 0
+    if target == move.converted.source:
+        raise WeightError(f"the arrays are {target}'s already.")
+    numbered = output.name.endswith(".h5") and (target.startswith("keras.") or target == "attention_parity.tf")
+    spelling = 1 if numbered else 0
+    config = move.converted.config
+    unseen = {name: config[name] for name in ("num_heads",) if name in config}
+    arrays = {**move.converted.arrays, **move.converted.beside}
+    try:
+        made = weights.from_canonical(move.layer.name, arrays, target, prefix=prefix, spelling=spelling, **unseen)
+    except WeightError:
+        if not move.converted.beside:
+            raise
+        made = weights.from_canonical(
+            move.layer.name, move.converted.arrays, target, prefix=prefix, spelling=spelling, **unseen
+        )
+    return made, spelling
+
+
+def _save(move: Move, target: str, written: Arrays, spelling: int, output: Path) -> None:
+    if target not in FRAMEWORKS:
+        weights.write_arrays(output, move.rounded(written))
+        return
+    own = move.converted
+    header = {"layer": own.layer, "config": own.config, "source": own.source}
+    backends.save_arrays(output, move.rounded(written), header)
+
+
+# ------------------------------------------------------------------------------------------------ the proof
+
+
+def _proved(move: Move, target: str, written: Arrays, both: bool, chosen: Mapping[str, str]) -> Run:
+    sides, missing = [], {}
+    asked = {target: written}
+    if move.converted.source != CANONICAL and both:
+        asked = {move.converted.source: move.own, **asked}
+    for name, parameters in asked.items():
+        framework = sources.framework_of(name)
+        reason = None if framework in chosen else sources.absence(framework)
+        if reason is not None:
+            missing[name] = reason
+            continue
+        variables = environment(framework, cache_folder(), "cpu")
+        job = Job(name, sources.place_of(name), chosen.get(framework, sys.executable), variables=variables)
+        sides.append(Side(job, parameters))
+    return prove(move.layer, move.converted.config, move.converted.arrays, sides, missing=missing)
+
+
+# ------------------------------------------------------------------------------------------------ what is told
+
+
+def told(move: Move, file: Path) -> list[RenderableType]:
+    """What was recognised, and what becomes of each array."""
+    own = move.converted
+    config = ", ".join(f"{name}={value!r}" for name, value in own.config.items())
+    grid = Table(title=f"{file}: {own.source}, {own.layer}({config})", title_justify="left", header_style="bold")
+    for column in ("canonical", "shape", "from", "shape", "axes, and gates in their order"):
+        grid.add_column(column, no_wrap=True)
+    for name, array in own.arrays.items():
+        names = own.used.get(name, ())
+        grid.add_row(
+            escape(name),
+            shape(array),
+            "\n".join(map(escape, names)) or "[dim]none[/]",
+            "\n".join(shape(move.raw[one]) for one in names),
+            "\n".join(map(escape, done(move, name))),
+        )
+    for name, array in own.beside.items():
+        grid.add_row(f"({escape(name)})", shape(array), "", "", "[dim]beside the layer[/]")
+    return [grid, *(Text(f"note        {note}") for note in own.notes)]
+
+
+def shape(array: np.ndarray) -> str:
+    """The shape of an array, as a cell of a table."""
+    return " × ".join(map(str, array.shape)) or "scalar"
+
+
+def done(move: Move, name: str) -> list[str]:
+    """What becomes of each array that a canonical one is made of: its axes, and its gates in their order."""
+    source = SOURCES.get(move.converted.source)
+    names = move.converted.used.get(name, ())
+    if source is None or source.own:
+        return ["" for _ in names]
+    found: dict[str, str] = {}
+    for prefix in move.prefixes:
+        for fit in fits(source, move.raw, prefix, move.converted.config):
+            for one, cell in fit.found.items():
+                gates = " ".join(hold.rpartition(":")[2] for hold in cell.row.holds if ":" in hold)
+                found.setdefault(one, f"{cell.row.axes}{'; ' if gates else ''}{gates}")
+    return [found.get(one, "") for one in names]
+
+
+def proof(run: Run) -> list[RenderableType]:
+    """A table of each tier, what was not judged, and what is red."""
+    lines: list[RenderableType] = [table(run, tier) for tier in run.tiers]
+    told: dict[tuple[str, str], list[str]] = {}
+    for own in run.verdicts:
+        if own.status in ("not-implemented", "not-applicable"):
+            what = own.tier if own.quantity == "*" else own.quantity
+            told.setdefault((own.name, own.reason), []).append(f"{own.case} {what}")
+    for (name, reason), cells in told.items():
+        lines.append(Text(f"not judged  {name}  {', '.join(dict.fromkeys(cells))}: {reason}", style="dim"))
+    for own in run.red[:MOST_TOLD]:
+        against = "" if own.against == "reference" else f" against {own.against}"
+        where = "" if own.case == "*" else f"  {own.case}  {own.tier}  {own.quantity}"
+        lines.append(
+            Text.assemble(
+                (f"{own.status:<11} ", "bold red"),
+                (f"{own.name}{against}{where}", "bold"),
+                f"\n            {own.reason}",
+            )
+        )
+    if len(run.red) > MOST_TOLD:
+        lines.append(Text(f"            ... and {len(run.red) - MOST_TOLD} more; --json FILE holds them all"))
+    lines.append(Text(f"time        {times(run)}", style="dim"))
+    return lines
+
+
+def table(run: Run, tier: str) -> Table:
+    """One row for each quantity, one column for each side and each pair: the worst error in eps, or what is wrong."""
+    pairs = dict.fromkeys((own.name, own.against) for own in run.verdicts if own.case != "*")
+    quantities = dict.fromkeys(own.quantity for own in run.verdicts if own.quantity not in ("*", "switches"))
+    grid = Table(title=f"{tier}: worst error, in eps of the largest entry", title_justify="left", header_style="bold")
+    grid.add_column("quantity")
+    for name, against in pairs:
+        grid.add_column(name if against == "reference" else f"{name}\nagainst {against}", justify="right")
+    for quantity in quantities:
+        cells = []
+        for name, against in pairs:
+            here = [
+                own
+                for own in run.verdicts
+                if (own.name, own.against, own.tier, own.quantity) == (name, against, tier, quantity)
+            ]
+            cells.append(worst(here))
+        grid.add_row(quantity, *cells)
+    return grid
+
+
+def worst(verdicts: Sequence[Verdict]) -> str:
+    """The worst error of the verdicts, or what is wrong with them."""
+    red = [own for own in verdicts if own.red]
+    if red:
+        return f"[bold red]{red[0].status} {red[0].error or 0:.3g}[/]"
+    errors = [own.error for own in verdicts if own.error is not None]
+    return f"[green]{'exact' if max(errors) == 0 else format(max(errors), '.2g')}[/]" if errors else "[dim]-[/]"
+
+
+def verdict(move: Move, target: str, run: Run | None, how: str, output: Path) -> Text:
+    """What was found, in one line."""
+    if run is None:
+        return Text(f"unproved    {output} is written, and nothing was run", style="bold yellow")
+    count = f"{len(run.verdicts):,} comparisons"
+    if how == "own":
+        said = f"{target} agrees with the reference ({count}), and {move.converted.source} was not run"
+        return Text(f"unproved    {output} is written: {said}", style="bold yellow")
+    said = "and the reference" if move.converted.source == CANONICAL else f"{move.converted.source} and the reference"
+    return Text(
+        f"green       {target} is the same function as {said}: {count}, all within budget; {output} is written",
+        style="bold green",
+    )

@@ -35,6 +35,10 @@ PLACES = {
     "opennmt.GlobalAttention": "torch:OpenNMTGlobalAttention",
     "tfa.BahdanauAttention": "keras:AddonsBahdanauAttention",
     "tfa.LuongAttention": "keras:AddonsLuongAttention",
+    "attention_parity.torch": "torch:Own",
+    "attention_parity.tf": "keras:Own",
+    "attention_parity.jax": "flax:Own",
+    "attention_parity.mxnet": "mxnet:Own",
 }
 """Where each source of `backends.weights` is a target, below this package."""
 

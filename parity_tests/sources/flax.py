@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from flax import linen, nnx
 
+import backends.jax
 from backends.jax import runtime
 from parity_tests.sources import stacked
+from parity_tests.sources.own import longest, own_layers
 
 Parameters: TypeAlias = dict[str, jax.Array]
 Array: TypeAlias = jax.Array
@@ -274,3 +277,20 @@ class NnxMultiHeadAttention:
         context = layer(queries, keys, values, mask=open_keys(keys, valid_lens), sow_weights=True)
         weights = nnx.pop(layer, nnx.Intermediate)["attention_weights"][0]
         return context, weights if per_head else weights.mean(1)
+
+
+# ------------------------------------------------------------------------------------------------ ours
+
+
+def load_own(layer: nnx.Module, parameters: Mapping[str, Array]) -> nnx.Module:
+    """Replace the parameters of a layer of ours, by their paths in its state."""
+    flat = dict(nnx.state(layer, nnx.Param).flat_state())
+    known = {".".join(map(str, path)): path for path in flat}
+    given = {known[longest(name, known)]: nnx.Param(array) for name, array in parameters.items()}
+    if len(given) < len(flat):
+        raise ValueError(f"the layer has {', '.join(known)}, and is given {', '.join(parameters)}")
+    nnx.update(layer, nnx.State.from_flat_path(given))
+    return layer
+
+
+Own = own_layers(backends.jax, runtime, load_own, lambda array: array.dtype.name)

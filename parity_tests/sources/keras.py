@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import operator
+import tempfile
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+import h5py
 import keras
 import tensorflow as tf
 
+import backends.tf
 from backends.tf import runtime
 from parity_tests.sources import stacked
+from parity_tests.sources.own import longest, own_layers
 
 Parameters: TypeAlias = dict[str, tf.Tensor]
 Tensor: TypeAlias = tf.Tensor
@@ -219,3 +224,41 @@ class AddonsLuongAttention:
         scores = tf.matmul(queries, keys @ named(parameters, "memory_layer/kernel"), transpose_b=True)
         gain = named(parameters, "attention_g")
         return pooled(scores if gain is None else gain * scores, values, valid_lens)
+
+
+# ------------------------------------------------------------------------------------------------ ours
+
+
+def load_own(layer: keras.layers.Layer, parameters: Mapping[str, Tensor]) -> keras.layers.Layer:
+    """Set the variables of a layer of ours: by the paths of attributes, or by a file in which they have numbers."""
+    if any("vars" in name.split("/") for name in parameters):
+        return load_file(layer, parameters)
+    for name, array in parameters.items():
+        owner = layer
+        for part in name.split("."):
+            owner = owner[int(part)] if part.isdigit() else getattr(owner, part)
+        owner.assign(array)
+    return layer
+
+
+def load_file(layer: keras.layers.Layer, parameters: Mapping[str, Tensor]) -> keras.layers.Layer:
+    """Have Keras read the variables from a .weights.h5 file, in which a model's only layer is this one."""
+    holder = keras.Model()
+    holder.own = layer
+    holder.built = True
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/own.weights.h5"
+        holder.save_weights(path)
+        with h5py.File(path, "r+") as file:
+            known: dict[str, h5py.Dataset] = {}
+            file.visititems(lambda name, item: known.update({name: item} if isinstance(item, h5py.Dataset) else {}))
+            known = {name.split("/", 2)[2]: item for name, item in known.items()}  # without layers/<its name>
+            for name, array in parameters.items():
+                known.pop(longest(name, known))[...] = array.numpy()
+            if known:
+                raise ValueError(f"the file lacks {', '.join(known)}")
+        holder.load_weights(path)
+    return layer
+
+
+Own = own_layers(backends.tf, runtime, load_own, lambda tensor: tensor.dtype.name)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 # isort: off
 from backends.mxnet import runtime  # first: it makes MXNet's import work beside a newer NumPy
 
+import backends.mxnet
 import mxnet as mx
 from mxnet import autograd, np
 from mxnet.gluon import Block, rnn
+
+from parity_tests.sources.own import longest, own_layers
 
 # isort: on
 
@@ -17,15 +21,30 @@ Parameters: TypeAlias = dict[str, np.ndarray]
 Array: TypeAlias = np.ndarray
 
 
-def load(layer: Block, parameters: Parameters) -> None:
+def load(layer: Block, parameters: Mapping[str, Array]) -> Block:
     """Set the layer's parameters, by their names in save_parameters, or in collect_params behind any prefix."""
-    known = {**layer._collect_params_with_prefix(), **layer._reg_params}
+    known = layer._collect_params_with_prefix()
+    behind = getattr(layer, "_reg_params", {}) if isinstance(layer, rnn.rnn_layer._RNNLayer) else {}
     dtype = next(iter(parameters.values())).dtype
     with autograd.pause():
         layer.initialize(mx.init.Zero())
         layer.cast(dtype.name)  # afterwards, since MXNet draws no float64
         for name, array in parameters.items():
-            next(parameter for own, parameter in known.items() if name.endswith(own)).set_data(array)
+            ends = [own for own in behind if name.endswith(own)]
+            (behind[ends[0]] if ends else known[longest(name, known)]).set_data(array)
+    return layer
+
+
+def load_own(layer: Block, parameters: Mapping[str, Array]) -> Block:
+    """The same for a layer of ours, which is made in its dtype."""
+    known = layer._collect_params_with_prefix()
+    with autograd.pause():
+        for name, array in parameters.items():
+            known[longest(name, known)].set_data(array)
+    return layer
+
+
+Own = own_layers(backends.mxnet, runtime, load_own, lambda array: array.dtype.name)
 
 
 def recurrent(

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+import backends.torch
 from backends.torch import runtime
+from parity_tests.sources.own import longest, own_layers
 
 Parameters: TypeAlias = dict[str, torch.Tensor]
 Tensor: TypeAlias = torch.Tensor
 
 
-def loaded(layer: nn.Module, parameters: Parameters) -> nn.Module:
+def loaded(layer: nn.Module, parameters: Mapping[str, Tensor]) -> nn.Module:
     """The layer with that state_dict, whatever stands before its names, in its dtype, to evaluate."""
     layer = layer.to(next(iter(parameters.values())).dtype)
-    own = {
-        own: array for name, array in parameters.items() for own in layer.state_dict() if f".{name}".endswith(f".{own}")
-    }
-    if len(own) < len(parameters):
-        raise ValueError(f"the layer has {list(layer.state_dict())}, and is given {list(parameters)}")
-    layer.load_state_dict(own)
+    known = layer.state_dict()
+    layer.load_state_dict({longest(name, known): array for name, array in parameters.items()})
     return layer.eval()
+
+
+Own = own_layers(backends.torch, runtime, loaded, lambda tensor: str(tensor.dtype).removeprefix("torch."))
 
 
 def recurrent(
