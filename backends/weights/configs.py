@@ -36,7 +36,7 @@ def config_of(layer: Layer, shapes: Shapes, options: Options) -> dict[str, Any]:
     config = {**found, **options}
     needed = [option.name for option in layer.options if option.default is None and option.name not in config]
     if needed:
-        raise WeightError(f"{layer.name}: {needed[0]} is not seen in the shapes of the arrays: give {needed[0]}=... .")
+        raise UnseenError(f"{layer.name}: {needed[0]} is not seen in the shapes of the arrays: give {needed[0]}=... .")
     return config
 
 
@@ -259,6 +259,8 @@ def _luong(shapes: Shapes, options: Options) -> dict[str, Any]:
         return _attending("LuongDecoder", found, attention, options)
     found |= _attending("LuongDecoder", found, own, options)
     found["alignment"] = "predictive" if "W_p" in attention else "monotonic"
+    if "window" not in options:
+        raise UnseenError("LuongDecoder: window is not seen in the shapes of the arrays: give window=... .")
     if "W_p" in attention:
         hidden = _size(attention, "W_p", 2, 0)
         found |= {"attention_size": hidden}

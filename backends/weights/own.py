@@ -36,7 +36,7 @@ WORDS = frozenset(
 Axes = tuple[int, ...] | None
 
 SAVED = {"mxnet": {"w": "w.value"}}
-"""Paths that a framework's file writes in another way than the table."""
+"""Paths that a framework's file writes in another way than the table: Gluon has no scalars, and stores (1,)."""
 
 
 class Read(NamedTuple):
@@ -95,10 +95,7 @@ def read(
         if unknown or not found:
             continue
         entries = {entry[0]: (names[name], entry[1]) for name, entry in found.items() if entry is not None}
-        made = {
-            canonical: arrays[name] if axes is None or arrays[name].ndim != len(axes) else arrays[name].transpose(axes)
-            for canonical, (name, axes) in entries.items()
-        }
+        made = {canonical: _turned(canonical, arrays[name], axes) for canonical, (name, axes) in entries.items()}
         try:
             which, config = _layer(made, layer, options)
         except WeightError as error:
@@ -111,6 +108,13 @@ def read(
         raise type(refused)(f"{PREFIX}{framework}: {refused}")
     strange = [names[name] for name in names if _canonical(framework, name.removeprefix(starts[-1])) is None]
     raise _stranger(framework, strange)
+
+
+def _turned(canonical: str, array: np.ndarray, axes: Axes) -> np.ndarray:
+    """The array with the canonical axes; one that has another number of them is refused by its shape later."""
+    if canonical.rpartition(".")[2] == "w" and array.shape == (1,):
+        return array.reshape(())
+    return array if axes is None or array.ndim != len(axes) else array.transpose(axes)
 
 
 def _stranger(framework: str, names: list[str]) -> WeightError:
@@ -185,6 +189,8 @@ def write(framework: str, layer: Layer, config: Mapping[str, Any], arrays: Mappi
     for name, path, axes in _entries(framework, layer, layer.sizes(config)):
         array = arrays[name]
         made[path] = np.array(array if axes is None else array.transpose(np.argsort(axes)), order="C")
+        if path.endswith("w.value"):
+            made[path] = made[path].reshape(1)
     return made
 
 
