@@ -45,6 +45,7 @@ from parity_tests.command import (
     write_json,
 )
 from parity_tests.comparison import CELL_CHECKS, CHECKS
+from parity_tests.convert import convert
 from parity_tests.divergences import apply, load_divergences
 from parity_tests.drawn import NAMES as DRAWN
 from parity_tests.expected import expected
@@ -75,6 +76,7 @@ def main() -> None:
 
 main.add_command(check)
 main.add_command(translate)
+main.add_command(convert)
 
 corpus_options = options(
     corpus_option,

@@ -87,8 +87,6 @@ def run_linen(
 class LinenGRUCell:
     """flax.linen.GRUCell in an RNN, which takes lengths for the state alone: padded outputs are what the cell says."""
 
-    runtime = runtime
-
     @staticmethod
     def GRU(
         parameters: Parameters,
@@ -105,8 +103,6 @@ class LinenGRUCell:
 class LinenLSTMCell:
     """flax.linen.LSTMCell in an RNN."""
 
-    runtime = runtime
-
     @staticmethod
     def LSTM(
         parameters: Parameters,
@@ -122,8 +118,6 @@ class LinenLSTMCell:
 
 class LinenMultiHeadDotProductAttention:
     """flax.linen.MultiHeadDotProductAttention."""
-
-    runtime = runtime
 
     @staticmethod
     def MultiHeadAttention(
@@ -192,8 +186,6 @@ def run_nnx(
 class NnxGRUCell:
     """flax.nnx.GRUCell in an RNN, which takes lengths for the state alone: padded outputs are what the cell says."""
 
-    runtime = runtime
-
     @staticmethod
     def GRU(
         parameters: Parameters,
@@ -209,8 +201,6 @@ class NnxGRUCell:
 
 class NnxLSTMCell:
     """flax.nnx.LSTMCell in an RNN."""
-
-    runtime = runtime
 
     @staticmethod
     def LSTM(
@@ -228,8 +218,6 @@ class NnxLSTMCell:
 class NnxOptimizedLSTMCell:
     """flax.nnx.OptimizedLSTMCell in an RNN."""
 
-    runtime = runtime
-
     @staticmethod
     def LSTM(
         parameters: Parameters,
@@ -245,8 +233,6 @@ class NnxOptimizedLSTMCell:
 
 class NnxMultiHeadAttention:
     """flax.nnx.MultiHeadAttention."""
-
-    runtime = runtime
 
     @staticmethod
     def MultiHeadAttention(

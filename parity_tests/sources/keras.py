@@ -94,8 +94,6 @@ def recurrent(
 class GRU:
     """keras.layers.GRU with reset_after=True."""
 
-    runtime = runtime
-
     @staticmethod
     def GRU(
         parameters: Parameters,
@@ -113,8 +111,6 @@ class GRU:
 class LSTM:
     """keras.layers.LSTM."""
 
-    runtime = runtime
-
     @staticmethod
     def LSTM(
         parameters: Parameters,
@@ -131,8 +127,6 @@ class LSTM:
 
 class MultiHeadAttention:
     """keras.layers.MultiHeadAttention."""
-
-    runtime = runtime
 
     @staticmethod
     def MultiHeadAttention(
@@ -162,8 +156,6 @@ class MultiHeadAttention:
 
 class AdditiveAttention:
     """keras.layers.AdditiveAttention, whose only parameter is the scale of each feature."""
-
-    runtime = runtime
 
     @staticmethod
     def AdditiveAttention(
@@ -195,8 +187,6 @@ def named(parameters: Parameters, name: str) -> Any:
 class AddonsBahdanauAttention:
     """tfa.seq2seq.BahdanauAttention, from its formula: with normalize=True, v has a gain and a bias."""
 
-    runtime = runtime
-
     @staticmethod
     def AdditiveAttention(
         parameters: Parameters, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
@@ -213,8 +203,6 @@ class AddonsBahdanauAttention:
 
 class AddonsLuongAttention:
     """tfa.seq2seq.LuongAttention, from its formula: the scores have a factor if scale=True."""
-
-    runtime = runtime
 
     @staticmethod
     def GeneralAttention(

@@ -67,8 +67,6 @@ def recurrent(
 class GRU:
     """mxnet.gluon.rnn.GRU."""
 
-    runtime = runtime
-
     @staticmethod
     def GRU(
         parameters: Parameters,
@@ -87,8 +85,6 @@ class GRU:
 
 class LSTM:
     """mxnet.gluon.rnn.LSTM."""
-
-    runtime = runtime
 
     @staticmethod
     def LSTM(

@@ -54,6 +54,9 @@ class Runtime:
         }
 
 
+runtime = Runtime
+
+
 def recurrent(
     operator: str, parameters: Parameters, inputs: np.ndarray, valid_lens: np.ndarray | None, state: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -108,8 +111,6 @@ def one(
 class GRU:
     """ONNX GRU with linear_before_reset=1."""
 
-    runtime = Runtime
-
     @staticmethod
     def GRU(
         parameters: Parameters,
@@ -125,8 +126,6 @@ class GRU:
 
 class LSTM:
     """ONNX LSTM."""
-
-    runtime = Runtime
 
     @staticmethod
     def LSTM(

@@ -27,7 +27,7 @@ def own_layers(package: Any, runtime: Any, load: Load, dtype_of: Callable[[Any],
 
         return call
 
-    return SimpleNamespace(runtime=runtime, **{layer.name: called(layer) for layer in LAYERS})
+    return SimpleNamespace(**{layer.name: called(layer) for layer in LAYERS})
 
 
 def longest(name: str, known: Mapping[str, Any]) -> str:

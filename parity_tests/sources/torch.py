@@ -58,8 +58,6 @@ def recurrent(
 class GRU:
     """torch.nn.GRU."""
 
-    runtime = runtime
-
     @staticmethod
     def GRU(
         parameters: Parameters,
@@ -84,8 +82,6 @@ class GRU:
 
 class LSTM:
     """torch.nn.LSTM."""
-
-    runtime = runtime
 
     @staticmethod
     def LSTM(
@@ -116,8 +112,6 @@ def hidden_keys(keys: Tensor, valid_lens: Tensor) -> Tensor:
 
 class MultiheadAttention:
     """torch.nn.MultiheadAttention."""
-
-    runtime = runtime
 
     @staticmethod
     def MultiHeadAttention(
@@ -162,8 +156,6 @@ def linear(parameters: Parameters, name: str, inputs: Tensor) -> Tensor:
 class TextbookBahdanauDecoder:
     """The attention decoder of Dive into Deep Learning, from its formulas; hidden scores are -1e6 there."""
 
-    runtime = runtime
-
     @staticmethod
     def BahdanauDecoder(
         parameters: Parameters,
@@ -198,8 +190,6 @@ class TextbookBahdanauDecoder:
 
 class OpenNMTGlobalAttention:
     """OpenNMT-py's GlobalAttention up to its context, from its formulas: linear_out is what follows it."""
-
-    runtime = runtime
 
     @staticmethod
     def GeneralAttention(

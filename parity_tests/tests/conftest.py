@@ -20,6 +20,7 @@ import parity_tests
 from attention_core import reference
 from attention_core.operators import FRAMEWORKS
 from backends import weights
+from parity_tests import sources
 from parity_tests.expected import cache_folder
 from parity_tests.launch import Job
 from parity_tests.switches import environment
@@ -69,9 +70,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that takes `backend` once for each backend that this run is for."""
+    """Run a test that takes `backend` once for each backend that this run is for, and `source` for what they hold."""
+    names = selected(metafunc.config)
     if "backend" in metafunc.fixturenames:
-        metafunc.parametrize("backend", selected(metafunc.config) or [None], indirect=True)
+        metafunc.parametrize("backend", names or [None], indirect=True)
+    if "source" in metafunc.fixturenames:
+        known = [*names, *(["onnx"] if names and sources.absence("onnx") is None else [])]
+        metafunc.parametrize(
+            "source", [name for name in sources.PLACES if sources.framework_of(name) in known] or [None]
+        )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -81,9 +88,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         together = isinstance(item, pytest.Function) and "all_backends" in item.fixturenames
-        if "backend" in parameters or together or item.path.name in OWN_FILES:
+        needed = {name for mark in item.iter_markers("frameworks") for name in mark.args}
+        if {"backend", "source"} & set(parameters) or together or needed or item.path.name in OWN_FILES:
             item.add_marker("backend")
-        absent = parameters.get("backend", "") is None or (together and not selected(config))
+        none = None in (parameters.get("backend", ""), parameters.get("source", ""))
+        absent = none or (together and not selected(config)) or not needed <= set(selected(config))
         (left_out if absent else kept).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
