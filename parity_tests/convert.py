@@ -23,7 +23,7 @@ from attention_core.specification import FLOATING, Layer
 from backends import ArchiveError, weights
 from backends.weights import SOURCES, Converted, WeightError
 from backends.weights.configs import check_shapes, config_of, layer_named
-from backends.weights.mapping import fits
+from backends.weights.mapping import fits, plain
 from parity_tests import sources
 from parity_tests.cases import Arrays
 from parity_tests.command import Refused, console, interpreters
@@ -67,8 +67,8 @@ class Move:
         numbered = self.layer.module == "recurrent" and not source.stacked and not source.own
         for name in self.raw:
             for number, prefix in enumerate(self.prefixes):
-                if name.startswith(prefix):
-                    bare = name.removeprefix(prefix)
+                if plain(name).startswith(plain(prefix)):
+                    bare = name[len(prefix) :]
                     found[f"{number}/{bare}" if numbered else bare] = self.raw[name]
         return found
 
@@ -327,39 +327,42 @@ def told(move: Move, file: Path) -> list[RenderableType]:
     own = move.converted
     config = ", ".join(f"{name}={value!r}" for name, value in own.config.items())
     grid = Table(title=f"{file}: {own.source}, {own.layer}({config})", title_justify="left", header_style="bold")
-    for column in ("canonical", "shape", "from", "shape", "axes, and gates in their order"):
-        grid.add_column(column, no_wrap=True)
+    for column in ("canonical", "from", "axes, and gates as they stand there"):
+        grid.add_column(column, overflow="fold")
     for name, array in own.arrays.items():
         names = own.used.get(name, ())
+        given = "\n".join(f"{escape(one)} {shape(move.raw[one])}" for one in names)
         grid.add_row(
-            escape(name),
-            shape(array),
-            "\n".join(map(escape, names)) or "[dim]none[/]",
-            "\n".join(shape(move.raw[one]) for one in names),
-            "\n".join(map(escape, done(move, name))),
+            f"{escape(name)} {shape(array)}", given or "[dim]none[/]", "\n".join(map(escape, done(move, name)))
         )
     for name, array in own.beside.items():
-        grid.add_row(f"({escape(name)})", shape(array), "", "", "[dim]beside the layer[/]")
+        grid.add_row(f"{escape(name)} {shape(array)}", "", "[dim]stands beside the layer[/]")
     return [grid, *(Text(f"note        {note}") for note in own.notes)]
 
 
 def shape(array: np.ndarray) -> str:
     """The shape of an array, as a cell of a table."""
-    return " × ".join(map(str, array.shape)) or "scalar"
+    return "×".join(map(str, array.shape)) or "scalar"
 
 
 def done(move: Move, name: str) -> list[str]:
-    """What becomes of each array that a canonical one is made of: its axes, and its gates in their order."""
+    """What becomes of each array that a canonical one is made of: its axes, and which of its blocks are which gates."""
     source = SOURCES.get(move.converted.source)
     names = move.converted.used.get(name, ())
     if source is None or source.own:
         return ["" for _ in names]
     found: dict[str, str] = {}
-    for prefix in move.prefixes:
+    for number, prefix in enumerate(move.prefixes):
         for fit in fits(source, move.raw, prefix, move.converted.config):
             for one, cell in fit.found.items():
-                gates = " ".join(hold.rpartition(":")[2] for hold in cell.row.holds if ":" in hold)
-                found.setdefault(one, f"{cell.row.axes}{'; ' if gates else ''}{gates}")
+                holds = list(enumerate(cell.row.holds, start=1))
+                layer = cell._replace(layer=cell.layer + number)
+                here = [(place, hold) for place, hold in holds if layer.canonical(hold)[0] == name]
+                gates = [f"{'+' if hold[0] == '+' else ''}{hold.rpartition(':')[2]}" for _, hold in here if ":" in hold]
+                blocks = [
+                    f"block {place} of {len(holds)}" for place, hold in here if ":" not in hold and len(holds) > 1
+                ]
+                found.setdefault(one, "; ".join([cell.row.axes, *filter(None, [" ".join(gates), *blocks])]))
     return [found.get(one, "") for one in names]
 
 
@@ -396,7 +399,7 @@ def table(run: Run, tier: str) -> Table:
     grid = Table(title=f"{tier}: worst error, in eps of the largest entry", title_justify="left", header_style="bold")
     grid.add_column("quantity")
     for name, against in pairs:
-        grid.add_column(name if against == "reference" else f"{name}\nagainst {against}", justify="right")
+        grid.add_column(name if against == "reference" else "pair", justify="right", overflow="fold")
     for quantity in quantities:
         cells = []
         for name, against in pairs:
@@ -427,8 +430,10 @@ def verdict(move: Move, target: str, run: Run | None, how: str, output: Path) ->
     if how == "own":
         said = f"{target} agrees with the reference ({count}), and {move.converted.source} was not run"
         return Text(f"unproved    {output} is written: {said}", style="bold yellow")
-    said = "and the reference" if move.converted.source == CANONICAL else f"{move.converted.source} and the reference"
-    return Text(
-        f"green       {target} is the same function as {said}: {count}, all within budget; {output} is written",
-        style="bold green",
-    )
+    passed = [own for own in run.verdicts if own.status == "pass"]
+    if move.converted.source != CANONICAL:
+        passed = [own for own in passed if move.converted.source in (own.name, own.against)]
+    tiers = " and ".join(tier for tier in run.tiers if any(own.tier == tier for own in passed))
+    same = "the reference" if move.converted.source == CANONICAL else move.converted.source
+    text = f"green       {target} is the same function as {same} in {tiers}: {count}, all within budget"
+    return Text(f"{text}; {output} is written", style="bold green")

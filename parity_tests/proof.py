@@ -34,7 +34,7 @@ from parity_tests.run import Run, judge_switches
 
 SIZES = {"batch": 2, "steps": 3, "queries": 3, "keys": 5, "features": 6, "value_features": 4}
 """The axes of a proof that no parameter has."""
-MOST_ENTRIES = 128
+MOST_ENTRIES = 32
 """Of so many entries of an input the gradient is judged: the reference differentiates by one of them at a time."""
 
 JUDGED = ("pass", "fail")

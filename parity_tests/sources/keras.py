@@ -15,6 +15,7 @@ import backends.tf
 from backends.tf import runtime
 from parity_tests.sources import stacked
 from parity_tests.sources.own import longest, own_layers
+from parity_tests.target import NotImplementedHere
 
 Parameters: TypeAlias = dict[str, tf.Tensor]
 Tensor: TypeAlias = tf.Tensor
@@ -143,9 +144,11 @@ class MultiHeadAttention:
         per_head: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """attention_mask is True where a key is open; values come before keys."""
-        layer = keras.layers.MultiHeadAttention(
-            num_heads, (hidden_size or query_size) // num_heads, use_bias=bias, dtype=queries.dtype.name
-        )
+        head_size = (hidden_size or query_size) // num_heads
+        scale = head_size**-0.5
+        if queries.dtype == tf.float64 and float(tf.constant(scale, tf.float32)) != scale:
+            raise NotImplementedHere(f"Keras holds the scale 1/√{head_size} in float32, also in a layer of float64")
+        layer = keras.layers.MultiHeadAttention(num_heads, head_size, use_bias=bias, dtype=queries.dtype.name)
         layer.build(queries.shape, values.shape, keys.shape)
         load(layer, parameters, ("query_dense", "key_dense", "value_dense", "output_dense"))
         mask = open_steps(keys, valid_lens)

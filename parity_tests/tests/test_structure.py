@@ -215,7 +215,7 @@ def test_a_source_runs_in_its_own_framework_alone(module: str, framework: str):
     assert {top(name) for name in names} & ALL_FRAMEWORKS <= THIRD_PARTY.get(framework, set())
     assert {name for name in names if name.startswith("backends.")} <= {f"backends.{framework}"}
     court = {name for name in names if top(name) == "parity_tests"}
-    assert court <= {"parity_tests.sources", "parity_tests.sources.own"}
+    assert court <= {"parity_tests.sources", "parity_tests.sources.own", "parity_tests.target"}
 
 
 def test_a_worker_needs_numpy_and_safetensors_alone():
