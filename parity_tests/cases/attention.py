@@ -169,8 +169,11 @@ def converted_mask_cases() -> Iterator[Case]:
     ) -> Case:
         return Case(operator, name, shows, inputs, options or {}, tiers=tiers, gradients=False)
 
+    def second_sequence(mask: np.ndarray) -> np.ndarray:
+        return np.arange(2).reshape((2,) + (1,) * (mask.ndim - 1)) > 0
+
     def empty(mask: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
-        yield "one_key", "A single key.", mask[..., :1] | (np.arange(2) > 0).reshape((2,) + (1,) * (mask.ndim - 1))
+        yield "one_key", "A single key, hidden in one sequence.", np.zeros_like(mask[..., :1]) | second_sequence(mask)
         yield "no_keys", "There are no keys.", mask[..., :0]
         if mask.shape[-2] > 2:
             yield "no_queries", "There are no queries.", mask[..., :0, :]
@@ -180,9 +183,9 @@ def converted_mask_cases() -> Iterator[Case]:
         ("from_key_padding_mask", "key_padding_mask", ~row[:, 0]),
         ("to_key_padding_mask", "mask", row),
     ):
-        hidden = np.array([False, True]).reshape((2,) + (1,) * (plain.ndim - 1))
         yield case(operator, "plain", "Some keys are hidden.", {name: plain})
-        yield case(operator, "closed", "All keys of one sequence are hidden.", {name: plain | hidden})
+        full = plain | second_sequence(plain)
+        yield case(operator, "full", "One sequence whose keys are all alike.", {name: full})
         yield case(operator, "one_sequence", "A batch of one.", {name: plain[:1]})
         for label, shows, mask in empty(plain):
             yield case(operator, label, shows, {name: mask})
@@ -204,6 +207,7 @@ def converted_mask_cases() -> Iterator[Case]:
     yield additive("bias", "A bias of open keys, down to -9000.", np.where(some, bias, -np.inf), TIERS)
     yield additive("threshold", "Another threshold, which some numbers meet.", levels, TIERS, threshold=-2 / 3)
     low = np.where(some, -1e7, -1e9)
+    low[..., 0] = 0.0
     yield additive("low_threshold", "A threshold that float16 does not reach.", low, TIERS, threshold=-1e8)
     yield additive("not_finite", "inf is open and NaN hidden.", special)
     yield additive("heads", "A mask for each head.", zero_or_inf["heads"])
