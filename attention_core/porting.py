@@ -83,8 +83,8 @@ PORTING: dict[str, Porting] = {
         (
             "Under a plain softmax -inf gives NaN in a query that may attend to nothing; the least finite number gives "
             "uniform weights there, over the padding, too. masked_softmax takes the boolean mask and gives 0.",
-            "The last digit of float16's least finite number is worth 32: a score of -16 added to it gives -inf, one of "
-            "17 lifts it. Two such masks that are added give -inf in any type: combine masks by mask_and first.",
+            "The last digit of float16's least finite number is worth 32: a score of -16 added to it gives -inf, one "
+            "of 17 lifts it. Two such masks that are added give -inf in any type: combine masks by mask_and first.",
             "float32's least number is -inf in float16: make the mask in the dtype of the scores.",
         ),
     ),

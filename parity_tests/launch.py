@@ -20,7 +20,7 @@ import backends
 import parity_tests
 from backends import ArchiveError, load_archive, unpack_arrays
 from parity_tests.expected import cache_folder
-from parity_tests.recordings import Cell, Recording, key, labelled
+from parity_tests.recordings import LISTS, Cell, Recording, key, labelled
 from parity_tests.switches import environment
 from parity_tests.worker import CASE_FILE, LIFELINE
 
@@ -41,13 +41,17 @@ Stopped = Callable[[], bool]
 
 @dataclass(frozen=True)
 class Job:
-    """A backend to run: its name, its module, the interpreter that has its framework, and the device."""
+    """A backend or target to run: its name, its place, the interpreter that has its framework, and the device.
+
+    variables come last into the worker's environment; paths are searched for modules behind our own.
+    """
 
     backend: str
     module: str
     python: str = sys.executable
     device: str = "cpu"
     variables: Mapping[str, str] | None = None
+    paths: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -125,7 +129,7 @@ def record(
 
 
 def _keep(recording: Recording, arrays: dict[str, Any], header: Mapping[str, Any]) -> None:
-    kept = ("status", "message", "trace", "seconds", "changed")
+    kept = ("status", "message", "trace", "seconds", *LISTS)
     said = {name: header[name] for name in kept if name in header}
     recording.status[header["key"]] = said
     if said["status"] == "ok":
@@ -148,6 +152,7 @@ class Worker:
         else:
             given = os.environ.get("PYTHONPATH")
             path = os.pathsep.join([str(Path(parity_tests.__file__).parents[1]), *([given] if given else [])])
+        path = os.pathsep.join([path, *job.paths])
         lifeline, self.lifeline = os.pipe()
         variables = {
             **os.environ,
