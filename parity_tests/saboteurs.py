@@ -1040,13 +1040,15 @@ def _biases_twice(original: Any) -> Any:
 
 def _polarity_inverted(inputs: Arrays) -> Arrays:
     """The inputs with lengths and mask as one mask, inverted."""
-    if "keys" not in inputs or not {"valid_lens", "mask"} & set(inputs):
+    lens, mask, keys = (inputs.get(name) for name in ("valid_lens", "mask", "keys"))
+    if (lens is None and mask is None) or (keys is None and "scores" not in inputs):
         return inputs
     rest = {name: array for name, array in inputs.items() if name not in ("valid_lens", "mask")}
-    mask, keys = inputs.get("mask"), inputs["keys"]
-    time_major = mask is not None and mask.shape[-1] not in (1, keys.shape[-2])
-    mask = np.asarray(masking.attention_mask(keys.shape[0 if time_major else -2], inputs.get("valid_lens"), mask))
-    heads = keys.ndim == 4 and mask.ndim == 3
+    count = inputs["scores"].shape[-1] if keys is None else keys.shape[-2]
+    if keys is not None and mask is not None and mask.shape[-1] not in (1, count):  # the time comes first
+        count = keys.shape[0]
+    mask = np.asarray(masking.attention_mask(count, lens, mask))
+    heads = mask.ndim == 3 and (inputs["scores"] if keys is None else keys).ndim == 4
     return {**rest, "mask": ~(mask[:, None] if heads else mask)}
 
 
@@ -1366,11 +1368,12 @@ SABOTEURS: tuple[Saboteur, ...] = (
     Saboteur(
         "polarity_inverted",
         "The mask is inverted: what may be attended to is hidden, and what is hidden is attended to.",
-        ("AdditiveAttention-*", "DotProductAttention-*"),
+        ("masked_softmax-*", "AdditiveAttention-*", "DotProductAttention-*"),
         red=("*:*",),
         green=(
             *NOTHING,
             "*none:*",
+            "masked_softmax-one_key:gradient_scores",
             *(f"*-{name}:gradient_{of}" for name in ("one_key", "large") for of in ("queries", "keys", "[Ww]_*")),
         ),
         misread=_polarity_inverted,
