@@ -27,7 +27,7 @@ from attention_core.specification import Layer
 from backends import ArchiveError
 from parity_tests import budgets, family, side_by_side, text
 from parity_tests.cases import FULL, Case, all_cases
-from parity_tests.check import check
+from parity_tests.check import check, verify
 from parity_tests.command import (
     CommaList,
     Refused,
@@ -50,7 +50,7 @@ from parity_tests.divergences import apply, load_divergences
 from parity_tests.drawn import NAMES as DRAWN
 from parity_tests.expected import expected
 from parity_tests.invocation import TRAINING
-from parity_tests.launch import Job, WorkerFault, record
+from parity_tests.launch import Job, Server, WorkerFault, record
 from parity_tests.recordings import Cell, Mismatch, Recording, Selection, common_cells, key, named, pack_cases
 from parity_tests.report import MOST_RED, report
 from parity_tests.run import Run, judge_all
@@ -75,6 +75,7 @@ def main() -> None:
 
 
 main.add_command(check)
+main.add_command(verify)
 main.add_command(translate)
 main.add_command(convert)
 
@@ -334,7 +335,7 @@ def fuzz_backends(
         arguments.append(f"--device {device}")
     try:
         with contextlib.ExitStack() as stack, console.status("starting") as status:
-            servers = [stack.enter_context(fuzz.Server(job)) for job in jobs]
+            servers = [stack.enter_context(Server(job)) for job in jobs]
             campaign = fuzz.Campaign(servers, seed, first, operators=operators, tiers=tiers)
             for finding in campaign.run(seconds, examples):
                 status.update(f"{campaign.done} cases, {len(campaign.findings)} findings")

@@ -117,6 +117,13 @@ json_option = click.option(
     metavar="FILE",
     help="Write every verdict to a file.",
 )
+certificate_option = click.option(
+    "--certificate",
+    "certificate_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a certificate as JSON, and beside it, with the suffix .md, as a page.",
+)
 junit_option = click.option(
     "--junit",
     "junit_file",

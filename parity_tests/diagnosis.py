@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+from attention_core.operators import find
 from parity_tests.budgets import budget_of
+from parity_tests.cases import NAMES
 from parity_tests.comparison import Verdict, compare
 from parity_tests.expected import expected
+from parity_tests.invocation import TRAINING
 from parity_tests.recordings import Cell, Recording, key, withheld
 from parity_tests.run import Explanation
 from parity_tests.saboteurs import SABOTEURS, Saboteur, answer
@@ -35,10 +38,23 @@ def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence
         answered = [name for name in telling if name in recording.cells]
         smallest = sorted(answered, key=lambda name: _size(recording, name))
         chosen = {name: telling[name] for name in smallest[:MOST_CELLS]}
-        found = [_held(saboteur, operator, chosen, by_key, recording) for saboteur in SABOTEURS]
+        near = [saboteur for saboteur in SABOTEURS if _near(saboteur, operator)]
+        found = [_held(saboteur, operator, chosen, by_key, recording) for saboteur in near]
         best = max(found, key=lambda explanation: explanation.same)
         if 2 * best.same > best.red:
             yield best
+
+
+def _near(saboteur: Saboteur, operator: str) -> bool:
+    """Whether the saboteur is tried on anything of the operator's kind: to try all of them takes long."""
+    alike = [name for name in NAMES if _kind(name) == _kind(operator)]
+    return any(fnmatchcase(name, pattern.partition("-")[0]) for name in alike for pattern in saboteur.cases)
+
+
+def _kind(operator: str) -> str:
+    """The file of an operator; those of attention itself count as one."""
+    module = operator if operator == TRAINING else find(operator).module
+    return "attention" if module in ("masking", "scoring", "pooling", "layers") else module
 
 
 def _first(red: Red, *wanted: Callable[[Verdict], bool]) -> Red:
@@ -75,7 +91,8 @@ def _held(saboteur: Saboteur, operator: str, red: Red, cells: Mapping[str, Cell]
         if saboteur.broken is None and not any(fnmatchcase(case.id, pattern) for pattern in saboteur.cases):
             continue
         without = withheld(recording.status[name])
-        said, wrong = answer(saboteur, replace(case, gradients=any(map(_is_gradient, verdicts))), tier, without)
+        whole = saboteur.spoiled is not None or any(map(_is_gradient, verdicts))
+        said, wrong = answer(saboteur, case if whole else replace(case, gradients=False), tier, without)
         wanted = expected(case, tier, without)
         for verdict in verdicts:
             if said["status"] == "ok" and verdict.quantity in wrong and verdict.quantity in wanted:

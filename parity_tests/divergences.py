@@ -30,15 +30,16 @@ class Divergence:
 
     def covers(self, verdict: Verdict) -> bool:
         """Whether the verdict is about this quantity, against the reference or another backend."""
-        named = (verdict.case, self.case), (verdict.quantity, self.quantity), (verdict.tier, self.tier)
-        return all(fnmatchcase(*own) for own in named) and self._concerns(verdict)
+        named = self.names(verdict.case, verdict.tier) and fnmatchcase(verdict.quantity, self.quantity)
+        return named and self._concerns(verdict)
+
+    def names(self, case: str, tier: str) -> bool:
+        """Whether it is about that cell."""
+        return fnmatchcase(case, self.case) and fnmatchcase(tier, self.tier)
 
     def asked_for(self, verdicts: Iterable[Verdict]) -> bool:
         """Whether one of its cells was judged."""
-        return any(
-            self._concerns(verdict) and fnmatchcase(verdict.case, self.case) and fnmatchcase(verdict.tier, self.tier)
-            for verdict in verdicts
-        )
+        return any(self._concerns(verdict) and self.names(verdict.case, verdict.tier) for verdict in verdicts)
 
     def _concerns(self, verdict: Verdict) -> bool:
         return any(fnmatchcase(_framework(name), self.backend) for name in (verdict.backend, verdict.against))

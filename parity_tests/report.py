@@ -26,18 +26,21 @@ def report(run: Run, console: Console, every: bool = False) -> None:
     """Print the table, what is red, what is missing, where the time went, and the verdict in one line."""
     for tier in run.tiers:
         console.print(table(run, tier, every))
-    for line in (*not_applicable(run.verdicts), *missing(run.verdicts)):
-        console.print(line, soft_wrap=True)
+    for line in not_applicable(run.verdicts):
+        console.print(line)
+    for told in missing(run.verdicts):
+        width = min(100, console.width)
+        console.print(Text(textwrap.fill(f"missing     {told}", width, subsequent_indent=" " * 12), style="dim"))
     for line in red_lines(run.red, run.command):
         console.print(line, soft_wrap=True)  # a command has to stay in one line
-    for told in run.explanations:
-        console.print(Text(f"looks like  {told.operator}: {told.sentence}", style="bold"), soft_wrap=True)
-        shares = f"{told.same} of the {told.red} wrong answers that were compared are those of {told.saboteur}"
+    for known in run.explanations:
+        console.print(Text(f"looks like  {known.operator}: {known.sentence}", style="bold"), soft_wrap=True)
+        shares = f"{known.same} of the {known.red} wrong answers that were compared are those of {known.saboteur}"
         console.print(Text(f"            {shares}", style="dim"), soft_wrap=True)
     for name, reason in run.missing.items():
         console.print(f"[yellow]not judged[/]  {name}: {escape(reason)}")
     console.print(Text(f"time        {times(run)}", style="dim"))
-    console.print(summary(run))
+    console.print(summary(run), soft_wrap=True)
 
 
 def table(run: Run, tier: str, every: bool = False) -> RenderableType:
@@ -115,19 +118,23 @@ def not_applicable(verdicts: Sequence[Verdict]) -> Iterable[RenderableType]:
         yield Text(f"n/a         {name}  {tier}  {count} {'case' if count == 1 else 'cases'}: {reason}", style="dim")
 
 
-def missing(verdicts: Sequence[Verdict]) -> Iterable[RenderableType]:
-    """What a target does not implement, where not all is asked for: functions that are not there, then the rest."""
+def missing(verdicts: Sequence[Verdict]) -> list[str]:
+    """What a target does not implement, where not all is asked for: what its functions lack, and those not there."""
     lacking = [verdict for verdict in verdicts if verdict.status == "not-implemented"]
     absent = dict.fromkeys(verdict.reason.removeprefix(ABSENT) for verdict in lacking if _is_absent(verdict))
-    told = Counter(
-        verdict.reason if verdict.quantity == "*" else f"{verdict.operator} gives no {_kind(verdict.quantity)}"
-        for verdict in lacking
-        if not _is_absent(verdict)
-    )
-    lines = [f"{what} ({count})" for what, count in told.items()]
-    lines += [f"{len(absent)} functions: {', '.join(absent)}"] if absent else []
-    for line in lines:
-        yield Text(textwrap.fill(f"missing     {line}", 100, subsequent_indent=" " * 12), style="dim")
+    differentiated = {
+        own.operator for own in verdicts if own.status != "not-implemented" and own.quantity.startswith("gradient_")
+    }
+
+    def told(verdict: Verdict) -> str:
+        if verdict.quantity == "*":
+            return verdict.reason
+        whole = verdict.quantity.startswith("gradient_") and verdict.operator not in differentiated
+        return f"{verdict.operator} gives no {'gradients' if whole else verdict.quantity}"
+
+    counts = Counter(told(verdict) for verdict in lacking if not _is_absent(verdict))
+    lines = [f"{what} ({count})" for what, count in counts.items()]
+    return lines + ([f"{len(absent)} functions: {', '.join(absent)}"] if absent else [])
 
 
 ABSENT = "there is no "
@@ -136,10 +143,6 @@ ABSENT = "there is no "
 
 def _is_absent(verdict: Verdict) -> bool:
     return verdict.reason.startswith(ABSENT)
-
-
-def _kind(quantity: str) -> str:
-    return "gradients" if quantity.startswith("gradient_") else quantity
 
 
 def red_lines(red: Sequence[Verdict], command: str = "") -> Iterable[RenderableType]:

@@ -38,6 +38,12 @@ def job_of(target: str, python: str | None, device: str, folder: Path) -> Job:
     return Job(name_of(target), where, python or sys.executable, device, paths=(str(folder),))
 
 
+def file_of(target: str) -> str | None:
+    """The file that a target names, if it does."""
+    place = target if target.endswith(".py") else target.partition(":")[0]
+    return place if place.endswith(".py") else None
+
+
 def name_of(target: str) -> str:
     """A short name for tables: that of the object, the file or the module."""
     place, _, path = (target, "", "") if target.endswith(".py") else target.partition(":")
@@ -75,7 +81,7 @@ def check(
         said = next(iter(recording.status.values()))
         raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
     begun = time.perf_counter()
-    outcome.verdicts = [*judge_switches(recording), *_judged(cells, recording, require_all)]
+    outcome.verdicts = [*judge_switches(recording), *judged(cells, recording, require_all)]
     outcome.verdicts = apply(outcome.verdicts, [] if outcome.interrupted else divergences)
     outcome.cells = [cell for cell in cells if answered(recording, cell)["status"] != "not-implemented"]
     outcome.explanations = list(explanations(outcome.cells, recording, outcome.verdicts))
@@ -84,7 +90,8 @@ def check(
     return outcome
 
 
-def _judged(cells: Sequence[Cell], recording: Recording, require_all: bool) -> Iterator[Verdict]:
+def judged(cells: Sequence[Cell], recording: Recording, require_all: bool) -> Iterator[Verdict]:
+    """What is found for each cell that was run; what is missing is not-implemented, unless all is required."""
     for cell in cells:
         said = answered(recording, cell)
         if said["status"] == "missing":  # the run was interrupted before
