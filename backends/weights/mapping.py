@@ -107,7 +107,7 @@ class Source:
     """Where weights come from: a name, the layer of the specification that they are of, and the table.
 
     directions says for each spelling what {direction} stands for: in a layer with one direction, and, where there may
-    be two, in the forward and in the backward one. `fixed` names the canonical arrays (the end of their names) that the
+    be two, in the forward and in the backward one; "*" in it is any word. `fixed` names the canonical arrays (the end of their names) that the
     source cannot hold. `config` are constructor arguments that
     the source has always. `also` are other tables of the same name, for other arrays. `own` is the framework
     of a source without a table: our own layers, whose tables the backends have.
@@ -195,17 +195,18 @@ def cells(form: Source, spelling: int, num_layers: int, bidirectional: bool) -> 
         template = row.spellings[spelling]
         for layer in range(num_layers if "{layer}" in template else 1):
             for backward in (False, True) if bidirectional and "{direction}" in template else (False,):
-                word = words[1 + backward] if bidirectional else words[0]
+                word = (words[1 + backward] if bidirectional else words[0]).replace("*", form.layer.lower())
                 listed.append(Cell(row, layer, backward, template.format(layer=layer, direction=word)))
     return listed
 
 
 def _regex(form: Source, spelling: int, row: Row) -> re.Pattern[str]:
-    words = form.words(spelling)
-    text = re.escape(plain(row.spellings[spelling]))
-    text = text.replace(re.escape("{layer}"), r"(?P<layer>\d{1,4})")
-    choices = "|".join(re.escape(plain(word)) for word in sorted(set(words), key=len, reverse=True))
-    text = text.replace(re.escape("{direction}"), f"(?P<direction>{choices})")
+    """Matches the names of a row, with the prefix, the number of the layer and the direction as groups."""
+    words = [re.escape(plain(word)).replace(r"\*", "[^.]*") for word in form.words(spelling)]
+    groups = ("backward", "forward", "single") if len(words) > 1 else ("single",)
+    text = re.escape(plain(row.spellings[spelling])).replace(re.escape("{layer}"), r"(?P<layer>\d{1,4})")
+    choices = "|".join(f"(?P<{group}>{word})" for group, word in zip(groups, reversed(words), strict=True))
+    text = text.replace(re.escape("{direction}"), f"(?:{choices})")
     return re.compile(rf"(?P<prefix>|.*?[{re.escape(form.prefix_ends)}]){text}")
 
 
@@ -240,60 +241,51 @@ class Fit:
 def fits(source: Source, arrays: Mapping[str, np.ndarray], prefix: str | None, options: Mapping[str, Any]) -> list[Fit]:
     """Every way in which some of the arrays are of this source, the best first."""
     names = {plain(name): name for name in arrays}
-    found: dict[tuple[str, str, frozenset[str]], Fit] = {}
+    found: dict[tuple[str, frozenset[str]], Fit] = {}
     for form in source.forms:
         for spelling in range(form.spellings):
             patterns = [(row, _regex(form, spelling, row)) for row in form.rows]
-            prefixes: dict[str, list[re.Match[str]]] = {}
+            prefixes: dict[str, dict[tuple[Row, int, bool], str]] = {}
             for name in names:
                 for row, pattern in patterns:
                     match = pattern.fullmatch(name)
-                    if match and not (row.refusal and not row.zero):
-                        prefixes.setdefault(match["prefix"], []).append(match)
-            for start, matches in prefixes.items():
+                    if match is None:
+                        continue
+                    known = match.groupdict()
+                    place = (row, int(known.get("layer") or 0), known.get("backward") is not None)
+                    prefixes.setdefault(match["prefix"], {}).setdefault(place, names[name])
+            for start, places in prefixes.items():
                 if prefix is not None and start != plain(prefix):
                     continue
-                fit = _fit(source, form, spelling, start, matches, names, arrays, prefix is not None, options)
-                key = (source.name, start, frozenset(fit.found))
+                fit = _fit(Fit(source, form, spelling, start), places, arrays)
+                fit.left_over = [
+                    own
+                    for name, own in names.items()
+                    if own not in fit.found and (prefix is None or name.startswith(start))
+                ]
+                if not fit.problems:  # a refusal says more than the shapes
+                    _solve(fit, arrays, options)
+                key = (start, frozenset(fit.found))
                 if key not in found or len(found[key].missing) > len(fit.missing) or (fit.fits and not found[key].fits):
                     found[key] = fit
     return sorted(found.values(), key=lambda fit: (len(fit.missing) + len(fit.problems), len(fit.left_over)))
 
 
-def _fit(
-    source: Source,
-    form: Source,
-    spelling: int,
-    prefix: str,
-    matches: Sequence[re.Match[str]],
-    names: Mapping[str, str],
-    arrays: Mapping[str, np.ndarray],
-    chosen: bool,
-    options: Mapping[str, Any],
-) -> Fit:
-    fit = Fit(source, form, spelling, prefix)
-    fit.num_layers = 1 + max((int(match.groupdict().get("layer") or 0) for match in matches), default=0)
-    words = form.words(spelling)
-    if len(words) > 1:
-        fit.bidirectional = any(match.groupdict().get("direction") == plain(words[2]) for match in matches)
-    listed = cells(form, spelling, fit.num_layers, fit.bidirectional)
-    present = {cell.row.optional: True for cell in listed if cell.row.optional and prefix + plain(cell.name) in names}
-    for cell in listed:
-        name = names.get(prefix + plain(cell.name))
+def _fit(fit: Fit, places: Mapping[tuple[Row, int, bool], str], arrays: Mapping[str, np.ndarray]) -> Fit:
+    """Find the array of each row, layer and direction; note those that are missing, and those that are refused."""
+    fit.num_layers = 1 + max(layer for _, layer, _ in places)
+    fit.bidirectional = any(backward for _, _, backward in places)
+    present = {row.optional for row, _, _ in places if row.optional}
+    for cell in cells(fit.form, fit.spelling, fit.num_layers, fit.bidirectional):
+        name = places.get((cell.row, cell.layer, cell.backward))
         if name is None:
-            needed = not cell.row.refusal and (not cell.row.optional or cell.row.optional in present)
-            if needed:
-                fit.missing.append(prefix + cell.name)
+            if not cell.row.refusal and (not cell.row.optional or cell.row.optional in present):
+                fit.missing.append(fit.prefix + cell.name)
         elif cell.row.refusal and not cell.row.zero:
             if cell.row.rank in (None, arrays[name].ndim):
                 fit.problems.append(f"{name} {arrays[name].shape}: {cell.row.refusal}.")
-        else:
+        elif name not in fit.found:
             fit.found[name] = cell
-    fit.left_over = [
-        name for other, name in names.items() if name not in fit.found and (not chosen or other.startswith(prefix))
-    ]
-    if not fit.problems:  # a refusal says more than the shapes
-        _solve(fit, arrays, options)
     return fit
 
 
@@ -324,12 +316,21 @@ def _misfits(rows: Mapping[str, Row], arrays: Mapping[str, np.ndarray], given: M
             turned.append(f"{text} Its transpose would fit.")
         else:
             said.append(text)
-    if turned or said:
-        return turned or said
-    listed = ", ".join(
-        f"{name} {arrays[name].shape} as {row.axes.partition('->')[0].strip()!r}" for name, row in rows.items()
-    )
-    return [f"the shapes contradict each other: {listed}."]
+    return turned or said or _contradictions(rows, arrays, given)
+
+
+def _contradictions(rows: Mapping[str, Row], arrays: Mapping[str, np.ndarray], given: Mapping[str, int]) -> list[str]:
+    """Where no array alone is in the way: those that do not fit the ones before them."""
+    fitting: list[tuple[Side, Sequence[int]]] = []
+    said = []
+    for name, row in rows.items():
+        longer = [*fitting, (row.sides[0], arrays[name].shape)]
+        if solve(longer, given) is not None:
+            fitting = longer
+            continue
+        axes, expected = row.axes.partition("->")[0].strip(), _expected(row, solve(fitting, given) or {})
+        said.append(f"{name} has shape {arrays[name].shape}, expected {expected} by the arrays before it (axes {axes!r}).")
+    return said
 
 
 def _expected(row: Row, sizes: Mapping[str, int]) -> str:

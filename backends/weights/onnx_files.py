@@ -21,7 +21,6 @@ def read(path: Path, onnx: Any) -> dict[str, np.ndarray]:
     """
     try:
         model = onnx.load(str(path))
-        onnx.checker.check_model(model)
         graph = model.graph
         arrays = {entry.name: np.array(onnx.numpy_helper.to_array(entry)) for entry in graph.initializer}
         for node in graph.node:
@@ -31,6 +30,8 @@ def read(path: Path, onnx: Any) -> dict[str, np.ndarray]:
     except Exception as error:
         reason = str(error).splitlines() or [type(error).__name__]
         raise WeightError(f"not a readable ONNX model ({reason[0]})") from error
+    if not model.ir_version or not graph.node:
+        raise WeightError("not a readable ONNX model (it has no graph)")
     named: dict[str, np.ndarray] = {}
     taken: set[str] = set()
     for index, node in enumerate(graph.node):
