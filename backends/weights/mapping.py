@@ -329,7 +329,9 @@ def _contradictions(rows: Mapping[str, Row], arrays: Mapping[str, np.ndarray], g
             fitting = longer
             continue
         axes, expected = row.axes.partition("->")[0].strip(), _expected(row, solve(fitting, given) or {})
-        said.append(f"{name} has shape {arrays[name].shape}, expected {expected} by the arrays before it (axes {axes!r}).")
+        said.append(
+            f"{name} has shape {arrays[name].shape}, expected {expected} by the arrays before it (axes {axes!r})."
+        )
     return said
 
 
@@ -356,6 +358,10 @@ class Parts(NamedTuple):
 
 def assemble(fit: Fit, arrays: Mapping[str, np.ndarray]) -> Parts:
     """The canonical arrays of a fit, with the names of what each is made of."""
+    dtypes = {name: dtype_name(arrays[name].dtype) for name in fit.found}
+    if len(set(dtypes.values())) > 1 or not set(dtypes.values()) <= set(FLOATING):
+        listed = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+        raise WeightError(f"{fit.source.name}: the arrays are not of one floating dtype ({listed}): cast them first.")
     first: dict[tuple[str, int | None], np.ndarray] = {}
     added: dict[tuple[str, int | None], list[np.ndarray]] = {}
     beside: dict[str, np.ndarray] = {}
@@ -417,10 +423,6 @@ def completed(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The constructor's arguments and all canonical arrays: those that the source fixes or leaves out included."""
     made = dict(parts.arrays)
-    dtypes = {dtype_name(array.dtype) for array in made.values()}
-    if len(dtypes) > 1 or not dtypes <= set(FLOATING):
-        listed = ", ".join(f"{name} {dtype_name(array.dtype)}" for name, array in made.items())
-        raise WeightError(f"{form.name}: the arrays are not of one floating dtype ({listed}): cast them first.")
     dtype = next(iter(made.values())).dtype if made else np.dtype("float32")
     made |= {name: np.eye(*made[like].shape * 2, dtype=dtype) for name, like in identities(form).items()}
     if layer.name in ("GRU", "LSTM") or form.stacked:

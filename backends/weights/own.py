@@ -85,7 +85,10 @@ def read(
     if prefix is not None:
         names = {name: own for name, own in names.items() if name.startswith(plain(prefix))}
     if framework == "tf":
-        names = {_from_h5(name, {other: arrays[own].ndim for other, own in names.items()}): own for name, own in names.items()}
+        names = {
+            _from_h5(name, {other: arrays[own].ndim for other, own in names.items()}): own
+            for name, own in names.items()
+        }
     strange = [own for name, own in names.items() if WORDS.isdisjoint(name.split("."))]
     if strange:  # seen without importing the framework
         raise _stranger(framework, strange)

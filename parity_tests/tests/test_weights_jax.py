@@ -120,7 +120,9 @@ def test_flax_attention_and_its_canonical_arrays_compute_the_same(kind: str, bia
         arrays, wanted = of_linen(module, queries, keys, values)
     converted = weights.to_canonical(arrays)
     assert converted.config["num_heads"] == 3
-    np.testing.assert_allclose(answered(converted, queries, keys, values)[0], wanted, rtol=0, atol=1e-14)
+    # nnx calls jax.nn.dot_product_attention, which normalises scores of every dtype in float32.
+    atol = 1e-6 if kind == "nnx" else 1e-14
+    np.testing.assert_allclose(answered(converted, queries, keys, values)[0], wanted, rtol=0, atol=atol)
     back = weights.from_canonical(converted.layer, converted.arrays, converted.source, **converted.config)
     assert all(np.array_equal(arrays[name], array) for name, array in back.items()) and len(back) == len(arrays)
 
