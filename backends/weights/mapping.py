@@ -35,12 +35,12 @@ class Row:
     """An array of a source: its name, its axes, and the canonical arrays that its blocks are.
 
     name may hold {layer} and {direction}, and several spellings with " | " between them, as many in every row of a
-    table. axes is a rearrangement into the canonical axes, with the blocks first if there are several. Of what it holds,
-    "name" is a canonical array, "name:r" its gate r, "+name:r" is added to that gate (and 0 on the way back), "*name" is
-    an array that stands beside the layer. Rows with the same word in `optional` are there together, or not at all.
-    With `scaled_by`, the array is multiplied by that one, after it is divided by its norm if it is `normalised`.
-    `refusal` says why an array of that name (with `rank` axes, if given) cannot be held; with `zero` it may be if it
-    is 0.
+    table. axes is a rearrangement into the canonical axes, with the blocks first if there are several. Of what a row
+    holds, "name" is a canonical array, "name:r" its gate r, "+name:r" is added to that gate (and 0 on the way back),
+    "*name" is an array that stands beside the layer. Rows with the same word in `optional` are there together, or not
+    at all. With `scaled_by`, the array is multiplied by that one, after it is divided by its norm if it is
+    `normalised`. `refusal` says why an array of that name (with `rank` axes, if given) cannot be held; with `zero` it
+    may be if it is 0.
     """
 
     name: str
@@ -99,7 +99,8 @@ class Fixed:
 
     def holds(self, array: np.ndarray) -> bool:
         """Whether the array has it."""
-        return np.array_equal(array, np.eye(*array.shape)) if self.like else not np.any(array)
+        wanted = np.eye(len(array)) if self.like else np.zeros_like(array)
+        return np.array_equal(array, wanted)
 
 
 @dataclass(frozen=True)
@@ -107,10 +108,10 @@ class Source:
     """Where weights come from: a name, the layer of the specification that they are of, and the table.
 
     directions says for each spelling what {direction} stands for: in a layer with one direction, and, where there may
-    be two, in the forward and in the backward one; "*" in it is any word. `fixed` names the canonical arrays (the end of their names) that the
-    source cannot hold. `config` are constructor arguments that
-    the source has always. `also` are other tables of the same name, for other arrays. `own` is the framework
-    of a source without a table: our own layers, whose tables the backends have.
+    be two, in the forward and in the backward one; "*" in it is any word. `fixed` names the canonical arrays (the end
+    of their names) that the source cannot hold. `config` are constructor arguments that the source has always. `also`
+    are other tables of the same name, for other arrays. `prefix_ends` are the characters that a prefix may end with.
+    `own` is the framework of a source without a table: our own layers, whose tables the backends have.
     """
 
     name: str
@@ -395,8 +396,8 @@ def assemble(fit: Fit, arrays: Mapping[str, np.ndarray]) -> Parts:
                 used.setdefault(slot[0], []).extend(names)
     if added:
         notes.append(
-            "Two biases add up where only their sum acts: the sum is kept. On the way back it stands in one of the two, "
-            "and the other is 0: the same function, other arrays."
+            "Two biases add up where only their sum acts: the sum is kept. On the way back it stands in one of the "
+            "two, and the other is 0: the same function, other arrays."
         )
     for slot, blocks_added in added.items():
         for block in blocks_added:
@@ -424,7 +425,7 @@ def completed(
     """The constructor's arguments and all canonical arrays: those that the source fixes or leaves out included."""
     made = dict(parts.arrays)
     dtype = next(iter(made.values())).dtype if made else np.dtype("float32")
-    made |= {name: np.eye(*made[like].shape * 2, dtype=dtype) for name, like in identities(form).items()}
+    made |= {name: np.eye(made[like].size, dtype=dtype) for name, like in identities(form).items()}
     if layer.name in ("GRU", "LSTM") or form.stacked:
         for name in list(made):
             if name.endswith("U"):
@@ -522,7 +523,9 @@ def _joined(form: Source, cell: Cell, arrays: Mapping[str, np.ndarray]) -> np.nd
         raise WeightError(f"{form.name}: {absent[0]} is missing, which {cell.name} is made of.")
     present = [block for block in blocks if block is not None]
     if len({block.shape for block in present}) > 1:
-        shapes = ", ".join(f"{cell.canonical(hold)[0]} {block.shape}" for hold, block in zip(cell.row.holds, present))
+        shapes = ", ".join(
+            f"{cell.canonical(hold)[0]} {block.shape}" for hold, block in zip(cell.row.holds, present, strict=True)
+        )
         raise WeightError(f"{form.name} holds {shapes} in one array: they have to have the same shape.")
     return np.stack(present) if len(present) > 1 else present[0]
 

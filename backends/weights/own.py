@@ -124,8 +124,8 @@ def _turned(canonical: str, array: np.ndarray, axes: Axes) -> np.ndarray:
 
 def _stranger(framework: str, names: list[str]) -> WeightError:
     return WeightError(
-        f"{PREFIX}{framework}: {', '.join(names[:8]) or 'no array'} is no name of a layer of ours in this framework. If "
-        "only some of the arrays are of one, give prefix=... ."
+        f"{PREFIX}{framework}: {', '.join(names[:8]) or 'no array'} is no name of a layer of ours in this framework. "
+        "If only some of the arrays are of one, give prefix=... ."
     )
 
 

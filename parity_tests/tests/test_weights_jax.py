@@ -36,7 +36,7 @@ def of_linen(module: linen.Module, *inputs: np.ndarray) -> tuple[dict[str, np.nd
     return arrays, module.apply({"params": traverse_util.unflatten_dict(arrays, sep="/")}, *inputs)
 
 
-def of_nnx(module: nnx.Module, zero: str = "none") -> dict[str, np.ndarray]:
+def of_nnx(module: nnx.Module) -> dict[str, np.ndarray]:
     """Drawn parameters under flat names, which the module now has."""
     state = nnx.to_flat_state(nnx.state(module, nnx.Param))
     arrays = drawn({".".join(map(str, path)): leaf[...] for path, leaf in state})
@@ -114,11 +114,12 @@ def test_flax_attention_and_its_canonical_arrays_compute_the_same(kind: str, bia
     module = ATTENTION[kind](bias)
     queries, keys, values = uniform("q", (2, 4, 5)), uniform("k", (2, 6, 7)), uniform("v", (2, 6, 7))
     if isinstance(module, nnx.Module):
-        arrays, wanted = of_nnx(module), None
+        arrays = of_nnx(module)
         wanted = module(jnp.array(queries), jnp.array(keys), jnp.array(values))
     else:
         arrays, wanted = of_linen(module, queries, keys, values)
-    converted = weights.to_canonical(arrays)
+    source = {"nnx": "flax.nnx.MultiHeadAttention", "linen": "flax.linen.MultiHeadDotProductAttention"}[kind]
+    converted = weights.to_canonical(arrays, source)
     assert converted.config["num_heads"] == 3
     # nnx calls jax.nn.dot_product_attention, which normalises scores of every dtype in float32.
     atol = 1e-6 if kind == "nnx" else 1e-14
