@@ -199,7 +199,48 @@ def test_opennmts_bias_of_the_query_has_no_place_unless_it_is_zero(biased: float
         ):
             to_canonical(written)
     else:
-        assert to_canonical(written).notes == ("linear_query.bias is 0 and left out.",)
+        assert "linear_query.bias is 0 and left out." in to_canonical(written).notes
+
+
+def softmaxed(scores: np.ndarray) -> np.ndarray:
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def test_opennmts_general_attention_projects_the_query_and_computes_the_same(answered):
+    queries, keys = uniform("queries", (2, 4, 3)), uniform("keys", (2, 6, 5))
+    arrays = {"linear_in.weight": uniform("linear_in", (5, 3)), "linear_out.weight": uniform("linear_out", (3, 8))}
+    converted = to_canonical(arrays)
+    wanted = softmaxed(queries @ arrays["linear_in.weight"].T @ keys.transpose(0, 2, 1)) @ keys
+    np.testing.assert_allclose(answered(converted, queries, keys, keys)[0], wanted, rtol=0, atol=1e-14)
+    np.testing.assert_array_equal(converted.beside["W_c"], arrays["linear_out.weight"])
+
+
+def test_opennmts_mlp_attention_computes_the_same(answered):
+    queries, keys = uniform("queries", (2, 4, 3)), uniform("keys", (2, 6, 5))
+    arrays = {
+        "linear_context.weight": uniform("context", (4, 5)),
+        "linear_query.weight": uniform("query", (4, 3)),
+        "v.weight": uniform("v", (1, 4)),
+        "linear_out.weight": uniform("linear_out", (3, 8)),
+    }
+    query, context = queries @ arrays["linear_query.weight"].T, keys @ arrays["linear_context.weight"].T
+    scores = np.tanh(query[:, :, None] + context[:, None]) @ arrays["v.weight"][0]
+    found = answered(to_canonical(arrays), queries, keys, keys)[0]
+    np.testing.assert_allclose(found, softmaxed(scores) @ keys, rtol=0, atol=1e-14)
+
+
+def test_tensorflow_addons_attention_computes_the_same(answered):
+    queries, keys = uniform("queries", (2, 4, 3)), uniform("keys", (2, 6, 5))
+    memory, query, v = uniform("memory", (5, 4)), uniform("query", (3, 4)), uniform("v", (4,))
+    gain = np.array(1.5)
+    additive = to_canonical({"memory_layer/kernel": memory, "query_layer/kernel": query, "attention_v": v})
+    scores = np.tanh((queries @ query)[:, :, None] + (keys @ memory)[:, None]) @ v
+    np.testing.assert_allclose(answered(additive, queries, keys, keys)[0], softmaxed(scores) @ keys, rtol=0, atol=1e-14)
+    kernel = uniform("kernel", (5, 3))
+    luong = to_canonical({"memory_layer/kernel": kernel, "attention_g": gain})
+    scores = gain * (queries @ (keys @ kernel).transpose(0, 2, 1))
+    np.testing.assert_allclose(answered(luong, queries, keys, keys)[0], softmaxed(scores) @ keys, rtol=0, atol=1e-14)
 
 
 # ------------------------------------------------------------------------------------------------ square matrices
@@ -380,6 +421,20 @@ def test_a_layer_without_biases_gets_zeros_and_the_notes_say_so(name: str):
     assert len(bare) < len(written)
     converted = to_canonical(bare, name)
     assert not np.any(converted.arrays["0.b"]) and "0.b is 0: the source has none." in converted.notes
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_shape_raises_anything_but_a_refusal(form: Source):
+    arrays, options = canonical(form)
+    written = from_canonical(form.layer, arrays, form.name, **options)
+    refused = 0
+    for name in written:
+        for shape in ((), (0,), (1,), (3,), (0, 4), (1, 1), (5, 13), (0, 2, 2), (3, 0, 2), (2, 3, 5), (2, 2, 2, 2)):
+            try:
+                to_canonical({**written, name: np.ones(shape)}, form.name, **options)
+            except WeightError:
+                refused += 1
+    assert refused
 
 
 # ------------------------------------------------------------------------------------------------ prefixes
