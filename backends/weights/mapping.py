@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,10 +35,10 @@ class Row:
     """An array of a source: its name, its axes, and the canonical arrays that its blocks are.
 
     name may hold {layer} and {direction}, and several spellings with " | " between them, as many in every row of a
-    table. axes is a rearrangement into the canonical axes, with the blocks first if there are several. Of what a row
-    holds, "name" is a canonical array, "name:r" its gate r, "+name:r" is added to that gate (and 0 on the way back),
-    "*name" is an array that stands beside the layer. Rows with the same word in `optional` are there together, or not
-    at all. With `scaled_by`, the array is multiplied by that one, after it is divided by its norm if it is
+    table, or one for all. axes is a rearrangement into the canonical axes, with the blocks first if there are several.
+    Of what a row holds, "name" is a canonical array, "name:r" its gate r, "+name:r" is added to that gate (and 0 on the
+    way back), "*name" is an array that stands beside the layer. Rows with the same word in `optional` are there
+    together, or not at all. With `scaled_by`, the array is multiplied by that one, after it is divided by its norm if it is
     `normalised`. `refusal` says why an array of that name (with `rank` axes, if given) cannot be held; with `zero` it
     may be if it is 0.
     """
@@ -67,6 +67,10 @@ class Row:
     def spellings(self) -> tuple[str, ...]:
         """The ways in which the name is written."""
         return tuple(part.strip() for part in self.name.split(" | "))
+
+    def spelled(self, spelling: int) -> str:
+        """The name in one of the ways of the table."""
+        return self.spellings[spelling if len(self.spellings) > 1 else 0]
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -109,9 +113,10 @@ class Source:
 
     directions says for each spelling what {direction} stands for: in a layer with one direction, and, where there may
     be two, in the forward and in the backward one; "*" in it is any word. `fixed` names the canonical arrays (the end
-    of their names) that the source cannot hold. `config` are constructor arguments that the source has always. `also`
-    are other tables of the same name, for other arrays. `prefix_ends` are the characters that a prefix may end with.
-    `own` is the framework of a source without a table: our own layers, whose tables the backends have.
+    of their names) that the source cannot hold. `config` are constructor arguments that the source has always. `notes`
+    are said of every conversion, `without` where the rows of an optional group are absent. `also` are other tables of
+    the same name, for other arrays. `prefix_ends` are the characters that a prefix may end with. `own` is the framework
+    of a source without a table: our own layers, whose tables the backends have.
     """
 
     name: str
@@ -121,6 +126,7 @@ class Source:
     fixed: Mapping[str, Fixed] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    without: Mapping[str, str] = field(default_factory=dict)
     also: tuple[Source, ...] = ()
     prefix_ends: str = "."
     own: str = ""
@@ -133,7 +139,7 @@ class Source:
     @property
     def spellings(self) -> int:
         """How many ways there are to write the names."""
-        return len(self.rows[0].spellings) if self.rows else 2 if self.own == "tf" else 1
+        return max((len(row.spellings) for row in self.rows), default=2 if self.own == "tf" else 1)
 
     def words(self, spelling: int) -> tuple[str, ...]:
         """What {direction} stands for in that spelling."""
@@ -145,18 +151,17 @@ class Source:
         return any("{layer}" in row.name for row in self.rows)
 
 
-def inside(part: str, rows: Sequence[Row], name: str | None = None) -> tuple[Row, ...]:
-    """The rows of a layer that stands inside another one, under the name of the part, here and there."""
-    own = part if name is None else name
-    found = []
-    for row in rows:
-        names = " | ".join(f"{own}.{spelling}" for spelling in row.spellings)
-        holds = tuple(f"{hold[0]}{part}.{hold[1:]}" if hold[0] in "+*" else f"{part}.{hold}" for hold in row.holds)
-        scaled_by = f"{own}.{row.scaled_by}" if row.scaled_by else ""
-        found.append(
-            Row(names, row.axes, holds, row.optional, scaled_by, row.normalised, row.refusal, row.rank, row.zero)
-        )
-    return tuple(found)
+def inside(part: str, *tables: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows of a layer that stands inside another one, under the part's name here and there.
+
+    Several tables are the spellings of one: their rows differ in their names alone, of which the first is taken.
+    """
+    made = []
+    for rows in zip(*tables, strict=True):
+        names = " | ".join(f"{part}.{row.spellings[0]}" for row in rows)
+        holds = tuple(re.sub(r"^([+*]?)", rf"\1{part}.", hold) for hold in rows[0].holds)
+        made.append(replace(rows[0], name=names, holds=holds))
+    return tuple(made)
 
 
 def plain(name: str) -> str:
@@ -193,7 +198,7 @@ def cells(form: Source, spelling: int, num_layers: int, bidirectional: bool) -> 
     bidirectional = bidirectional and len(words) > 1
     listed = []
     for row in form.rows:
-        template = row.spellings[spelling]
+        template = row.spelled(spelling)
         for layer in range(num_layers if "{layer}" in template else 1):
             for backward in (False, True) if bidirectional and "{direction}" in template else (False,):
                 word = (words[1 + backward] if bidirectional else words[0]).replace("*", form.layer.lower())
@@ -205,7 +210,7 @@ def _regex(form: Source, spelling: int, row: Row) -> re.Pattern[str]:
     """Matches the names of a row, with the prefix, the number of the layer and the direction as groups."""
     words = [re.escape(plain(word)).replace(r"\*", "[^.]*") for word in form.words(spelling)]
     groups = ("backward", "forward", "single") if len(words) > 1 else ("single",)
-    text = re.escape(plain(row.spellings[spelling])).replace(re.escape("{layer}"), r"(?P<layer>\d{1,4})")
+    text = re.escape(plain(row.spelled(spelling))).replace(re.escape("{layer}"), r"(?P<layer>\d{1,4})")
     choices = "|".join(f"(?P<{group}>{word})" for group, word in zip(groups, reversed(words), strict=True))
     text = text.replace(re.escape("{direction}"), f"(?:{choices})")
     return re.compile(rf"(?P<prefix>|.*?[{re.escape(form.prefix_ends)}]){text}")
@@ -367,7 +372,8 @@ def assemble(fit: Fit, arrays: Mapping[str, np.ndarray]) -> Parts:
     added: dict[tuple[str, int | None], list[np.ndarray]] = {}
     beside: dict[str, np.ndarray] = {}
     used: dict[str, list[str]] = {}
-    notes = list(fit.form.notes)
+    optional = {cell.row.optional for cell in fit.found.values()}
+    notes = [*fit.form.notes, *(note for group, note in fit.form.without.items() if group not in optional)]
     by_name = {plain(cell.name): name for name, cell in fit.found.items()}
     for name, cell in fit.found.items():
         row, array, names = cell.row, arrays[name], [name]

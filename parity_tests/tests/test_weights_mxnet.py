@@ -73,6 +73,32 @@ def test_the_older_names_are_read_too():
     assert converted.notes[0].startswith("The names begin with 'gru")
 
 
+class Textbook(gluon.Block):
+    """The blocks of the textbook's decoder."""
+
+    def __init__(self, recurrent: Any) -> None:
+        super().__init__()
+        self.attention = gluon.nn.Block()
+        self.attention.W_k = gluon.nn.Dense(4, use_bias=False, flatten=False, in_units=4)
+        self.attention.W_q = gluon.nn.Dense(4, use_bias=False, flatten=False, in_units=4)
+        self.attention.w_v = gluon.nn.Dense(1, use_bias=False, flatten=False, in_units=4)
+        self.embedding = gluon.nn.Embedding(11, 5)
+        self.rnn = recurrent(4, num_layers=2, input_size=9)
+        self.dense = gluon.nn.Dense(11, flatten=False, in_units=4)
+
+
+@pytest.mark.parametrize("name", ["GRU", "LSTM"])
+def test_the_textbooks_decoder_is_recognised_in_its_file(name: str, tmp_path: Path):
+    decoder = Textbook(getattr(gluon.rnn, name))
+    decoder.initialize()
+    decoder.save_parameters(str(tmp_path / "decoder.params"))
+    converted = weights.to_canonical(weights.read_arrays(tmp_path / "decoder.params"))
+    assert (converted.source, converted.config["cell"]) == ("textbook.BahdanauDecoder", name.lower())
+    numpy.testing.assert_array_equal(converted.arrays["dense.W"], decoder.dense.weight.data().asnumpy())
+    first = next(one for key, one in decoder.rnn.collect_params().items() if key.endswith("_l0_i2h_weight"))
+    numpy.testing.assert_array_equal(converted.arrays["rnn.0.W"].reshape(-1, 9), first.data().asnumpy())
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int32", "int64", "uint8", "int8"])
 @pytest.mark.parametrize("numpy_style", [True, False])
 def test_every_dtype_is_read_as_mxnet_writes_it(dtype: str, numpy_style: bool, tmp_path: Path):
@@ -112,7 +138,6 @@ def test_sparse_arrays_and_arrays_without_names_are_refused(tmp_path: Path):
 def test_layers_of_ours_go_through_their_files(learned: str, tmp_path: Path):
     options = {"KernelAttention": {"learned": True}}.get(learned, {"vocab_size": 11, "embed_size": 5, "hidden_size": 4})
     model = getattr(attention, learned)(**options)
-    model.initialize()
     model.save_parameters(str(tmp_path / "model.params"))
     converted = weights.to_canonical(weights.read_arrays(tmp_path / "model.params"), "attention_parity.mxnet")
     wanted = attention.get_parameters(model)

@@ -32,5 +32,7 @@ SOURCE = Source(
             rank=1,
         ),
     ),
-    notes=("Without biases nothing in the arrays tells reset_after=False, which is another function: check it.",),
+    without={
+        "bias": "Without biases nothing in the arrays tells reset_after=False, another function: check the layer."
+    },
 )
