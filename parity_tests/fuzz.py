@@ -26,10 +26,10 @@ from attention_core.operators import find
 from attention_core.specification import INTEGER, Layer, Operator
 from parity_tests import expected as reference
 from parity_tests.budgets import Budget
-from parity_tests.cases import FULL, Arrays, Case, epsilon
+from parity_tests.cases import FULL, Arrays, Case, epsilon, is_floating
 from parity_tests.comparison import Verdict, judge
-from parity_tests.drawn import COUNTS, MOST, NAMES, WHOLE, Drawn, axes_of, called_of, inputs_of, is_size
-from parity_tests.launch import CELL_SECONDS, START_SECONDS, Job, Worker, WorkerFault
+from parity_tests.drawn import COUNTS, INFINITE, MOST, NAMES, WHOLE, Drawn, axes_of, called_of, inputs_of, is_size
+from parity_tests.launch import Server
 from parity_tests.recordings import Cell, Recording, key, pack_cases
 
 ABSENT: Mapping[str, tuple[str, ...]] = {"mxnet": ("bfloat16", "int16")}
@@ -80,8 +80,9 @@ HALF_SCALES = (1.0, 1.0, 1.0, 0.5, 2.0)
 """Wider ones saturate a tanh, whose gradient is then rounding alone; what is larger than that is `whole`."""
 
 PARAMETER_SCALES = (1.0, 1.0, 1.0, 0.25, 2.0)
-LARGE = {"scores": 16.0, "values": 1000.0}
-"""Bounds of what may be larger: scores whose softmax still has gradients, and values, which are only averaged."""
+LARGE = {"scores": 16.0, "values": 1000.0, "additive_mask": 2e4}
+"""Bounds of what may be larger: scores whose softmax still has gradients, values, which are only averaged, and masks
+that are compared with a threshold."""
 
 NUMBERS = (0.375, 1.0, -2.0, 0.0)
 RATES = (0.0, 0.5)
@@ -162,7 +163,7 @@ def attempted(seed: int, number: int, attempt: int, operators: Sequence[str], ti
         wild=lens and pick_number((False, False, True)),
         scales={name: scale for name, scale in scales.items() if scale != 1.0},
         whole=whole,
-        infinite="scores" in floating and not whole and pick_number((False, False, True)),
+        infinite=bool(set(INFINITE) & set(floating)) and not whole and pick_number((False, False, True)),
         hidden=pick_number(HIDDEN) if lens or masks or "scores" in floating else "",
     )
 
@@ -219,7 +220,7 @@ def drawn_options(entry: Operator | Layer, method: str, sizes: Mapping[str, int]
         "even": EVEN,
     }
     stated = {COUNTS.get(option.name, option.name) for option in called.options} & {*axes_of(entry, method)}
-    own = [option for option in called.options if COUNTS.get(option.name, option.name) not in stated]
+    own = [option for option in called.options if COUNTS.get(option.name, option.name) not in {*stated, "dtype"}]
     fixed = [option for option in entry.options if not is_size(option)] if isinstance(entry, Layer) else []
     return {
         option.name: pick({"bool": (False, True), "str": option.choices}.get(option.type) or choices[option.domain])
@@ -374,8 +375,8 @@ def growth_of_outputs(drawn: Drawn, case: Case) -> float | None:
 
     None if it changes an output that is no floating number, as the best token of greedy decoding.
     """
-    if drawn.whole:
-        return 1.0  # every product and sum is exact
+    if drawn.whole or not any(map(is_floating, {**case.inputs, **case.parameters}.values())):
+        return 1.0  # every product and sum is exact, or there is none
     before = reference.outputs(case, drawn.tier)
     worst, nudge = 1.0, max(NUDGE, 2.0 * epsilon(drawn.tier))
     for turn in range(NUDGES):
@@ -427,69 +428,6 @@ def answer_size(case: Case, tier: str) -> float:
 
 
 # ------------------------------------------------------------------------------------------------ who answers
-
-
-class Server:
-    """A backend's worker that answers batches; it is started anew behind a case that killed it.
-
-    deadly holds the operators and methods that have ended a worker: the rest of a batch goes on without them.
-    """
-
-    def __init__(self, job: Job, cell_seconds: float = CELL_SECONDS) -> None:
-        self.job = job
-        self.cell_seconds = cell_seconds
-        self.about: dict[str, Any] = {}
-        self.deadly: set[tuple[str, str]] = set()
-        self._worker: Worker | None = None
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop()
-
-    def answers(self, cells: Sequence[Cell], packed: bytes) -> Recording:
-        """What the backend answers to the cells of a case file; behind one that ends the worker, to those unlike it.
-
-        Raises: WorkerFault if the worker cannot start.
-        """
-        recording = Recording(self.job.backend, self.job.device, self.about)
-        waiting = list(cells)
-        while waiting:
-            worker = self._started()
-            worker.send(packed if len(waiting) == len(cells) else pack_cases(waiting))
-            try:
-                while waiting:
-                    arrays, header = worker.frame(self.cell_seconds)
-                    if header.get("key") != key(waiting[0]):
-                        raise worker.fault("error", f"the worker answered {header.get('key')} out of turn")
-                    recording.status[header["key"]] = header
-                    if header["status"] == "ok":
-                        recording.cells[header["key"]] = arrays
-                    waiting.pop(0)
-            except WorkerFault as fault:
-                fatal = waiting.pop(0)
-                recording.status[key(fatal)] = {"status": fault.status, "message": str(fault)}
-                self.deadly.add((fatal[0].operator, fatal[0].method))
-                waiting = [cell for cell in waiting if (cell[0].operator, cell[0].method) not in self.deadly]
-                self._stop()
-        return recording
-
-    def _started(self) -> Worker:
-        if self._worker is None:
-            self._worker = Worker(self.job, None, 0)
-            try:
-                self.about = self._worker.hello(START_SECONDS)
-            except WorkerFault as fault:
-                self._stop()
-                words = f"{self.job.backend} cannot start: {fault}\n{fault.trace}"
-                raise WorkerFault(fault.status, words, fault.trace) from fault
-        return self._worker
-
-    def _stop(self) -> None:
-        if self._worker is not None:
-            self._worker.__exit__()
-            self._worker = None
 
 
 # ------------------------------------------------------------------------------------------------ the campaign
