@@ -94,6 +94,10 @@ def to_canonical(
     if not arrays:
         raise WeightError("there are no arrays to convert.")
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
+    alike: dict[str, str] = {}
+    for name in arrays:
+        if alike.setdefault(plain(name), name) != name:
+            raise WeightError(f"{alike[plain(name)]} and {name} are two spellings of one name: take one of them out.")
     if prefix is not None and not isinstance(prefix, str):
         return _stack(arrays, source, list(prefix), layer, options)
     if source is not None:
@@ -269,7 +273,7 @@ def _trouble(fit: Fit) -> str:
     if fit.problems:
         return " ".join(fit.problems)
     if fit.missing:
-        return f"missing: {', '.join(fit.missing)}; found: {', '.join(fit.found) or 'none'}."
+        return f"missing: {_told(fit.missing)}; found: {_told(list(fit.found)) or 'none'}."
     advice = f"give prefix={fit.prefix!r}" if fit.prefix else "take them out"
     return f"left over: {_told(fit.left_over)}. If they belong to something else, {advice}."
 

@@ -36,11 +36,11 @@ class Row:
 
     name may hold {layer} and {direction}, and several spellings with " | " between them, as many in every row of a
     table, or one for all. axes is a rearrangement into the canonical axes, with the blocks first if there are several.
-    Of what a row holds, "name" is a canonical array, "name:r" its gate r, "+name:r" is added to that gate (and 0 on the
-    way back), "*name" is an array that stands beside the layer. Rows with the same word in `optional` are there
-    together, or not at all. With `scaled_by`, the array is multiplied by that one, after it is divided by its norm if it
-    is `normalised`. `refusal` says why an array of that name (with `rank` axes, if given) cannot be held; with `zero` it
-    may be if it is 0.
+    Of what a row holds, "name" is a canonical array, "name:r" its gate r, "+name:r" is added to that gate (and 0 on
+    the way back), "*name" is an array that stands beside the layer. Rows with the same word in `optional` are there
+    together, or not at all. With `scaled_by`, the array is multiplied by that one, after it is divided by its norm if
+    it is `normalised`. `refusal` says why an array of that name (with `rank` axes, if given) cannot be held; with
+    `zero` it may be if it is 0.
     """
 
     name: str

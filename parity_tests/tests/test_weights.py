@@ -335,6 +335,10 @@ def test_without_a_source_a_refusal_says_what_nearly_fits():
 
 REFUSED: list[tuple[Any, str]] = [
     (lambda: to_canonical({}), "there are no arrays to convert."),
+    (
+        lambda: to_canonical({"a/b": np.ones(2), "a.b": np.ones(2)}),
+        "a/b and a.b are two spellings of one name: take one of them out.",
+    ),
     (lambda: to_canonical(torch_gru(), "torch.GRU"), f"no source 'torch.GRU'; there are {', '.join(SOURCES)}."),
     (
         lambda: to_canonical({"x": np.ones(2)}, "torch.nn.LSTM"),
