@@ -46,9 +46,9 @@ class Converted:
 
     source: the name of the source. layer: the name of the specification's layer. config: the constructor's arguments
     found from shapes and options. arrays: the canonical arrays, in the specification's order and shapes. used: for each
-    canonical name the source's names that it is made of. notes: what a reader has to know: biases that add up, what is 0
-    because the source has none. beside: arrays of the source that belong to what stands around the layer, by canonical
-    name (W_c of LuongDecoder).
+    canonical name the source's names that it is made of. notes: what a reader has to know: biases that add up, what is
+    0 because the source has none. beside: arrays of the source that belong to what stands around the layer, by
+    canonical name (W_c of LuongDecoder).
     """
 
     source: str
@@ -94,6 +94,10 @@ def to_canonical(
     if not arrays:
         raise WeightError("there are no arrays to convert.")
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
+    alike: dict[str, str] = {}
+    for name in arrays:
+        if alike.setdefault(plain(name), name) != name:
+            raise WeightError(f"{alike[plain(name)]} and {name} are two spellings of one name: take one of them out.")
     if prefix is not None and not isinstance(prefix, str):
         return _stack(arrays, source, list(prefix), layer, options)
     if source is not None:
@@ -238,9 +242,10 @@ def _candidates(
         if fit.fits
     ]
     told += [f"{fit.source.name}: {_trouble(fit)}" for fit in every if not fit.fits and not fit.missing]
+    nearly = "".join(f" {one}" for one in list(dict.fromkeys(told))[:6])
     raise WeightError(
-        f"no source fits the arrays {_listed(arrays)}. {' '.join(f'{one}' for one in list(dict.fromkeys(told))[:6])} Give "
-        f"source=... and, if only some of the arrays belong to it, prefix=... ; there are {', '.join(SOURCES)}."
+        f"no source fits the arrays {_listed(arrays)}.{nearly} Give source=... and, if only some of the arrays belong "
+        f"to it, prefix=... ; there are {', '.join(SOURCES)}."
     )
 
 
@@ -256,9 +261,10 @@ def _best(source: Source, arrays: Mapping[str, np.ndarray], prefix: str | None, 
         raise WeightError(f"{source.name}: none of the arrays {_listed(arrays)} has one of its names: {names}.")
     prefixes = list(dict.fromkeys(fit.prefix for fit in fitting))
     if len(prefixes) > 1:
+        several = "" if source.stacked else ", or all of them in the order of the layers"
+        listed = ", ".join(map(repr, prefixes))
         raise WeightError(
-            f"{source.name} fits under several prefixes: {', '.join(map(repr, prefixes))}. Give prefix=... , one of them"
-            f"{'' if source.stacked else ', or all of them in the order of the layers'}."
+            f"{source.name} fits under several prefixes: {listed}. Give prefix=... , one of them{several}."
         )
     raise WeightError(f"{source.name}: {_trouble(every[0])}")
 
@@ -267,7 +273,7 @@ def _trouble(fit: Fit) -> str:
     if fit.problems:
         return " ".join(fit.problems)
     if fit.missing:
-        return f"missing: {', '.join(fit.missing)}; found: {', '.join(fit.found) or 'none'}."
+        return f"missing: {_told(fit.missing)}; found: {_told(list(fit.found)) or 'none'}."
     advice = f"give prefix={fit.prefix!r}" if fit.prefix else "take them out"
     return f"left over: {_told(fit.left_over)}. If they belong to something else, {advice}."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from attention_core.errors import check_options
 from attention_core.operators import find
 from attention_core.specification import Layer
 from backends.weights.errors import WeightError
@@ -181,12 +182,16 @@ def _positions(shapes: Shapes, options: Options) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ recurrent
 
 
+def _depth(shapes: Shapes) -> int:
+    """How many layers are numbered."""
+    return 1 + max((int(name.partition(".")[0]) for name in shapes if name.partition(".")[0].isdecimal()), default=0)
+
+
 def _recurrent(shapes: Shapes, options: Options) -> dict[str, Any]:
-    layers = {int(name.partition(".")[0]) for name in shapes if name.partition(".")[0].isdigit()}
     return {
         "input_size": _size(shapes, "0.W", 3, 2),
         "hidden_size": _size(shapes, "0.U", 3, 2),
-        "num_layers": max(layers, default=0) + 1,
+        "num_layers": _depth(shapes),
         "bidirectional": any(".backward." in name for name in shapes),
     }
 
@@ -211,7 +216,7 @@ def _bridge(shapes: Shapes, options: Options) -> dict[str, Any]:
         raise _unseen("Bridge", "method", "project, backward")
     return {
         "hidden_size": read if method == "backward" else read // 2,
-        "num_layers": 1 + max(int(name.partition(".")[0]) for name in shapes),
+        "num_layers": _depth(shapes),
         "output_size": merged,
         "cell": "lstm" if parts == 2 else "gru",
     }
@@ -325,7 +330,7 @@ FOUND: dict[str, Callable[[Shapes, Options], dict[str, Any]]] = {
 def check_shapes(layer: Layer, config: Mapping[str, Any], shapes: Shapes) -> dict[str, tuple[int, ...]]:
     """The shapes that the layer has with these arguments; refuses others."""
     try:
-        wanted = layer.shapes(layer.sizes(config))
+        wanted = layer.shapes(check_options(layer, **config))
     except ValueError as error:
         raise WeightError(f"no layer has arrays of these shapes: {error}") from error
     for name, shape in shapes.items():

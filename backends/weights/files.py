@@ -21,8 +21,8 @@ EXTRAS = {"torch": "torch", "h5py": "weights", "onnx": "weights"}
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays of a file by the names that they have there; the suffix says the kind.
 
-    .safetensors (anybody's); .pt, .pth and .bin (a state_dict, read with weights_only=True); .h5 (.weights.h5 of Keras);
-    .params of MXNet; .onnx (initialisers; those of a GRU or LSTM node under "<node>.W", ".R", ".B").
+    .safetensors (anybody's); .pt, .pth and .bin (a state_dict, read with weights_only=True); .h5 (.weights.h5 of
+    Keras); .params of MXNet; .onnx (initialisers; those of a GRU or LSTM node under "<node>.W", ".R", ".B").
 
     Raises: WeightError if there is no such file or kind, or it is empty, truncated, or not what its suffix says.
     """
@@ -159,8 +159,8 @@ def _write_h5(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     h5py = _needed("h5py")
     if not all("vars/" in name for name in arrays):
         raise WeightError(
-            "Keras finds a layer's variables by number: name them as it does, layers/gru/cell/vars/0 (from_canonical(..., "
-            "spelling=1, prefix='layers/gru/'))"
+            "Keras finds a layer's variables by number: name them as it does, layers/gru/cell/vars/0 "
+            "(from_canonical(..., spelling=1, prefix='layers/gru/'))"
         )
     with h5py.File(path, "w") as file:
         for name, array in arrays.items():

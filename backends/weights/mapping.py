@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,12 +35,12 @@ class Row:
     """An array of a source: its name, its axes, and the canonical arrays that its blocks are.
 
     name may hold {layer} and {direction}, and several spellings with " | " between them, as many in every row of a
-    table. axes is a rearrangement into the canonical axes, with the blocks first if there are several. Of what it holds,
-    "name" is a canonical array, "name:r" its gate r, "+name:r" is added to that gate (and 0 on the way back), "*name" is
-    an array that stands beside the layer. Rows with the same word in `optional` are there together, or not at all.
-    With `scaled_by`, the array is multiplied by that one, after it is divided by its norm if it is `normalised`.
-    `refusal` says why an array of that name (with `rank` axes, if given) cannot be held; with `zero` it may be if it
-    is 0.
+    table, or one for all. axes is a rearrangement into the canonical axes, with the blocks first if there are several.
+    Of what a row holds, "name" is a canonical array, "name:r" its gate r, "+name:r" is added to that gate (and 0 on
+    the way back), "*name" is an array that stands beside the layer. Rows with the same word in `optional` are there
+    together, or not at all. With `scaled_by`, the array is multiplied by that one, after it is divided by its norm if
+    it is `normalised`. `refusal` says why an array of that name (with `rank` axes, if given) cannot be held; with
+    `zero` it may be if it is 0.
     """
 
     name: str
@@ -67,6 +67,10 @@ class Row:
     def spellings(self) -> tuple[str, ...]:
         """The ways in which the name is written."""
         return tuple(part.strip() for part in self.name.split(" | "))
+
+    def spelled(self, spelling: int) -> str:
+        """The name in one of the ways of the table."""
+        return self.spellings[spelling if len(self.spellings) > 1 else 0]
 
     @property
     def sides(self) -> tuple[Side, Side]:
@@ -99,7 +103,8 @@ class Fixed:
 
     def holds(self, array: np.ndarray) -> bool:
         """Whether the array has it."""
-        return np.array_equal(array, np.eye(*array.shape)) if self.like else not np.any(array)
+        wanted = np.eye(len(array)) if self.like else np.zeros_like(array)
+        return np.array_equal(array, wanted)
 
 
 @dataclass(frozen=True)
@@ -107,9 +112,10 @@ class Source:
     """Where weights come from: a name, the layer of the specification that they are of, and the table.
 
     directions says for each spelling what {direction} stands for: in a layer with one direction, and, where there may
-    be two, in the forward and in the backward one. `fixed` names the canonical arrays (the end of their names) that the
-    source cannot hold. `config` are constructor arguments that
-    the source has always. `also` are other tables of the same name, for other arrays. `own` is the framework
+    be two, in the forward and in the backward one; "*" in it is any word. `fixed` names the canonical arrays (the end
+    of their names) that the source cannot hold. `config` are constructor arguments that the source has always. `notes`
+    are said of every conversion, `without` where the rows of an optional group are absent. `also` are other tables of
+    the same name, for other arrays. `prefix_ends` are the characters that a prefix may end with. `own` is the framework
     of a source without a table: our own layers, whose tables the backends have.
     """
 
@@ -120,6 +126,7 @@ class Source:
     fixed: Mapping[str, Fixed] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    without: Mapping[str, str] = field(default_factory=dict)
     also: tuple[Source, ...] = ()
     prefix_ends: str = "."
     own: str = ""
@@ -132,7 +139,7 @@ class Source:
     @property
     def spellings(self) -> int:
         """How many ways there are to write the names."""
-        return len(self.rows[0].spellings) if self.rows else 2 if self.own == "tf" else 1
+        return max((len(row.spellings) for row in self.rows), default=2 if self.own == "tf" else 1)
 
     def words(self, spelling: int) -> tuple[str, ...]:
         """What {direction} stands for in that spelling."""
@@ -144,18 +151,17 @@ class Source:
         return any("{layer}" in row.name for row in self.rows)
 
 
-def inside(part: str, rows: Sequence[Row], name: str | None = None) -> tuple[Row, ...]:
-    """The rows of a layer that stands inside another one, under the name of the part, here and there."""
-    own = part if name is None else name
-    found = []
-    for row in rows:
-        names = " | ".join(f"{own}.{spelling}" for spelling in row.spellings)
-        holds = tuple(f"{hold[0]}{part}.{hold[1:]}" if hold[0] in "+*" else f"{part}.{hold}" for hold in row.holds)
-        scaled_by = f"{own}.{row.scaled_by}" if row.scaled_by else ""
-        found.append(
-            Row(names, row.axes, holds, row.optional, scaled_by, row.normalised, row.refusal, row.rank, row.zero)
-        )
-    return tuple(found)
+def inside(part: str, *tables: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows of a layer that stands inside another one, under the part's name here and there.
+
+    Several tables are the spellings of one: their rows differ in their names alone, of which the first is taken.
+    """
+    made = []
+    for rows in zip(*tables, strict=True):
+        names = " | ".join(f"{part}.{row.spellings[0]}" for row in rows)
+        holds = tuple(re.sub(r"^([+*]?)", rf"\1{part}.", hold) for hold in rows[0].holds)
+        made.append(replace(rows[0], name=names, holds=holds))
+    return tuple(made)
 
 
 def plain(name: str) -> str:
@@ -192,20 +198,21 @@ def cells(form: Source, spelling: int, num_layers: int, bidirectional: bool) -> 
     bidirectional = bidirectional and len(words) > 1
     listed = []
     for row in form.rows:
-        template = row.spellings[spelling]
+        template = row.spelled(spelling)
         for layer in range(num_layers if "{layer}" in template else 1):
             for backward in (False, True) if bidirectional and "{direction}" in template else (False,):
-                word = words[1 + backward] if bidirectional else words[0]
+                word = (words[1 + backward] if bidirectional else words[0]).replace("*", form.layer.lower())
                 listed.append(Cell(row, layer, backward, template.format(layer=layer, direction=word)))
     return listed
 
 
 def _regex(form: Source, spelling: int, row: Row) -> re.Pattern[str]:
-    words = form.words(spelling)
-    text = re.escape(plain(row.spellings[spelling]))
-    text = text.replace(re.escape("{layer}"), r"(?P<layer>\d{1,4})")
-    choices = "|".join(re.escape(plain(word)) for word in sorted(set(words), key=len, reverse=True))
-    text = text.replace(re.escape("{direction}"), f"(?P<direction>{choices})")
+    """Matches the names of a row, with the prefix, the number of the layer and the direction as groups."""
+    words = [re.escape(plain(word)).replace(r"\*", "[^.]*") for word in form.words(spelling)]
+    groups = ("backward", "forward", "single") if len(words) > 1 else ("single",)
+    text = re.escape(plain(row.spelled(spelling))).replace(re.escape("{layer}"), r"(?P<layer>\d{1,4})")
+    choices = "|".join(f"(?P<{group}>{word})" for group, word in zip(groups, reversed(words), strict=True))
+    text = text.replace(re.escape("{direction}"), f"(?:{choices})")
     return re.compile(rf"(?P<prefix>|.*?[{re.escape(form.prefix_ends)}]){text}")
 
 
@@ -240,60 +247,51 @@ class Fit:
 def fits(source: Source, arrays: Mapping[str, np.ndarray], prefix: str | None, options: Mapping[str, Any]) -> list[Fit]:
     """Every way in which some of the arrays are of this source, the best first."""
     names = {plain(name): name for name in arrays}
-    found: dict[tuple[str, str, frozenset[str]], Fit] = {}
+    found: dict[tuple[str, frozenset[str]], Fit] = {}
     for form in source.forms:
         for spelling in range(form.spellings):
             patterns = [(row, _regex(form, spelling, row)) for row in form.rows]
-            prefixes: dict[str, list[re.Match[str]]] = {}
+            prefixes: dict[str, dict[tuple[Row, int, bool], str]] = {}
             for name in names:
                 for row, pattern in patterns:
                     match = pattern.fullmatch(name)
-                    if match and not (row.refusal and not row.zero):
-                        prefixes.setdefault(match["prefix"], []).append(match)
-            for start, matches in prefixes.items():
+                    if match is None:
+                        continue
+                    known = match.groupdict()
+                    place = (row, int(known.get("layer") or 0), known.get("backward") is not None)
+                    prefixes.setdefault(match["prefix"], {}).setdefault(place, names[name])
+            for start, places in prefixes.items():
                 if prefix is not None and start != plain(prefix):
                     continue
-                fit = _fit(source, form, spelling, start, matches, names, arrays, prefix is not None, options)
-                key = (source.name, start, frozenset(fit.found))
+                fit = _fit(Fit(source, form, spelling, start), places, arrays)
+                fit.left_over = [
+                    own
+                    for name, own in names.items()
+                    if own not in fit.found and (prefix is None or name.startswith(start))
+                ]
+                if not fit.problems:  # a refusal says more than the shapes
+                    _solve(fit, arrays, options)
+                key = (start, frozenset(fit.found))
                 if key not in found or len(found[key].missing) > len(fit.missing) or (fit.fits and not found[key].fits):
                     found[key] = fit
     return sorted(found.values(), key=lambda fit: (len(fit.missing) + len(fit.problems), len(fit.left_over)))
 
 
-def _fit(
-    source: Source,
-    form: Source,
-    spelling: int,
-    prefix: str,
-    matches: Sequence[re.Match[str]],
-    names: Mapping[str, str],
-    arrays: Mapping[str, np.ndarray],
-    chosen: bool,
-    options: Mapping[str, Any],
-) -> Fit:
-    fit = Fit(source, form, spelling, prefix)
-    fit.num_layers = 1 + max((int(match.groupdict().get("layer") or 0) for match in matches), default=0)
-    words = form.words(spelling)
-    if len(words) > 1:
-        fit.bidirectional = any(match.groupdict().get("direction") == plain(words[2]) for match in matches)
-    listed = cells(form, spelling, fit.num_layers, fit.bidirectional)
-    present = {cell.row.optional: True for cell in listed if cell.row.optional and prefix + plain(cell.name) in names}
-    for cell in listed:
-        name = names.get(prefix + plain(cell.name))
+def _fit(fit: Fit, places: Mapping[tuple[Row, int, bool], str], arrays: Mapping[str, np.ndarray]) -> Fit:
+    """Find the array of each row, layer and direction; note those that are missing, and those that are refused."""
+    fit.num_layers = 1 + max(layer for _, layer, _ in places)
+    fit.bidirectional = any(backward for _, _, backward in places)
+    present = {row.optional for row, _, _ in places if row.optional}
+    for cell in cells(fit.form, fit.spelling, fit.num_layers, fit.bidirectional):
+        name = places.get((cell.row, cell.layer, cell.backward))
         if name is None:
-            needed = not cell.row.refusal and (not cell.row.optional or cell.row.optional in present)
-            if needed:
-                fit.missing.append(prefix + cell.name)
+            if not cell.row.refusal and (not cell.row.optional or cell.row.optional in present):
+                fit.missing.append(fit.prefix + cell.name)
         elif cell.row.refusal and not cell.row.zero:
             if cell.row.rank in (None, arrays[name].ndim):
                 fit.problems.append(f"{name} {arrays[name].shape}: {cell.row.refusal}.")
-        else:
+        elif name not in fit.found:
             fit.found[name] = cell
-    fit.left_over = [
-        name for other, name in names.items() if name not in fit.found and (not chosen or other.startswith(prefix))
-    ]
-    if not fit.problems:  # a refusal says more than the shapes
-        _solve(fit, arrays, options)
     return fit
 
 
@@ -324,12 +322,23 @@ def _misfits(rows: Mapping[str, Row], arrays: Mapping[str, np.ndarray], given: M
             turned.append(f"{text} Its transpose would fit.")
         else:
             said.append(text)
-    if turned or said:
-        return turned or said
-    listed = ", ".join(
-        f"{name} {arrays[name].shape} as {row.axes.partition('->')[0].strip()!r}" for name, row in rows.items()
-    )
-    return [f"the shapes contradict each other: {listed}."]
+    return turned or said or _contradictions(rows, arrays, given)
+
+
+def _contradictions(rows: Mapping[str, Row], arrays: Mapping[str, np.ndarray], given: Mapping[str, int]) -> list[str]:
+    """Where no array alone is in the way: those that do not fit the ones before them."""
+    fitting: list[tuple[Side, Sequence[int]]] = []
+    said = []
+    for name, row in rows.items():
+        longer = [*fitting, (row.sides[0], arrays[name].shape)]
+        if solve(longer, given) is not None:
+            fitting = longer
+            continue
+        axes, expected = row.axes.partition("->")[0].strip(), _expected(row, solve(fitting, given) or {})
+        said.append(
+            f"{name} has shape {arrays[name].shape}, expected {expected} by the arrays before it (axes {axes!r})."
+        )
+    return said
 
 
 def _expected(row: Row, sizes: Mapping[str, int]) -> str:
@@ -355,11 +364,16 @@ class Parts(NamedTuple):
 
 def assemble(fit: Fit, arrays: Mapping[str, np.ndarray]) -> Parts:
     """The canonical arrays of a fit, with the names of what each is made of."""
+    dtypes = {name: dtype_name(arrays[name].dtype) for name in fit.found}
+    if len(set(dtypes.values())) > 1 or not set(dtypes.values()) <= set(FLOATING):
+        listed = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+        raise WeightError(f"{fit.source.name}: the arrays are not of one floating dtype ({listed}): cast them first.")
     first: dict[tuple[str, int | None], np.ndarray] = {}
     added: dict[tuple[str, int | None], list[np.ndarray]] = {}
     beside: dict[str, np.ndarray] = {}
     used: dict[str, list[str]] = {}
-    notes = list(fit.form.notes)
+    optional = {cell.row.optional for cell in fit.found.values()}
+    notes = [*fit.form.notes, *(note for group, note in fit.form.without.items() if group not in optional)]
     by_name = {plain(cell.name): name for name, cell in fit.found.items()}
     for name, cell in fit.found.items():
         row, array, names = cell.row, arrays[name], [name]
@@ -388,8 +402,8 @@ def assemble(fit: Fit, arrays: Mapping[str, np.ndarray]) -> Parts:
                 used.setdefault(slot[0], []).extend(names)
     if added:
         notes.append(
-            "Two biases add up where only their sum acts: the sum is kept. On the way back it stands in one of the two, "
-            "and the other is 0: the same function, other arrays."
+            "Two biases add up where only their sum acts: the sum is kept. On the way back it stands in one of the "
+            "two, and the other is 0: the same function, other arrays."
         )
     for slot, blocks_added in added.items():
         for block in blocks_added:
@@ -416,12 +430,8 @@ def completed(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The constructor's arguments and all canonical arrays: those that the source fixes or leaves out included."""
     made = dict(parts.arrays)
-    dtypes = {dtype_name(array.dtype) for array in made.values()}
-    if len(dtypes) > 1 or not dtypes <= set(FLOATING):
-        listed = ", ".join(f"{name} {dtype_name(array.dtype)}" for name, array in made.items())
-        raise WeightError(f"{form.name}: the arrays are not of one floating dtype ({listed}): cast them first.")
     dtype = next(iter(made.values())).dtype if made else np.dtype("float32")
-    made |= {name: np.eye(*made[like].shape * 2, dtype=dtype) for name, like in identities(form).items()}
+    made |= {name: np.eye(made[like].size, dtype=dtype) for name, like in identities(form).items()}
     if layer.name in ("GRU", "LSTM") or form.stacked:
         for name in list(made):
             if name.endswith("U"):
@@ -519,7 +529,9 @@ def _joined(form: Source, cell: Cell, arrays: Mapping[str, np.ndarray]) -> np.nd
         raise WeightError(f"{form.name}: {absent[0]} is missing, which {cell.name} is made of.")
     present = [block for block in blocks if block is not None]
     if len({block.shape for block in present}) > 1:
-        shapes = ", ".join(f"{cell.canonical(hold)[0]} {block.shape}" for hold, block in zip(cell.row.holds, present))
+        shapes = ", ".join(
+            f"{cell.canonical(hold)[0]} {block.shape}" for hold, block in zip(cell.row.holds, present, strict=True)
+        )
         raise WeightError(f"{form.name} holds {shapes} in one array: they have to have the same shape.")
     return np.stack(present) if len(present) > 1 else present[0]
 

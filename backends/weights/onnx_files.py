@@ -21,16 +21,18 @@ def read(path: Path, onnx: Any) -> dict[str, np.ndarray]:
     """
     try:
         model = onnx.load(str(path))
-        onnx.checker.check_model(model)
         graph = model.graph
         arrays = {entry.name: np.array(onnx.numpy_helper.to_array(entry)) for entry in graph.initializer}
         for node in graph.node:
             if node.op_type == "Constant":
-                value = [attribute.t for attribute in node.attribute if attribute.name == "value"]
-                arrays |= {node.output[0]: np.array(onnx.numpy_helper.to_array(entry)) for entry in value}
+                for attribute in node.attribute:
+                    if attribute.name == "value":
+                        arrays[node.output[0]] = np.array(onnx.numpy_helper.to_array(attribute.t))
     except Exception as error:
         reason = str(error).splitlines() or [type(error).__name__]
         raise WeightError(f"not a readable ONNX model ({reason[0]})") from error
+    if not model.ir_version or not graph.node:
+        raise WeightError("not a readable ONNX model (it has no graph)")
     named: dict[str, np.ndarray] = {}
     taken: set[str] = set()
     for index, node in enumerate(graph.node):
@@ -61,8 +63,8 @@ def _check(node: Any, name: str, recurrent: np.ndarray, onnx: Any) -> None:
     repeats = 2 if direction == "bidirectional" else 1
     if node.op_type == "GRU" and given.get("linear_before_reset", 0) != 1:
         raise WeightError(
-            f"{name} has linear_before_reset=0, where the reset gate acts before the recurrent product: another function "
-            "than GRU here, which no weights turn into this one. Train it anew with linear_before_reset=1"
+            f"{name} has linear_before_reset=0, where the reset gate acts before the recurrent product: another "
+            "function than GRU here, which no weights turn into this one. Train it anew with linear_before_reset=1"
         )
     if direction == "reverse":
         raise WeightError(f"{name} has direction='reverse' alone; a layer here reads forward, or in both directions")

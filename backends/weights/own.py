@@ -28,9 +28,9 @@ SOURCES = {
 PARTS = frozenset(part for layer in LAYERS for part in layer.parts)
 """The names of the layers inside others."""
 
-WORDS = frozenset(
-    word for layer in LAYERS for parameter in layer.parameters for word in parameter.name.split(".")
-) | {"vars"}
+WORDS = frozenset(word for layer in LAYERS for parameter in layer.parameters for word in parameter.name.split(".")) | {
+    "vars"
+}
 """Of these, one is in every name of ours."""
 
 Axes = tuple[int, ...] | None
@@ -67,7 +67,9 @@ def _patterns(framework: str) -> tuple[tuple[re.Pattern[str], str, Axes], ...]:
     entries = {(path, canonical, axes) for table in tables(framework).values() for canonical, path, axes in table}
     found = []
     for path, canonical, axes in sorted(entries, key=str):
-        number = re.escape(SAVED.get(framework, {}).get(path, path)).replace(re.escape("{layer}"), r"(?P<layer>\d{1,4})")
+        number = re.escape(SAVED.get(framework, {}).get(path, path)).replace(
+            re.escape("{layer}"), r"(?P<layer>\d{1,4})"
+        )
         found.append((re.compile(number), canonical, axes))
     return tuple(found)
 
@@ -83,7 +85,10 @@ def read(
     if prefix is not None:
         names = {name: own for name, own in names.items() if name.startswith(plain(prefix))}
     if framework == "tf":
-        names = {_from_h5(name, names): own for name, own in names.items()}
+        names = {
+            _from_h5(name, {other: arrays[own].ndim for other, own in names.items()}): own
+            for name, own in names.items()
+        }
     strange = [own for name, own in names.items() if WORDS.isdisjoint(name.split("."))]
     if strange:  # seen without importing the framework
         raise _stranger(framework, strange)
@@ -119,8 +124,8 @@ def _turned(canonical: str, array: np.ndarray, axes: Axes) -> np.ndarray:
 
 def _stranger(framework: str, names: list[str]) -> WeightError:
     return WeightError(
-        f"{PREFIX}{framework}: {', '.join(names[:8]) or 'no array'} is no name of a layer of ours in this framework. If "
-        "only some of the arrays are of one, give prefix=... ."
+        f"{PREFIX}{framework}: {', '.join(names[:8]) or 'no array'} is no name of a layer of ours in this framework. "
+        "If only some of the arrays are of one, give prefix=... ."
     )
 
 
@@ -207,31 +212,32 @@ def _entries(framework: str, layer: Layer, sizes: Sizes) -> Iterator[tuple[str, 
 # ------------------------------------------------------------------------------------------------ Keras' numbers
 
 GATED = ("W", "U", "b", "b_hn")
-BESIDE = {"W_q": "w_v", "W_p": "v_p", "W": "v", "rnn": "initial", "": "w"}
+BESIDE = {"W_q": "w_v", "W_p": "v_p", "W": "v", "rnn": "initial"}
 """The one variable that a layer has itself, by what stands beside it."""
 
 
-def _from_h5(name: str, names: Mapping[str, str]) -> str:
-    """The path of attributes of a variable that a .weights.h5 file numbers; other names as they are."""
-    match = re.fullmatch(r"(?P<owner>.*?)\.?vars\.(?P<number>\d{1,4})", name)
+def _from_h5(name: str, axes: Mapping[str, int]) -> str:
+    """The path of attributes of a variable that a .weights.h5 file numbers; other names as they are.
+
+    axes are the names of all arrays, with the number of axes that each has.
+    """
+    match = re.fullmatch(r"(?P<within>(?:.*?\.)?)vars\.(?P<number>\d{1,4})", name)
     if match is None:
         return name
-    owner, number = match["owner"], int(match["number"])
-    start, _, last = owner.rpartition(".")
+    within, number = match["within"], int(match["number"])
+    start, _, last = within.removesuffix(".").rpartition(".")
     layer = re.fullmatch(r"(?:gru|lstm)_layer(?:_(\d{1,4}))?", last)
     if layer and number < len(GATED):
         return f"{start}.{int(layer[1] or 0)}.{GATED[number]}"
     if re.fullmatch(r"W(_[a-z])?|dense|readout", last) and number < 2:
-        return f"{owner}.{('kernel', 'bias')[number]}"
+        return f"{within}{('kernel', 'bias')[number]}"
     if last == "embedding":
-        return f"{owner}.embeddings"
-    if re.fullmatch(r"bridge(_\d+)?", last):
-        return f"{owner}.{('W', 'b_s')[number % 2]}.{number // 2}"
-    within = f"{owner}." if owner else ""
-    beside = {other.removeprefix(within).partition(".")[0] for other in names if other.startswith(within)}
-    if last.startswith("learned_positions"):
-        return f"{within}P"
-    return within + next(found for key, found in BESIDE.items() if key in beside or not key)
+        return f"{within}embeddings"
+    if f"{within}vars.1" in axes:  # of the layers that have several variables of their own, only Bridge is left
+        return f"{within}{('W', 'b_s')[number % 2]}.{number // 2}"
+    beside = {other.removeprefix(within).partition(".")[0] for other in axes if other.startswith(within)}
+    alone = "P" if axes[name] == 2 else "w"
+    return within + next((found for key, found in BESIDE.items() if key in beside), alone)
 
 
 def to_h5(path: str, cell: str) -> str:

@@ -31,6 +31,7 @@ PLACES = {
     "gluon.rnn.LSTM": "mxnet:LSTM",
     "onnx.GRU": "onnx:GRU",
     "onnx.LSTM": "onnx:LSTM",
+    "textbook.Encoder": "torch:TextbookEncoder",
     "textbook.BahdanauDecoder": "torch:TextbookBahdanauDecoder",
     "opennmt.GlobalAttention": "torch:OpenNMTGlobalAttention",
     "tfa.BahdanauAttention": "keras:AddonsBahdanauAttention",

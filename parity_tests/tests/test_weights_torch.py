@@ -73,7 +73,7 @@ def test_multihead_attention_and_its_canonical_arrays_compute_the_same(sizes: di
 @pytest.mark.parametrize("option", ["add_bias_kv"])
 def test_keys_that_every_query_may_attend_to_are_refused(option: str):
     layer = torch.nn.MultiheadAttention(6, 3, **{option: True})
-    with pytest.raises(weights.WeightError, match="bias_k .* adds a key that every query may attend to"):
+    with pytest.raises(weights.WeightError, match=r"bias_k .* adds a key that every query may attend to"):
         weights.to_canonical(arrays_of(layer), "torch.nn.MultiheadAttention", num_heads=3)
 
 
@@ -180,7 +180,7 @@ def test_a_truncated_file_and_one_of_another_kind_are_refused(tmp_path: Path):
     data = (tmp_path / "gru.pt").read_bytes()
     for content in (data[:-200], data[: len(data) // 2], b"weights, but no file of them"):
         (tmp_path / "bad.pt").write_bytes(content)
-        with pytest.raises(weights.WeightError, match="not a file that torch.save wrote, or not all of it is there"):
+        with pytest.raises(weights.WeightError, match=r"not a file that torch.save wrote, or not all of it is there"):
             weights.read_arrays(tmp_path / "bad.pt")
 
 

@@ -1,4 +1,4 @@
-"""Flax linen's LSTMCell, and its OptimizedLSTMCell, whose arrays are the same: a layer for each gate of the input and of the state.
+"""Flax linen's LSTMCell, and its OptimizedLSTMCell, which has the same arrays: a layer for each gate.
 
 The bias is on the hidden side.
 In an `nn.RNN` the names begin with "cell/", in an `nn.Bidirectional` of two with "forward_rnn/cell/".

@@ -1,4 +1,4 @@
-"""Flax linen's MultiHeadDotProductAttention: kernels (inputs, heads, head size), and (heads, head size, outputs) on the way out.
+"""Flax linen's MultiHeadDotProductAttention: kernels (inputs, heads, head size).
 
 https://flax-linen.readthedocs.io/en/latest/api_reference/flax.linen/layers.html
 """

@@ -18,8 +18,8 @@ SOURCE = Source(
     ),
     fixed={
         "b_hn": Fixed(
-            "the cell has no hidden bias. Replace its dense_h by a Linear with use_bias=True and bias [0, 0, b_hn], take "
-            "flax.linen.GRUCell, or take backends.jax.GRU",
+            "the cell has no hidden bias. Replace its dense_h by a Linear with use_bias=True and bias [0, 0, b_hn], or "
+            "take flax.linen.GRUCell or backends.jax.GRU"
         )
     },
 )

@@ -1,4 +1,4 @@
-"""Flax nnx's MultiHeadAttention: kernels (inputs, heads, head size), and (heads, head size, outputs) on the way out.
+"""Flax nnx's MultiHeadAttention: kernels (inputs, heads, head size).
 
 https://flax.readthedocs.io/en/latest/api_reference/flax.nnx/nn/attention.html
 """

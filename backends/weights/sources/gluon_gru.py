@@ -1,4 +1,4 @@
-"""Gluon's fused GRU: gates r, z, n joined in one axis, and two biases, of which the hidden one acts by itself for n alone.
+"""Gluon's fused GRU: gates r, z, n joined in one axis, and two biases; the hidden one acts by itself for n alone.
 
 The first spelling is that of `save_parameters`, the second that of `collect_params`, behind a prefix such as "gru0_".
 https://mxnet.apache.org/versions/1.9.1/api/python/docs/api/gluon/rnn/index.html

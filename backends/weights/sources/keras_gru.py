@@ -11,7 +11,7 @@ from backends.weights.mapping import Row, Source, gates
 SOURCE = Source(
     name="keras.GRU",
     layer="GRU",
-    directions=(("", "forward_gru/", "backward_gru/"), ("", "forward_layer/", "backward_layer/"), ("",)),
+    directions=(("", "forward_*/", "backward_*/"), ("", "forward_layer/", "backward_layer/"), ("",)),
     rows=(
         Row("{direction}gru_cell/kernel | {direction}cell/vars/0 | kernel", "i (3 h) -> 3 h i", gates("W", "zrn")),
         Row(
@@ -32,5 +32,7 @@ SOURCE = Source(
             rank=1,
         ),
     ),
-    notes=("Without biases nothing in the arrays tells reset_after=False, which is another function: check it.",),
+    without={
+        "bias": "Without biases nothing in the arrays tells reset_after=False, another function: check the layer."
+    },
 )

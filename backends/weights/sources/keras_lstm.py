@@ -11,7 +11,7 @@ from backends.weights.mapping import Row, Source, gates
 SOURCE = Source(
     name="keras.LSTM",
     layer="LSTM",
-    directions=(("", "forward_lstm/", "backward_lstm/"), ("", "forward_layer/", "backward_layer/"), ("",)),
+    directions=(("", "forward_*/", "backward_*/"), ("", "forward_layer/", "backward_layer/"), ("",)),
     rows=(
         Row("{direction}lstm_cell/kernel | {direction}cell/vars/0 | kernel", "i (4 h) -> 4 h i", gates("W", "ifgo")),
         Row(

@@ -1,6 +1,7 @@
 """OpenNMT-py's GlobalAttention: "general", "mlp" and "dot", each with linear_out, the decoder's output projection.
 
-linear_out is LuongDecoder's W_c, which reads [context; query] in both; it stands beside the attention layer.
+linear_out reads [context; query], and stands beside the attention layer: for "general" and "dot" it is LuongDecoder's
+W_c; for "mlp" it has a bias, and no tanh follows.
 https://github.com/OpenNMT/OpenNMT-py/blob/master/onmt/modules/global_attention.py
 """
 
@@ -31,6 +32,7 @@ SOURCE = Source(
                 *OUT,
                 Row("linear_out.bias", "o -> o", ("*b_c",), optional="out"),
             ),
+            notes=("No tanh follows linear_out here, and it has a bias: it is not W_c of LuongDecoder.",),
         ),
         Source(name=NAME, layer="DotProductAttention", rows=OUT, config={"scale": 1.0}),
     ),
