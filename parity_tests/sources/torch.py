@@ -145,12 +145,53 @@ def pooled(scores: Tensor, values: Tensor, valid_lens: Tensor | None, hidden: fl
     return weights @ values, weights
 
 
-def linear(parameters: Parameters, name: str, inputs: Tensor) -> Tensor:
-    """An nn.Linear of that name, with a bias if there is one."""
-    found = {
+def part_of(parameters: Parameters, name: str) -> Parameters:
+    """The arrays of a part, by their names in it."""
+    return {
         path.rpartition(f"{name}.")[2]: array for path, array in parameters.items() if f".{path}".count(f".{name}.")
     }
+
+
+def linear(parameters: Parameters, name: str, inputs: Tensor) -> Tensor:
+    """An nn.Linear of that name, with a bias if there is one."""
+    found = part_of(parameters, name)
     return nn.functional.linear(inputs, found["weight"], found.get("bias"))
+
+
+class TextbookEncoder:
+    """The recurrent encoder of Dive into Deep Learning: an embedding, then PyTorch's own layer."""
+
+    @staticmethod
+    def GRUEncoder(
+        parameters: Parameters,
+        tokens: Tensor,
+        valid_lens: Tensor | None = None,
+        *,
+        embed_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bidirectional: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """The lengths go in as a packed sequence."""
+        sizes: Any = {"hidden_size": hidden_size, "num_layers": num_layers, "bidirectional": bidirectional}
+        inputs = part_of(parameters, "embedding")["weight"][tokens]
+        return GRU.GRU(part_of(parameters, "rnn"), inputs, valid_lens, input_size=embed_size, **sizes)
+
+    @staticmethod
+    def LSTMEncoder(
+        parameters: Parameters,
+        tokens: Tensor,
+        valid_lens: Tensor | None = None,
+        *,
+        embed_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bidirectional: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """The lengths go in as a packed sequence."""
+        sizes: Any = {"hidden_size": hidden_size, "num_layers": num_layers, "bidirectional": bidirectional}
+        inputs = part_of(parameters, "embedding")["weight"][tokens]
+        return LSTM.LSTM(part_of(parameters, "rnn"), inputs, valid_lens, input_size=embed_size, **sizes)
 
 
 class TextbookBahdanauDecoder:
@@ -169,8 +210,7 @@ class TextbookBahdanauDecoder:
         cell: str = "gru",
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The query is the top layer's last output; the recurrent layer reads [context; embedded token]."""
-        embedding = next(array for name, array in parameters.items() if name.endswith("embedding.weight"))
-        own = {name.rpartition("rnn.")[2]: array for name, array in parameters.items() if "rnn." in name}
+        embedding, own = part_of(parameters, "embedding")["weight"], part_of(parameters, "rnn")
         made = nn.LSTM if cell == "lstm" else nn.GRU
         rnn = loaded(made(own["weight_ih_l0"].shape[1], hidden_size, num_layers, batch_first=True), own)
         parts = tuple(part.contiguous() for part in state.split(hidden_size, -1))

@@ -49,6 +49,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "gluon.rnn.LSTM": ("LSTM", STACK),
     "onnx.GRU": ("GRU", BOTH),
     "onnx.LSTM": ("LSTM", BOTH),
+    "textbook.Encoder": ("LSTMEncoder", {**DECODER, "bidirectional": True}),
     "textbook.BahdanauDecoder": ("BahdanauDecoder", {**DECODER, "cell": "lstm"}),
     "opennmt.GlobalAttention": ("AdditiveAttention", SIZED),
     "tfa.BahdanauAttention": ("AdditiveAttention", SIZED),
