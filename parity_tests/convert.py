@@ -64,7 +64,7 @@ class Move:
         """The source's arrays that were used, by their names without a prefix; a stack's by number."""
         found: Arrays = {}
         source = SOURCES[self.converted.source]
-        numbered = self.layer.module == "recurrent" and not source.stacked and not source.own
+        numbered = self.layer.name in ("GRU", "LSTM") and not source.stacked and not source.own
         for name in self.raw:
             for number, prefix in enumerate(self.prefixes):
                 if plain(name).startswith(plain(prefix)):
@@ -308,13 +308,14 @@ def _proved(move: Move, target: str, written: Arrays, both: bool, chosen: Mappin
     if move.converted.source != CANONICAL and both:
         asked = {move.converted.source: move.own, **asked}
     for name, parameters in asked.items():
-        framework = sources.framework_of(name)
+        entry = sources.spoken(name, parameters)
+        framework = sources.framework_of(entry)
         reason = None if framework in chosen else sources.absence(framework)
         if reason is not None:
             missing[name] = reason
             continue
         variables = environment(framework, cache_folder(), "cpu")
-        job = Job(name, sources.place_of(name), chosen.get(framework, sys.executable), variables=variables)
+        job = Job(name, sources.place_of(entry), chosen.get(framework, sys.executable), variables=variables)
         sides.append(Side(job, parameters))
     return prove(move.layer, move.converted.config, move.converted.arrays, sides, missing=missing)
 

@@ -6,7 +6,7 @@ in a worker process alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -33,6 +33,8 @@ PLACES = {
     "onnx.LSTM": "onnx:LSTM",
     "textbook.Encoder": "torch:TextbookEncoder",
     "textbook.BahdanauDecoder": "torch:TextbookBahdanauDecoder",
+    "textbook.Encoder in Gluon": "mxnet:TextbookEncoder",
+    "textbook.BahdanauDecoder in Gluon": "mxnet:TextbookBahdanauDecoder",
     "opennmt.GlobalAttention": "torch:OpenNMTGlobalAttention",
     "tfa.BahdanauAttention": "keras:AddonsBahdanauAttention",
     "tfa.LuongAttention": "keras:AddonsLuongAttention",
@@ -41,7 +43,7 @@ PLACES = {
     "attention_parity.jax": "flax:Own",
     "attention_parity.mxnet": "mxnet:Own",
 }
-"""Where each source of `backends.weights` is a target, below this package."""
+"""Where each source of `backends.weights` is a target, below this package; a table may hold for two frameworks."""
 
 FRAMEWORKS = {
     "torch": "torch",
@@ -54,6 +56,15 @@ FRAMEWORKS = {
     "opennmt": "torch",
 }
 """The framework that a source runs in, by the first word of its name: a backend's name, or onnx."""
+
+
+IN_GLUON = " in Gluon"
+
+
+def spoken(name: str, arrays: Iterable[str]) -> str:
+    """The entry of a source among PLACES, by how the names of its arrays are written: i2h and h2h are Gluon's."""
+    other = f"{name}{IN_GLUON}"
+    return other if other in PLACES and any("i2h_" in array for array in arrays) else name
 
 
 def stacked(
@@ -76,6 +87,8 @@ def stacked(
 def framework_of(name: str) -> str:
     """The framework that a source, or a backend of ours, runs in."""
     first, _, rest = name.partition(".")
+    if name.endswith(IN_GLUON):
+        return "mxnet"
     return rest if first == "attention_parity" else FRAMEWORKS.get(first, first)
 
 

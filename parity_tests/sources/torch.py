@@ -166,6 +166,7 @@ class TextbookEncoder:
         parameters: Parameters,
         tokens: Tensor,
         valid_lens: Tensor | None = None,
+        state: Tensor | None = None,
         *,
         embed_size: int,
         hidden_size: int,
@@ -175,13 +176,14 @@ class TextbookEncoder:
         """The lengths go in as a packed sequence."""
         sizes: Any = {"hidden_size": hidden_size, "num_layers": num_layers, "bidirectional": bidirectional}
         inputs = part_of(parameters, "embedding")["weight"][tokens]
-        return GRU.GRU(part_of(parameters, "rnn"), inputs, valid_lens, input_size=embed_size, **sizes)
+        return GRU.GRU(part_of(parameters, "rnn"), inputs, valid_lens, state, input_size=embed_size, **sizes)
 
     @staticmethod
     def LSTMEncoder(
         parameters: Parameters,
         tokens: Tensor,
         valid_lens: Tensor | None = None,
+        state: Tensor | None = None,
         *,
         embed_size: int,
         hidden_size: int,
@@ -191,7 +193,7 @@ class TextbookEncoder:
         """The lengths go in as a packed sequence."""
         sizes: Any = {"hidden_size": hidden_size, "num_layers": num_layers, "bidirectional": bidirectional}
         inputs = part_of(parameters, "embedding")["weight"][tokens]
-        return LSTM.LSTM(part_of(parameters, "rnn"), inputs, valid_lens, input_size=embed_size, **sizes)
+        return LSTM.LSTM(part_of(parameters, "rnn"), inputs, valid_lens, state, input_size=embed_size, **sizes)
 
 
 class TextbookBahdanauDecoder:

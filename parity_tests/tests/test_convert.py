@@ -51,6 +51,8 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "onnx.LSTM": ("LSTM", BOTH),
     "textbook.Encoder": ("LSTMEncoder", {**DECODER, "bidirectional": True}),
     "textbook.BahdanauDecoder": ("BahdanauDecoder", {**DECODER, "cell": "lstm"}),
+    "textbook.Encoder in Gluon": ("GRUEncoder", DECODER),
+    "textbook.BahdanauDecoder in Gluon": ("BahdanauDecoder", DECODER),
     "opennmt.GlobalAttention": ("AdditiveAttention", SIZED),
     "tfa.BahdanauAttention": ("AdditiveAttention", SIZED),
     "tfa.LuongAttention": ("GeneralAttention", {"query_size": 6, "key_size": 7}),
@@ -62,7 +64,11 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 """A layer for each source, with sizes that all differ where the source lets them."""
 ABSENT = {"flax.nnx.GRUCell": "b_hn"}
 """What a source cannot hold is 0."""
-WHOLE = {name for name in ASKED if name.startswith("gluon.") or (name.startswith("flax.") and name.endswith("Cell"))}
+WHOLE = {
+    name
+    for name in ASKED
+    if name.startswith(("gluon.", "textbook.Encoder in")) or (name.startswith("flax.") and name.endswith("Cell"))
+}
 """The sources that take no lengths, or not as the specification means them."""
 
 
@@ -78,8 +84,8 @@ def job(name: str) -> Job:
 
 
 def proved(source: str, raw: dict[str, np.ndarray], layer: str, config: dict[str, Any], canonical: Any) -> Run:
-    own = weights.SOURCES[source]
-    if find(layer).module == "recurrent" and not own.stacked and not own.own:
+    own = weights.SOURCES[source.removesuffix(sources.IN_GLUON)]
+    if layer in ("GRU", "LSTM") and not own.stacked and not own.own:
         raw = {f"0/{name}": array for name, array in raw.items()}
     return prove(find(layer), config, canonical, [Side(job(source), raw)])
 
@@ -92,7 +98,8 @@ def failures(run: Run) -> str:
 
 
 def test_every_source_has_a_place_and_a_layer():
-    assert set(sources.PLACES) == set(weights.SOURCES) == set(ASKED)
+    assert set(sources.PLACES) == set(ASKED)
+    assert {name.removesuffix(sources.IN_GLUON) for name in sources.PLACES} == set(weights.SOURCES)
 
 
 def test_every_place_has_a_function_for_its_layer():
@@ -112,14 +119,52 @@ def test_a_source_proves_itself(source: str):
         canonical |= {"W_q": np.eye(6), "W_k": np.eye(6)}
     unseen = {name: config[name] for name in ("num_heads",) if name in config}
     beside = {"W_c": uniform("W_c", (6, 13))} if source == "opennmt.GlobalAttention" else {}
-    raw = weights.from_canonical(layer, {**canonical, **beside}, source, **unseen)
-    converted = weights.to_canonical(raw, source, layer=layer, **unseen)
+    name = source.removesuffix(sources.IN_GLUON)
+    spelling = {"spelling": 1} if name != source else {}
+    raw = weights.from_canonical(layer, {**canonical, **beside}, name, **spelling, **unseen)
+    assert sources.spoken(name, raw) == source
+    converted = weights.to_canonical(raw, name, layer=layer, **unseen)
     run = proved(source, raw, layer, converted.config, converted.arrays)
     assert not run.red, failures(run)
     judged = {(own.case, own.tier) for own in run.verdicts if own.status == "pass"}
     cases = [f"{layer}-converted"] + [f"{layer}-converted_ragged"] * (source not in WHOLE)
     tiers = ["float32"] + ["float64"] * (not source.startswith("onnx."))
     assert judged == {(case, tier) for case in cases for tier in tiers}
+
+
+def of(name: str, *arguments: Any) -> Any:
+    """A parameter that is there where the framework of the source is tested."""
+    return pytest.param(name, *arguments, marks=pytest.mark.frameworks(sources.framework_of(name)), id=name)
+
+
+@pytest.mark.parametrize(
+    "spelt", [of("keras.GRU"), of("keras.MultiHeadAttention"), of("gluon.rnn.GRU"), of("attention_parity.tf")]
+)
+def test_a_source_proves_itself_in_its_other_spelling(spelt: str):
+    """The numbers of a .weights.h5 file, and the names of collect_params."""
+    layer, config = ASKED[spelt]
+    unseen = {name: config[name] for name in ("num_heads",) if name in config}
+    raw = weights.from_canonical(layer, drawn(layer, config), spelt, prefix="there/", spelling=1, **unseen)
+    own = {name.removeprefix("there/"): array for name, array in raw.items()}
+    converted = weights.to_canonical(raw, spelt, layer=layer, **unseen)
+    run = proved(spelt, own, layer, converted.config, converted.arrays)
+    assert not run.red, failures(run)
+
+
+@pytest.mark.parametrize(("single", "backend_of"), [of("keras.LSTM", "tf"), of("flax.linen.GRUCell", "jax")])
+def test_a_stack_of_single_layers_proves_itself(single: str, backend_of: str, tmp_path: Path):
+    layer = ASKED[single][0]
+    canonical = drawn(layer, {"input_size": 8, "hidden_size": 5, "num_layers": 2})
+    raw = {}
+    for number in range(2):
+        own = {f"0{name[1:]}": array for name, array in canonical.items() if name[0] == str(number)}
+        raw |= weights.from_canonical(layer, own, single, prefix=f"enc{number}/")
+    weights.write_arrays(tmp_path / "stack.safetensors", raw)
+    out = tmp_path / "out.safetensors"
+    prefixes = ("--prefix", "enc0/", "--prefix", "enc1/")
+    result = invoke(tmp_path / "stack.safetensors", *prefixes, "--to", backend_of, "-o", out)
+    assert result.exit_code == 0, result.output
+    assert all(np.array_equal(weights.read_arrays(out)[name], canonical[name]) for name in canonical)
 
 
 @pytest.mark.parametrize("single", ["keras.GRU", "flax.linen.GRUCell", "onnx.GRU"])
