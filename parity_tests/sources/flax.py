@@ -94,9 +94,10 @@ class LinenGRUCell:
         state: Array | None = None,
         *,
         hidden_size: int,
+        num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[Array, Array]:
-        """The arrays say the directions."""
+        """The arrays say the directions, and how many layers there are."""
         return run_linen(linen.GRUCell, parameters, inputs, state, hidden_size)
 
 
@@ -110,9 +111,10 @@ class LinenLSTMCell:
         state: Array | None = None,
         *,
         hidden_size: int,
+        num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[Array, Array]:
-        """The arrays say the directions."""
+        """The arrays say the directions, and how many layers there are."""
         return run_linen(linen.LSTMCell, parameters, inputs, state, hidden_size)
 
 
@@ -193,9 +195,10 @@ class NnxGRUCell:
         state: Array | None = None,
         *,
         hidden_size: int,
+        num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[Array, Array]:
-        """The arrays say the directions."""
+        """The arrays say the directions, and how many layers there are."""
         return run_nnx(nnx.GRUCell, parameters, inputs, state, hidden_size)
 
 
@@ -209,9 +212,10 @@ class NnxLSTMCell:
         state: Array | None = None,
         *,
         hidden_size: int,
+        num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[Array, Array]:
-        """The arrays say the directions."""
+        """The arrays say the directions, and how many layers there are."""
         return run_nnx(nnx.LSTMCell, parameters, inputs, state, hidden_size)
 
 
@@ -225,9 +229,10 @@ class NnxOptimizedLSTMCell:
         state: Array | None = None,
         *,
         hidden_size: int,
+        num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[Array, Array]:
-        """The arrays say the directions."""
+        """The arrays say the directions, and how many layers there are."""
         return run_nnx(nnx.OptimizedLSTMCell, parameters, inputs, state, hidden_size)
 
 

@@ -103,6 +103,7 @@ class GRU:
         state: Tensor | None = None,
         *,
         hidden_size: int,
+        num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """A mask says the lengths; zero_output_for_mask makes padded outputs 0."""
@@ -120,6 +121,7 @@ class LSTM:
         state: Tensor | None = None,
         *,
         hidden_size: int,
+        num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """A mask says the lengths; zero_output_for_mask makes padded outputs 0."""

@@ -118,9 +118,10 @@ class GRU:
         valid_lens: np.ndarray | None = None,
         state: np.ndarray | None = None,
         *,
+        num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The input sequence_lens says the lengths, the arrays the directions."""
+        """The input sequence_lens says the lengths, the arrays the directions and layers."""
         return recurrent("GRU", parameters, inputs, valid_lens, state)
 
 
@@ -134,7 +135,8 @@ class LSTM:
         valid_lens: np.ndarray | None = None,
         state: np.ndarray | None = None,
         *,
+        num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The input sequence_lens says the lengths, the arrays the directions."""
+        """The input sequence_lens says the lengths, the arrays the directions and layers."""
         return recurrent("LSTM", parameters, inputs, valid_lens, state)
