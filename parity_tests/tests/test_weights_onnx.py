@@ -64,7 +64,7 @@ def test_a_node_and_its_canonical_arrays_compute_the_same(kind: str, inputs: tup
 
 @pytest.mark.parametrize("kind", GATES)
 def test_both_directions_compute_what_one_does_in_each(kind: str, tmp_path: Path, answered):
-    """The reference evaluator of ONNX has one direction alone: it runs each half by itself, one of them turned round."""
+    """The reference evaluator has one direction alone: it runs each half by itself, one of them turned round."""
     arrays = read(model_of(kind, 2, direction="bidirectional", **STRAIGHT[kind]), tmp_path)
     steps = INPUTS.transpose(1, 0, 2)
     halves = []
