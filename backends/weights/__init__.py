@@ -87,9 +87,9 @@ def to_canonical(
     from the input on. layer: the name of the specification's layer, where arrays fit several. options: constructor
     arguments of the layer that no shape shows, such as num_heads.
 
-    Raises: WeightError if no source fits, or several do and differ; if an array is missing, left over or has another shape than
-    the others ask for (it names the array, both shapes, and says whether the transpose would fit); if the specification
-    cannot hold it.
+    Raises: WeightError if no source fits, or several do and differ; if an array is missing, left over or has another
+    shape than the others ask for (it names the array, both shapes, and says whether the transpose would fit); if the
+    specification cannot hold it.
     """
     if not arrays:
         raise WeightError("there are no arrays to convert.")
