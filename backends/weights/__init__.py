@@ -82,14 +82,14 @@ def to_canonical(
     """Turn a source's arrays into canonical ones.
 
     arrays: by the source's own names, in its own shapes. source: the name of one of SOURCES; without it, the only one
-    that fits. prefix: what stands before the names, such as "encoder.rnn."; only the arrays under it are then taken.
-    Several prefixes are the layers of a stack, from the input on. layer: the name of the specification's layer, where
-    arrays fit several. options: constructor arguments of the layer that no
-    shape shows, such as num_heads.
+    that fits, or the first of several that give the same (the notes name the others). prefix: what stands before the
+    names, such as "encoder.rnn."; only the arrays under it are then taken. Several prefixes are the layers of a stack,
+    from the input on. layer: the name of the specification's layer, where arrays fit several. options: constructor
+    arguments of the layer that no shape shows, such as num_heads.
 
-    Raises: WeightError if no source fits, or several do; if an array is missing, left over or has another shape than
-    the others ask for (it names the array, both shapes, and says whether the transpose would fit); if the specification
-    cannot hold it.
+    Raises: WeightError if no source fits, or several do and differ; if an array is missing, left over or has another
+    shape than the others ask for (it names the array, both shapes, and says whether the transpose would fit); if the
+    specification cannot hold it.
     """
     if not arrays:
         raise WeightError("there are no arrays to convert.")
@@ -125,8 +125,8 @@ def from_canonical(
 
     layer: the name of the specification's layer. prefix: what to set before every name; one for each layer of a stack,
     if the source holds one layer. spelling: which of the source's ways to write the names (Keras: 0 as in
-    `variable.path`, 1 as in a .weights.h5 file; Gluon: 0 as `save_parameters` writes them). options: constructor
-    arguments of the layer that no shape shows, such as num_heads.
+    `variable.path`, 1 as in a .weights.h5 file; Gluon: 0 as `save_parameters` writes them; textbook: 0 PyTorch's, 1
+    Gluon's). options: constructor arguments of the layer that no shape shows, such as num_heads.
 
     Raises: WeightError if the source cannot hold the arrays, saying what to do.
     """

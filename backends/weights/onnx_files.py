@@ -15,7 +15,7 @@ ACTIVATIONS = {"GRU": ["sigmoid", "tanh"], "LSTM": ["sigmoid", "tanh", "tanh"]}
 
 
 def read(path: Path, onnx: Any) -> dict[str, np.ndarray]:
-    """The arrays of a file.
+    """The arrays of a file, without the graph's own shapes and axes.
 
     Raises: WeightError if it is no model, or a GRU or LSTM node computes something else than the layers here.
     """
@@ -23,11 +23,13 @@ def read(path: Path, onnx: Any) -> dict[str, np.ndarray]:
         model = onnx.load(str(path))
         graph = model.graph
         arrays = {entry.name: np.array(onnx.numpy_helper.to_array(entry)) for entry in graph.initializer}
-        for node in graph.node:
-            if node.op_type == "Constant":
-                for attribute in node.attribute:
-                    if attribute.name == "value":
-                        arrays[node.output[0]] = np.array(onnx.numpy_helper.to_array(attribute.t))
+        constants = {
+            node.output[0]: np.array(onnx.numpy_helper.to_array(attribute.t))
+            for node in graph.node
+            if node.op_type == "Constant"
+            for attribute in node.attribute
+            if attribute.name == "value"
+        }
     except Exception as error:
         reason = str(error).splitlines() or [type(error).__name__]
         raise WeightError(f"not a readable ONNX model ({reason[0]})") from error
@@ -44,15 +46,17 @@ def read(path: Path, onnx: Any) -> dict[str, np.ndarray]:
                 if place < len(node.input) and node.input[place]
             }
             for letter, initializer in weights.items():
-                if initializer not in arrays:
+                if initializer not in arrays and initializer not in constants:
                     raise WeightError(
                         f"{name}.{letter} is computed in the graph ({initializer}), expected an initialiser: fold the "
                         "constants of the model first"
                     )
-                named[f"{name}.{letter}"] = arrays[initializer]
+                named[f"{name}.{letter}"] = arrays[initializer] if initializer in arrays else constants[initializer]
             _check(node, name, named[f"{name}.R"], onnx)
             taken |= set(weights.values())
-    return named | {name: array for name, array in arrays.items() if name not in taken}
+    # Whole numbers in a row are shapes and axes of the graph.
+    weights = {name: array for name, array in arrays.items() if array.dtype != np.int64 or array.ndim > 1}
+    return named | {name: array for name, array in weights.items() if name not in taken}
 
 
 def _check(node: Any, name: str, recurrent: np.ndarray, onnx: Any) -> None:

@@ -13,8 +13,6 @@ from attention_core.draws import uniform
 from backends import tf as attention
 from backends import weights
 
-pytest.importorskip("h5py")  # Keras itself brings it
-
 INPUTS = uniform("inputs", (3, 6, 5))
 RECURRENT = {"GRU": keras.layers.GRU, "LSTM": keras.layers.LSTM}
 

@@ -190,6 +190,20 @@ def test_a_tensor_alone_is_no_state_dict(tmp_path: Path):
         weights.read_arrays(tmp_path / "tensor.pt")
 
 
+@pytest.mark.filterwarnings("ignore")  # the older exporter is the one that needs no further package
+@pytest.mark.parametrize("stack", STACKS[:4], ids=str)
+@pytest.mark.parametrize("name", ["GRU", "LSTM"])
+def test_an_exported_layer_has_the_weights_that_it_was_exported_with(name: str, stack: dict[str, Any], tmp_path: Path):
+    pytest.importorskip("onnx")
+    layer = getattr(torch.nn, name)(5, 4, **stack)
+    torch.onnx.export(layer, (torch.ones(6, 2, 5),), str(tmp_path / "model.onnx"), dynamo=False)
+    arrays = weights.read_arrays(tmp_path / "model.onnx")
+    assert weights.recognise(arrays) == [f"onnx.{name}"]
+    prefixes = [f"/{name}.", f"/{name}_1."][: layer.num_layers]
+    found, wanted = weights.to_canonical(arrays, prefix=prefixes).arrays, weights.to_canonical(arrays_of(layer)).arrays
+    assert list(found) == list(wanted) and all(np.array_equal(found[key], wanted[key]) for key in wanted)
+
+
 # ------------------------------------------------------------------------------------------------ our own layers
 
 
