@@ -316,7 +316,7 @@ def _proved(move: Move, target: str, written: Arrays, both: bool, chosen: Mappin
             continue
         variables = environment(framework, cache_folder(), "cpu")
         job = Job(name, sources.place_of(entry), chosen.get(framework, sys.executable), variables=variables)
-        sides.append(Side(job, parameters))
+        sides.append(Side(job, parameters, framework))
     return prove(move.layer, move.converted.config, move.converted.arrays, sides, missing=missing)
 
 

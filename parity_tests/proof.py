@@ -42,10 +42,11 @@ JUDGED = ("pass", "fail")
 
 @dataclass(frozen=True)
 class Side:
-    """Who answers: a job, and the parameters by the names that it knows them by."""
+    """Who answers: a job, the parameters by the names that it knows them by, and the framework whose switches count."""
 
     job: Job
     parameters: Arrays
+    framework: str = ""
 
 
 # ------------------------------------------------------------------------------------------------ what is asked
@@ -159,6 +160,7 @@ def prove(
             file = Path(folder) / f"{side.job.name}.safetensors"
             file.write_bytes(packed(cells, side.parameters))
             recording = sampled(record(side.job, file, cells, progress), cells)
+            recording.asked |= side.job.variables or {}
             outcome.seconds[side.job.name] = time.perf_counter() - begun
             return recording
 
@@ -169,7 +171,11 @@ def prove(
             wanted = {key(cell): expected(cell) for cell in cells}
             outcome.seconds["reference"] = time.perf_counter() - begun
             outcome.recordings = {name: future.result() for name, future in futures.items()}
-    verdicts = [verdict for own in outcome.recordings.values() for verdict in judge_switches(own)]
+    verdicts = [
+        replace(verdict, backend=side.job.backend)
+        for side in sides
+        for verdict in judge_switches(replace(outcome.recordings[side.job.name], backend=side.framework))
+    ]
     for cell in cells:
         for recording in outcome.recordings.values():
             verdicts += judge(cell, wanted[key(cell)], recording)

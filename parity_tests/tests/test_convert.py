@@ -87,7 +87,7 @@ def proved(source: str, raw: dict[str, np.ndarray], layer: str, config: dict[str
     own = weights.SOURCES[source.removesuffix(sources.IN_GLUON)]
     if layer in ("GRU", "LSTM") and not own.stacked and not own.own:
         raw = {f"0/{name}": array for name, array in raw.items()}
-    return prove(find(layer), config, canonical, [Side(job(source), raw)])
+    return prove(find(layer), config, canonical, [Side(job(source), raw, sources.framework_of(source))])
 
 
 def failures(run: Run) -> str:
@@ -402,6 +402,14 @@ def test_the_command_proves_and_writes(file, tmp_path: Path):
     assert result.exit_code == 0, result.output
     assert "torch is the same function as torch.nn.GRU in float64 and float32: 48 comparisons" in result.output
     assert out.exists() and '"cells"' in (tmp_path / "verdicts.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.frameworks("torch")
+def test_a_source_that_runs_without_its_switches_is_red():
+    right = drawn("GRU", SQUARE)
+    side = Side(job("torch.nn.GRU"), weights.from_canonical("GRU", right, "torch.nn.GRU"), "tf")
+    red = {own.check for own in prove(find("GRU"), SQUARE, right, [side]).red}
+    assert red == {"switches"}
 
 
 @pytest.mark.frameworks("torch")
