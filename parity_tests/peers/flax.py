@@ -37,9 +37,7 @@ def _dot_product(function: Callable[..., jax.Array]) -> SimpleNamespace:
         context = jnp.swapaxes(context, 1, 2) if heads else context[:, :, 0]
         return context[..., :value_features], None
 
-    peer = SimpleNamespace(runtime=runtime, DotProductAttention=DotProductAttention)
-    peer.raw = peer
-    return peer
+    return SimpleNamespace(runtime=runtime, DotProductAttention=DotProductAttention)
 
 
 nnx_dot_product_attention = _dot_product(nnx.dot_product_attention)
@@ -115,6 +113,4 @@ def _linen_multi_head(
 
 
 nnx_multi_head_attention = SimpleNamespace(runtime=runtime, MultiHeadAttention=_nnx_multi_head)
-nnx_multi_head_attention.raw = nnx_multi_head_attention
 linen_multi_head_attention = SimpleNamespace(runtime=runtime, MultiHeadAttention=_linen_multi_head)
-linen_multi_head_attention.raw = linen_multi_head_attention

@@ -64,12 +64,11 @@ def _with_lengths(
         return called(queries, keys, values, lengths=lengths, scale=scale), None
     # It takes one length for each sequence: every query becomes a sequence of its own.
     batch, steps = valid_lens.shape
-    apart = queries.reshape(batch * steps, 1, -1)
+    apart = queries.reshape(batch * steps, 1, queries.shape[-1])
     repeated = [jnp.repeat(array, steps, axis=0) for array in (keys, values)]
     context = called(apart, *repeated, lengths=valid_lens.reshape(-1).astype(jnp.int32), scale=scale)
-    return context.reshape(batch, steps, -1), None
+    return context.reshape(batch, steps, values.shape[-1]), None
 
 
 dot_product_attention = SimpleNamespace(runtime=runtime, DotProductAttention=_with_mask)
-dot_product_attention.raw = dot_product_attention
 dot_product_attention_lengths = SimpleNamespace(runtime=runtime, DotProductAttention=_with_lengths)

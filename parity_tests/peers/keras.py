@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -20,20 +21,28 @@ def one_query_each(
     values: tf.Tensor,
     mask: tf.Tensor | None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Call a layer that takes one mask for all queries of a sequence: every query becomes a sequence of its own."""
-    batch, steps = queries.shape[:2]
+    """Call a layer that takes sequences without heads and one mask for all queries of each.
+
+    Heads become sequences; where queries differ in their mask, every query becomes a sequence of its own.
+    """
+    *outer, steps, features = queries.shape
+    num_keys, value_features = values.shape[-2:]
+    count = math.prod(outer)
+    queries, keys, values = (tf.reshape(array, (count, *array.shape[-2:])) for array in (queries, keys, values))
     rows = None
-    if mask is not None and mask.shape[1] != 1:
-        queries = tf.reshape(queries, (batch * steps, 1, queries.shape[-1]))
-        keys, values = (tf.repeat(array, steps, axis=0) for array in (keys, values))
-        rows = tf.reshape(mask, (batch * steps, mask.shape[-1]))
-    elif mask is not None:
-        rows = mask[:, 0]
+    if mask is not None:
+        if len(mask.shape) == len(outer) + 1:  # heads that share a mask
+            mask = mask[:, None]
+        own = mask.shape[-2]
+        rows = tf.reshape(tf.broadcast_to(mask, (*outer, own, num_keys)), (count * own, num_keys))
+        if own != 1:
+            queries = tf.reshape(queries, (count * steps, 1, features))
+            keys, values = (tf.repeat(array, steps, axis=0) for array in (keys, values))
     layer.build([queries.shape, values.shape, keys.shape])
     (context, weights), _ = layer.stateless_call(
         variables, [], [queries, values, keys], mask=[None, rows], return_attention_scores=True
     )
-    return tf.reshape(context, (batch, steps, -1)), tf.reshape(weights, (batch, steps, -1))
+    return tf.reshape(context, (*outer, steps, value_features)), tf.reshape(weights, (*outer, steps, num_keys))
 
 
 def _attention(
@@ -154,12 +163,3 @@ additive_attention = SimpleNamespace(runtime=runtime, AdditiveAttention=_additiv
 multi_head_attention = SimpleNamespace(runtime=runtime, MultiHeadAttention=_multi_head_attention)
 multi_head_attention_scores = SimpleNamespace(runtime=runtime, MultiHeadAttention=_multi_head_attention_scores)
 ops_dot_product_attention = SimpleNamespace(runtime=runtime, DotProductAttention=_ops_dot_product_attention)
-
-for _peer in (
-    attention,
-    additive_attention,
-    multi_head_attention,
-    multi_head_attention_scores,
-    ops_dot_product_attention,
-):
-    _peer.raw = _peer

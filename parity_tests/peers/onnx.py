@@ -122,10 +122,11 @@ def _lengths(evaluate: Evaluate) -> Callable[..., tuple[np.ndarray, None]]:
             return called(evaluate, queries, keys, values, scale, **rest), None
         # It takes one length for each sequence: every query becomes a sequence of its own.
         batch, steps = valid_lens.shape
-        apart = queries.reshape(batch * steps, 1, -1)
+        apart = queries.reshape(batch * steps, 1, queries.shape[-1])
         repeated = [np.repeat(array, steps, axis=0) for array in (keys, values)]
         rest = {"nonpad_kv_seqlen": valid_lens.reshape(-1).astype(np.int64)}
-        return called(evaluate, apart, *repeated, scale, **rest).reshape(batch, steps, -1), None
+        context = called(evaluate, apart, *repeated, scale, **rest)
+        return context.reshape(batch, steps, values.shape[-1]), None
 
     return DotProductAttention
 
@@ -147,8 +148,6 @@ runtime = SimpleNamespace(from_numpy=same, to_numpy=np.asarray, describe=_descri
 """Without vjp: neither gives gradients."""
 
 reference_attention = SimpleNamespace(runtime=runtime, DotProductAttention=_masked(by_reference))
-reference_attention.raw = reference_attention
 reference_attention_lengths = SimpleNamespace(runtime=runtime, DotProductAttention=_lengths(by_reference))
 onnxruntime_attention = SimpleNamespace(runtime=runtime, DotProductAttention=_masked(by_runtime))
-onnxruntime_attention.raw = onnxruntime_attention
 onnxruntime_attention_lengths = SimpleNamespace(runtime=runtime, DotProductAttention=_lengths(by_runtime))

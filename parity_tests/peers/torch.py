@@ -19,24 +19,21 @@ def as_it_is(mask: torch.Tensor) -> torch.Tensor:
     return mask
 
 
-def _scaled_dot_product(said: Said) -> SimpleNamespace:
-    def DotProductAttention(
-        parameters: dict[str, torch.Tensor],
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        mask: torch.Tensor | None = None,
-        *,
-        scale: float | None = None,
-    ) -> tuple[torch.Tensor, None]:
-        told = None if mask is None else said(mask)
-        return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=told, scale=scale), None
-
-    return SimpleNamespace(runtime=runtime, DotProductAttention=DotProductAttention)
+def _scaled_dot_product(
+    parameters: dict[str, torch.Tensor],
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    *,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, None]:
+    if mask is not None and mask.dim() < queries.dim():
+        mask = mask[:, None]
+    return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale), None
 
 
-scaled_dot_product_attention = _scaled_dot_product(as_it_is)
-scaled_dot_product_attention.raw = scaled_dot_product_attention
+scaled_dot_product_attention = SimpleNamespace(runtime=runtime, DotProductAttention=_scaled_dot_product)
 
 
 def _multihead(training: bool, need_weights: bool, said: Said = torch.logical_not) -> SimpleNamespace:
