@@ -85,7 +85,8 @@ def asked(operator: str, takes: str) -> dict[str, Asked]:
         else Asked(lengths(WITH_CLOSED), own["ragged_rows"].id, "lengths of 0 among the others"),
         "hidden_value": Asked(spoilt("keys"), own["hidden_nan"].id, "the keys as they are without NaN"),
         "hidden_key": Asked(spoilt("values"), own["hidden_nan"].id, "the values as they are without NaN"),
-        "large": large(operator, plain),
+        "large": (wide := large(operator, plain)),
+        "huge": Asked(huge(wide.case), wide.source, "keys, or w_v, 8,192 times as large: scores to ±1.6e10"),
         "half": Asked(replace(plain, tiers=HALF), plain.id, "in half precision"),
         "gradients": Asked(plain, plain.id),
     }
@@ -122,6 +123,14 @@ def large(operator: str, plain: Case) -> Asked:
     return Asked(
         replace(plain, inputs=inputs, parameters=parameters), source, "in every head: W_q and W_k are identities"
     )
+
+
+def huge(case: Case) -> Case:
+    """Scores as much larger as leaves their digits as they are."""
+    name = "w_v" if "w_v" in case.parameters else "keys"
+    inputs = {own: array * 8192.0 if own == name else array for own, array in case.inputs.items()}
+    parameters = {own: array * 8192.0 if own == name else array for own, array in case.parameters.items()}
+    return replace(case, inputs=inputs, parameters=parameters)
 
 
 def polarity_case(plain: Case) -> Asked:
@@ -300,6 +309,7 @@ CLASSIFIERS: dict[str, Callable[[Answer], str]] = {
     "hidden_value": hidden,
     "hidden_key": hidden,
     "large": right_rows,
+    "huge": right_rows,
     "half": lambda given: precision(given, [name for name in given.wanted if name in given.found]),
     "beyond": lengths_beyond,
     "below": lengths_beyond,
@@ -429,6 +439,7 @@ COLUMNS = {
     "hidden_value": "NaN in a hidden value",
     "hidden_key": "NaN in a hidden key",
     "large": "scores to ±2e6",
+    "huge": "scores to ±2e10",
     "float16": "float16",
     "bfloat16": "bfloat16",
     "beyond": "lengths beyond the keys",
