@@ -43,7 +43,6 @@ Findings = dict[str, str]
 # ------------------------------------------------------------------------------------------------ questions
 
 HALF = ("float16", "bfloat16")
-WITHIN = np.array([[7, 3, 1, 5, 6], [2, 7, 4, 1, 3]], np.int32)
 WITH_CLOSED = np.array([[7, 0, 3, 5, 0], [2, 7, 0, 1, 3]], np.int32)
 BEYOND = np.array([[7, 3, 9, 5, 6], [2, 12, 4, 1, 8]], np.int32)
 BELOW = np.array([[7, 3, -2, 5, 6], [2, 7, 4, -1, 3]], np.int32)
@@ -64,11 +63,14 @@ class Asked:
     change: str = ""
 
 
+ASKED = ("open", "mask", "ragged", "ragged_rows", "closed", "hidden_nan")
+
+
 def asked(operator: str, takes: str) -> dict[str, Asked]:
     """The questions to a call of an operator that knows hidden keys by a mask, or by lengths."""
-    own = {name: cases_by_id()[f"{operator}-{name}"] for name in ("open", "mask", "ragged_rows", "closed", "hidden_nan")}
+    own = {name: cases_by_id()[f"{operator}-{name}"] for name in ASKED}
     masked = takes == "mask"
-    plain = own["mask"] if masked else own["ragged_rows"]
+    plain = own["mask"] if masked else own["ragged"]
 
     def lengths(lens: np.ndarray) -> Case:
         return replace(own["ragged_rows"], inputs={**own["ragged_rows"].inputs, "valid_lens": lens})
@@ -86,7 +88,7 @@ def asked(operator: str, takes: str) -> dict[str, Asked]:
         "hidden_value": Asked(spoilt("keys"), own["hidden_nan"].id, "the keys as they are without NaN"),
         "hidden_key": Asked(spoilt("values"), own["hidden_nan"].id, "the values as they are without NaN"),
         "large": (wide := large(operator, plain)),
-        "huge": Asked(huge(wide.case), wide.source, "keys, or w_v, 8,192 times as large: scores to ±1.6e10"),
+        "huge": Asked(huge(wide.case), wide.source, "keys, or w_v, 8,192 times as large"),
         "half": Asked(replace(plain, tiers=HALF), plain.id, "in half precision"),
         "gradients": Asked(plain, plain.id),
     }
@@ -107,8 +109,8 @@ def large(operator: str, plain: Case) -> Asked:
     given = cases_by_id()[source]
     if operator != "MultiHeadAttention":
         inputs = {**plain.inputs, **{name: given.inputs[name] for name in ("queries", "keys", "values")}}
-        if "valid_lens" in plain.inputs and bool(plain.inputs["mask"].all()):
-            return Asked(replace(given, inputs=inputs), source, "the lengths of ragged_rows instead of its mask")
+        if "mask" not in plain.inputs:
+            return Asked(replace(given, inputs=inputs), source, f"the lengths of {plain.name} instead of its mask")
         return Asked(given, source)
     hidden = plain.parameters["W_q"].shape[0]
     shapes = {name: plain.inputs[name].shape for name in ("queries", "keys")}
@@ -243,13 +245,8 @@ def without_scores(case: Case, tier: str) -> np.ndarray:
 
 def hidden(given: Answer) -> str:
     """What NaN does that no query may attend to."""
-    told = []
-    for label, names in (("", ["context"]), ("∇ ", given.gradients)):
-        if given.spoilt(names):
-            told.append(f"{label}NaN")
-        elif not all(map(given.like, names)):
-            told.append(f"{label}wrong")
-    return "; ".join(told) or "ignored"
+    kind = "NaN" if given.spoilt(["context"]) else "ignored" if given.like("context") else "wrong"
+    return f"{kind}; ∇ NaN" if given.spoilt(given.gradients) else kind
 
 
 def right_rows(given: Answer) -> str:
@@ -279,7 +276,7 @@ def precision(given: Answer, names: Sequence[str]) -> str:
             return f"another {verdict.check}"
         worst = max(worst, verdict.error or 0.0)
     if not failed:
-        return f"≤ {rounded(worst)} eps" if tier in HALF else "right"
+        return f"≤ {rounded(worst)}" if tier in HALF else "right"
     return "as float32" if tier == "float64" and worst * epsilon(tier) <= 100 * epsilon("float32") else f"off by {rounded(worst)} eps"
 
 

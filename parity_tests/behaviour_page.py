@@ -19,9 +19,8 @@ Each entry leads to the cases that show it, what it means, and the line that doe
 """
 
 NOTES = """
-∇ are the gradients. What is below the line is float64, where it does otherwise than float32. Half precision is the worst
-error of outputs and gradients, in eps of the largest entry; all of it was measured on a CPU, where a GPU may do
-otherwise. PyTorch's `nn.MultiheadAttention` in evaluation has a fast path of its own for self-attention, with an even
+∇ is said of gradients; float64 where it does otherwise than float32. All of it was measured on a CPU: a GPU has other
+kernels. PyTorch's `nn.MultiheadAttention` in evaluation has a fast path of its own for self-attention, with an even
 number of heads and without gradients; it is not asked here.
 """
 
@@ -126,7 +125,7 @@ COLUMNS = (
                 "weights = attention.masked_softmax(scores + {xp}.where(mask, 0.0, -1e9))",
             ),
             Convention(
-                "∇ NaN",
+                "ignored, ∇ NaN",
                 "the scores are replaced, so that the output is right; the gradient of a query still meets the key",
                 "weights = attention.masked_softmax(attention.scaled_dot_score(queries, keys), mask=mask)",
             ),
@@ -148,7 +147,7 @@ COLUMNS = (
     Column(
         "Half precision",
         ("float16", "bfloat16"),
-        "The worst error of outputs and gradients in float16 (f16) and bfloat16 (bf16). An error or crash is that of the "
+        "The worst error of outputs and gradients, in eps of the largest entry, in float16 (f16) and bfloat16 (bf16). An error or crash is that of the "
         "framework; none is a type that it does not have.",
         (),
         ("half",),
