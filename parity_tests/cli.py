@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -21,7 +18,6 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -30,24 +26,30 @@ from attention_core.operators import LAYERS, OPERATORS, UPDATES, find
 from attention_core.specification import Layer
 from backends import ArchiveError
 from parity_tests import budgets, family, side_by_side, text
-from parity_tests.cases import FULL, NAMES, TIERS, Case, all_cases
+from parity_tests.cases import FULL, Case, all_cases
+from parity_tests.check import check, verify
 from parity_tests.command import (
     CommaList,
     Refused,
-    bars,
+    cells_options,
     console,
     corpus_option,
     interpreters,
+    json_option,
     options,
     pairs_in,
+    progress,
+    signals,
+    tiers_option,
     worker_options,
+    write_json,
 )
 from parity_tests.comparison import CELL_CHECKS, CHECKS
 from parity_tests.divergences import apply, load_divergences
 from parity_tests.drawn import NAMES as DRAWN
 from parity_tests.expected import expected
 from parity_tests.invocation import TRAINING
-from parity_tests.launch import Job, WorkerFault, record
+from parity_tests.launch import Job, Server, WorkerFault, record
 from parity_tests.recordings import Cell, Mismatch, Recording, Selection, common_cells, key, named, pack_cases
 from parity_tests.report import MOST_RED, report
 from parity_tests.run import Run, judge_all
@@ -71,33 +73,10 @@ def main() -> None:
     """
 
 
+main.add_command(check)
+main.add_command(verify)
 main.add_command(translate)
 
-tiers_option = click.option(
-    "--tier",
-    "tiers",
-    type=CommaList(TIERS),
-    metavar="TIERS",
-    default=",".join(FULL),
-    show_default=True,
-    help="Tiers to judge in, with commas; there are " + ", ".join(TIERS) + ".",
-)
-cells_options = options(
-    tiers_option,
-    click.option("--case", "pattern", metavar="PATTERN", help="Only cases whose id matches, with * and ?."),
-    click.option(
-        "--operator",
-        "operators",
-        type=CommaList(NAMES),
-        metavar="NAMES",
-        help="Only cases of these operators, with commas.",
-    ),
-    click.option(
-        "--training",
-        is_flag=True,
-        help="Train translators, too: losses of every step, and parameters at the end. Takes minutes.",
-    ),
-)
 corpus_options = options(
     corpus_option,
     click.option(
@@ -107,13 +86,6 @@ corpus_options = options(
         show_default=True,
         help="Sentence pairs to take, spread over the corpus.",
     ),
-)
-json_option = click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write every verdict to a file.",
 )
 
 
@@ -160,7 +132,7 @@ def run(
     jobs, missing = _jobs(names, interpreters(pythons), device)
     selection = Selection(tiers, pattern, operators or (), training or TRAINING in (operators or ()))
     cases, cells = _selected(selection, corpus, sentences)
-    with _signals() as caught, _progress([job.name for job in jobs], len(cells)) as progress:
+    with signals() as caught, progress([job.name for job in jobs], len(cells)) as moved:
         outcome = run_parity(
             cases,
             tiers,
@@ -169,7 +141,7 @@ def run(
             require_all=require_all or names is not None,
             divergences=load_divergences(),
             recorder=partial(record, stopped=lambda: bool(caught)),
-            progress=progress,
+            progress=moved,
             stopped=lambda: bool(caught),
         )
     report(outcome, console, every)
@@ -179,25 +151,10 @@ def run(
             file = f"{recording.backend}-{recording.device.replace(':', '-')}.safetensors"
             replace(recording, selection=selection).save(output / file)
     for path in filter(None, (json_file, output and output / "report.json")):
-        _write_json(outcome, path)
+        write_json(outcome, path)
     if outcome.interrupted:
         sys.exit(128 + caught[0])
     sys.exit(1 if outcome.red else 0)
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM instead of dying of them, so that workers are ended and folders deleted in order."""
-    caught: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, frame: caught.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @main.command("record", short_help="Write what a backend answers to a file.")
@@ -237,11 +194,11 @@ def record_one(
     _, cells = _selected(selection, corpus, sentences)
     with (
         tempfile.TemporaryDirectory(prefix="attention-parity-") as folder,
-        _progress([job.name], len(cells)) as progress,
+        progress([job.name], len(cells)) as moved,
     ):
         case_file = Path(folder) / "cases.safetensors"
         case_file.write_bytes(pack_cases(cells))
-        recording = replace(record(job, case_file, cells, progress), selection=selection)
+        recording = replace(record(job, case_file, cells, moved), selection=selection)
     recording.save(file)
     rest = recording.unanswered
     for cell, said in list(rest.items())[:MOST_RED]:
@@ -270,16 +227,16 @@ def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_fi
     except (ArchiveError, Mismatch) as error:
         raise Refused(str(error)) from error
     wanted = {}
-    with _progress(["reference"], len(cells)) as progress:
+    with progress(["reference"], len(cells)) as moved:
         for done, cell in enumerate(cells, start=1):
             wanted[key(cell)] = expected(*cell)
-            progress("reference", done)
+            moved("reference", done)
     outcome.seconds["reference"] = time.perf_counter() - start
     outcome.verdicts = apply(judge_all(cells, wanted, outcome.recordings), load_divergences())
     outcome.seconds["total"] = time.perf_counter() - start
     report(outcome, console)
     if json_file is not None:
-        _write_json(outcome, json_file)
+        write_json(outcome, json_file)
     sys.exit(1 if outcome.red else 0)
 
 
@@ -289,19 +246,6 @@ def _selected(selection: Selection, corpus: Path | None, sentences: int) -> tupl
     if not cells:
         raise click.ClickException("no case matches; `attention-parity list` names them all")
     return selection.cases(cases), cells
-
-
-@contextmanager
-def _progress(names: Sequence[str], total: int) -> Iterator[Callable[[str, int], None]]:
-    """A bar for each name while the context lasts, and a function that moves it."""
-    columns = (TextColumn("{task.description:>7}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with bars(*columns) as shown:
-        tasks = {name: shown.add_task(name, total=total) for name in names}
-        yield lambda name, done: shown.update(tasks[name], completed=done)
-
-
-def _write_json(outcome: Run, path: Path) -> None:
-    path.write_text(json.dumps(outcome.as_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _jobs(names: list[str] | None, interpreters: dict[str, str], device: str) -> tuple[list[Job], dict[str, str]]:
@@ -389,7 +333,7 @@ def fuzz_backends(
         arguments.append(f"--device {device}")
     try:
         with contextlib.ExitStack() as stack, console.status("starting") as status:
-            servers = [stack.enter_context(fuzz.Server(job)) for job in jobs]
+            servers = [stack.enter_context(Server(job)) for job in jobs]
             campaign = fuzz.Campaign(servers, seed, first, operators=operators, tiers=tiers)
             for finding in campaign.run(seconds, examples):
                 status.update(f"{campaign.done} cases, {len(campaign.findings)} findings")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 from parity_tests import text
+from parity_tests.cases import FULL, NAMES, TIERS
+from parity_tests.run import Run
 
 console = Console()
 errors = Console(stderr=True)
@@ -80,6 +85,52 @@ device_option = click.option(
     show_default=True,
     help="Where to run: cpu, cuda, or one of several, as cuda:1.",
 )
+tiers_option = click.option(
+    "--tier",
+    "tiers",
+    type=CommaList(TIERS),
+    metavar="TIERS",
+    default=",".join(FULL),
+    show_default=True,
+    help="Tiers to judge in, with commas; there are " + ", ".join(TIERS) + ".",
+)
+cells_options = options(
+    tiers_option,
+    click.option("--case", "pattern", metavar="PATTERN", help="Only cases whose id matches, with * and ?."),
+    click.option(
+        "--operator",
+        "operators",
+        type=CommaList(NAMES),
+        metavar="NAMES",
+        help="Only cases of these operators, with commas.",
+    ),
+    click.option(
+        "--training",
+        is_flag=True,
+        help="Train translators, too: losses of every step, and parameters at the end. Takes minutes.",
+    ),
+)
+json_option = click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write every verdict to a file.",
+)
+certificate_option = click.option(
+    "--certificate",
+    "certificate_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write a certificate as JSON, and beside it, with the suffix .md, as a page.",
+)
+junit_option = click.option(
+    "--junit",
+    "junit_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the verdicts as JUnit XML, which CI services show.",
+)
 worker_options = options(
     device_option,
     click.option(
@@ -120,3 +171,32 @@ def interpreters(pythons: tuple[str, ...]) -> dict[str, str]:
             raise click.BadParameter(f"{path} does not exist", param_hint="--python")
         chosen[name] = str(Path(path).absolute())
     return chosen
+
+
+@contextmanager
+def signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM instead of dying of them, so that workers are ended and folders deleted in order."""
+    caught: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: caught.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def progress(names: Sequence[str], total: int) -> Iterator[Callable[[str, int], None]]:
+    """A bar for each name while the context lasts, and a function that moves it."""
+    columns = (TextColumn("{task.description:>7}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with bars(*columns) as shown:
+        tasks = {name: shown.add_task(name, total=total) for name in names}
+        yield lambda name, done: shown.update(tasks[name], completed=done)
+
+
+def write_json(outcome: Run, path: Path) -> None:
+    """Write every verdict to a file."""
+    path.write_text(json.dumps(outcome.as_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")

@@ -22,9 +22,9 @@ RED = ("fail", "crash", "timeout", "error", "missing")
 class Verdict:
     """What was found for one quantity of one case of one backend, against the reference or another backend.
 
-    status: pass, fail, crash, timeout, error, missing, not-applicable, known-divergence, or shown, which is measured
-    and not judged. error and budget are in eps of the tier, None where there is nothing to measure. check is the name
-    of what said no.
+    status: pass, fail, crash, timeout, error, missing, not-applicable, known-divergence; shown, which is measured and
+    not judged; not-implemented, which is missing where not all is asked for. error and budget are in eps of the tier,
+    None where there is nothing to measure. check is the name of what said no.
     """
 
     operator: str
@@ -104,14 +104,22 @@ CellCheck = Callable[[Verdict, Any, Arrays, Arrays], Iterator[Verdict]]
 
 
 def _answered(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> Iterator[Verdict]:
-    if said["status"] != "ok":
+    if said["status"] not in ("ok", "not-implemented"):
         yield replace(blank, status=said["status"], reason=said.get("message", ""))
 
 
 def _complete(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> Iterator[Verdict]:
     for quantity in expected if said["status"] == "ok" else ():
-        if quantity not in found:
+        if quantity not in found and quantity not in said.get("lacking", ()):
             yield replace(blank, quantity=quantity, reason="the backend did not answer this quantity")
+
+
+def _implemented(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> Iterator[Verdict]:
+    if said["status"] == "not-implemented":
+        yield replace(blank, reason=said.get("message", ""))
+    for quantity in said.get("lacking", ()):
+        if quantity in expected:
+            yield replace(blank, quantity=quantity, reason="the target does not give this quantity")
 
 
 def _asked(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> Iterator[Verdict]:
@@ -129,11 +137,12 @@ def _untouched(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> It
 
 CELL_CHECKS: dict[str, CellCheck] = {
     "answer": _answered,
+    "has": _implemented,
     "whole": _complete,
     "asked": _asked,
     "input": _untouched,
 }
-"""What is asked of a cell as a whole: an answer, every quantity, no other, and arguments left as they were."""
+"""What is asked of a cell as a whole: an answer, all of it, every quantity, no other, arguments left as they were."""
 
 # ------------------------------------------------------------------------------------------------ arrays
 

@@ -4,30 +4,45 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from parity_tests.comparison import Verdict
 
+DIVERGING = ("fail", "error")
+"""What a known divergence may be: another answer, or a refusal."""
+
 
 @dataclass(frozen=True)
 class Divergence:
-    """A quantity of a case that a backend is known to answer differently, in one tier or in all ("*")."""
+    """What a backend is known to answer differently, why, and where that is told.
+
+    backend, case, quantity and tier are patterns with * and ?.
+    """
 
     backend: str
     case: str
     quantity: str
     reason: str
     tier: str = "*"
+    link: str = ""
 
     def covers(self, verdict: Verdict) -> bool:
         """Whether the verdict is about this quantity, against the reference or another backend."""
-        return (
-            verdict.case == self.case
-            and verdict.quantity == self.quantity
-            and self.backend in (_framework(verdict.backend), _framework(verdict.against))
-            and self.tier in ("*", verdict.tier)
-        )
+        named = self.names(verdict.case, verdict.tier) and fnmatchcase(verdict.quantity, self.quantity)
+        return named and self._concerns(verdict)
+
+    def names(self, case: str, tier: str) -> bool:
+        """Whether it is about that cell."""
+        return fnmatchcase(case, self.case) and fnmatchcase(tier, self.tier)
+
+    def asked_for(self, verdicts: Iterable[Verdict]) -> bool:
+        """Whether one of its cells was judged."""
+        return any(self._concerns(verdict) and self.names(verdict.case, verdict.tier) for verdict in verdicts)
+
+    def _concerns(self, verdict: Verdict) -> bool:
+        return any(fnmatchcase(_framework(name), self.backend) for name in (verdict.backend, verdict.against))
 
 
 def _framework(backend: str) -> str:
@@ -35,32 +50,57 @@ def _framework(backend: str) -> str:
     return backend.partition(":")[0]
 
 
-def load_divergences(path: Path | None = None) -> list[Divergence]:
-    """The entries of a file, ours unless given."""
+class DivergenceError(ValueError):
+    """A file of known divergences says something else."""
+
+
+def load_divergences(path: Path | None = None, backend: str = "") -> list[Divergence]:
+    """The entries of a file, ours unless given. Those that name no backend are about the one given.
+
+    Raises: DivergenceError if the file holds something else.
+    """
     path = path or Path(__file__).with_name("divergences.toml")
-    entries = tomllib.loads(path.read_text(encoding="utf-8")).get("divergence", [])
-    return [Divergence(**entry) for entry in entries]
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DivergenceError(f"{path}: {error}") from error
+    entries = content.pop("divergence", [])
+    if content or not isinstance(entries, list):
+        raise DivergenceError(f"{path}: expected [[divergence]] entries alone, found {', '.join(content) or 'a value'}")
+    return [_entry(path, number, {"backend": backend, **entry}) for number, entry in enumerate(entries, start=1)]
+
+
+def _entry(path: Path, number: int, entry: dict[str, object]) -> Divergence:
+    known = {own.name: own.default is MISSING for own in fields(Divergence)}
+    unknown = [name for name in entry if name not in known]
+    lacking = [name for name, needed in known.items() if needed and not entry.get(name)]
+    wrong = [name for name, value in entry.items() if not isinstance(value, str)]
+    for names, what in ((unknown, "has an unknown"), (lacking, "lacks"), (wrong, "has no text as")):
+        if names:
+            raise DivergenceError(f"{path}: entry {number} {what} {', '.join(names)}; an entry has {', '.join(known)}")
+    return Divergence(**{name: str(value) for name, value in entry.items()})
 
 
 def apply(verdicts: Iterable[Verdict], divergences: Sequence[Divergence]) -> list[Verdict]:
-    """The verdicts with known failures marked, and one more failure for each entry that does not diverge any longer."""
+    """The verdicts with known failures marked, and one more failure for each entry that does not diverge any longer.
+
+    An entry is asked for only where one of its cells was judged.
+    """
     verdicts = list(verdicts)
     result = []
     for verdict in verdicts:
         known = next((entry for entry in divergences if entry.covers(verdict)), None)
-        if known is not None and verdict.status == "fail":
-            verdict = replace(verdict, status="known-divergence", reason=known.reason)
+        if known is not None and verdict.status in DIVERGING:
+            reason = f"{known.reason} {known.link}".strip()
+            verdict = replace(verdict, status="known-divergence", reason=reason)
         result.append(verdict)
-    judged = {(_framework(verdict.backend), verdict.case) for verdict in verdicts}
     for entry in divergences:
-        stale = (entry.backend, entry.case) in judged and not any(
+        if entry.asked_for(verdicts) and not any(
             entry.covers(verdict) for verdict in result if verdict.status == "known-divergence"
-        )
-        if stale:
-            operator = entry.case.partition("-")[0]
+        ):
             result.append(
                 Verdict(
-                    operator,
+                    entry.case.partition("-")[0],
                     entry.case,
                     entry.backend,
                     "reference",
@@ -68,7 +108,7 @@ def apply(verdicts: Iterable[Verdict], divergences: Sequence[Divergence]) -> lis
                     entry.tier,
                     entry.quantity,
                     "fail",
-                    reason="a known divergence that does not diverge: delete its entry in divergences.toml",
+                    reason="a known divergence that does not diverge: delete its entry",
                 )
             )
     return result

@@ -49,27 +49,32 @@ def outputs(case: Case, tier: str) -> Arrays:
     return _cached(case, tier, "outputs", lambda: computed_outputs(case, *case.at(tier)))
 
 
-def gradients(case: Case, tier: str) -> Arrays:
-    """The reference's gradients by name, of every floating input and every parameter, against the cotangents."""
+def gradients(case: Case, tier: str, without: tuple[str, ...] = ()) -> Arrays:
+    """The reference's gradients by name, of every floating input and every parameter, against the cotangents.
+
+    Outputs that are left out have no cotangent.
+    """
     if not case.gradients:
         return {}
-    return _cached(case, tier, "gradients", lambda: computed_gradients(case, *case.at(tier), cotangents(case, tier)))
+    factors = cotangents(case, tier, without)
+    part = " without ".join(["gradients", *without])
+    return _cached(case, tier, part, lambda: computed_gradients(case, *case.at(tier), factors))
 
 
-def expected(case: Case, tier: str) -> Arrays:
-    """Every quantity of a cell: outputs, then gradients as gradient_<name>."""
-    found = gradients(case, tier)
+def expected(case: Case, tier: str, without: tuple[str, ...] = ()) -> Arrays:
+    """Every quantity of a cell: outputs, then gradients as gradient_<name>, those of the outputs not left out."""
+    found = gradients(case, tier, without)
     return {**outputs(case, tier), **{f"gradient_{name}": array for name, array in found.items()}}
 
 
-def cotangents(case: Case, tier: str) -> dict[int, np.ndarray]:
+def cotangents(case: Case, tier: str, without: tuple[str, ...] = ()) -> dict[int, np.ndarray]:
     """What each floating output is multiplied with, by position: drawn, since a plain sum is blind to softmax rows."""
     if not case.gradients:
         return {}
     return {
         position: draws.uniform(f"{case.id}/cotangent/{name}", array.shape).astype(tier)
         for position, (name, array) in enumerate(outputs(case, tier).items())
-        if is_floating(array)
+        if is_floating(array) and name not in without
     }
 
 

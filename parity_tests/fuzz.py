@@ -29,7 +29,7 @@ from parity_tests.budgets import Budget
 from parity_tests.cases import FULL, Arrays, Case, epsilon
 from parity_tests.comparison import Verdict, judge
 from parity_tests.drawn import COUNTS, MOST, NAMES, WHOLE, Drawn, axes_of, called_of, inputs_of, is_size
-from parity_tests.launch import CELL_SECONDS, START_SECONDS, Job, Worker, WorkerFault
+from parity_tests.launch import Server
 from parity_tests.recordings import Cell, Recording, key, pack_cases
 
 ABSENT: Mapping[str, tuple[str, ...]] = {"mxnet": ("bfloat16", "int16")}
@@ -427,69 +427,6 @@ def answer_size(case: Case, tier: str) -> float:
 
 
 # ------------------------------------------------------------------------------------------------ who answers
-
-
-class Server:
-    """A backend's worker that answers batches; it is started anew behind a case that killed it.
-
-    deadly holds the operators and methods that have ended a worker: the rest of a batch goes on without them.
-    """
-
-    def __init__(self, job: Job, cell_seconds: float = CELL_SECONDS) -> None:
-        self.job = job
-        self.cell_seconds = cell_seconds
-        self.about: dict[str, Any] = {}
-        self.deadly: set[tuple[str, str]] = set()
-        self._worker: Worker | None = None
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop()
-
-    def answers(self, cells: Sequence[Cell], packed: bytes) -> Recording:
-        """What the backend answers to the cells of a case file; behind one that ends the worker, to those unlike it.
-
-        Raises: WorkerFault if the worker cannot start.
-        """
-        recording = Recording(self.job.backend, self.job.device, self.about)
-        waiting = list(cells)
-        while waiting:
-            worker = self._started()
-            worker.send(packed if len(waiting) == len(cells) else pack_cases(waiting))
-            try:
-                while waiting:
-                    arrays, header = worker.frame(self.cell_seconds)
-                    if header.get("key") != key(waiting[0]):
-                        raise worker.fault("error", f"the worker answered {header.get('key')} out of turn")
-                    recording.status[header["key"]] = header
-                    if header["status"] == "ok":
-                        recording.cells[header["key"]] = arrays
-                    waiting.pop(0)
-            except WorkerFault as fault:
-                fatal = waiting.pop(0)
-                recording.status[key(fatal)] = {"status": fault.status, "message": str(fault)}
-                self.deadly.add((fatal[0].operator, fatal[0].method))
-                waiting = [cell for cell in waiting if (cell[0].operator, cell[0].method) not in self.deadly]
-                self._stop()
-        return recording
-
-    def _started(self) -> Worker:
-        if self._worker is None:
-            self._worker = Worker(self.job, None, 0)
-            try:
-                self.about = self._worker.hello(START_SECONDS)
-            except WorkerFault as fault:
-                self._stop()
-                words = f"{self.job.backend} cannot start: {fault}\n{fault.trace}"
-                raise WorkerFault(fault.status, words, fault.trace) from fault
-        return self._worker
-
-    def _stop(self) -> None:
-        if self._worker is not None:
-            self._worker.__exit__()
-            self._worker = None
 
 
 # ------------------------------------------------------------------------------------------------ the campaign

@@ -21,14 +21,14 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
     """
     if not method:
         chosen = getattr(package, operator)
-        return lambda layer, **arrays: _as_tuple(chosen(**options, **_with_losses(arrays)))
+        return lambda layer, **arrays: as_tuple(chosen(**options, **with_losses(arrays)))
     if method == "call":
-        return lambda layer, **arrays: _as_tuple(layer(**arrays, **options))
+        return lambda layer, **arrays: as_tuple(layer(**arrays, **options))
     specification = find(operator)
     assert isinstance(specification, Layer)
     tensors = specification.method(method).inputs
     if not any(tensor.name.startswith("memory.") for tensor in tensors):
-        return lambda layer, **arrays: _as_tuple(getattr(layer, method)(**arrays, **options))
+        return lambda layer, **arrays: as_tuple(getattr(layer, method)(**arrays, **options))
     prepared = {tensor.name for tensor in specification.method("prepare").inputs}
     started = method == "step" and any(own.name == f"{operator}.start" for own in specification.methods)
 
@@ -37,7 +37,7 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
         rest = {name: array for name, array in arrays.items() if name not in prepared}
         if started:
             rest["state"] = layer.start(memory, rest.get("state"))
-        return _as_tuple(getattr(layer, method)(**rest, memory=memory, **options))
+        return as_tuple(getattr(layer, method)(**rest, memory=memory, **options))
 
     return prepare_first
 
@@ -57,7 +57,8 @@ class SquaredErrors(NamedTuple):
         return ((head_mask @ self.heads - self.targets) ** 2 @ self.weights[:, None])[:, 0]
 
 
-def _with_losses(arrays: Mapping[str, Any]) -> dict[str, Any]:
+def with_losses(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays, those named losses.* as one function of a head mask."""
     own = {name.removeprefix("losses."): array for name, array in arrays.items() if name.startswith("losses.")}
     rest = {name: array for name, array in arrays.items() if not name.startswith("losses.")}
     return {"losses": SquaredErrors(**own), **rest} if own else rest
@@ -110,8 +111,8 @@ def output_names(operator: str, method: str) -> tuple[str, ...]:
     return tuple(tensor.name for tensor in called.outputs)
 
 
-def _as_tuple(outputs: Any) -> tuple[Any, ...]:
+def as_tuple(outputs: Any) -> tuple[Any, ...]:
     """The outputs one after another, those of a named tuple in their place."""
     if not isinstance(outputs, (tuple, list)):
         return (outputs,)
-    return tuple(flat for output in outputs for flat in _as_tuple(output))
+    return tuple(flat for output in outputs for flat in as_tuple(output))

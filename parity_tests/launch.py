@@ -20,7 +20,7 @@ import backends
 import parity_tests
 from backends import ArchiveError, load_archive, unpack_arrays
 from parity_tests.expected import cache_folder
-from parity_tests.recordings import Cell, Recording, key, labelled
+from parity_tests.recordings import LISTS, Cell, Recording, key, labelled, pack_cases
 from parity_tests.switches import environment
 from parity_tests.worker import CASE_FILE, LIFELINE
 
@@ -41,13 +41,17 @@ Stopped = Callable[[], bool]
 
 @dataclass(frozen=True)
 class Job:
-    """A backend to run: its name, its module, the interpreter that has its framework, and the device."""
+    """A backend or target to run: its name, its place, the interpreter that has its framework, and the device.
+
+    variables come last into the worker's environment; paths are searched for modules behind our own.
+    """
 
     backend: str
     module: str
     python: str = sys.executable
     device: str = "cpu"
     variables: Mapping[str, str] | None = None
+    paths: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -125,7 +129,7 @@ def record(
 
 
 def _keep(recording: Recording, arrays: dict[str, Any], header: Mapping[str, Any]) -> None:
-    kept = ("status", "message", "trace", "seconds", "changed")
+    kept = ("status", "message", "trace", "seconds", *LISTS)
     said = {name: header[name] for name in kept if name in header}
     recording.status[header["key"]] = said
     if said["status"] == "ok":
@@ -148,6 +152,7 @@ class Worker:
         else:
             given = os.environ.get("PYTHONPATH")
             path = os.pathsep.join([str(Path(parity_tests.__file__).parents[1]), *([given] if given else [])])
+        path = os.pathsep.join([path, *job.paths])
         lifeline, self.lifeline = os.pipe()
         variables = {
             **os.environ,
@@ -283,6 +288,78 @@ class Worker:
     def _last_words(self) -> str:
         self._listen()
         return self.printed.decode(errors="replace").strip()
+
+
+class Server:
+    """A backend's worker that answers batches; it is started anew behind a case that killed it.
+
+    deadly holds the operators and methods that have ended a worker: the rest of a batch goes on without them.
+    """
+
+    def __init__(self, job: Job, cell_seconds: float = CELL_SECONDS) -> None:
+        self.job = job
+        self.cell_seconds = cell_seconds
+        self.about: dict[str, Any] = {}
+        self.deadly: set[tuple[str, str]] = set()
+        self._worker: Worker | None = None
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def answers(self, cells: Sequence[Cell], packed: bytes) -> Recording:
+        """What the backend answers to the cells of a case file; behind one that ends the worker, to those unlike it.
+
+        Raises: WorkerFault if the worker cannot start.
+        """
+        recording = Recording(self.job.backend, self.job.device, self.about)
+        waiting = list(cells)
+        while waiting:
+            worker = self._started()
+            worker.send(packed if len(waiting) == len(cells) else pack_cases(waiting))
+            try:
+                while waiting:
+                    arrays, header = worker.frame(self.cell_seconds)
+                    if header.get("key") != key(waiting[0]):
+                        raise worker.fault("error", f"the worker answered {header.get('key')} out of turn")
+                    recording.status[header["key"]] = header
+                    if header["status"] == "ok":
+                        recording.cells[header["key"]] = arrays
+                    waiting.pop(0)
+            except WorkerFault as fault:
+                fatal = waiting.pop(0)
+                recording.status[key(fatal)] = {"status": fault.status, "message": str(fault)}
+                self.deadly.add((fatal[0].operator, fatal[0].method))
+                waiting = [cell for cell in waiting if (cell[0].operator, cell[0].method) not in self.deadly]
+                self.stop()
+        return recording
+
+    def hello(self) -> dict[str, Any]:
+        """What the worker says of itself.
+
+        Raises: WorkerFault if it cannot start.
+        """
+        self._started()
+        return self.about
+
+    def _started(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker(self.job, None, 0)
+            try:
+                self.about = self._worker.hello(START_SECONDS)
+            except WorkerFault as fault:
+                self.stop()
+                words = f"{self.job.backend} cannot start: {fault}\n{fault.trace}"
+                raise WorkerFault(fault.status, words, fault.trace) from fault
+        return self._worker
+
+    def stop(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.__exit__()
+            self._worker = None
 
 
 def _link_packages(folder: Path) -> None:

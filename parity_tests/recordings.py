@@ -19,8 +19,11 @@ from parity_tests.invocation import TRAINING
 from parity_tests.worker import CASE_FILE
 
 RECORDING = "recording"
-STATUSES = ("ok", "not-applicable", "error", "crash", "timeout")
+STATUSES = ("ok", "not-applicable", "not-implemented", "error", "crash", "timeout")
 """What may become of a cell that was run."""
+
+LISTS = ("changed", "lacking")
+"""What a cell's status holds beside texts and numbers: the inputs that it changed, the quantities not implemented."""
 
 MOST_NAMED = 5
 
@@ -122,6 +125,8 @@ def own_version() -> str:
         return "not installed"
 
 
+RED = ("error", "crash", "timeout", "missing")
+"""What may become of a cell that ought to have been answered."""
 MISSING = {"status": "missing", "message": "the worker gave no answer"}
 
 
@@ -135,6 +140,10 @@ def _is_number(value: Any) -> bool:
 
 def _is_name(value: Any) -> bool:
     return _is_text(value) and re.fullmatch(r"\w[\w.-]{0,63}", value, re.ASCII) is not None
+
+
+def _is_quantity(value: Any) -> bool:
+    return _is_text(value) and re.fullmatch(r"\w[\w.-]{0,127}", value, re.ASCII) is not None
 
 
 def _is_device(value: Any) -> bool:
@@ -163,10 +172,12 @@ def _is_about(value: Any) -> bool:
 
 def _is_status(value: Any) -> bool:
     def holds(said: Any) -> bool:
-        changed = said.get("changed", []) if isinstance(said, dict) else None
-        if not isinstance(changed, list) or not all(map(_is_name, changed)):
+        if not isinstance(said, dict):
             return False
-        rest = {name: own for name, own in said.items() if name != "changed"}
+        lists = [said.get(name, []) for name in LISTS]
+        if not all(isinstance(own, list) and all(map(_is_quantity, own)) for own in lists):
+            return False
+        rest = {name: own for name, own in said.items() if name not in LISTS}
         return _is_table(rest, _is_plain) and said.get("status") in STATUSES and _is_text(said.get("message", ""))
 
     return _is_table(value, holds) and all(map(_is_cell, value))
@@ -264,7 +275,7 @@ class Recording:
     def unanswered(self) -> dict[str, Mapping[str, Any]]:
         """What became of each cell that was asked and not answered, though it could have been."""
         said = {cell: self.status.get(cell, MISSING) for cell in self.inputs}
-        return {cell: own for cell, own in said.items() if own["status"] not in ("ok", "not-applicable")}
+        return {cell: own for cell, own in said.items() if own["status"] in RED}
 
 
 def _answers(path: str | Path, arrays: Arrays, status: Mapping[str, Mapping[str, Any]]) -> dict[str, Arrays]:
@@ -290,6 +301,11 @@ def _harmless(said: Mapping[str, Any]) -> dict[str, Any]:
 def answered(recording: Recording, cell: Cell) -> Mapping[str, Any]:
     """What became of the cell, "missing" if nothing did."""
     return recording.status.get(key(cell), MISSING)
+
+
+def withheld(said: Mapping[str, Any]) -> tuple[str, ...]:
+    """The outputs that an answer lacks: its gradients are those of the others."""
+    return tuple(name for name in said.get("lacking", ()) if not name.startswith("gradient_"))
 
 
 # ------------------------------------------------------------------------------------------------ judged elsewhere

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
@@ -27,12 +28,19 @@ def report(run: Run, console: Console, every: bool = False) -> None:
         console.print(table(run, tier, every))
     for line in not_applicable(run.verdicts):
         console.print(line)
-    for line in red_lines(run.red):
+    for told in missing(run.verdicts):
+        width = min(100, console.width)
+        console.print(Text(textwrap.fill(f"missing     {told}", width, subsequent_indent=" " * 12), style="dim"))
+    for line in red_lines(run.red, run.command):
         console.print(line, soft_wrap=True)  # a command has to stay in one line
+    for known in run.explanations:
+        console.print(Text(f"looks like  {known.operator}: {known.sentence}", style="bold"), soft_wrap=True)
+        shares = f"{known.same} of the {known.red} wrong answers that were compared are those of {known.saboteur}"
+        console.print(Text(f"            {shares}", style="dim"), soft_wrap=True)
     for name, reason in run.missing.items():
         console.print(f"[yellow]not judged[/]  {name}: {escape(reason)}")
     console.print(Text(f"time        {times(run)}", style="dim"))
-    console.print(summary(run))
+    console.print(summary(run), soft_wrap=True)
 
 
 def table(run: Run, tier: str, every: bool = False) -> RenderableType:
@@ -89,6 +97,8 @@ def _cell(verdicts: Sequence[Verdict]) -> str:
         return f"[bold red]{' '.join(kinds)} {len(red)}[/]"
     if all(verdict.status == "not-applicable" for verdict in verdicts):
         return "[dim]n/a[/]"
+    if all(verdict.status in ("not-applicable", "not-implemented") for verdict in verdicts):
+        return "[yellow]missing[/]"
     known = sum(verdict.status == "known-divergence" for verdict in verdicts)
     shown = [verdict for verdict in verdicts if verdict.status == "shown"]
     text = f"[green]{_worst([verdict for verdict in verdicts if verdict.status != 'shown'])}[/]"
@@ -108,7 +118,34 @@ def not_applicable(verdicts: Sequence[Verdict]) -> Iterable[RenderableType]:
         yield Text(f"n/a         {name}  {tier}  {count} {'case' if count == 1 else 'cases'}: {reason}", style="dim")
 
 
-def red_lines(red: Sequence[Verdict]) -> Iterable[RenderableType]:
+def missing(verdicts: Sequence[Verdict]) -> list[str]:
+    """What a target does not implement, where not all is asked for: what its functions lack, and those not there."""
+    lacking = [verdict for verdict in verdicts if verdict.status == "not-implemented"]
+    absent = dict.fromkeys(verdict.reason.removeprefix(ABSENT) for verdict in lacking if _is_absent(verdict))
+    differentiated = {
+        own.operator for own in verdicts if own.status != "not-implemented" and own.quantity.startswith("gradient_")
+    }
+
+    def told(verdict: Verdict) -> str:
+        if verdict.quantity == "*":
+            return verdict.reason
+        whole = verdict.quantity.startswith("gradient_") and verdict.operator not in differentiated
+        return f"{verdict.operator} gives no {'gradients' if whole else verdict.quantity}"
+
+    counts = Counter(told(verdict) for verdict in lacking if not _is_absent(verdict))
+    lines = [f"{what} ({count})" for what, count in counts.items()]
+    return lines + ([f"{len(absent)} functions: {', '.join(absent)}"] if absent else [])
+
+
+ABSENT = "there is no "
+"""How the reason begins where a function is not there."""
+
+
+def _is_absent(verdict: Verdict) -> bool:
+    return verdict.reason.startswith(ABSENT)
+
+
+def red_lines(red: Sequence[Verdict], command: str = "") -> Iterable[RenderableType]:
     """Each red verdict with its reason, and the command that reproduces it."""
     for verdict in red[:MOST_RED]:
         against = "" if verdict.against == "reference" else f" against {verdict.against}"
@@ -116,17 +153,17 @@ def red_lines(red: Sequence[Verdict]) -> Iterable[RenderableType]:
             (f"{verdict.status:<11} ", "bold red"),
             (f"{verdict.name}{against}  {verdict.case}  {verdict.tier}  {verdict.quantity}", "bold"),
             f"\n            {verdict.reason}\n            ",
-            (reproduce(verdict), "cyan"),
+            (reproduce(verdict, command), "cyan"),
         )
     if len(red) > MOST_RED:
         yield Text(f"            ... and {len(red) - MOST_RED} more; --json FILE holds them all")
 
 
-def reproduce(verdict: Verdict) -> str:
-    """The command that repeats one verdict."""
+def reproduce(verdict: Verdict, command: str = "") -> str:
+    """The command that repeats one verdict: `run` with its backends, unless another is given."""
     names = [name for name in (verdict.backend, verdict.against) if name != "reference"]
     backends = dict.fromkeys(name.partition(":")[0] for name in names)  # without the device, where it is in the name
-    parts = ["attention-parity run", f"--backend {','.join(backends)}"]
+    parts = [command or f"attention-parity run --backend {','.join(backends)}"]
     if verdict.case != "*":
         parts.append(f"--case '{verdict.case}'")
     if verdict.operator == TRAINING:
@@ -152,8 +189,13 @@ def summary(run: Run) -> Text:
         return Text(f"interrupted: {cells}; {len(run.red)} of {total} comparisons red", style="bold yellow")
     if run.red:
         return Text(f"red         {len(run.red)} of {total} comparisons of {names}", style="bold red")
+    lacking = sum(verdict.status == "not-implemented" for verdict in run.verdicts)
+    total = f"{len(run.verdicts) - lacking:,}"
+    if not run.judged:
+        return Text(f"red         nothing was judged: {names} implements nothing that was asked for", style="bold red")
     known = sum(verdict.status == "known-divergence" for verdict in run.verdicts)
     shown = sum(verdict.status == "shown" for verdict in run.verdicts)
     tail = f", {known} known divergences" if known else ""
+    tail += f"; {lacking:,} more are missing" if lacking else ""
     tail += f"; {shown:,} of them shown, not judged" if shown else ""
     return Text(f"green       {total} comparisons of {names}: all within budget{tail}", style="bold green")

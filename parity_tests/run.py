@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,17 @@ COMPILING = ("jax",)
 Recorder = Callable[[Job, Path, Sequence[Cell], Progress], Recording]
 
 
+@dataclass(frozen=True)
+class Explanation:
+    """A mistake that gives the same wrong answers of an operator: so many of the red ones that it was held against."""
+
+    operator: str
+    saboteur: str
+    sentence: str
+    same: int
+    red: int
+
+
 @dataclass
 class Run:
     """The outcome: verdicts, recordings, what could not run, and where the time went."""
@@ -41,6 +52,14 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict)
     tiers: Sequence[str] = ()
     interrupted: bool = False
+    command: str = ""
+    """What repeats the run, without the options that choose cells; empty for `run`, which names backends itself."""
+    explanations: Sequence[Explanation] = ()
+
+    @property
+    def judged(self) -> bool:
+        """Whether anything was: all that was asked for may be missing."""
+        return any(verdict.status not in ("not-implemented", "not-applicable") for verdict in self.verdicts)
 
     @property
     def red(self) -> list[Verdict]:
@@ -65,7 +84,8 @@ class Run:
             "interrupted": self.interrupted,
             "times": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
         }
-        return {"header": header, "cells": [verdict.as_json() for verdict in self.verdicts]}
+        told = {"looks_like": [asdict(explanation) for explanation in self.explanations]} if self.explanations else {}
+        return {"header": {**header, **told}, "cells": [verdict.as_json() for verdict in self.verdicts]}
 
 
 def run(

@@ -35,8 +35,9 @@ class Saboteur:
     """A wrong implementation.
 
     broken maps a name in `attention_core.reference` to a function that takes the original and returns what replaces it;
-    spoiled changes a whole answer, misread what is asked. cases are patterns of the cases it is tried on; red and green
-    are patterns of case:quantity: what matches red and not green has to be red, and all else green.
+    spoiled changes a whole answer, misread what is asked; withheld quantities are said not to be implemented. cases are
+    patterns of the cases it is tried on; red and green are patterns of case:quantity: what matches red and not green
+    has to be red, and all else green.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Saboteur:
     broken: Mapping[str, Break] | None = None
     spoiled: Callable[[Case, Arrays], Arrays] | None = None
     misread: Callable[[Arrays], Arrays] | None = None
+    withheld: tuple[str, ...] = ()
     tier: str = "float64"
 
     def must_be_red(self, case: str, quantity: str) -> bool:
@@ -76,15 +78,17 @@ def attempt(saboteur: Saboteur, cases: Sequence[Case] | None = None) -> tuple[li
     cells = [(case, saboteur.tier) for case in chosen if saboteur.tier in case.tiers]
     recording = Recording(saboteur.name, "cpu")
     for cell in cells:
-        recording.status[key(cell)], recording.cells[key(cell)] = _answer(saboteur, *cell)
+        recording.status[key(cell)], recording.cells[key(cell)] = answer(saboteur, *cell)
     return cells, recording
 
 
-def _answer(saboteur: Saboteur, case: Case, tier: str) -> tuple[dict[str, Any], Arrays]:
+def answer(saboteur: Saboteur, case: Case, tier: str, without: tuple[str, ...] = ()) -> tuple[dict[str, Any], Arrays]:
+    """What becomes of a cell, and what the saboteur answers; the gradients are those of the outputs not left out."""
+    """What the saboteur answers to a case, and what becomes of the cell."""
     inputs, parameters = case.at(tier)
     inputs = saboteur.misread(inputs) if saboteur.misread else inputs
     before = {name: array.copy() for name, array in inputs.items()}
-    factors = cotangents(case, tier)
+    factors = cotangents(case, tier, without)
     try:
         with in_place_of_the_reference(saboteur), np.errstate(all="ignore"):
             answer = computed_outputs(case, inputs, parameters)
@@ -94,7 +98,9 @@ def _answer(saboteur: Saboteur, case: Case, tier: str) -> tuple[dict[str, Any], 
     changed = [name for name in before if not np.array_equal(inputs[name], before[name], equal_nan=True)]
     answer |= {f"gradient_{name}": array for name, array in gradients.items()}
     answer = {name: array.astype(tier) if is_floating(array) else array for name, array in answer.items()}
-    return {"status": "ok", "changed": changed}, saboteur.spoiled(case, answer) if saboteur.spoiled else answer
+    answer = saboteur.spoiled(case, answer) if saboteur.spoiled else answer
+    given = {name: array for name, array in answer.items() if name not in saboteur.withheld}
+    return {"status": "ok", "changed": changed, "lacking": list(saboteur.withheld)}, given
 
 
 def judged(saboteur: Saboteur, cells: Sequence[Cell], recording: Recording) -> Caught:
@@ -986,6 +992,20 @@ def _biases_twice(original: Any) -> Any:
     return found
 
 
+def _polarity_inverted(inputs: Arrays) -> Arrays:
+    """The inputs with lengths and mask as one mask, inverted."""
+    lens, mask, keys = (inputs.get(name) for name in ("valid_lens", "mask", "keys"))
+    if (lens is None and mask is None) or (keys is None and "scores" not in inputs):
+        return inputs
+    rest = {name: array for name, array in inputs.items() if name not in ("valid_lens", "mask")}
+    count = inputs["scores"].shape[-1] if keys is None else keys.shape[-2]
+    if keys is not None and mask is not None and mask.shape[-1] not in (1, count):  # the time comes first
+        count = keys.shape[0]
+    mask = np.asarray(masking.attention_mask(count, lens, mask))
+    heads = mask.ndim == 3 and (inputs["scores"] if keys is None else keys).ndim == 4
+    return {**rest, "mask": ~(mask[:, None] if heads else mask)}
+
+
 def _two_batches_swapped(inputs: Arrays) -> Arrays:
     batches = inputs["batches"].copy()
     batches[[2, 3]] = batches[[3, 2]]
@@ -1184,6 +1204,19 @@ SABOTEURS: tuple[Saboteur, ...] = (
         broken={"masked_softmax": _masks(lambda mask: ~mask)},
     ),
     Saboteur(
+        "polarity_inverted",
+        "The mask is inverted: what may be attended to is hidden, and what is hidden is attended to.",
+        ("masked_softmax-*", "AdditiveAttention-*", "DotProductAttention-*"),
+        red=("*:*",),
+        green=(
+            *NOTHING,
+            "*none:*",
+            "masked_softmax-one_key:gradient_scores",
+            *(f"*-{name}:gradient_{of}" for name in ("one_key", "large") for of in ("queries", "keys", "[Ww]_*")),
+        ),
+        misread=_polarity_inverted,
+    ),
+    Saboteur(
         "mask_shifted",
         "The mask is shifted by one key.",
         ("masked_softmax-*",),
@@ -1327,6 +1360,13 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("attention_pooling-*",),
         red=("*:gradient_values",),
         spoiled=_gradient_missing,
+    ),
+    Saboteur(
+        "gradient_withheld",
+        "The gradient of the values is said not to be implemented, by a backend that has to have all.",
+        ("attention_pooling-*",),
+        red=("*:gradient_values",),
+        withheld=("gradient_values",),
     ),
     Saboteur(
         "prepared_mask_lost",

@@ -83,9 +83,13 @@ def unmet(backend: str, device: str, in_force: Mapping[str, Any]) -> list[str]:
 
 def environment(backend: str, cache: Path, device: str) -> dict[str, str]:
     """The variables that a worker of the backend starts with."""
-    chosen = {**COMMON, **SWITCHES.get(backend, {})}
+    # Nobody knows what somebody else's implementation imports: it gets the switches of all.
+    own = SWITCHES.get(backend, {name: value for group in SWITCHES.values() for name, value in group.items()})
+    chosen = {**COMMON, **own}
     kind, _, index = device.partition(":")
-    if backend == "jax":
+    if backend not in SWITCHES and "KERAS_BACKEND" in os.environ:
+        chosen["KERAS_BACKEND"] = os.environ["KERAS_BACKEND"]
+    if backend == "jax" or backend not in SWITCHES:
         chosen["JAX_COMPILATION_CACHE_DIR"] = str(cache / "jax")
         chosen["JAX_PLATFORMS"] = kind
         if kind == "cpu":

@@ -23,7 +23,7 @@ from parity_tests.recordings import Recording, cells_of, key
 from parity_tests.report import report
 from parity_tests.run import Run, judge_switches
 from parity_tests.switches import IN_FORCE, asked
-from parity_tests.worker import Backend
+from parity_tests.target import opened
 
 BLANK = Verdict("op", "op-case", "fake", "reference", "cpu", "float64", "weights", "missing")
 BUDGET = Budget(10, 3, "an example", ("float64",))
@@ -123,7 +123,7 @@ def test_empty_arrays_are_compared_by_shape_and_dtype():
 def recorded(fake: ModuleType, pattern: str) -> tuple[list, Recording]:
     """The cells of a pattern and what the fake backend answers to them, in this process."""
     cells = cells_of(select(all_cases(), pattern), ["float64"])
-    backend, recording = Backend("numpy_backend", "cpu"), Recording("fake", "cpu")
+    backend, recording = opened("numpy_backend", "cpu"), Recording("fake", "cpu")
     for case, tier in cells:
         inputs, parameters = case.at(tier)
         factors = {str(position): array for position, array in cotangents(case, tier).items()}
@@ -134,7 +134,7 @@ def recorded(fake: ModuleType, pattern: str) -> tuple[list, Recording]:
             "config": dict(case.config),
             "options": dict(case.options),
         }
-        recording.cells[key((case, tier))], _ = backend.run(said, inputs, parameters, factors)
+        recording.cells[key((case, tier))] = backend.run(said, inputs, parameters, factors).arrays
         recording.status[key((case, tier))] = {"status": "ok"}
     return cells, recording
 

@@ -291,9 +291,9 @@ print(*(f"{array.dtype}{array.shape}".replace(" ", "") for array in found))
 ON_ANOTHER = """
 from parity_tests.cases import all_cases, select
 from parity_tests.invocation import bind
-from parity_tests.worker import Backend
+from parity_tests.target import opened
 
-backend = Backend("backends.jax", "cpu:1")
+backend = opened("backends.jax", "cpu:1")
 assert list(backend.runtime.describe()["devices"]) == ["cpu", "cpu:1"]
 (case,) = select(all_cases(), "AdditiveAttention-open")
 inputs, parameters = case.at("float32")

@@ -34,7 +34,7 @@ def test_there_are_many_each_with_a_name_and_a_sentence():
     assert len(by_name) == len(SABOTEURS) >= 100
     assert len({saboteur.sentence for saboteur in SABOTEURS}) == len(SABOTEURS)
     for saboteur in SABOTEURS:
-        ways = (saboteur.broken, saboteur.spoiled, saboteur.misread)
+        ways = (saboteur.broken, saboteur.spoiled, saboteur.misread, saboteur.withheld)
         assert saboteur.sentence.endswith(".") and sum(map(bool, ways)) == 1
 
 

@@ -1,0 +1,100 @@
+"""What may be wrong: a red answer that is also a saboteur's is a mistake that is known by name."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from attention_core.operators import find
+from parity_tests.budgets import budget_of
+from parity_tests.cases import NAMES
+from parity_tests.comparison import Verdict, compare
+from parity_tests.expected import expected
+from parity_tests.invocation import TRAINING
+from parity_tests.recordings import Cell, Recording, key, withheld
+from parity_tests.run import Explanation
+from parity_tests.saboteurs import SABOTEURS, Saboteur, answer
+
+MOST_CELLS = 4
+"""Of each operator, so many red cells are held against saboteurs, the smallest."""
+
+Red = Mapping[str, Sequence[Verdict]]
+
+
+def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence[Verdict]) -> Iterator[Explanation]:
+    """For each operator with red values, the saboteur that explains most of them, if one explains more than half.
+
+    Where outputs are red, gradients follow from them, and are not asked; wrong numbers tell more than NaN.
+    """
+    red: dict[str, dict[str, list[Verdict]]] = defaultdict(lambda: defaultdict(list))
+    for verdict in verdicts:
+        if verdict.status == "fail" and verdict.quantity != "*" and verdict.against == "reference":
+            red[verdict.operator][f"{verdict.case}/{verdict.tier}"].append(verdict)
+    by_key = {key(cell): cell for cell in cells}
+    for operator, own in red.items():
+        telling = _first(own, _is_wrong_number, _is_output)
+        answered = [name for name in telling if name in recording.cells]
+        smallest = sorted(answered, key=lambda name: _size(recording, name))
+        chosen = {name: telling[name] for name in smallest[:MOST_CELLS]}
+        near = [saboteur for saboteur in SABOTEURS if _near(saboteur, operator)]
+        found = [_held(saboteur, operator, chosen, by_key, recording) for saboteur in near]
+        best = max(found, key=lambda explanation: explanation.same)
+        if 2 * best.same > best.red:
+            yield best
+
+
+def _near(saboteur: Saboteur, operator: str) -> bool:
+    """Whether the saboteur is tried on anything of the operator's kind: to try all of them takes long."""
+    alike = [name for name in NAMES if _kind(name) == _kind(operator)]
+    return any(fnmatchcase(name, pattern.partition("-")[0]) for name in alike for pattern in saboteur.cases)
+
+
+def _kind(operator: str) -> str:
+    """The file of an operator; those of attention itself count as one."""
+    module = operator if operator == TRAINING else find(operator).module
+    return "attention" if module in ("masking", "scoring", "pooling", "layers") else module
+
+
+def _first(red: Red, *wanted: Callable[[Verdict], bool]) -> Red:
+    """The verdicts of the first kind that there is, all if there is none."""
+    for holds in wanted:
+        kept = {name: [one for one in said if holds(one)] for name, said in red.items()}
+        if any(kept.values()):
+            return {name: said for name, said in kept.items() if said}
+    return red
+
+
+def _is_gradient(verdict: Verdict) -> bool:
+    return verdict.quantity.startswith("gradient_")
+
+
+def _is_output(verdict: Verdict) -> bool:
+    return not _is_gradient(verdict)
+
+
+def _is_wrong_number(verdict: Verdict) -> bool:
+    return _is_output(verdict) and verdict.check == "value"
+
+
+def _size(recording: Recording, name: str) -> int:
+    return sum(array.size for array in recording.cells[name].values())
+
+
+def _held(saboteur: Saboteur, operator: str, red: Red, cells: Mapping[str, Cell], recording: Recording) -> Explanation:
+    """How many of the red answers are the saboteur's."""
+    same = 0
+    for name, verdicts in red.items():
+        case, tier = cells[name]
+        # What spoils a finished answer knows its own cases alone; a broken formula breaks every case.
+        if saboteur.broken is None and not any(fnmatchcase(case.id, pattern) for pattern in saboteur.cases):
+            continue
+        without = withheld(recording.status[name])
+        said, wrong = answer(saboteur, replace(case, gradients=any(map(_is_gradient, verdicts))), tier, without)
+        wanted = expected(case, tier, without)
+        for verdict in verdicts:
+            if said["status"] == "ok" and verdict.quantity in wrong and verdict.quantity in wanted:
+                arrays = recording.cells[name][verdict.quantity], wrong[verdict.quantity], wanted[verdict.quantity]
+                same += compare(verdict, *arrays, budget_of(operator, case.id, tier, verdict.quantity)).status == "pass"
+    return Explanation(operator, saboteur.name, saboteur.sentence, same, sum(map(len, red.values())))

@@ -1,0 +1,149 @@
+"""A plugin for pytest: every cell of a target is a test.
+
+    pytest --parity-target mypackage.attention -k masked_softmax
+
+It is there once attention-parity is installed, and does nothing unless a target is given. Each process of pytest-xdist
+has a worker of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from parity_tests.comparison import Verdict
+    from parity_tests.divergences import Divergence
+    from parity_tests.recordings import Cell, Recording
+
+MARK = "parity"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take the options of `attention-parity check`."""
+    group = parser.getgroup("attention-parity", "judge an implementation of attention against the specification")
+    group.addoption("--parity-target", metavar="TARGET", help="module, module:object, file.py or file.py:object")
+    group.addoption("--parity-tier", metavar="TIERS", default="float64,float32", help="tiers, with commas")
+    group.addoption("--parity-case", metavar="PATTERN", help="only cases whose id matches, with * and ?")
+    group.addoption("--parity-python", metavar="PATH", help="run the target with another interpreter")
+    group.addoption("--parity-divergences", metavar="FILE", help="known divergences; each has to diverge")
+    group.addoption("--parity-require-all", action="store_true", help="what the target lacks fails")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the mark: `-m parity` chooses cells alone."""
+    config.addinivalue_line("markers", f"{MARK}: a cell of the target that --parity-target names")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Add a test for each cell that the target implements, and for each known divergence."""
+    target = config.getoption("--parity-target")
+    if target is not None:
+        items += Target.from_parent(session, name=target, nodeid=target).collect()
+
+
+class Target(pytest.Collector):
+    """The target, with a worker that answers as long as the session lasts."""
+
+    def collect(self) -> list[pytest.Item]:
+        """A test for each cell of a function that is there, or for every cell where all is required."""
+        from parity_tests.cases import TIERS, all_cases
+        from parity_tests.divergences import DivergenceError, load_divergences
+        from parity_tests.launch import Server, WorkerFault
+        from parity_tests.recordings import Selection
+        from parity_tests.stranger import job_of
+        from parity_tests.target import function_name
+
+        option = self.config.getoption
+        tiers = option("--parity-tier").split(",")
+        if not set(tiers) <= set(TIERS):
+            raise pytest.UsageError(f"--parity-tier: expected some of {', '.join(TIERS)}")
+        job = job_of(self.name, option("--parity-python"), "cpu", self.config.invocation_params.dir)
+        self.require_all = option("--parity-require-all")
+        self.server = Server(job)
+        self.config.add_cleanup(self.server.stop)
+        path = option("--parity-divergences")
+        try:
+            self.divergences = load_divergences(Path(path), job.backend) if path else []
+            implemented = self.server.hello().get("implements")
+        except (DivergenceError, WorkerFault) as error:
+            raise pytest.UsageError(f"{self.name} cannot be judged: {error}") from error
+        there = None if implemented is None or self.require_all else set(str(implemented).split(", "))
+        cells = Selection(tiers, option("--parity-case")).cells(all_cases())
+        asked = [cell for cell in cells if there is None or function_name(cell[0].operator, cell[0].method) in there]
+        if not asked:
+            raise pytest.UsageError(f"{self.name} implements nothing that was asked for")
+        tests: list[pytest.Item] = [CellTest.from_parent(self, cell=cell) for cell in asked]
+        return tests + [DivergenceTest.from_parent(self, entry=entry, cells=asked) for entry in self.divergences]
+
+    def verdicts(self, cell: Cell) -> list[Verdict]:
+        """What is found for a cell."""
+        from parity_tests.recordings import pack_cases
+        from parity_tests.stranger import judged
+
+        recording: Recording = self.server.answers([cell], pack_cases([cell]))
+        return list(judged([cell], recording, self.require_all))
+
+
+class ParityTest(pytest.Item):
+    """A test of the target."""
+
+    parent: Target
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.add_marker(MARK)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Where the test is, for pytest: nowhere but under the target's name."""
+        return Path(self.parent.name), None, self.name
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
+        """The verdicts alone: a trace of the court says nothing about the target."""
+        return str(excinfo.value) if isinstance(excinfo.value, Red) else str(super().repr_failure(excinfo))
+
+
+class Red(AssertionError):
+    """A cell is red."""
+
+
+class CellTest(ParityTest):
+    """A cell: it fails if anything of it is red, and is skipped only if nothing of it can be judged."""
+
+    def __init__(self, cell: Cell, **given: Any) -> None:
+        super().__init__(name=f"{cell[0].id}[{cell[1]}]", **given)
+        self.cell = cell
+        self.keywords.update({cell[0].operator: True, cell[1]: True})
+
+    def runtest(self) -> None:
+        """Judge the cell."""
+        from parity_tests.report import reproduce
+
+        verdicts = self.parent.verdicts(self.cell)
+        known = self.parent.divergences
+        red = [one for one in verdicts if one.red and not any(entry.covers(one) for entry in known)]
+        if red:
+            command = f"attention-parity check {self.parent.name}"
+            raise Red("\n".join([*(f"{one.quantity}: {one.reason}" for one in red), reproduce(red[0], command)]))
+        if all(one.status in ("not-applicable", "not-implemented") for one in verdicts):
+            pytest.skip(verdicts[0].reason)
+
+
+class DivergenceTest(ParityTest):
+    """A known divergence: it fails once it does not diverge any longer; it is skipped if no cell of it is asked."""
+
+    def __init__(self, entry: Divergence, cells: Sequence[Cell], **given: Any) -> None:
+        super().__init__(name=f"divergence-{entry.case}-{entry.quantity}[{entry.tier}]", **given)
+        self.entry, self.cells = entry, cells
+
+    def runtest(self) -> None:
+        """Look for one verdict that diverges."""
+        concerned = [cell for cell in self.cells if self.entry.names(cell[0].id, cell[1])]
+        if not concerned:
+            pytest.skip("none of its cells is asked")
+        if not any(self.entry.covers(one) and one.red for cell in concerned for one in self.parent.verdicts(cell)):
+            raise Red(f"a known divergence that does not diverge: delete its entry ({self.entry.reason})")

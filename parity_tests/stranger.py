@@ -1,0 +1,102 @@
+"""A stranger's implementation held against the specification: what it has is judged, what it lacks is told."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import backends as registry
+from parity_tests.cases import Case
+from parity_tests.comparison import Verdict, judge
+from parity_tests.diagnosis import explanations
+from parity_tests.divergences import Divergence, apply
+from parity_tests.expected import expected
+from parity_tests.launch import Job, Progress, Stopped, WorkerFault, record
+from parity_tests.recordings import Cell, Recording, answered, cells_of, pack_cases, withheld
+from parity_tests.run import Run, judge_switches
+
+
+def job_of(target: str, python: str | None, device: str, folder: Path) -> Job:
+    """The job of a target: an installed backend's name, module, module:object, file.py or file.py:object.
+
+    Modules are looked for in the folder, too, as `python -m` would.
+    """
+    known = registry.available()
+    if target in known:
+        return Job(target, known[target].module, python or sys.executable, device)
+    place, path = target, ""
+    if not target.endswith(".py"):
+        place, _, path = target.partition(":")
+    if place.endswith(".py"):
+        place = str((folder / place).resolve())
+    where = f"{place}:{path}" if path else place
+    return Job(name_of(target), where, python or sys.executable, device, paths=(str(folder),))
+
+
+def file_of(target: str) -> str | None:
+    """The file that a target names, if it does."""
+    place = target if target.endswith(".py") else target.partition(":")[0]
+    return place if place.endswith(".py") else None
+
+
+def name_of(target: str) -> str:
+    """A short name for tables: that of the object, the file or the module."""
+    place, _, path = (target, "", "") if target.endswith(".py") else target.partition(":")
+    last = path or (Path(place).stem if place.endswith(".py") else place)
+    return re.sub(r"[^\w.-]", "_", last)[-40:].lstrip(".-") or "target"
+
+
+def check(
+    cases: Sequence[Case],
+    tiers: Sequence[str],
+    job: Job,
+    *,
+    require_all: bool = False,
+    divergences: Sequence[Divergence] = (),
+    progress: Progress = lambda backend, done: None,
+    stopped: Stopped = lambda: False,
+) -> Run:
+    """Judge a target against the reference, in what it implements; what it lacks is red under require_all alone.
+
+    Raises: WorkerFault if it cannot be started.
+    """
+    start = time.perf_counter()
+    cells = cells_of(cases, tiers)
+    outcome = Run(cells, tiers=tiers)
+    with tempfile.TemporaryDirectory(prefix="attention-parity-") as folder:
+        case_file = Path(folder) / "cases.safetensors"
+        case_file.write_bytes(pack_cases(cells))
+        outcome.seconds["cases"] = time.perf_counter() - start
+        begun = time.perf_counter()
+        recording = record(job, case_file, cells, progress, stopped=stopped)
+        outcome.seconds[job.name] = time.perf_counter() - begun
+    outcome.recordings[job.name] = recording
+    outcome.interrupted = stopped()
+    if not recording.about and not outcome.interrupted:
+        said = next(iter(recording.status.values()))
+        raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
+    begun = time.perf_counter()
+    outcome.verdicts = [*judge_switches(recording), *judged(cells, recording, require_all)]
+    outcome.verdicts = apply(outcome.verdicts, [] if outcome.interrupted else divergences)
+    outcome.cells = [cell for cell in cells if answered(recording, cell)["status"] != "not-implemented"]
+    outcome.explanations = list(explanations(outcome.cells, recording, outcome.verdicts))
+    outcome.seconds["reference"] = time.perf_counter() - begun
+    outcome.seconds["total"] = time.perf_counter() - start
+    return outcome
+
+
+def judged(cells: Sequence[Cell], recording: Recording, require_all: bool) -> Iterator[Verdict]:
+    """What is found for each cell that was run; what is missing is not-implemented, unless all is required."""
+    for cell in cells:
+        said = answered(recording, cell)
+        if said["status"] == "missing":  # the run was interrupted before
+            continue
+        wanted = expected(*cell, withheld(said)) if said["status"] == "ok" else {}
+        for verdict in judge(cell, wanted, recording):
+            lacking = verdict.check == "has" and not require_all
+            yield replace(verdict, status="not-implemented") if lacking else verdict
