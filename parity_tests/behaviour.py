@@ -23,10 +23,8 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws, reference
-from attention_core.operators import find
-from attention_core.specification import Layer
 from parity_tests.budgets import budget_of
-from parity_tests.cases import FULL, Arrays, Case, all_cases, epsilon, is_floating
+from parity_tests.cases import FULL, Arrays, Case, all_cases, epsilon
 from parity_tests.comparison import Verdict, compare
 from parity_tests.expected import computed_outputs, expected
 from parity_tests.launch import Job, record
@@ -200,7 +198,9 @@ def alike(found: np.ndarray, wanted: np.ndarray, beside: np.ndarray | None = Non
     found, wanted = double(found), double(wanted)
     if found.shape != wanted.shape:
         return False
-    scale = max(np.abs(own[np.isfinite(own)]).max(initial=0.0) for own in (wanted, double(wanted if beside is None else beside)))
+    scale = max(
+        np.abs(own[np.isfinite(own)]).max(initial=0.0) for own in (wanted, double(wanted if beside is None else beside))
+    )
     with np.errstate(invalid="ignore"):
         near = np.abs(found - wanted) <= LIKE * scale
     return bool((near | (found == wanted) | (np.isnan(found) & np.isnan(wanted))).all())
@@ -216,7 +216,11 @@ def closed_rows(given: Answer) -> str:
     if not np.isfinite(found).all():
         kind = "NaN"
     else:
-        kinds = {"0": given.wanted["context"], "uniform": without_scores(case, tier), "as without a mask": opened(case, tier)}
+        kinds = {
+            "0": given.wanted["context"],
+            "uniform": without_scores(case, tier),
+            "as without a mask": opened(case, tier),
+        }
         kind = next((name for name, wanted in kinds.items() if alike(found, wanted[rows])), "something else")
     if not given.gradients:
         return kind
@@ -252,7 +256,10 @@ def hidden(given: Answer) -> str:
 def right_rows(given: Answer) -> str:
     """How many rows of the context are right."""
     found, wanted = double(given.found["context"]), double(given.wanted["context"])
-    rows = [alike(one, other) for one, other in zip(found.reshape(-1, found.shape[-1]), wanted.reshape(-1, found.shape[-1]), strict=True)]
+    rows = [
+        alike(one, other)
+        for one, other in zip(found.reshape(-1, found.shape[-1]), wanted.reshape(-1, found.shape[-1]), strict=True)
+    ]
     spoilt = "; ∇ NaN" if given.gradients and given.spoilt(given.gradients) else ""
     if all(rows):
         return f"right{spoilt}"
@@ -277,7 +284,11 @@ def precision(given: Answer, names: Sequence[str]) -> str:
         worst = max(worst, verdict.error or 0.0)
     if not failed:
         return f"≤ {rounded(worst)}" if tier in HALF else "right"
-    return "as float32" if tier == "float64" and worst * epsilon(tier) <= 100 * epsilon("float32") else f"off by {rounded(worst)} eps"
+    return (
+        "as float32"
+        if tier == "float64" and worst * epsilon(tier) <= 100 * epsilon("float32")
+        else f"off by {rounded(worst)} eps"
+    )
 
 
 def rounded(eps: float) -> str:
@@ -376,7 +387,9 @@ def versions_of(peer: Peer, recording: Recording) -> str:
     return ", ".join(f"{name} {own[name].partition('+')[0]}" for name in peer.packages)
 
 
-def ask_all(peers: Sequence[Peer], pythons: Mapping[str, str] | None = None, workers: int = 2) -> dict[str, tuple[str, Findings]]:
+def ask_all(
+    peers: Sequence[Peer], pythons: Mapping[str, str] | None = None, workers: int = 2
+) -> dict[str, tuple[str, Findings]]:
     """Versions and findings of every call, by id."""
     pythons = pythons or {}
     with ThreadPoolExecutor(max_workers=workers) as pool:

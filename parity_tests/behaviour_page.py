@@ -215,7 +215,9 @@ def _table(kept: Kept) -> Iterator[str]:
     yield "Asked were:"
     yield ""
     for module, title in FRAMEWORKS.items():
-        versions = dict.fromkeys(own["versions"] for peer in PEERS if peer.module == module for own in kept.get(peer.id, []))
+        versions = dict.fromkeys(
+            own["versions"] for peer in PEERS if peer.module == module for own in kept.get(peer.id, [])
+        )
         if versions:
             yield f"- {title}: {'; '.join(reversed(versions))}"
     yield from _older(kept)
@@ -227,7 +229,14 @@ def _call(peer: Peer) -> str:
     return "<br>".join([f"{FRAMEWORKS[peer.module]} `{name}`", *(f"`{own}`" for own in rest)])
 
 
-SHORT = {"float16": "f16 ", "bfloat16": "bf16 ", "beyond": "beyond: ", "below": "below 0: ", "large": "2e6: ", "huge": "2e10: "}
+SHORT = {
+    "float16": "f16 ",
+    "bfloat16": "bf16 ",
+    "beyond": "beyond: ",
+    "below": "below 0: ",
+    "large": "2e6: ",
+    "huge": "2e10: ",
+}
 
 
 def _entry(column: Column, peer: Peer, found: dict[str, str]) -> str:

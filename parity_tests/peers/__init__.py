@@ -110,9 +110,7 @@ PEERS = (
     Peer("flax", "nnx_dot_product_attention", "nnx.dot_product_attention", DOT, "jax", ("flax", "jax")),
     Peer("flax", "nnx_multi_head_attention", "nnx.MultiHeadAttention", HEADS, "jax", ("flax", "jax")),
     Peer("flax", "linen_dot_product_attention", "linen.dot_product_attention", DOT, "jax", ("flax", "jax")),
-    Peer(
-        "flax", "linen_multi_head_attention", "linen.MultiHeadDotProductAttention", HEADS, "jax", ("flax", "jax")
-    ),
+    Peer("flax", "linen_multi_head_attention", "linen.MultiHeadDotProductAttention", HEADS, "jax", ("flax", "jax")),
     Peer("mxnet", "softmax_use_length", "npx.softmax, use_length=True", DOT, "mxnet", ("mxnet",), takes="lengths"),
     Peer("onnx", "reference_attention", "onnx.reference, attn_mask", DOT, "onnx", ("onnx",)),
     Peer(

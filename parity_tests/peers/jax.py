@@ -62,12 +62,13 @@ def _with_lengths(
     if valid_lens is None or valid_lens.ndim == 1:
         lengths = None if valid_lens is None else valid_lens.astype(jnp.int32)
         return called(queries, keys, values, lengths=lengths, scale=scale), None
-    # It takes one length for each sequence: every query becomes a sequence of its own.
+    # It takes one length for each sequence: every length gets the sequence for itself, and one of its queries is taken.
+    # A single query for each would do, but not in bfloat16 on a CPU, where XLA aborts the process.
     batch, steps = valid_lens.shape
-    apart = queries.reshape(batch * steps, 1, queries.shape[-1])
-    repeated = [jnp.repeat(array, steps, axis=0) for array in (keys, values)]
-    context = called(apart, *repeated, lengths=valid_lens.reshape(-1).astype(jnp.int32), scale=scale)
-    return context.reshape(batch, steps, values.shape[-1]), None
+    repeated = [jnp.repeat(array, steps, axis=0) for array in (queries, keys, values)]
+    context = called(*repeated, lengths=valid_lens.reshape(-1).astype(jnp.int32), scale=scale)
+    own = jnp.arange(steps)
+    return context.reshape(batch, steps, steps, values.shape[-1])[:, own, own], None
 
 
 dot_product_attention = SimpleNamespace(runtime=runtime, DotProductAttention=_with_mask)

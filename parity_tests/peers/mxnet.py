@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from backends.mxnet import runtime
 from mxnet import np, npx
+
+from backends.mxnet import runtime
 
 
 def _masked_softmax(scores: np.ndarray, valid_lens: np.ndarray | None = None) -> np.ndarray:

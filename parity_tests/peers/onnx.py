@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 Arrays = dict[str, np.ndarray]
@@ -51,7 +51,7 @@ def evaluator(kinds: tuple[tuple[str, int, int], ...], scale: float | None) -> R
 
 @functools.cache
 def session(kinds: tuple[tuple[str, int, int], ...], scale: float | None) -> onnxruntime.InferenceSession:
-    """onnxruntime's kernel of the node, as it stands."""
+    """Onnxruntime's kernel of the node, as it stands."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
