@@ -150,7 +150,7 @@ LIKE = 1e-3
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call answered to a question in one tier: what became of it, what it gave, and what was expected of that."""
+    """What a call answered to a question in one tier: what became of it, what it gave, and what was expected."""
 
     cell: Cell
     said: Mapping[str, Any]
@@ -198,9 +198,8 @@ def alike(found: np.ndarray, wanted: np.ndarray, beside: np.ndarray | None = Non
     found, wanted = double(found), double(wanted)
     if found.shape != wanted.shape:
         return False
-    scale = max(
-        np.abs(own[np.isfinite(own)]).max(initial=0.0) for own in (wanted, double(wanted if beside is None else beside))
-    )
+    measures = (wanted, double(wanted if beside is None else beside))
+    scale = max(np.abs(own[np.isfinite(own)]).max(initial=0.0) for own in measures)
     with np.errstate(invalid="ignore"):
         near = np.abs(found - wanted) <= LIKE * scale
     return bool((near | (found == wanted) | (np.isnan(found) & np.isnan(wanted))).all())
@@ -211,17 +210,16 @@ def closed_rows(given: Answer) -> str:
     case, tier = given.cell
     inputs, _ = case.at(tier)
     mask = reference.attention_mask(inputs["keys"].shape[1], inputs.get("valid_lens"), inputs.get("mask"))
+    assert mask is not None
     rows = ~np.broadcast_to(mask, (*inputs["queries"].shape[:2], inputs["keys"].shape[1])).any(axis=-1)
     found = double(given.found["context"])[rows]
-    if not np.isfinite(found).all():
-        kind = "NaN"
-    else:
-        kinds = {
-            "0": given.wanted["context"],
-            "uniform": without_scores(case, tier),
-            "as without a mask": opened(case, tier),
-        }
-        kind = next((name for name, wanted in kinds.items() if alike(found, wanted[rows])), "something else")
+    kinds = {
+        "0": given.wanted["context"],
+        "uniform": without_scores(case, tier),
+        "as without a mask": opened(case, tier),
+        "NaN": np.full(given.wanted["context"].shape, np.nan),
+    }
+    kind = next((name for name, wanted in kinds.items() if alike(found, wanted[rows])), "something else")
     if not given.gradients:
         return kind
     if given.spoilt(given.gradients):
@@ -256,15 +254,18 @@ def hidden(given: Answer) -> str:
 def right_rows(given: Answer) -> str:
     """How many rows of the context are right."""
     found, wanted = double(given.found["context"]), double(given.wanted["context"])
-    rows = [
-        alike(one, other)
-        for one, other in zip(found.reshape(-1, found.shape[-1]), wanted.reshape(-1, found.shape[-1]), strict=True)
-    ]
+    width = wanted.shape[-1]
+    pairs = zip(found.reshape(-1, width), wanted.reshape(-1, width), strict=True)
+    rows = [alike(one, other) for one, other in pairs]
     spoilt = "; ∇ NaN" if given.gradients and given.spoilt(given.gradients) else ""
     if all(rows):
         return f"right{spoilt}"
     kind = "wrong" if np.isfinite(found).all() else "NaN"
     return f"{kind} in {len(rows) - sum(rows)} of {len(rows)} rows{spoilt}"
+
+
+MOST_SINGLE = 100.0
+"""So many eps of float32 are an error of float32's arithmetic."""
 
 
 def precision(given: Answer, names: Sequence[str]) -> str:
@@ -284,11 +285,8 @@ def precision(given: Answer, names: Sequence[str]) -> str:
         worst = max(worst, verdict.error or 0.0)
     if not failed:
         return f"≤ {rounded(worst)}" if tier in HALF else "right"
-    return (
-        "as float32"
-        if tier == "float64" and worst * epsilon(tier) <= 100 * epsilon("float32")
-        else f"off by {rounded(worst)} eps"
-    )
+    single = tier == "float64" and worst * epsilon(tier) <= MOST_SINGLE * epsilon("float32")
+    return "as float32" if single else f"off by {rounded(worst)} eps"
 
 
 def rounded(eps: float) -> str:
@@ -441,7 +439,8 @@ def changes(kept: Kept, answers: Mapping[str, tuple[str, Findings]]) -> Iterator
         for column in dict.fromkeys([*known["found"], *found]):
             was, now = known["found"].get(column, "not asked"), found.get(column, "not asked")
             if was != now:
-                yield f"{name}: {COLUMNS.get(column, column)}: was {was!r} ({known['versions']}), is {now!r} ({versions})"
+                before_and_now = f"was {was!r} ({known['versions']}), is {now!r} ({versions})"
+                yield f"{name}: {COLUMNS.get(column, column)}: {before_and_now}"
 
 
 COLUMNS = {

@@ -74,7 +74,7 @@ COLUMNS = (
             ),
             Convention(
                 "uniform",
-                "the mean of all values, those of padding too, as by any large finite fill; gradients flow to all of them",
+                "the mean of all values, padding too, as by any large finite fill; gradients flow to all of them",
                 "weights = attention.masked_softmax({xp}.where(mask, scores, -1e6))",
             ),
             Convention(
@@ -147,8 +147,8 @@ COLUMNS = (
     Column(
         "Half precision",
         ("float16", "bfloat16"),
-        "The worst error of outputs and gradients, in eps of the largest entry, in float16 (f16) and bfloat16 (bf16). An error or crash is that of the "
-        "framework; none is a type that it does not have.",
+        "The worst error of outputs and gradients, in eps of the largest entry, in float16 (f16) and bfloat16 (bf16). "
+        "An error or a crash is the framework's own; none means that it does not have the type.",
         (),
         ("half",),
     ),
@@ -168,8 +168,8 @@ COLUMNS = (
     Column(
         "True in a mask",
         ("polarity",),
-        "What a boolean mask means that is handed over as it is. `parity_tests.polarity.polarity(attend)` says it of any "
-        "function.",
+        "What a boolean mask means that is handed over as it is. `parity_tests.polarity.polarity(attend)` says it "
+        "of any function.",
         (
             Convention(
                 "may attend", "as in the specification", "weights = attention.masked_softmax(scores, mask=mask)"
@@ -215,11 +215,10 @@ def _table(kept: Kept) -> Iterator[str]:
     yield "Asked were:"
     yield ""
     for module, title in FRAMEWORKS.items():
-        versions = dict.fromkeys(
-            own["versions"] for peer in PEERS if peer.module == module for own in kept.get(peer.id, [])
-        )
+        entries = [own for peer in PEERS if peer.module == module for own in kept.get(peer.id, [])]
+        versions = dict.fromkeys(own["versions"] for own in entries)
         if versions:
-            yield f"- {title}: {'; '.join(reversed(versions))}"
+            yield f"- {title}: {'; '.join(versions)}"
     yield from _older(kept)
     yield ""
 

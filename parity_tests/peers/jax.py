@@ -23,7 +23,7 @@ def called(
     lengths: jax.Array | None = None,
     scale: float | None = None,
 ) -> jax.Array:
-    """Call it with heads as its axis before the last, and features that zeros fill up to one size, which it asks for."""
+    """Call it with heads as the axis before the last, and features that zeros fill up to the one size it asks for."""
     features, value_features = queries.shape[-1], values.shape[-1]
     size = max(features, value_features)
     arrays = [widened(array, size) for array in (queries, keys, values)]
@@ -65,8 +65,8 @@ def _with_lengths(
     # It takes one length for each sequence: every length gets the sequence for itself, and one of its queries is taken.
     # A single query for each would do, but not in bfloat16 on a CPU, where XLA aborts the process.
     batch, steps = valid_lens.shape
-    repeated = [jnp.repeat(array, steps, axis=0) for array in (queries, keys, values)]
-    context = called(*repeated, lengths=valid_lens.reshape(-1).astype(jnp.int32), scale=scale)
+    queries, keys, values = (jnp.repeat(array, steps, axis=0) for array in (queries, keys, values))
+    context = called(queries, keys, values, lengths=valid_lens.reshape(-1).astype(jnp.int32), scale=scale)
     own = jnp.arange(steps)
     return context.reshape(batch, steps, steps, values.shape[-1])[:, own, own], None
 

@@ -123,9 +123,9 @@ def _lengths(evaluate: Evaluate) -> Callable[..., tuple[np.ndarray, None]]:
         # It takes one length for each sequence: every query becomes a sequence of its own.
         batch, steps = valid_lens.shape
         apart = queries.reshape(batch * steps, 1, queries.shape[-1])
-        repeated = [np.repeat(array, steps, axis=0) for array in (keys, values)]
-        rest = {"nonpad_kv_seqlen": valid_lens.reshape(-1).astype(np.int64)}
-        context = called(evaluate, apart, *repeated, scale, **rest)
+        keys, values = (np.repeat(array, steps, axis=0) for array in (keys, values))
+        lengths = valid_lens.reshape(-1).astype(np.int64)
+        context = called(evaluate, apart, keys, values, scale, nonpad_kv_seqlen=lengths)
         return context.reshape(batch, steps, values.shape[-1]), None
 
     return DotProductAttention
