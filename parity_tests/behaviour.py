@@ -388,10 +388,10 @@ def versions_of(peer: Peer, recording: Recording) -> str:
 def ask_all(
     peers: Sequence[Peer], pythons: Mapping[str, str] | None = None, workers: int = 2
 ) -> dict[str, tuple[str, Findings]]:
-    """Versions and findings of every call, by id."""
+    """Versions and findings of every call, by id. Interpreters are given by module of peers."""
     pythons = pythons or {}
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        answers = pool.map(lambda peer: ask(peer, pythons.get(peer.backend, sys.executable)), peers)
+        answers = pool.map(lambda peer: ask(peer, pythons.get(peer.module, sys.executable)), peers)
         return {peer.id: own for peer, own in zip(peers, answers, strict=True)}
 
 

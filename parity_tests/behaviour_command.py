@@ -10,7 +10,7 @@ from rich.text import Text
 
 from parity_tests import behaviour
 from parity_tests.behaviour_page import page
-from parity_tests.command import CommaList, console
+from parity_tests.command import CommaList, console, interpreters
 from parity_tests.peers import PEERS
 
 MODULES = tuple(dict.fromkeys(peer.module for peer in PEERS))
@@ -24,19 +24,27 @@ MODULES = tuple(dict.fromkeys(peer.module for peer in PEERS))
     metavar="NAMES",
     help=f"Frameworks to ask, with commas, of {', '.join(MODULES)}; all that are installed unless given.",
 )
+@click.option(
+    "--python",
+    "pythons",
+    metavar="NAME=PATH",
+    multiple=True,
+    help="Ask with another interpreter, whose environment has NumPy, safetensors and the framework. May be repeated.",
+)
 @click.option("--write", is_flag=True, help="Keep what is found, and write docs/behaviour.md.")
-def command(modules: list[str] | None, write: bool) -> None:
+def command(modules: list[str] | None, pythons: tuple[str, ...], write: bool) -> None:
     """Ask the calls of the frameworks that are installed what they do, and hold it against what is kept.
 
     Exits with 1 if anything is different, unless it is written.
     """
     chosen = [peer for peer in PEERS if peer.module in (modules or MODULES)]
-    peers = [peer for peer in chosen if behaviour.installed(peer)]
+    given = interpreters(pythons)
+    peers = [peer for peer in chosen if peer.module in given or behaviour.installed(peer)]
     if not peers:
         packages = ", ".join(dict.fromkeys(name for peer in chosen for name in peer.packages))
         raise click.ClickException(f"nothing to ask: none of {packages} is installed")
     kept = behaviour.load()
-    answers = behaviour.ask_all(peers)
+    answers = behaviour.ask_all(peers, given)
     changes = list(behaviour.changes(kept, answers))
     console.print(table(answers))
     for change in changes:

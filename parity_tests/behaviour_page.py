@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from parity_tests.behaviour import COLUMNS as QUESTIONS
 from parity_tests.behaviour import Asked, Kept, asked
 from parity_tests.peers import PEERS, Peer
 
@@ -162,7 +163,9 @@ COLUMNS = (
                 "beyond the keys means all of them, below 0 none",
                 "weights = attention.masked_softmax(scores, valid_lens)",
             ),
-            Convention("wrong, crash", "it reads behind the array"),
+            Convention(
+                "wrong, NaN, error, crash", "an error is told; the others are read from behind the array, or not hidden"
+            ),
         ),
     ),
     Column(
@@ -215,8 +218,8 @@ def _table(kept: Kept) -> Iterator[str]:
     yield "Asked were:"
     yield ""
     for module, title in FRAMEWORKS.items():
-        entries = [own for peer in PEERS if peer.module == module for own in kept.get(peer.id, [])]
-        versions = dict.fromkeys(own["versions"] for own in entries)
+        kept_of = [own for peer in PEERS if peer.module == module for own in kept.get(peer.id, [])]
+        versions = dict.fromkeys(own["versions"] for own in kept_of)
         if versions:
             yield f"- {title}: {'; '.join(versions)}"
     yield from _older(kept)
@@ -263,7 +266,8 @@ def _older(kept: Kept) -> Iterator[str]:
             assert own is not None and newest is not None
             for name, words in newest["found"].items():
                 if own["found"].get(name, words) != words:
-                    lines.append(f"- {peer.call} in {own['versions']}: {name}: {own['found'][name]}, now {words}")
+                    title = QUESTIONS[name]
+                    lines.append(f"- {peer.call} in {own['versions']}: {title}: {own['found'][name]}, now {words}")
     if lines:
         yield from ("", "Other versions did otherwise:", "", *lines)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from mxnet import np, npx
-
+# First, since MXNet cannot be imported with NumPy 1.24 and later before it.
 from backends.mxnet import runtime
+
+# isort: split
+from mxnet import np, npx
 
 
 def _masked_softmax(scores: np.ndarray, valid_lens: np.ndarray | None = None) -> np.ndarray:
