@@ -438,9 +438,17 @@ def changes(kept: Kept, answers: Mapping[str, tuple[str, Findings]]) -> Iterator
         known = (same or before)[-1]
         for column in dict.fromkeys([*known["found"], *found]):
             was, now = known["found"].get(column, "not asked"), found.get(column, "not asked")
-            if was != now:
+            if was != now and not near(was, now):
                 before_and_now = f"was {was!r} ({known['versions']}), is {now!r} ({versions})"
                 yield f"{name}: {COLUMNS.get(column, column)}: {before_and_now}"
+
+
+def near(was: str, now: str) -> bool:
+    """Whether both are figures, and at most a step apart: another processor rounds otherwise."""
+    if not (was.startswith("≤ ") and now.startswith("≤ ")):
+        return False
+    smaller, larger = sorted(float(words.removeprefix("≤ ")) for words in (was, now))
+    return larger <= 3.5 * smaller
 
 
 COLUMNS = {

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from parity_tests.behaviour import COLUMNS as QUESTIONS
-from parity_tests.behaviour import Asked, Kept, asked
+from parity_tests.behaviour import Asked, Kept, asked, near
 from parity_tests.peers import PEERS, Peer
 
 FRAMEWORKS = {"torch": "PyTorch", "keras": "Keras", "jax": "JAX", "flax": "Flax", "mxnet": "MXNet", "onnx": "ONNX"}
@@ -265,9 +265,10 @@ def _older(kept: Kept) -> Iterator[str]:
         for own in older:
             assert own is not None and newest is not None
             for name, words in newest["found"].items():
-                if own["found"].get(name, words) != words:
+                was = own["found"].get(name, words)
+                if was != words and not near(was, words):
                     title = QUESTIONS[name]
-                    lines.append(f"- {peer.call} in {own['versions']}: {title}: {own['found'][name]}, now {words}")
+                    lines.append(f"- {peer.call} in {own['versions']}: {title}: {was}, now {words}")
     if lines:
         yield from ("", "Other versions did otherwise:", "", *lines)
 

@@ -84,7 +84,14 @@ def _nnx_multi_head(
 
     def made() -> nnx.MultiHeadAttention:
         return nnx.MultiHeadAttention(
-            num_heads, query_size, hidden, query_size, size, use_bias=bias, decode=False, rngs=nnx.Rngs(0)
+            num_heads,
+            in_features=query_size,
+            qkv_features=hidden,
+            out_features=query_size,
+            in_kv_features=size,
+            use_bias=bias,
+            decode=False,
+            rngs=nnx.Rngs(0),
         )
 
     layer = nnx.eval_shape(made)

@@ -186,6 +186,11 @@ def test_a_new_version_that_does_the_same_is_no_change():
     assert not list(changes({"a": [entry("a 1", closed="0")]}, {"a": ("a 2", {"closed": "0"})}))
 
 
+@pytest.mark.parametrize(("was", "now", "same"), [("≤ 1", "≤ 3", True), ("≤ 10", "≤ 3", True), ("≤ 1", "≤ 10", False)])
+def test_figures_of_half_precision_may_move_by_a_step(was: str, now: str, same: bool):
+    assert same == (not list(changes({"a": [entry("a 1", float16=was)]}, {"a": ("a 2", {"float16": now})})))
+
+
 def test_a_call_that_was_never_asked_is_a_change():
     assert list(changes({}, {"a": ("a 1", {"closed": "0"})})) == ["a (a 1) was never asked before"]
 
