@@ -86,7 +86,7 @@ def asked(operator: str, takes: str) -> dict[str, Asked]:
         "hidden_value": Asked(spoilt("keys"), own["hidden_nan"].id, "the keys as they are without NaN"),
         "hidden_key": Asked(spoilt("values"), own["hidden_nan"].id, "the values as they are without NaN"),
         "large": (wide := large(operator, plain)),
-        "huge": Asked(huge(wide.case), wide.source, "keys, or w_v, 8,192 times as large"),
+        "huge": Asked(huge(wide.case), wide.source, "; ".join(filter(None, (wide.change, LARGER[operator])))),
         "half": Asked(replace(plain, tiers=HALF), plain.id, "in half precision"),
         "gradients": Asked(plain, plain.id),
     }
@@ -123,6 +123,13 @@ def large(operator: str, plain: Case) -> Asked:
     return Asked(
         replace(plain, inputs=inputs, parameters=parameters), source, "in every head: W_q and W_k are identities"
     )
+
+
+LARGER = {
+    "DotProductAttention": "keys 8,192 times as large",
+    "MultiHeadAttention": "keys 8,192 times as large",
+    "AdditiveAttention": "w_v 8,192 times as large",
+}
 
 
 def huge(case: Case) -> Case:

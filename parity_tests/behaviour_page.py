@@ -21,8 +21,8 @@ Each entry leads to the cases that show it, what it means, and the line that doe
 
 NOTES = """
 ∇ is said of gradients; float64 where it does otherwise than float32. All of it was measured on a CPU: a GPU has other
-kernels. PyTorch's `nn.MultiheadAttention` in evaluation has a fast path of its own for self-attention, with an even
-number of heads and without gradients; it is not asked here.
+kernels. PyTorch's `nn.MultiheadAttention` takes its fast path in evaluation, without gradients, for self-attention with
+an even number of heads: one array holds queries, keys and values, so that NaN in a key is NaN in its value, too.
 """
 
 
@@ -282,25 +282,23 @@ def _section(column: Column, kept: Kept) -> Iterator[str]:
         says = own.said("torch") if own.line or own.lines else ""
         yield f"- **{own.words}**: {own.meaning}." + (f"<br>`{says}`" if says else "")
     yield ""
-    yield "| case | with | asked of |"
-    yield "|---|---|---|"
-    for (source, change), peers in _asked(column, kept).items():
-        case = f"`attention-parity show {source}`" if source else f"`{change}`"
-        yield f"| {case} | {change if source else ''} | {', '.join(peers)} |"
+    yield "Shown by:"
+    yield ""
+    for question in _asked(column, kept):
+        case = f"`attention-parity show {question.source}`" if question.source else ""
+        yield f"- {', with '.join(filter(None, (case, question.change)))}"
     yield ""
 
 
-def _asked(column: Column, kept: Kept) -> dict[tuple[str, str], list[str]]:
-    """The cases of a column, and who is asked each."""
-    found: dict[tuple[str, str], list[str]] = {}
+def _asked(column: Column, kept: Kept) -> list[Asked]:
+    """The cases of a column, each once."""
+    found: dict[tuple[str, str], Asked] = {}
     for peer in PEERS:
         questions = asked(peer.operator, peer.takes)
         for name in column.asks or column.questions:
             if name in questions and peer.id in kept:
-                own: Asked = questions[name]
-                label = f"`{peer.name}`"
-                found.setdefault((own.source, own.change), []).append(label)
-    return found
+                found.setdefault((questions[name].source, questions[name].change), questions[name])
+    return list(found.values())
 
 
 def conventions() -> Iterable[Convention]:
