@@ -228,7 +228,7 @@ def _table(kept: Kept) -> Iterator[str]:
 
 def _call(peer: Peer) -> str:
     name, *rest = peer.call.split(", ")
-    return "<br>".join([f"{FRAMEWORKS[peer.module]} `{name}`", *(f"`{own}`" for own in rest)])
+    return "<br>".join([f"{FRAMEWORKS[peer.module]} `{name}`", *(f"`{own}`" if "_" in own else own for own in rest)])
 
 
 SHORT = {

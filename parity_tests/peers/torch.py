@@ -110,7 +110,7 @@ def told(hidden: torch.Tensor, num_heads: int, num_queries: int) -> dict[str, to
 
 
 def _fast(said: Said = torch.logical_not) -> SimpleNamespace:
-    """The fast path of nn.MultiheadAttention: in evaluation, without gradients, for one array and an even count of heads.
+    """The fast path of nn.MultiheadAttention: evaluation, no gradients, one array, and an even number of heads.
 
     The array holds the queries, and behind them the keys with their values, each in features of its own that only its
     projection reads; zeros fill the rest, and heads up to one size. NaN in a key is NaN in its value, too.
