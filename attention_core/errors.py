@@ -62,6 +62,14 @@ ADVICE = {
     "one": "A single step, and greedy decoding, take a mask with one row: (batch, 1, keys).",
 }
 
+HIDING = ("key_padding_mask",)
+"""Masks in which True means 'hidden'."""
+
+NOT_CAST = {
+    "additive_mask": "A mask of True and False, or of 1 and 0, is no additive mask: cast, it would hide nothing."
+}
+"""What to do with another kind of number where a cast would be a mistake."""
+
 
 def dtype_name(dtype: Any) -> str:
     """The name that all frameworks share: "float32" for torch.float32, tf.float32, numpy.float32 and its class."""
@@ -114,6 +122,28 @@ def check_needed(title: str, name: str, value: Any, why: str) -> None:
     """
     if value is None:
         raise OptionError(f"{title}: {name} is None, expected a value: {why}.")
+
+
+def check_available(title: str, dtype: str, missing: str, why: str) -> None:
+    """Refuse the floating type that the framework does not have.
+
+    Raises: OptionError.
+    """
+    if dtype == missing:
+        others = ", ".join(repr(name) for name in DTYPES["floating"] if name != missing)
+        raise OptionError(f"{title}: dtype is {dtype!r}, expected one of {others}: {why}.")
+
+
+def check_one_row(title: str, shape: Sequence[int | None]) -> None:
+    """Refuse a mask whose rows a key padding mask cannot hold; a size unknown while a framework traces fits.
+
+    Raises: ShapeError.
+    """
+    if shape[1] not in (1, None):
+        raise ShapeError(
+            f"{title}: axis 'queries' is {shape[1]} in mask, expected 1: a key padding mask hides a key from every "
+            f"query. Give what has rows of its own as a mask. {_listed({'mask': tuple(shape)})}"
+        )
 
 
 def check_tokens(title: str, name: str, lowest: int, highest: int, vocab_size: int) -> None:
@@ -254,13 +284,16 @@ def _check_dtypes(operator: Operator, present: Mapping[str, Any], fixed: Any) ->
 def _wrong_kind(operator: Operator, tensor: Tensor, dtype: str) -> DtypeError:
     start = f"{operator.title}: {tensor.name} is {dtype}, expected"
     if tensor.kind == "boolean":
+        hiding = tensor.name in HIDING
+        said, opened, hidden = ("hidden", "==", "!=") if hiding else ("may attend", "!=", "==")
         return MaskError(
-            f"{start} bool. True means 'may attend': compare first, mask != 0 where 1 stands for an open key, "
-            "mask == 0 where 1 stands for a hidden one."
+            f"{start} bool. True means '{said}': compare first, mask {opened} 0 where 1 stands for an open key, "
+            f"mask {hidden} 0 where 1 stands for a hidden one."
         )
     if tensor.kind == "integer":
         return DtypeError(f"{start} an integer type. Cast it to int32 first; fractions have no meaning here.")
-    return DtypeError(f"{start} a floating type, one of {', '.join(DTYPES['floating'])}. Cast it first.")
+    advice = NOT_CAST.get(tensor.name, "Cast it first.")
+    return DtypeError(f"{start} a floating type, one of {', '.join(DTYPES['floating'])}. {advice}")
 
 
 def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int | None, ...] | None]) -> dict[str, int]:

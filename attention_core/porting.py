@@ -48,6 +48,46 @@ PORTING: dict[str, Porting] = {
     "global_mask": Porting(("global attention of Longformer", "global tokens"), ()),
     "mask_and": Porting(("intersection of masks",), ()),
     "mask_or": Porting(("union of masks",), ()),
+    "from_key_padding_mask": Porting(
+        ("key_padding_mask of torch.nn.MultiheadAttention", "src_key_padding_mask", "inverted padding mask"),
+        (
+            "In PyTorch's MultiheadAttention and Transformer layers True means 'hidden', in its "
+            "scaled_dot_product_attention 'may attend'. A mask that was not turned hides the sentence and shows the "
+            "padding; where no sequence is padded, every query is closed.",
+            "The attention_mask of Hugging Face, (batch, keys) with 1 for an open key, is none: it is "
+            "(attention_mask != 0)[:, None].",
+            "PyTorch also takes a floating key_padding_mask, which it adds: from_additive_mask(key_padding_mask[:, "
+            "None]).",
+        ),
+    ),
+    "to_key_padding_mask": Porting(
+        ("~mask for torch.nn.MultiheadAttention",),
+        (
+            "A boolean attn_mask of PyTorch's MultiheadAttention means 'hidden', too: ~mask there, mask itself for "
+            "scaled_dot_product_attention.",
+        ),
+    ),
+    "from_additive_mask": Porting(
+        ("float attn_mask", "extended attention mask", "attention bias", "bias of -1e9"),
+        (
+            "What else the array holds is lost: a bias of ALiBi, or of relative positions, has to be added to the "
+            "scores before masked_softmax.",
+            "A mask of 1 and 0 is no additive mask, and all of it would be open: compare it with 0 instead.",
+            "A mask of two axes, (queries, keys), is given as additive_mask[None].",
+            "Fills in use are -1e4 (float16), -1e6, -1e9, the least finite number, and -inf; an open key may have a "
+            "bias down to the threshold.",
+        ),
+    ),
+    "to_additive_mask": Porting(
+        ("masked_fill(~mask, -inf)", "(1 - mask) * -1e9", "extended attention mask"),
+        (
+            "Under a plain softmax -inf gives NaN in a query that may attend to nothing; the least finite number gives "
+            "uniform weights there, over the padding, too. masked_softmax takes the boolean mask and gives 0.",
+            "The last digit of float16's least finite number is worth 32: a score of -16 added to it gives -inf, one "
+            "of 17 lifts it. Two such masks that are added give -inf in any type: combine masks by mask_and first.",
+            "float32's least number is -inf in float16: make the mask in the dtype of the scores.",
+        ),
+    ),
     "masked_softmax": Porting(
         ("softmax with a mask", "sequence softmax"),
         (

@@ -61,7 +61,10 @@ SHIFT = "a bias of the keys moves all scores of a row alike, which the softmax t
 SUMMED = "one number, to which every pair of query and key adds a term of either sign: small beside the terms"
 CENTRED = "gradients pass the softmax, the window's Gaussian and the sigmoid of its centre"
 
+CONSTANT = "0, -inf or the least finite number: nothing is rounded"
+
 BUDGETS: tuple[Budget, ...] = (
+    Budget(0, 0, CONSTANT, DOUBLE + SINGLE + HALF, "to_additive_mask"),
     Budget(15, 5, SHIFT, DOUBLE + SINGLE, "MultiHeadAttention", quantity="gradient_b_k", beside="gradient_W_k"),
     Budget(7.5, 2.5, SHIFT, HALF, "MultiHeadAttention", quantity="gradient_b_k", beside="gradient_W_k"),
     Budget(15, 5, SHORT, DOUBLE + SINGLE, "gaussian_score"),

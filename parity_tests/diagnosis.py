@@ -91,7 +91,8 @@ def _held(saboteur: Saboteur, operator: str, red: Red, cells: Mapping[str, Cell]
         if saboteur.broken is None and not any(fnmatchcase(case.id, pattern) for pattern in saboteur.cases):
             continue
         without = withheld(recording.status[name])
-        said, wrong = answer(saboteur, replace(case, gradients=any(map(_is_gradient, verdicts))), tier, without)
+        whole = saboteur.spoiled is not None or any(map(_is_gradient, verdicts))
+        said, wrong = answer(saboteur, case if whole else replace(case, gradients=False), tier, without)
         wanted = expected(case, tier, without)
         for verdict in verdicts:
             if said["status"] == "ok" and verdict.quantity in wrong and verdict.quantity in wanted:

@@ -38,6 +38,9 @@ MOST = {"keys": "positions", "steps": "num_positions"}
 WHOLE = {"scores": (1000.0, 2000), "queries": (4.0, 5), "keys": (500.0, 100)}
 """Step and most steps of numbers whose products are exact: scores reach ±2e6, with gaps of 0 or saturated ones."""
 
+INFINITE = ("scores", "additive_mask")
+"""What may hold -inf."""
+
 DROPOUT_RATE = 0.5
 
 
@@ -46,7 +49,7 @@ class Drawn:
     """One call of one operator, as plain data; what is not said is the simplest there is.
 
     sizes: of axes, and of a layer's constructor; 1 where not said. heads are there if their number is said.
-    options: arguments that are neither arrays nor sizes.
+    options: arguments that are neither arrays nor sizes; a dtype is the tier.
     given: the optional arrays that are passed.
     rows: whether lengths are given for each query rather than for each sequence.
     ones: the axes in which the mask has size 1.
@@ -54,7 +57,7 @@ class Drawn:
     wild: whether lengths below 0 and beyond the end are the farthest that the type holds.
     scales: bounds of the floating arguments, and of the "parameters" as multiples of 1/√fan_in; 1 where not said.
     whole: whether floating arguments are large whole numbers, so that the softmax is saturated or tied.
-    infinite: whether some scores are -inf.
+    infinite: whether some scores, or some of what is added to them, are -inf.
     hidden: what stands, as text, in keys, values, scores and steps that are hidden.
     """
 
@@ -113,7 +116,8 @@ class Drawn:
             "config": config,
             "parameters": self._parameters(entry, sizes) if isinstance(entry, Layer) else {},
             "tiers": (self.tier,),
-            "gradients": all(tensor.kind == "floating" for tensor in called.outputs),
+            "gradients": all(tensor.kind == "floating" for tensor in called.outputs)
+            and (isinstance(entry, Layer) or any(array.dtype.kind == "f" for array in inputs.values())),
         }
 
     def _config(self, layer: Layer) -> dict[str, Any]:
@@ -128,8 +132,9 @@ class Drawn:
     def _options(self, called: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
         stated = {option.name: COUNTS.get(option.name, option.name) for option in called.options}
         counts = {name: sizes[axis] for name, axis in stated.items() if axis in sizes}
+        types = {"dtype": self.tier} if "dtype" in stated else {}
         names = [option.name for option in called.options if option.name in self.options]
-        return {**counts, **{name: self.options[name] for name in names}}
+        return {**counts, **types, **{name: self.options[name] for name in names}}
 
     def _parameters(self, layer: Layer, sizes: Mapping[str, int]) -> Arrays:
         fans = layer.fans(sizes)
@@ -158,7 +163,7 @@ class Drawn:
         if name == "noise":
             return 0.5 * (draws.uniform(name, shape, 1.0, self.seed) + 1.0)
         array = draws.uniform(name, shape, self.scales.get(name, 1.0), self.seed)
-        if self.infinite and name == "scores":
+        if self.infinite and name in INFINITE:
             array[draws.integers("infinite", shape, 3, self.seed) == 0] = -np.inf
         return array
 

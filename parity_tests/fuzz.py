@@ -26,9 +26,9 @@ from attention_core.operators import find
 from attention_core.specification import INTEGER, Layer, Operator
 from parity_tests import expected as reference
 from parity_tests.budgets import Budget
-from parity_tests.cases import FULL, Arrays, Case, epsilon
+from parity_tests.cases import FULL, Arrays, Case, epsilon, is_floating
 from parity_tests.comparison import Verdict, judge
-from parity_tests.drawn import COUNTS, MOST, NAMES, WHOLE, Drawn, axes_of, called_of, inputs_of, is_size
+from parity_tests.drawn import COUNTS, INFINITE, MOST, NAMES, WHOLE, Drawn, axes_of, called_of, inputs_of, is_size
 from parity_tests.launch import Server
 from parity_tests.recordings import Cell, Recording, key, pack_cases
 
@@ -80,8 +80,9 @@ HALF_SCALES = (1.0, 1.0, 1.0, 0.5, 2.0)
 """Wider ones saturate a tanh, whose gradient is then rounding alone; what is larger than that is `whole`."""
 
 PARAMETER_SCALES = (1.0, 1.0, 1.0, 0.25, 2.0)
-LARGE = {"scores": 16.0, "values": 1000.0}
-"""Bounds of what may be larger: scores whose softmax still has gradients, and values, which are only averaged."""
+LARGE = {"scores": 16.0, "values": 1000.0, "additive_mask": 2e4}
+"""Bounds of what may be larger: scores whose softmax still has gradients, values, which are only averaged, and masks
+that are compared with a threshold."""
 
 NUMBERS = (0.375, 1.0, -2.0, 0.0)
 RATES = (0.0, 0.5)
@@ -162,7 +163,7 @@ def attempted(seed: int, number: int, attempt: int, operators: Sequence[str], ti
         wild=lens and pick_number((False, False, True)),
         scales={name: scale for name, scale in scales.items() if scale != 1.0},
         whole=whole,
-        infinite="scores" in floating and not whole and pick_number((False, False, True)),
+        infinite=bool(set(INFINITE) & set(floating)) and not whole and pick_number((False, False, True)),
         hidden=pick_number(HIDDEN) if lens or masks or "scores" in floating else "",
     )
 
@@ -219,7 +220,7 @@ def drawn_options(entry: Operator | Layer, method: str, sizes: Mapping[str, int]
         "even": EVEN,
     }
     stated = {COUNTS.get(option.name, option.name) for option in called.options} & {*axes_of(entry, method)}
-    own = [option for option in called.options if COUNTS.get(option.name, option.name) not in stated]
+    own = [option for option in called.options if COUNTS.get(option.name, option.name) not in {*stated, "dtype"}]
     fixed = [option for option in entry.options if not is_size(option)] if isinstance(entry, Layer) else []
     return {
         option.name: pick({"bool": (False, True), "str": option.choices}.get(option.type) or choices[option.domain])
@@ -374,8 +375,8 @@ def growth_of_outputs(drawn: Drawn, case: Case) -> float | None:
 
     None if it changes an output that is no floating number, as the best token of greedy decoding.
     """
-    if drawn.whole:
-        return 1.0  # every product and sum is exact
+    if drawn.whole or not any(map(is_floating, {**case.inputs, **case.parameters}.values())):
+        return 1.0  # every product and sum is exact, or there is none
     before = reference.outputs(case, drawn.tier)
     worst, nudge = 1.0, max(NUDGE, 2.0 * epsilon(drawn.tier))
     for turn in range(NUDGES):

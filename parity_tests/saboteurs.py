@@ -84,7 +84,6 @@ def attempt(saboteur: Saboteur, cases: Sequence[Case] | None = None) -> tuple[li
 
 def answer(saboteur: Saboteur, case: Case, tier: str, without: tuple[str, ...] = ()) -> tuple[dict[str, Any], Arrays]:
     """What becomes of a cell, and what the saboteur answers; the gradients are those of the outputs not left out."""
-    """What the saboteur answers to a case, and what becomes of the cell."""
     inputs, parameters = case.at(tier)
     inputs = saboteur.misread(inputs) if saboteur.misread else inputs
     before = {name: array.copy() for name, array in inputs.items()}
@@ -97,7 +96,8 @@ def answer(saboteur: Saboteur, case: Case, tier: str, without: tuple[str, ...] =
         return {"status": "error", "message": f"{type(error).__name__}: {error}"}, {}
     changed = [name for name in before if not np.array_equal(inputs[name], before[name], equal_nan=True)]
     answer |= {f"gradient_{name}": array for name, array in gradients.items()}
-    answer = {name: array.astype(tier) if is_floating(array) else array for name, array in answer.items()}
+    with np.errstate(over="ignore"):  # what is beyond the tier becomes inf
+        answer = {name: array.astype(tier) if is_floating(array) else array for name, array in answer.items()}
     answer = saboteur.spoiled(case, answer) if saboteur.spoiled else answer
     given = {name: array for name, array in answer.items() if name not in saboteur.withheld}
     return {"status": "ok", "changed": changed, "lacking": list(saboteur.withheld)}, given
@@ -227,6 +227,51 @@ def _fixed(option: str, value: int) -> Break:
 
 def _global_queries_lost(original: Any) -> Any:
     return lambda global_queries, global_keys: original(np.zeros_like(global_queries), global_keys)
+
+
+def _hiding_kept(original: Any) -> Any:
+    return lambda **given: ~original(**given)
+
+
+def _threshold_ignored(original: Any) -> Any:
+    return lambda additive_mask, *, threshold=None: original(additive_mask)
+
+
+def _threshold_met(original: Any) -> Any:
+    def turn(additive_mask: Any, *, threshold: float = -1e4) -> Any:
+        return additive_mask >= np.asarray(threshold).astype(additive_mask.dtype)
+
+    return turn
+
+
+def _threshold_exact(original: Any) -> Any:
+    return lambda additive_mask, *, threshold=-1e4: additive_mask.astype(np.float64) > threshold
+
+
+def _infinite_alone(original: Any) -> Any:
+    return lambda additive_mask, *, threshold=None: additive_mask != -np.inf
+
+
+def _zero_alone(original: Any) -> Any:
+    return lambda additive_mask, *, threshold=None: additive_mask == 0.0
+
+
+def _finite_ignored(original: Any) -> Any:
+    return lambda mask, *, dtype="float32", finite=False: original(mask, dtype=dtype)
+
+
+def _dtype_ignored(original: Any) -> Any:
+    return lambda mask, *, dtype="float32", finite=False: original(mask, finite=finite)
+
+
+def _in_float32(case: Case, answer: Arrays) -> Arrays:
+    with np.errstate(over="ignore"):
+        return {name: array.astype(np.float32) for name, array in answer.items()}
+
+
+def _filled(value: float) -> Break:
+    """to_additive_mask with another number where a key is hidden."""
+    return lambda original: lambda mask, *, dtype="float32", finite=False: np.where(mask, 0.0, value)
 
 
 def _softmax(change: Callable[[Any, Any], Any]) -> Break:
@@ -1047,6 +1092,8 @@ def _inputs_late(original: Any) -> Any:
 NOTHING = ("*-no_*:*",)
 """Where an axis is empty there is nothing to be wrong about."""
 
+CONVERTED_NOTHING = tuple(f"*-{name}:*" for name in ("no_keys", "no_queries", "no_batch"))
+"""Masks of other conventions without an element."""
 CLOSED = tuple(f"masked_softmax-{name}:weights" for name in ("lens_and_mask", "closed", "heads_mask", "infinite"))
 HIDING = tuple(
     f"masked_softmax-{name}:*" for name in ("mask", "mask_row", "lens_and_mask", "closed", "heads_mask", "large")
@@ -1190,6 +1237,120 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("mask_and-*",),
         red=("*:mask",),
         broken={"mask_and": lambda original: reference.mask_or},
+    ),
+    Saboteur(
+        "key_padding_as_mask",
+        "A key padding mask is taken for a mask, in which True means 'may attend'.",
+        ("from_key_padding_mask-*",),
+        red=("*:mask",),
+        green=CONVERTED_NOTHING,
+        broken={"from_key_padding_mask": _hiding_kept},
+    ),
+    Saboteur(
+        "mask_as_key_padding",
+        "A mask is taken for a key padding mask, in which True means 'hidden'.",
+        ("to_key_padding_mask-*",),
+        red=("*:key_padding_mask",),
+        green=CONVERTED_NOTHING,
+        broken={"to_key_padding_mask": _hiding_kept},
+    ),
+    Saboteur(
+        "additive_inverted",
+        "What is above the threshold is hidden.",
+        ("from_additive_mask-*",),
+        red=("*:mask",),
+        green=CONVERTED_NOTHING,
+        broken={"from_additive_mask": _hiding_kept},
+    ),
+    Saboteur(
+        "threshold_ignored",
+        "The threshold of an additive mask is always -1e4.",
+        ("from_additive_mask-*",),
+        red=("from_additive_mask-threshold:mask", "from_additive_mask-low_threshold:mask"),
+        broken={"from_additive_mask": _threshold_ignored},
+    ),
+    Saboteur(
+        "threshold_met",
+        "What equals the threshold is open.",
+        ("from_additive_mask-*",),
+        red=("from_additive_mask-threshold:mask", "from_additive_mask-fills:mask"),
+        broken={"from_additive_mask": _threshold_met},
+    ),
+    Saboteur(
+        "threshold_exact",
+        "The threshold is not rounded to the type of the additive mask, whose fill was.",
+        ("from_additive_mask-*",),
+        red=("from_additive_mask-fills:mask",),
+        broken={"from_additive_mask": _threshold_exact},
+        tier="bfloat16",
+    ),
+    Saboteur(
+        "infinite_alone",
+        "Only -inf hides a key.",
+        ("from_additive_mask-*",),
+        red=tuple(f"from_additive_mask-{name}:mask" for name in ("fills", "threshold", "low_threshold", "not_finite")),
+        broken={"from_additive_mask": _infinite_alone},
+    ),
+    Saboteur(
+        "bias_hides",
+        "Only a key to whose score 0 is added is open.",
+        ("from_additive_mask-*",),
+        red=tuple(f"from_additive_mask-{name}:mask" for name in ("bias", "threshold", "low_threshold", "not_finite")),
+        broken={"from_additive_mask": _zero_alone},
+    ),
+    Saboteur(
+        "finite_ignored",
+        "A hidden key gets -inf where the least finite number was asked for.",
+        ("to_additive_mask-*",),
+        red=("to_additive_mask-finite_float64:additive_mask",),
+        broken={"to_additive_mask": _finite_ignored},
+    ),
+    Saboteur(
+        "dtype_ignored",
+        "A hidden key gets the least finite number of float32, whatever dtype says.",
+        ("to_additive_mask-*",),
+        red=("to_additive_mask-finite_float64:additive_mask",),
+        broken={"to_additive_mask": _dtype_ignored},
+    ),
+    Saboteur(
+        "dtype_overflows",
+        "The least finite number of float32 becomes -inf in float16.",
+        ("to_additive_mask-*",),
+        red=("to_additive_mask-finite_float16:additive_mask",),
+        broken={"to_additive_mask": _dtype_ignored},
+        tier="float16",
+    ),
+    Saboteur(
+        "additive_in_float32",
+        "An additive mask is float32, whatever dtype says.",
+        ("to_additive_mask-*",),
+        red=("*:additive_mask",),
+        spoiled=_in_float32,
+    ),
+    Saboteur(
+        "nearly_the_least",
+        "The least finite number is off by one in its last digit.",
+        ("to_additive_mask-*",),
+        red=("to_additive_mask-finite_float64:additive_mask",),
+        spoiled=lambda case, answer: {
+            name: np.where(np.isfinite(array), np.nextafter(array, 0.0), array) for name, array in answer.items()
+        },
+    ),
+    Saboteur(
+        "additive_turned",
+        "An additive mask hides what is open.",
+        ("to_additive_mask-*",),
+        red=("*:additive_mask",),
+        green=CONVERTED_NOTHING,
+        broken={"to_additive_mask": lambda original: lambda mask, **options: original(~mask, **options)},
+    ),
+    Saboteur(
+        "additive_fill",
+        "A hidden key gets -1e9.",
+        ("to_additive_mask-*",),
+        red=("*:additive_mask",),
+        green=CONVERTED_NOTHING,
+        broken={"to_additive_mask": _filled(-1e9)},
     ),
     Saboteur(
         "mask_inverted",

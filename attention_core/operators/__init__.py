@@ -35,11 +35,15 @@ from attention_core.operators.masking import (
     ATTENTION_MASK,
     BLOCK_MASK,
     CAUSAL_MASK,
+    FROM_ADDITIVE_MASK,
+    FROM_KEY_PADDING_MASK,
     GLOBAL_MASK,
     MASK_AND,
     MASK_OR,
     MASKED_SOFTMAX,
     STRIDE_MASK,
+    TO_ADDITIVE_MASK,
+    TO_KEY_PADDING_MASK,
     WINDOW_MASK,
 )
 from attention_core.operators.pooling import (
@@ -73,7 +77,7 @@ from attention_core.operators.training import (
 from attention_core.operators.translation import TRANSLATOR
 from attention_core.specification import Layer, Operator
 
-SPECIFICATION_VERSION = "3"
+SPECIFICATION_VERSION = "4"
 
 __all__ = [
     "ABLATION_IMPORTANCE",
@@ -97,6 +101,8 @@ __all__ = [
     "FIXED_CONTEXT_DECODER",
     "FRAMEWORKS",
     "FRAMEWORK_KEYWORDS",
+    "FROM_ADDITIVE_MASK",
+    "FROM_KEY_PADDING_MASK",
     "GAUSSIAN_SCORE",
     "GENERAL_ATTENTION",
     "GLOBAL_MASK",
@@ -131,6 +137,8 @@ __all__ = [
     "SPECIFICATION_VERSION",
     "STRIDE_MASK",
     "TAYLOR_IMPORTANCE",
+    "TO_ADDITIVE_MASK",
+    "TO_KEY_PADDING_MASK",
     "TRANSLATOR",
     "WINDOW_MASK",
     "Batch",
@@ -150,6 +158,10 @@ OPERATORS = (
     GLOBAL_MASK,
     MASK_AND,
     MASK_OR,
+    FROM_KEY_PADDING_MASK,
+    TO_KEY_PADDING_MASK,
+    FROM_ADDITIVE_MASK,
+    TO_ADDITIVE_MASK,
     MASKED_SOFTMAX,
     DOT_SCORE,
     SCALED_DOT_SCORE,
@@ -212,6 +224,10 @@ FILES: dict[str, tuple[str, ...]] = {
         "global_mask",
         "mask_and",
         "mask_or",
+        "from_key_padding_mask",
+        "to_key_padding_mask",
+        "from_additive_mask",
+        "to_additive_mask",
         "masked_softmax",
     ),
     "scoring": ("dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"),

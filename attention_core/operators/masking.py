@@ -14,7 +14,7 @@ from attention_core.operators.tensors import (
     VALID_LENS,
     WEIGHTS,
 )
-from attention_core.specification import Operator, Option, Tensor
+from attention_core.specification import FLOATING, Operator, Option, Tensor
 
 ATTENTION_MASK = Operator(
     name="attention_mask",
@@ -125,6 +125,70 @@ MASK_OR = Operator(
     source="this specification",
     tensors=_TWO_MASKS,
     outputs=(Tensor("mask", MASK.axes, "True = may attend", "boolean", broadcast=True),),
+)
+
+_KEY_PADDING_MASK = Tensor("key_padding_mask", ("batch", "keys"), "True = hidden from every query", "boolean")
+_ONE_ROW = Tensor("mask", ("batch", "one", "keys"), "True = may attend; the same for every query", "boolean")
+
+FROM_KEY_PADDING_MASK = Operator(
+    name="from_key_padding_mask",
+    module="masking",
+    summary="Turn a key padding mask, in which True means 'hidden', into a mask.",
+    formula="open[b, 0, j] = not key_padding_mask[b, j]",
+    source="this specification; key_padding_mask as in torch.nn.MultiheadAttention",
+    tensors=(_KEY_PADDING_MASK,),
+    outputs=(_ONE_ROW,),
+)
+
+TO_KEY_PADDING_MASK = Operator(
+    name="to_key_padding_mask",
+    module="masking",
+    summary="Turn a mask with one row into a key padding mask, in which True means 'hidden'.",
+    formula="hidden[b, j] = not mask[b, 0, j]",
+    source="this specification; key_padding_mask as in torch.nn.MultiheadAttention",
+    tensors=(_ONE_ROW,),
+    outputs=(_KEY_PADDING_MASK,),
+)
+
+_ADDITIVE_MASK = Tensor(
+    "additive_mask",
+    MASK.axes,
+    "numbers that others add to scores: 0 for an open key, at most the threshold for a hidden one",
+    broadcast=True,
+)
+
+FROM_ADDITIVE_MASK = Operator(
+    name="from_additive_mask",
+    module="masking",
+    summary="Turn a mask that others add to the scores into a boolean one.",
+    formula="open[b, i, j] = additive_mask[b, i, j] > threshold",
+    source="this specification",
+    options=(
+        Option(
+            "threshold",
+            "float",
+            "what is at most this, rounded to the dtype of additive_mask, is hidden",
+            "-10000.0",
+            "number",
+            keyword_only=True,
+        ),
+    ),
+    tensors=(_ADDITIVE_MASK,),
+    outputs=(Tensor("mask", MASK.axes, "True = may attend", "boolean", broadcast=True),),
+)
+
+TO_ADDITIVE_MASK = Operator(
+    name="to_additive_mask",
+    module="masking",
+    summary="Turn a mask into one that others add to the scores.",
+    formula="additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the least finite number of dtype",
+    source="this specification",
+    options=(
+        Option("dtype", "str", "floating type of the result", "'float32'", keyword_only=True, choices=FLOATING),
+        Option("finite", "bool", "whether a hidden key gets the least finite number", "False", keyword_only=True),
+    ),
+    tensors=(Tensor("mask", MASK.axes, "True where a query may attend to a key", "boolean", broadcast=True),),
+    outputs=(Tensor("additive_mask", MASK.axes, "what others add to scores", broadcast=True),),
 )
 
 MASKED_SOFTMAX = Operator(

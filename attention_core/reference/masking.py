@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from attention_core.errors import check_options
+from attention_core.errors import check_one_row, check_options
 from attention_core.operators import (
     ATTENTION_MASK,
     BLOCK_MASK,
     CAUSAL_MASK,
+    FROM_ADDITIVE_MASK,
+    FROM_KEY_PADDING_MASK,
     GLOBAL_MASK,
     MASK_AND,
     MASK_OR,
     MASKED_SOFTMAX,
     STRIDE_MASK,
+    TO_ADDITIVE_MASK,
+    TO_KEY_PADDING_MASK,
     WINDOW_MASK,
 )
 from attention_core.reference.arrays import check, promote
+
+BINARY = {"float64": (53, 1024), "float32": (24, 128), "float16": (11, 16), "bfloat16": (8, 128)}
+"""Bits of the fraction and largest exponent of each floating type, which NumPy does not know for all of them."""
 
 
 def attention_mask(
@@ -144,6 +153,70 @@ def mask_or(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return first | second
 
 
+def from_key_padding_mask(key_padding_mask: np.ndarray) -> np.ndarray:
+    """Turn a key padding mask, in which True means 'hidden', into a mask.
+
+    open[b, 0, j] = not key_padding_mask[b, j]
+
+    Shapes: key_padding_mask (batch, keys), boolean; the result is (batch, 1, keys), one row for all queries.
+    Raises: ShapeError; MaskError if it is not boolean.
+    Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention.
+    """
+    check(FROM_KEY_PADDING_MASK, key_padding_mask=key_padding_mask)
+    return ~key_padding_mask[:, None]
+
+
+def to_key_padding_mask(mask: np.ndarray) -> np.ndarray:
+    """Turn a mask with one row into a key padding mask, in which True means 'hidden'.
+
+    hidden[b, j] = not mask[b, 0, j]
+
+    Shapes: mask (batch, 1, keys), such as attention_mask makes of one length for each sequence; the result is
+    (batch, keys).
+    Raises: ShapeError, also if mask has more than one row: what it hides from some queries alone has no such form;
+    MaskError if it is not boolean.
+    Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention.
+    """
+    check(TO_KEY_PADDING_MASK, mask=mask)
+    check_one_row(TO_KEY_PADDING_MASK.title, mask.shape)
+    return ~mask[:, 0]
+
+
+def from_additive_mask(additive_mask: np.ndarray, *, threshold: float = -1e4) -> np.ndarray:
+    """Turn a mask that others add to the scores into a boolean one.
+
+    open[b, i, j] = additive_mask[b, i, j] > threshold
+
+    Arguments: threshold is rounded to the dtype of additive_mask first, so that a fill with the same number is hidden
+    in every dtype. Fills of -1e9, of the least finite number and of -inf are hidden, too; a bias above it is open.
+    Shapes: additive_mask (batch, queries, keys), or (batch, heads, queries, keys), each axis its size or 1; the result
+    has the same.
+    Edge cases: NaN is hidden. What else the array adds to open scores is lost.
+    Raises: ShapeError; DtypeError if additive_mask is not floating; OptionError if threshold is not finite.
+    Source: this specification.
+    """
+    check_options(FROM_ADDITIVE_MASK, threshold=threshold)
+    check(FROM_ADDITIVE_MASK, additive_mask=additive_mask)
+    with np.errstate(over="ignore"):  # what float16 does not reach is -inf
+        return additive_mask > np.asarray(threshold).astype(additive_mask.dtype)
+
+
+def to_additive_mask(mask: np.ndarray, *, dtype: str = "float32", finite: bool = False) -> np.ndarray:
+    """Turn a mask into one that others add to the scores.
+
+    additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the least finite number of dtype
+
+    Arguments: dtype is "float64", "float32", "float16" or "bfloat16": that of the scores to which it is added.
+    Shapes: mask (batch, queries, keys), or (batch, heads, queries, keys), each axis its size or 1; the result has the
+    same. Here it is float64 and holds the numbers of dtype.
+    Raises: ShapeError; MaskError if mask is not boolean; OptionError if dtype is none of these, or finite no bool.
+    Source: this specification.
+    """
+    check_options(TO_ADDITIVE_MASK, dtype=dtype, finite=finite)
+    check(TO_ADDITIVE_MASK, mask=mask)
+    return np.where(mask, 0.0, least_finite(dtype) if finite else -np.inf)
+
+
 def masked_softmax(
     scores: np.ndarray, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
 ) -> np.ndarray:
@@ -161,6 +234,12 @@ def masked_softmax(
     """
     check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
     return softmax_over(promote(scores), open_keys(scores, valid_lens, mask))
+
+
+def least_finite(dtype: str) -> float:
+    """The least finite number of a floating type."""
+    bits, exponent = BINARY[dtype]
+    return math.ldexp(2.0**-bits - 1.0, exponent)
 
 
 def distances(num_queries: int, num_keys: int, offset: int) -> np.ndarray:

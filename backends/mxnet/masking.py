@@ -5,18 +5,23 @@ from __future__ import annotations
 from types import ModuleType
 
 import mxnet as mx
+import numpy
 from mxnet import np
 
-from attention_core.errors import check, check_options
+from attention_core.errors import check, check_available, check_one_row, check_options
 from attention_core.operators import (
     ATTENTION_MASK,
     BLOCK_MASK,
     CAUSAL_MASK,
+    FROM_ADDITIVE_MASK,
+    FROM_KEY_PADDING_MASK,
     GLOBAL_MASK,
     MASK_AND,
     MASK_OR,
     MASKED_SOFTMAX,
     STRIDE_MASK,
+    TO_ADDITIVE_MASK,
+    TO_KEY_PADDING_MASK,
     WINDOW_MASK,
 )
 
@@ -29,6 +34,10 @@ __all__ = [
     "global_mask",
     "mask_and",
     "mask_or",
+    "from_key_padding_mask",
+    "to_key_padding_mask",
+    "from_additive_mask",
+    "to_additive_mask",
     "masked_softmax",
 ]
 
@@ -141,6 +150,60 @@ def mask_or(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """
     check(MASK_OR, first=first, second=second)
     return (first.astype("int32") + second.astype("int32")) > 0
+
+
+def from_key_padding_mask(key_padding_mask: np.ndarray) -> np.ndarray:
+    """Turn a key padding mask, in which True means 'hidden', into a mask.
+
+    open[b, 0, j] = not key_padding_mask[b, j]
+
+    Shapes: key_padding_mask (batch, keys), boolean; the result is (batch, 1, keys), one row for all queries.
+    """
+    check(FROM_KEY_PADDING_MASK, key_padding_mask=key_padding_mask)
+    return np.logical_not(np.expand_dims(key_padding_mask, 1))
+
+
+def to_key_padding_mask(mask: np.ndarray) -> np.ndarray:
+    """Turn a mask with one row into a key padding mask, in which True means 'hidden'.
+
+    hidden[b, j] = not mask[b, 0, j]
+
+    Shapes: mask (batch, 1, keys); the result is (batch, keys).
+    """
+    check(TO_KEY_PADDING_MASK, mask=mask)
+    check_one_row(TO_KEY_PADDING_MASK.title, mask.shape)
+    return np.logical_not(mask[:, 0])
+
+
+def from_additive_mask(additive_mask: np.ndarray, *, threshold: float = -1e4) -> np.ndarray:
+    """Turn a mask that others add to the scores into a boolean one.
+
+    open[b, i, j] = additive_mask[b, i, j] > threshold
+
+    Shapes: additive_mask (batch, queries, keys), with heads after batch or without, each axis its size or 1; the result
+    has the same. threshold is rounded to the dtype of additive_mask first.
+    """
+    check_options(FROM_ADDITIVE_MASK, threshold=threshold)
+    check(FROM_ADDITIVE_MASK, additive_mask=additive_mask)
+    # As an array: MXNet hands a number on as text, and reads it back with another last digit now and then.
+    return additive_mask > np.array(threshold, dtype=additive_mask.dtype, ctx=additive_mask.ctx)
+
+
+def to_additive_mask(mask: np.ndarray, *, dtype: str = "float32", finite: bool = False) -> np.ndarray:
+    """Turn a mask into one that others add to the scores.
+
+    additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the least finite number of dtype
+
+    Shapes: mask (batch, queries, keys), with heads after batch or without, each axis its size or 1; the result has the
+    same.
+    """
+    check_options(TO_ADDITIVE_MASK, dtype=dtype, finite=finite)
+    check_available(TO_ADDITIVE_MASK.title, dtype, "bfloat16", "MXNet's arrays have no bfloat16")
+    check(TO_ADDITIVE_MASK, mask=mask)
+    # As an array, for its last digit; and in the shape of the mask, or MXNet's where crashes on an empty axis.
+    hidden = np.array(numpy.finfo(dtype).min if finite else -np.inf, dtype=dtype, ctx=mask.ctx)
+    zeros = np.zeros(mask.shape, dtype=dtype, ctx=mask.ctx)
+    return np.where(mask, zeros, zeros + hidden)
 
 
 def masked_softmax(

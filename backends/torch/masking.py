@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import torch
 
-from attention_core.errors import check, check_options
+from attention_core.errors import check, check_one_row, check_options
 from attention_core.operators import (
     ATTENTION_MASK,
     BLOCK_MASK,
     CAUSAL_MASK,
+    FROM_ADDITIVE_MASK,
+    FROM_KEY_PADDING_MASK,
     GLOBAL_MASK,
     MASK_AND,
     MASK_OR,
     MASKED_SOFTMAX,
     STRIDE_MASK,
+    TO_ADDITIVE_MASK,
+    TO_KEY_PADDING_MASK,
     WINDOW_MASK,
 )
 
@@ -26,6 +30,10 @@ __all__ = [
     "global_mask",
     "mask_and",
     "mask_or",
+    "from_key_padding_mask",
+    "to_key_padding_mask",
+    "from_additive_mask",
+    "to_additive_mask",
     "masked_softmax",
 ]
 
@@ -136,6 +144,58 @@ def mask_or(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """
     check(MASK_OR, first=first, second=second)
     return first | second
+
+
+def from_key_padding_mask(key_padding_mask: torch.Tensor) -> torch.Tensor:
+    """Turn a key padding mask, in which True means 'hidden', into a mask.
+
+    open[b, 0, j] = not key_padding_mask[b, j]
+
+    Shapes: key_padding_mask (batch, keys), boolean; the result is (batch, 1, keys), one row for all queries.
+    """
+    check(FROM_KEY_PADDING_MASK, key_padding_mask=key_padding_mask)
+    return ~key_padding_mask[:, None]
+
+
+def to_key_padding_mask(mask: torch.Tensor) -> torch.Tensor:
+    """Turn a mask with one row into a key padding mask, in which True means 'hidden'.
+
+    hidden[b, j] = not mask[b, 0, j]
+
+    Shapes: mask (batch, 1, keys); the result is (batch, keys).
+    """
+    check(TO_KEY_PADDING_MASK, mask=mask)
+    check_one_row(TO_KEY_PADDING_MASK.title, mask.shape)
+    return ~mask[:, 0]
+
+
+def from_additive_mask(additive_mask: torch.Tensor, *, threshold: float = -1e4) -> torch.Tensor:
+    """Turn a mask that others add to the scores into a boolean one.
+
+    open[b, i, j] = additive_mask[b, i, j] > threshold
+
+    Shapes: additive_mask (batch, queries, keys), with heads after batch or without, each axis its size or 1; the result
+    has the same. threshold is rounded to the dtype of additive_mask first.
+    """
+    check_options(FROM_ADDITIVE_MASK, threshold=threshold)
+    check(FROM_ADDITIVE_MASK, additive_mask=additive_mask)
+    # As a tensor: on some devices a number is compared as it is, and a fill of bfloat16 with -1e4 is -9984.
+    return additive_mask > additive_mask.new_tensor(threshold)
+
+
+def to_additive_mask(mask: torch.Tensor, *, dtype: str = "float32", finite: bool = False) -> torch.Tensor:
+    """Turn a mask into one that others add to the scores.
+
+    additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the least finite number of dtype
+
+    Shapes: mask (batch, queries, keys), with heads after batch or without, each axis its size or 1; the result has the
+    same.
+    """
+    check_options(TO_ADDITIVE_MASK, dtype=dtype, finite=finite)
+    check(TO_ADDITIVE_MASK, mask=mask)
+    chosen = getattr(torch, dtype)
+    hidden = torch.finfo(chosen).min if finite else -torch.inf
+    return torch.zeros(mask.shape, dtype=chosen, device=mask.device).masked_fill(~mask, hidden)
 
 
 def masked_softmax(

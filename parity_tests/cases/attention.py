@@ -149,6 +149,87 @@ def rule_cases() -> Iterator[Case]:
         )
 
 
+FILLS = (-1e4, -65504.0, -1e9, -3.4028234663852886e38, -1.7976931348623157e308, -np.inf, 0.0)
+"""What others add to the score of a hidden key, and what they add to that of an open one."""
+
+
+def converted_mask_cases() -> Iterator[Case]:
+    """Masks of other conventions: True for hidden, or numbers that are added to the scores."""
+    sizes = ATTENTION
+    some, in_heads = some_mask(sizes), some_mask(sizes, heads=True)
+    row = some_mask({**sizes, "queries": 1})
+
+    def case(
+        operator: str,
+        name: str,
+        shows: str,
+        inputs: Arrays,
+        options: Mapping[str, Any] | None = None,
+        tiers: tuple[str, ...] = EXACT,
+    ) -> Case:
+        return Case(operator, name, shows, inputs, options or {}, tiers=tiers, gradients=False)
+
+    def second_sequence(mask: np.ndarray) -> np.ndarray:
+        return np.arange(2).reshape((2,) + (1,) * (mask.ndim - 1)) > 0
+
+    def empty(mask: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
+        yield "one_key", "A single key, hidden in one sequence.", np.zeros_like(mask[..., :1]) | second_sequence(mask)
+        yield "no_keys", "There are no keys.", mask[..., :0]
+        if mask.shape[-2] > 2:
+            yield "no_queries", "There are no queries.", mask[..., :0, :]
+        yield "no_batch", "There are no sequences.", mask[:0]
+
+    for operator, name, plain in (
+        ("from_key_padding_mask", "key_padding_mask", ~row[:, 0]),
+        ("to_key_padding_mask", "mask", row),
+    ):
+        yield case(operator, "plain", "Some keys are hidden.", {name: plain})
+        full = plain | second_sequence(plain)
+        yield case(operator, "full", "One sequence whose keys are all alike.", {name: full})
+        yield case(operator, "one_sequence", "A batch of one.", {name: plain[:1]})
+        for label, shows, mask in empty(plain):
+            yield case(operator, label, shows, {name: mask})
+
+    def additive(name: str, shows: str, array: np.ndarray, tiers: Any = EXACT, **options: float) -> Case:
+        return case("from_additive_mask", name, shows, {"additive_mask": array}, options, tiers)
+
+    bias = draws.uniform("bias", some.shape, 9000.0, SEED)
+    fills = np.array(FILLS)[(np.arange(sizes["queries"])[:, None] + np.arange(sizes["keys"])) % len(FILLS)]
+    levels = draws.uniform("levels", some.shape, 1.0, SEED)
+    levels[:, :, 3] = -2 / 3
+    special = np.where(some, np.inf, np.nan)
+    special[1] = np.where(in_heads[1, 0], 0.0, np.nan)
+    zero_or_inf = {axes: np.where(mask, 0.0, -np.inf) for axes, mask in (("plain", some), ("heads", in_heads))}
+    yield additive("plain", "0 for an open key, -inf for a hidden one.", zero_or_inf["plain"], TIERS)
+    yield additive(
+        "fills", "Fills of -1e4, of -1e9, and of each type's least number.", fills * np.ones((2, 1, 1)), TIERS
+    )
+    yield additive("bias", "A bias of open keys, down to -9000.", np.where(some, bias, -np.inf), TIERS)
+    yield additive("threshold", "Another threshold, which some numbers meet.", levels, TIERS, threshold=-2 / 3)
+    low = np.where(some, -1e7, -1e9)
+    low[..., 0] = 0.0
+    yield additive("low_threshold", "A threshold that float16 does not reach.", low, TIERS, threshold=-1e8)
+    yield additive("not_finite", "inf is open and NaN hidden.", special)
+    yield additive("heads", "A mask for each head.", zero_or_inf["heads"])
+    yield additive("row", "One row for all heads and queries.", zero_or_inf["heads"][:, :1, :1])
+    yield additive("one_sequence", "One mask for all sequences.", zero_or_inf["plain"][:1])
+    for label, shows, mask in empty(some):
+        yield additive(label, shows, np.where(mask, 0.0, -np.inf))
+
+    def turned(name: str, shows: str, mask: np.ndarray, dtype: str = "float64", **options: Any) -> Case:
+        return case("to_additive_mask", name, shows, {"mask": mask}, {"dtype": dtype, **options}, (dtype,))
+
+    yield case("to_additive_mask", "default", "float32 and -inf.", {"mask": some}, tiers=("float32",))
+    for dtype in TIERS:
+        yield turned(dtype, f"-inf in {dtype}.", some, dtype)
+        yield turned(f"finite_{dtype}", f"The least finite number of {dtype}.", some, dtype, finite=True)
+    yield turned("closed", "A query that may attend to nothing.", closed_mask(sizes))
+    yield turned("heads", "A mask for each head.", in_heads)
+    yield turned("row", "One row for all heads and queries.", in_heads[:, :1, :1])
+    for label, shows, mask in empty(some):
+        yield turned(label, shows, mask)
+
+
 EMPTY = (
     ("one_key", "A single key.", "keys", 1),
     ("no_keys", "There are no keys: every query is closed.", "keys", 0),
@@ -760,6 +841,7 @@ def cases() -> Iterator[Case]:
     """Every case of masks, scores, pooling, attention layers and positions."""
     yield from attention_mask_cases()
     yield from rule_cases()
+    yield from converted_mask_cases()
     yield from masked_softmax_cases()
     for name in ("dot_score", "scaled_dot_score", "additive_score", "cosine_score", "gaussian_score"):
         yield from score_cases(name)

@@ -90,6 +90,69 @@ FUNCTIONS: list[tuple[str, Any, type[AttentionError], str]] = [
         "Shapes: global_queries=(2, 5), global_keys=(3, 7).",
     ),
     (
+        "key_padding_kind",
+        lambda b, a: b.from_key_padding_mask(a(zeros(2, 7, dtype=np.int32))),
+        MaskError,
+        "from_key_padding_mask: key_padding_mask is int32, expected bool. True means 'hidden': compare first, mask == "
+        "0 where 1 stands for an open key, mask != 0 where 1 stands for a hidden one.",
+    ),
+    (
+        "key_padding_rank",
+        lambda b, a: b.from_key_padding_mask(a(zeros(2, 1, 7, dtype=bool))),
+        ShapeError,
+        "from_key_padding_mask: key_padding_mask has 3 axes, expected (batch, keys). Shapes: "
+        "key_padding_mask=(2, 1, 7).",
+    ),
+    (
+        "key_padding_rows",
+        lambda b, a: b.to_key_padding_mask(a(zeros(2, 5, 7, dtype=bool))),
+        ShapeError,
+        "to_key_padding_mask: axis 'queries' is 5 in mask, expected 1: a key padding mask hides a key from every "
+        "query. Give what has rows of its own as a mask. Shapes: mask=(2, 5, 7).",
+    ),
+    (
+        "key_padding_no_rows",
+        lambda b, a: b.to_key_padding_mask(a(zeros(2, 0, 7, dtype=bool))),
+        ShapeError,
+        "to_key_padding_mask: axis 'queries' is 0 in mask, expected 1: a key padding mask hides a key from every "
+        "query. Give what has rows of its own as a mask. Shapes: mask=(2, 0, 7).",
+    ),
+    (
+        "additive_kind",
+        lambda b, a: b.from_additive_mask(a(zeros(2, 5, 7, dtype=bool))),
+        DtypeError,
+        "from_additive_mask: additive_mask is bool, expected a floating type, one of float64, float32, float16, "
+        "bfloat16. A mask of True and False, or of 1 and 0, is no additive mask: cast, it would hide nothing.",
+    ),
+    (
+        "additive_rank",
+        lambda b, a: b.from_additive_mask(a(zeros(5, 7))),
+        ShapeError,
+        "from_additive_mask: additive_mask has 2 axes, expected (batch, queries, keys) or (batch, heads, queries, "
+        "keys). Shapes: additive_mask=(5, 7).",
+    ),
+    (
+        "threshold",
+        lambda b, a: b.from_additive_mask(a(zeros(2, 5, 7)), threshold=-np.inf),
+        OptionError,
+        "from_additive_mask: threshold is -inf, expected a finite number: what is at most this, rounded to the dtype "
+        "of additive_mask, is hidden.",
+    ),
+    (
+        "additive_dtype",
+        lambda b, a: b.to_additive_mask(a(zeros(2, 5, 7, dtype=bool)), dtype="int32"),
+        OptionError,
+        "to_additive_mask: dtype is 'int32', expected one of 'float64', 'float32', 'float16', 'bfloat16': floating "
+        "type of the result.",
+    ),
+    (
+        "finite",
+        lambda b, a: b.to_additive_mask(a(zeros(2, 5, 7, dtype=bool)), finite=-1e9),
+        OptionError,
+        "to_additive_mask: finite is -1000000000.0, expected True or False: whether a hidden key gets the least finite "
+        "number.",
+    ),
+    (
         "rank",
         lambda b, a: b.dot_score(a(zeros(5, 4)), a(zeros(2, 7, 4))),
         ShapeError,

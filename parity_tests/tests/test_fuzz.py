@@ -101,8 +101,9 @@ def test_every_argument_and_option_is_given_and_left_out(drawn: list[Drawn]):
         entry = find(case.operator)
         own = [tensor.name for tensor in inputs_of(entry, case.method) if tensor.optional]
         options = [*called_of(entry, case.method).options, *(entry.options if isinstance(entry, Layer) else ())]
-        axes = {*axes_of(entry, case.method)}  # an option that is an axis is always said, among the sizes
-        own += [option.name for option in options if option.default is not None and option.name not in axes]
+        # An option that is an axis is always said, among the sizes, and a dtype is the tier.
+        said = {*axes_of(entry, case.method), "dtype"}
+        own += [option.name for option in options if option.default is not None and option.name not in said]
         calls[case.operator].add(case.method)
         for name in own:
             given[case.operator, name].add(name in {*case.given, *case.options, *case.sizes})
@@ -144,7 +145,8 @@ def test_the_reference_takes_every_case_and_most_can_be_judged(drawn: list[Drawn
     assert sum(case is None for case in judged) < len(judged) / 10
     for case in filter(None, judged):
         for name, array in case.expected.items():
-            nothing = array == -np.inf if name == "scores" else False  # of hypotheses that no step has made
+            # The scores of hypotheses that no step has made, and what is added to a hidden score.
+            nothing = array == -np.inf if name in ("scores", "additive_mask") else False
             assert (np.isfinite(array) | nothing).all(), f"{name} of {case.drawn}"
 
 

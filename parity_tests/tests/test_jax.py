@@ -16,7 +16,7 @@ import pytest
 from flax import nnx
 
 import backends
-from attention_core.errors import TokenError
+from attention_core.errors import OptionError, TokenError
 from backends import jax as attention
 from backends.jax import masking, recurrent, runtime
 from parity_tests.cases import Case, all_cases, select
@@ -325,3 +325,30 @@ def test_a_backend_is_held_against_itself_on_another_device():
         ("jax", "reference", "scores"),
         ("jax:cpu:1", "jax", "scores"),
     ]
+
+
+def test_an_additive_mask_in_float64_needs_x64():
+    mask = jnp.array([[[True, False]]])
+    jax.config.update("jax_enable_x64", False)
+    try:
+        assert attention.to_additive_mask(mask).dtype == jnp.float32
+        with pytest.raises(OptionError) as raised:
+            attention.to_additive_mask(mask, dtype="float64")
+    finally:
+        jax.config.update("jax_enable_x64", True)
+    assert str(raised.value) == (
+        "to_additive_mask: dtype is 'float64', expected one of 'float32', 'float16', 'bfloat16': JAX has it only where "
+        "jax_enable_x64 is set."
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_masks_of_other_conventions_are_traced(dtype: str):
+    @jax.jit
+    def there_and_back(padding: jax.Array) -> jax.Array:
+        mask = attention.from_key_padding_mask(padding)
+        added = attention.to_additive_mask(mask, dtype=dtype, finite=True)
+        return attention.to_key_padding_mask(attention.from_additive_mask(added))
+
+    padding = jnp.array([[False, True, False], [True, True, True]])
+    assert (there_and_back(padding) == padding).all()

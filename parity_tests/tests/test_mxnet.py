@@ -17,6 +17,7 @@ import pytest
 from attention_core import reference
 from attention_core.differentiation import gradients
 from attention_core.draws import integers, uniform
+from attention_core.errors import OptionError
 from backends import mxnet as attention
 from backends.mxnet.runtime import from_numpy, vjp
 
@@ -419,3 +420,12 @@ def test_rules_count_far_beyond_what_float32_holds():
     mask = attention.causal_mask(1, 2, offset=2**24)
     assert mask.asnumpy().all()
     assert attention.stride_mask(1, 2, stride=2, offset=2**24 + 1).asnumpy().tolist() == [[[False, True]]]
+
+
+def test_an_additive_mask_in_bfloat16_is_refused():
+    with pytest.raises(OptionError) as raised:
+        attention.to_additive_mask(from_numpy(numpy.ones((2, 5, 7), bool)), dtype="bfloat16")
+    assert str(raised.value) == (
+        "to_additive_mask: dtype is 'bfloat16', expected one of 'float64', 'float32', 'float16': MXNet's arrays have "
+        "no bfloat16."
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import math
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ from attention_core import reference
 from attention_core.differentiation import gradients
 from attention_core.draws import uniform
 from attention_core.reference.recurrent import sigmoid
+from attention_core.specification import FLOATING
 
 # With all keys equal every open key weighs the same, whatever the weights are: the means of the first 2 and 6 values.
 KEYS, LENS = np.ones((2, 10, 2)), np.array([2, 6])
@@ -127,6 +129,50 @@ def test_a_step_with_a_cache_sees_the_row_that_a_full_pass_gives_it():
         full = rule(7, 7, **own)
         for position in range(7):
             np.testing.assert_array_equal(rule(1, 7, **own, offset=position)[0, 0], full[0, position])
+
+
+def test_masks_of_other_conventions_by_hand():
+    padding = np.array([[False, False, True], [True, True, True]])
+    mask = reference.from_key_padding_mask(padding)
+    assert mask.tolist() == [[[True, True, False]], [[False, False, False]]]
+    assert reference.to_key_padding_mask(mask).tolist() == padding.tolist()
+    assert reference.from_key_padding_mask(padding[:1]).tolist() == reference.attention_mask(3, np.array([2])).tolist()
+
+    added = np.array([[[0.0, -1e4, -9999.0, -np.inf, -1e9, -0.5]]])
+    assert drawn_mask(reference.from_additive_mask(added)) == ["#.#..#"]
+    assert drawn_mask(reference.from_additive_mask(added, threshold=-0.5)) == ["#....."]
+    assert drawn_mask(reference.from_additive_mask(added.astype("float32"), threshold=-0.1)) == ["#....."]
+
+    assert reference.to_additive_mask(mask).tolist() == [[[0.0, 0.0, -np.inf]], [[-np.inf] * 3]]
+    assert drawn_mask(reference.from_additive_mask(reference.to_additive_mask(mask))) == ["##."]
+
+
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_the_least_finite_number_is_that_of_the_type(dtype: str):
+    least = reference.to_additive_mask(np.array([[[True, False]]]), dtype=dtype, finite=True)[0, 0, 1]
+    assert least == float(ml_dtypes.finfo(dtype).min)
+    assert least.astype(dtype) == least
+
+
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_a_fill_that_was_rounded_is_hidden_by_the_same_number(dtype: str):
+    fill = np.full((1, 1, 1), -1e4).astype(dtype)
+    assert not reference.from_additive_mask(fill).any()
+    assert fill.astype(np.float64) > -1e4 or dtype != "bfloat16", "the test is to see a fill that rounding raised"
+
+
+def test_an_additive_mask_under_a_plain_softmax_does_to_closed_rows_what_porters_are_told():
+    mask, scores = np.array([[[True, False], [False, False]]]), np.array([[[1.0, 2.0], [-3.0, 5.0]]])
+
+    def plain_softmax(logits: np.ndarray) -> np.ndarray:
+        with np.errstate(invalid="ignore"):
+            exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+            return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+    assert np.isnan(plain_softmax(scores + reference.to_additive_mask(mask))[0, 1]).all()
+    finite = reference.to_additive_mask(mask, dtype="float64", finite=True)
+    assert plain_softmax(scores + finite)[0].tolist() == [[1.0, 0.0], [0.5, 0.5]]
+    assert reference.masked_softmax(scores, mask=mask)[0].tolist() == [[1.0, 0.0], [0.0, 0.0]]
 
 
 def test_rules_combine():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,9 +43,12 @@ def exported(module: ast.Module) -> list[str]:
     raise AssertionError("the file has no __all__")
 
 
-def arguments(function: ast.FunctionDef, framework: str) -> str:
-    """The argument list with defaults, without self, annotations, and the framework's own keywords."""
-    own = FRAMEWORK_KEYWORDS[framework]
+def arguments(function: ast.FunctionDef, framework: str, known: Collection[str] = ()) -> str:
+    """The argument list with defaults, without self, annotations, and the framework's own keywords.
+
+    A keyword that the specification knows is not the framework's own.
+    """
+    own = {keyword for keyword in FRAMEWORK_KEYWORDS[framework] if keyword not in known}
     given = function.args
     assert given.vararg is None and given.kwarg is None, f"{function.name} swallows arguments that it does not name"
     names = [argument.arg for argument in given.posonlyargs + given.args]
@@ -88,7 +91,8 @@ def test_the_package_exports_every_public_name(framework: str):
 def test_a_function_has_the_arguments_and_words_of_the_specification(framework: str, operator):
     function = definitions(backend_file(framework, operator.module))[operator.name]
     assert isinstance(function, ast.FunctionDef)
-    assert arguments(function, framework) == operator.signature
+    known = {option.name for option in operator.options}
+    assert arguments(function, framework, known) == operator.signature
     assert first_line(function) == operator.summary
     assert operator.formula.split(";")[0] in (ast.get_docstring(function) or "")
 

@@ -370,6 +370,28 @@ def test_floats_are_refused_and_not_cast_whatever_the_policy(policy: str):
         keras.config.set_dtype_policy("float32")
 
 
+@pytest.mark.parametrize("shape", [[None, None], None], ids=["sizes", "rank"])
+def test_masks_of_other_conventions_are_traced_without_known_sizes(shape: list[None] | None):
+    @tf.function(input_signature=[tf.TensorSpec(shape, tf.bool)])
+    def there_and_back(padding: tf.Tensor) -> tf.Tensor:
+        mask = attention.from_key_padding_mask(tf.ensure_shape(padding, [None, None]))
+        added = attention.to_additive_mask(mask, dtype="bfloat16", finite=True)
+        return attention.to_key_padding_mask(attention.from_additive_mask(added))
+
+    padding = np.array([[False, True, False], [True, True, True]])
+    assert (there_and_back(tf.constant(padding)).numpy() == padding).all()
+
+
+def test_rows_that_only_a_running_graph_knows_are_not_dropped():
+    @tf.function(input_signature=[tf.TensorSpec([None, None, None], tf.bool)])
+    def turned(mask: tf.Tensor) -> tf.Tensor:
+        return attention.to_key_padding_mask(mask)
+
+    assert turned(tf.ones([2, 1, 3], tf.bool)).shape == (2, 3)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        turned(tf.ones([2, 5, 3], tf.bool))
+
+
 # ------------------------------------------------------------------------------------------------ imports
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from attention_core.draws import uniform
 from backends import torch as attention
 from backends.torch import runtime
+from parity_tests import cli
 from parity_tests.cases import all_cases, select
 from parity_tests.peers import torch as peers
 
@@ -233,3 +236,23 @@ def test_the_target_of_the_fast_path_takes_it(monkeypatch: pytest.MonkeyPatch):
     assert taken
     peers.multihead_attention_eval.MultiHeadAttention(parameters, **arrays, num_heads=3)
     assert len(taken) == 1
+
+
+# ------------------------------------------------------------------------------------------------ the README
+
+
+def test_the_target_of_the_readme_has_the_two_defects_that_it_is_said_to_have(tmp_path, monkeypatch):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    source = readme.partition("# mine.py\n")[2].partition("```")[0]
+    (tmp_path / "mine.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli.main, ["check", "mine.py", "--tier", "float64", "--json", "out.json"])
+    assert result.exit_code == 1, result.output
+    cells = json.loads((tmp_path / "out.json").read_text())["cells"]
+    red = {cell["case"] for cell in cells if cell["status"] == "fail"}
+    # Rows of one length below 1 and one mask that is closed: "lens_and_mask", "heads_mask".
+    shapes = ("closed", "infinite", "hidden_nan", "hidden_inf", "lens_and_mask", "heads_mask")
+    assert red == {f"{name}-{case}" for name in ("masked_softmax", "AdditiveAttention") for case in shapes} & {
+        cell["case"] for cell in cells
+    } - {"masked_softmax-hidden_nan", "masked_softmax-hidden_inf"}
+    assert "looks like  masked_softmax: A closed row is NaN." in result.output

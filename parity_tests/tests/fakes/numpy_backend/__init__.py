@@ -10,6 +10,11 @@ from attention_core.reference import *  # noqa: F403 (all but what follows)
 __all__ = reference.__all__
 
 
+def to_additive_mask(mask, *, dtype="float32", finite=False):
+    """Turn a mask into one that others add to the scores."""
+    return reference.to_additive_mask(mask, dtype=dtype, finite=finite).astype(dtype)
+
+
 def get_parameters(layer) -> dict[str, np.ndarray]:
     """Copy a layer's parameters out as canonical arrays."""
     return {name: array.astype(layer.dtype) for name, array in reference.get_parameters(layer).items()}

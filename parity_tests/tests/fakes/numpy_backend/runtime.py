@@ -51,7 +51,8 @@ def vjp(function, arguments, cotangents, layer=None):
     floating = {name: array for name, array in arguments.items() if dtype_name(array.dtype) in FLOATING}
     rest = {name: array for name, array in arguments.items() if name not in floating}
     parameters = {} if layer is None else layer.parameters
-    dtype = next((array.dtype for array in floating.values()), getattr(layer, "dtype", np.dtype("float64")))
+    # Where nothing says what to round to, the function has to know.
+    dtype = next((array.dtype for array in floating.values()), getattr(layer, "dtype", None))
 
     def call(arrays):
         if layer is not None:
@@ -59,7 +60,7 @@ def vjp(function, arguments, cotangents, layer=None):
         return function(layer, **{name: arrays[name] for name in floating}, **rest)
 
     def rounded(array):
-        return array.astype(dtype) if dtype_name(array.dtype) in FLOATING else array
+        return array.astype(dtype) if dtype and dtype_name(array.dtype) in FLOATING else array
 
     arrays = {**floating, **{f"parameter {name}": array for name, array in parameters.items()}}
     outputs = tuple(rounded(np.asarray(output)) for output in call(arrays))
