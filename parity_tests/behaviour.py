@@ -414,7 +414,7 @@ def load(path: Path = DATA) -> Kept:
     return kept
 
 
-def save(kept: Kept, path: Path = DATA) -> None:
+def save(kept: Kept, path: Path) -> None:
     """Keep it, in the order of the peers."""
     ordered = {peer.id: kept[peer.id] for peer in PEERS if peer.id in kept}
     path.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

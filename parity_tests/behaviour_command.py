@@ -43,7 +43,7 @@ def command(modules: list[str] | None, pythons: tuple[str, ...], write: bool) ->
     if not peers:
         packages = ", ".join(dict.fromkeys(name for peer in chosen for name in peer.packages))
         raise click.ClickException(f"nothing to ask: none of {packages} is installed")
-    kept = behaviour.load()
+    kept = behaviour.load(behaviour.DATA)
     answers = behaviour.ask_all(peers, given)
     changes = list(behaviour.changes(kept, answers))
     console.print(table(answers))
@@ -51,7 +51,7 @@ def command(modules: list[str] | None, pythons: tuple[str, ...], write: bool) ->
         console.print(Text(f"changed     {change}", style="yellow"), soft_wrap=True)
     if write:
         kept = behaviour.merged(kept, answers)
-        behaviour.save(kept)
+        behaviour.save(kept, behaviour.DATA)
         behaviour.PAGE.write_text(page(kept), encoding="utf-8")
         console.print(Text(f"written     {behaviour.DATA}, {behaviour.PAGE}"), soft_wrap=True)
         return

@@ -11,10 +11,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from attention_core import reference
 from parity_tests import behaviour
 from parity_tests.behaviour import Answer, asked, changes, merged
+from parity_tests.behaviour_command import command
 from parity_tests.behaviour_page import COLUMNS, Convention, conventions, page
 from parity_tests.cases import Case, all_cases
 from parity_tests.divergences import load_divergences
@@ -208,6 +210,50 @@ def test_what_an_older_version_did_otherwise_is_on_the_page():
     older = {"versions": "torch 1.0.0", "found": {**newest["found"], "closed": "NaN; ∇ NaN"}}
     text = page({**KEPT, peer.id: [older, newest]})
     assert f"{peer.call} in torch 1.0.0: closed rows: NaN; ∇ NaN" in text
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+@pytest.fixture
+def kept_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """What is kept, and the page, in a folder of the test; every framework is here, and does what it did."""
+    newest = {name: (own[-1]["versions"], dict(own[-1]["found"])) for name, own in KEPT.items()}
+    monkeypatch.setattr(behaviour, "installed", lambda peer: True)
+    monkeypatch.setattr(behaviour, "ask_all", lambda peers, pythons: {peer.id: newest[peer.id] for peer in peers})
+    monkeypatch.setattr(behaviour, "DATA", tmp_path / "behaviour.json")
+    monkeypatch.setattr(behaviour, "PAGE", tmp_path / "behaviour.md")
+    behaviour.save(KEPT, behaviour.DATA)
+    newest[PEERS[0].id][1]["closed"] = "NaN"
+    return tmp_path
+
+
+def test_the_command_tells_a_change_and_fails(kept_elsewhere: Path):
+    result = CliRunner().invoke(command, ["--framework", "torch"])
+    assert result.exit_code == 1
+    assert f"changed     {PEERS[0].id}: closed rows: was '0; ∇ 0'" in result.output
+    assert "attention-parity behaviour --write" in result.output
+    assert not (kept_elsewhere / "behaviour.md").exists()
+
+
+def test_the_command_passes_where_nothing_is_different(kept_elsewhere: Path):
+    result = CliRunner().invoke(command, ["--framework", "keras"])
+    assert result.exit_code == 0, result.output
+    assert "the same    5 calls do what is kept" in result.output
+
+
+def test_the_command_writes_what_is_kept_and_the_page(kept_elsewhere: Path):
+    assert CliRunner().invoke(command, ["--write"]).exit_code == 0
+    kept = behaviour.load(behaviour.DATA)
+    assert kept[PEERS[0].id][-1]["found"]["closed"] == "NaN"
+    assert behaviour.PAGE.read_text(encoding="utf-8") == page(kept)
+    assert CliRunner().invoke(command, []).exit_code == 0
+
+
+def test_the_command_says_what_is_not_installed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(behaviour, "installed", lambda peer: False)
+    result = CliRunner().invoke(command, ["--framework", "flax"])
+    assert result.exit_code == 1 and "none of flax, jax is installed" in result.output
 
 
 # ------------------------------------------------------------------------------------------------ frameworks
