@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 import time
@@ -11,11 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
 import backends
 import parity_tests
+from attention_core import reference
 from attention_core.operators import FRAMEWORKS
+from backends import weights
 from parity_tests.expected import cache_folder
 from parity_tests.launch import Job
 from parity_tests.switches import environment
@@ -23,7 +27,9 @@ from parity_tests.switches import environment
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 FAKES = HERE / "fakes"
-OWN_FILES = {f"test_{name}.py": name for name in FRAMEWORKS}
+OWN_FILES = {f"test_{what}{name}.py": name for what in ("", "weights_") for name in FRAMEWORKS}
+NEEDED = {"test_weights_onnx.py": "onnx", "test_weights_h5.py": "h5py"}
+"""The files that are about a library which is no framework."""
 
 collect_ignore = ["fakes"]
 
@@ -57,8 +63,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """A framework's own tests exist only where the framework is tested: they are left out, not skipped."""
-    framework = OWN_FILES.get(collection_path.name)
-    return True if framework is not None and framework not in selected(config) else None
+    framework, library = OWN_FILES.get(collection_path.name), NEEDED.get(collection_path.name)
+    absent = framework is not None and framework not in selected(config)
+    return True if absent or (library is not None and importlib.util.find_spec(library) is None) else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -104,6 +111,18 @@ def backend(request: pytest.FixtureRequest, _configured: set[str]) -> SimpleName
 def all_backends(request: pytest.FixtureRequest) -> list[str]:
     """The names of all backends that this run is for."""
     return selected(request.config)
+
+
+@pytest.fixture
+def answered() -> Callable[..., tuple[np.ndarray, ...]]:
+    """The reference's answer with converted weights: the layer they are of, made as they say."""
+
+    def answer(converted: weights.Converted, *inputs: np.ndarray, **options: object) -> tuple[np.ndarray, ...]:
+        layer = getattr(reference, converted.layer)(**converted.config)
+        reference.set_parameters(layer, converted.arrays)
+        return layer(*inputs, **options)
+
+    return answer
 
 
 @pytest.fixture

@@ -228,6 +228,24 @@ def test_every_module_of_peers_is_listed():
     assert {path.stem for path in PEERS.glob("*.py")} == {"__init__", *PEER_IMPORTS}
 
 
+def test_the_weights_import_numpy_and_the_data_of_the_specification():
+    """What reads a kind of file is imported where one is read, and a framework's own table where it is asked for."""
+    for path in sources("backends/weights"):
+        names = set(imports(path))
+        third_party = {top(name) for name in names} - set(sys.stdlib_module_names) - {"attention_core", "backends"}
+        assert third_party <= {"numpy", "ml_dtypes"}, path
+        assert {name for name in names if top(name) == "attention_core"} <= {
+            "attention_core.errors",
+            "attention_core.operators",
+            "attention_core.specification",
+        }, path
+        assert {name for name in names if top(name) == "backends"} <= {
+            "backends",
+            "backends.weights",
+            *(name for name in names if name.startswith("backends.weights.")),
+        }, path
+
+
 def test_the_court_imports_no_framework_and_no_backend():
     for path in court():
         names = set(imports(path))
