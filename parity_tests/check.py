@@ -36,6 +36,7 @@ from parity_tests.command import (
     signals,
     write_json,
 )
+from parity_tests.convert import Conversion
 from parity_tests.divergences import DivergenceError, load_divergences
 from parity_tests.invocation import TRAINING
 from parity_tests.junit import write_junit
@@ -200,19 +201,21 @@ def check(
 @click.argument("certificate", metavar="CERTIFICATE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--python",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="PATH",
-    help="Run the target with another interpreter, as when it was certified.",
+    "pythons",
+    metavar="[NAME=]PATH",
+    multiple=True,
+    help="Run a target, or a framework by name, with another interpreter, as when it was certified.",
 )
-def verify(certificate: Path, python: str | None) -> None:
+def verify(certificate: Path, pythons: tuple[str, ...]) -> None:
     """Run what a certificate states again, from the same folder, and compare: inputs, files, and every verdict.
 
-    Other versions are told, and are no fault; neither is another rounding within the budgets.
+    It may be one of `check` or of `convert`, which proves again and writes nothing. Other versions are told, and are no
+    fault; neither is another rounding within the budgets.
     Exits with 0 only if all is as certified, and with 2 if the file is no certificate or cannot be repeated.
     """
     try:
         before = load(certificate)
-        request = request_of(before["request"], python)
+        request = request_of(before["request"], pythons)
     except CertificateError as error:
         raise Refused(str(error)) from error
     after = request.certificate(request.judge())
@@ -231,17 +234,25 @@ def verify(certificate: Path, python: str | None) -> None:
     console.print(Text(words, style="bold green"), soft_wrap=True)
 
 
-def request_of(asked: Mapping[str, Any], python: str | None) -> Request:
+KINDS: dict[str, type[Request | Conversion]] = {"check": Request, "convert": Conversion}
+"""What a certificate may be of."""
+
+
+def request_of(asked: Mapping[str, Any], pythons: tuple[str, ...]) -> Request | Conversion:
     """The request that a certificate holds.
 
     Raises: CertificateError if it holds none.
     """
-    if asked.get("kind") != "check":
+    kind = KINDS.get(asked.get("kind", ""))
+    if kind is None:
         raise CertificateError(f"the certificate is of {asked.get('kind')!r}, which `verify` cannot repeat")
-    if asked.get("other_python") and python is None:
-        raise CertificateError("the target was certified with another interpreter: give one with --python")
-    own = {name: value for name, value in asked.items() if name not in ("kind", "command", "other_python", "python")}
+    if asked.get("other_python") and not pythons:
+        raise CertificateError("it was certified with another interpreter: give one with --python")
+    own = {name: value for name, value in asked.items() if name not in ("kind", "command", "other_python")}
+    own = {name: tuple(value) if isinstance(value, list) else value for name, value in own.items()}
     try:
-        return Request(**{**own, "operators": tuple(own.get("operators", ()))}, python=python)
+        if kind is Conversion:
+            return Conversion(**{**own, "pythons": pythons})
+        return Request(**{**own, "tiers": list(own.get("tiers", ())), "python": pythons[0] if pythons else None})
     except TypeError as error:
         raise CertificateError(f"the certificate asks for something else: {error}") from error

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from backends.weights.configs import check_shapes, config_of, layer_named
 from backends.weights.mapping import fits, plain
 from parity_tests import sources
 from parity_tests.cases import Arrays
-from parity_tests.command import Refused, console, interpreters
+from parity_tests.certificate import Certificate, certify, save
+from parity_tests.command import Refused, certificate_option, console, interpreters, json_option, write_json
 from parity_tests.comparison import Verdict
 from parity_tests.expected import cache_folder
 from parity_tests.launch import Job
@@ -77,6 +79,65 @@ class Move:
         return {name: array.astype(self.dtype) for name, array in arrays.items()}
 
 
+@dataclass(frozen=True)
+class Conversion:
+    """What is asked of `convert`: all that its proof depends on, but for files and environments."""
+
+    file: str
+    target: str
+    output: str
+    source: str | None = None
+    prefixes: tuple[str, ...] = ()
+    to_prefix: str = ""
+    given: tuple[str, ...] = ()
+    how: str = "full"
+    pythons: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """The command that asks it."""
+        options = [] if self.source is None else ["--from", self.source]
+        options += [part for prefix in self.prefixes for part in ("--prefix", prefix)]
+        options += ["--to-prefix", self.to_prefix] if self.to_prefix else []
+        options += [part for entry in self.given for part in ("--set", entry)]
+        options += [] if self.how == "full" else ["--prove", self.how]
+        return shlex.join(["attention-parity", "convert", self.file, "--to", self.target, "-o", self.output, *options])
+
+    def read(self) -> tuple[Move, Arrays, int]:
+        """What the file holds, the arrays of the other side, and in which of its ways their names are written.
+
+        Raises: Refused if it cannot be converted.
+        """
+        _check_places(Path(self.file), Path(self.output), self.target)
+        options = _options(self.given)
+        try:
+            move = _read(Path(self.file), self.source, self.prefixes, options)
+            return move, *_written(move, self.target, Path(self.output), self.to_prefix)
+        except (WeightError, ArchiveError, AttentionError) as error:
+            hint = f" {OPTIONS}" if "=..." in str(error) else ""
+            raise Refused(f"{error}{hint}") from error
+
+    def proved(self, move: Move, written: Arrays) -> Run:
+        """The verdicts on both sides."""
+        run = _proved(move, self.target, written, self.how == "full", interpreters(self.pythons))
+        run.command = self.command
+        return run
+
+    def judge(self) -> Run:
+        """Read and prove, and write nothing.
+
+        Raises: Refused if it cannot be converted.
+        """
+        move, written, _ = self.read()
+        return self.proved(move, written)
+
+    def certificate(self, run: Run) -> Certificate:
+        """The certificate of the proof, with the digests of both files."""
+        asked = {**asdict(replace(self, pythons=())), "kind": "convert", "other_python": bool(self.pythons)}
+        files = {name: Path(name) for name in (self.file, self.output) if Path(name).is_file()}
+        return certify(run, {**asked, "command": self.command}, files)
+
+
 # ------------------------------------------------------------------------------------------------ the command
 
 
@@ -122,13 +183,8 @@ class Move:
     multiple=True,
     help="Run a framework (torch, tf, jax, mxnet, onnx) with another interpreter.",
 )
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write every verdict to a file.",
-)
+@json_option
+@certificate_option
 def convert(
     file: Path,
     target: str,
@@ -140,6 +196,7 @@ def convert(
     how: str,
     pythons: tuple[str, ...],
     json_file: Path | None,
+    certificate_file: Path | None,
 ) -> None:
     """Move the weights in SOURCE to another framework, and prove that the layer stays the same function.
 
@@ -150,24 +207,19 @@ def convert(
     are given the same inputs, and each is judged against each, in outputs and gradients. FILE is written only if
     nothing is red. Exits with 0 if it is written, with 1 if something is red, and with 2 if SOURCE cannot be converted.
     """
-    options = _options(given)
-    chosen = interpreters(pythons)
-    _check_places(file, output, target)
-    try:
-        move = _read(file, source, prefixes, options)
-        written, spelling = _written(move, target, output, to_prefix)
-    except (WeightError, ArchiveError, AttentionError) as error:
-        hint = f" {OPTIONS}" if "=..." in str(error) else ""
-        raise Refused(f"{error}{hint}") from error
+    request = Conversion(str(file), target, str(output), source, prefixes, to_prefix, given, how, pythons)
+    if certificate_file is not None and how == "no":
+        raise Refused("a certificate states a proof: leave --prove=no out.")
+    move, written, spelling = request.read()
     for line in told(move, file):
         console.print(line, soft_wrap=True)
     outcome = None
     if how != "no":
-        outcome = _proved(move, target, written, how == "full", chosen)
+        outcome = request.proved(move, written)
         for line in proof(outcome):
             console.print(line, soft_wrap=True)
         if json_file is not None:
-            json_file.write_text(json.dumps(outcome.as_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+            write_json(outcome, json_file)
     if outcome is not None and outcome.red:
         console.print(Text(f"red         {output} is not written", style="bold red"), soft_wrap=True)
         sys.exit(1)
@@ -176,6 +228,9 @@ def convert(
     except (WeightError, ArchiveError) as error:
         raise Refused(str(error)) from error
     console.print(verdict(move, target, outcome, how, output), soft_wrap=True)
+    if outcome is not None and certificate_file is not None:
+        save(request.certificate(outcome), certificate_file)
+        console.print(Text(f"certified   {certificate_file}, {certificate_file.with_suffix('.md')}"), soft_wrap=True)
 
 
 def _options(given: Sequence[str]) -> dict[str, Any]:

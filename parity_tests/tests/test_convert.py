@@ -425,3 +425,32 @@ def test_a_wrong_table_is_red_and_nothing_is_written(file, tmp_path: Path, monke
     result = invoke(file(GRU), "--to", "torch", "-o", out)
     assert result.exit_code == 1 and not out.exists()
     assert "out.safetensors is not written" in result.output.replace("\n", "")
+
+
+# ------------------------------------------------------------------------------------------------ certificates
+
+
+def verified(certificate: str) -> Result:
+    return CliRunner().invoke(cli.main, ["verify", certificate])
+
+
+@pytest.mark.frameworks("torch")
+def test_a_proof_is_certified_and_verified(file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    source, new = file(GRU).name, Path("new.safetensors")
+    done = invoke(source, "--to", "torch", "-o", new, "--certificate", "proof.json")
+    assert done.exit_code == 0, done.output
+    page = Path("proof.md").read_text(encoding="utf-8")
+    assert f"attention-parity convert {source} --to torch -o {new}" in page and f"`{new}`: SHA-256" in page
+    again = verified("proof.json")
+    assert again.exit_code == 0 and "verified" in again.output, again.output
+    new.write_bytes(b"something else")
+    again = verified("proof.json")
+    assert again.exit_code == 1 and f"{new} is not the file that was judged" in " ".join(again.output.split())
+
+
+def test_a_certificate_without_a_proof_is_refused(file, tmp_path: Path):
+    new = tmp_path / "new.safetensors"
+    done = invoke(file(GRU), "--to", "jax", "-o", new, "--prove", "no", "--certificate", tmp_path / "a.json")
+    assert done.exit_code == 2 and "a certificate states a proof" in " ".join(done.output.split())
+    assert not new.exists()
