@@ -77,12 +77,10 @@ def timed(
     forward: tuple[float, float] | None = None,
     training: tuple[float, float] | None = None,
     against: str = TEXTBOOK,
-) -> tuple[Goal, Goal]:
+) -> tuple[Goal, ...]:
     """The goals of the forward pass and of a training step; without figures they are measured all the same."""
-    return (
-        Goal(framework, "forward", *(forward or ()), against=against),
-        Goal(framework, "training", *(training or ()), against=against),
-    )
+    figures = {"forward": forward or (None, None), "training": training or (None, None)}
+    return tuple(Goal(framework, direction, least, wanted, against) for direction, (least, wanted) in figures.items())
 
 
 ADDITIVE = Item(
@@ -182,9 +180,7 @@ WEIGHTS_LONG = replace(
     sizes=DOT_LONG.sizes,
 )
 
-ITEMS = {
-    item.name: item for item in (ADDITIVE, DECODER, SHORT, GREEDY, DOT, DOT_LONG, WEIGHTS, WEIGHTS_LONG)
-}
+ITEMS = {item.name: item for item in (ADDITIVE, DECODER, SHORT, GREEDY, DOT, DOT_LONG, WEIGHTS, WEIGHTS_LONG)}
 """Every item by its name."""
 
 LENGTH = "length"
@@ -216,8 +212,9 @@ def parameters(item: Item, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
     assert isinstance(layer, Layer)
     numbers, complete = np.random.default_rng(1), layer.sizes(options(item, sizes))
     shapes = layer.shapes(complete)
-    bounds = {name: shape[-1] ** -0.5 for name, shape in shapes.items()}
-    return {name: numbers.uniform(-bounds[name], bounds[name], shapes[name]).astype(np.float32) for name in shapes}
+    return {
+        name: (numbers.uniform(-1, 1, shape) * shape[-1] ** -0.5).astype(np.float32) for name, shape in shapes.items()
+    }
 
 
 def inputs(item: Item, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
@@ -228,7 +225,13 @@ def inputs(item: Item, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
     """
     numbers = np.random.default_rng(2)
     batch, keys, hidden = sizes["batch"], sizes["keys"], sizes["hidden"]
-    normal = lambda *shape: numbers.standard_normal(shape).astype(np.float32)  # noqa: E731
+
+    def normal(*shape: int) -> np.ndarray:
+        return numbers.standard_normal(shape, np.float32)
+
+    def tokens() -> np.ndarray:
+        return numbers.integers(sizes["vocabulary"], size=(batch, sizes["steps"]), dtype=np.int32)
+
     valid_lens = np.linspace(keys, keys - keys // 2, batch).astype(np.int32)
     if item.layer != "BahdanauDecoder":
         lead = (batch, sizes["heads"]) if "heads" in sizes else (batch,)
@@ -240,7 +243,6 @@ def inputs(item: Item, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
             "valid_lens": valid_lens,
             "cotangent": normal(*queries.shape),
         }
-    tokens = lambda: numbers.integers(sizes["vocabulary"], size=(batch, sizes["steps"])).astype(np.int32)  # noqa: E731
     return {
         "tokens": tokens(),
         "encoder_outputs": normal(batch, keys, hidden),

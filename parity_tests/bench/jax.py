@@ -48,8 +48,9 @@ def additive_attention(
     return weights @ values, weights
 
 
-def gru_cell(W: jax.Array, U: jax.Array, b: jax.Array, b_hn: jax.Array, x: jax.Array, h: jax.Array) -> jax.Array:
+def gru_cell(parameters: Arrays, x: jax.Array, h: jax.Array) -> jax.Array:
     """One step of one recurrent layer."""
+    W, U, b, b_hn = (parameters[name] for name in ("W", "U", "b", "b_hn"))
     r = jax.nn.sigmoid(x @ W[0].T + b[0] + h @ U[0].T)
     z = jax.nn.sigmoid(x @ W[1].T + b[1] + h @ U[1].T)
     n = jnp.tanh(x @ W[2].T + b[2] + r * (h @ U[2].T + b_hn))
@@ -66,7 +67,7 @@ def decoder_step(
     x = jnp.concatenate([context[:, 0], parameters["embedding"][token]], axis=-1)
     states = []
     for layer, h in enumerate(state):
-        x = gru_cell(*(parameters[f"rnn.{layer}.{name}"] for name in ("W", "U", "b", "b_hn")), x, h)
+        x = gru_cell({name: parameters[f"rnn.{layer}.{name}"] for name in ("W", "U", "b", "b_hn")}, x, h)
         states.append(x)
     return x @ parameters["dense.W"].T + parameters["dense.b"], jnp.stack(states), weights[:, 0]
 
@@ -230,13 +231,11 @@ def form(
     ours.set_parameters(layer, parameters)
     graphdef, state, rest = nnx.split(layer, nnx.Param, ...)
 
-    def called(state: Any, **arrays: jax.Array) -> tuple[jax.Array, ...]:
-        whole = nnx.merge(graphdef, state, rest)
+    def called(own: Any, /, **arrays: jax.Array) -> tuple[jax.Array, ...]:
+        whole = nnx.merge(graphdef, own, rest)
         if item.name == "greedy":
             steps = arrays.pop("tokens").shape[1]
             return whole.greedy(**arrays, bos=BOS, eos=EOS, max_steps=steps)
         return whole(**arrays)
 
-    return Form(
-        item, called, state, given, device, lambda own: ours.get_parameters(nnx.merge(graphdef, own, rest))
-    )
+    return Form(item, called, state, given, device, lambda own: ours.get_parameters(nnx.merge(graphdef, own, rest)))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy
-
-import backends.mxnet as ours  # before MXNet, which needs what it prepares
 import mxnet as mx
-from backends.mxnet.runtime import build, context, from_numpy, to_numpy
+import numpy
 from mxnet import autograd, gluon, np, npx
 from mxnet.gluon import nn, rnn
+
+import backends.mxnet as ours
+from backends.mxnet.runtime import build, context, from_numpy, to_numpy
 from parity_tests.bench.items import LEARNED, Item, options
 from parity_tests.bench.measure import Clock, wall
 

@@ -120,9 +120,7 @@ class DotProductAttention(keras.layers.Layer):
 class OwnDotProductAttention(keras.layers.Layer):
     """Keras's own function, which has time before heads and returns no weights."""
 
-    def call(
-        self, queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor
-    ) -> tuple[tf.Tensor]:
+    def call(self, queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor) -> tuple[tf.Tensor]:
         """The context alone."""
         turned = (tf.transpose(own, (0, 2, 1, 3)) for own in (queries, keys, values))
         mask = tf.sequence_mask(valid_lens, keys.shape[2])[:, None, None, :]
@@ -211,8 +209,9 @@ class Form:
         self.optimizer = keras.optimizers.Adam(1e-3) if self.variables else None
         if self.optimizer is not None:
             self.optimizer.build(self.variables)
-        compiled = (lambda function: function) if eager else lambda function: tf.function(function, autograph=False)
-        self.called, self.stepped = compiled(self.call), compiled(self.step)
+        self.called, self.stepped = self.call, self.step
+        if not eager:
+            self.called, self.stepped = (tf.function(own, autograph=False) for own in (self.call, self.step))
 
     def call(self, inputs: Tensors) -> tuple[tf.Tensor, ...]:
         """The outputs."""

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+import backends as registry
 from parity_tests.bench.items import ADDITIVE, ITEMS, LENGTH, Item, inputs, parameters
 from parity_tests.bench.measure import Disagreement, interleave, median, pin, prove, taken, wall
 
@@ -19,6 +20,7 @@ def main() -> None:
     """Read what to measure from standard input; write what was found as the last line of standard output."""
     job = json.load(sys.stdin)
     pin()
+    registry.load(job["framework"])  # first: MXNet cannot be imported before what our backend prepares
     framework = importlib.import_module(f"parity_tests.bench.{job['framework']}")
     framework.configure()
     print("\n" + json.dumps(TASKS[job["task"]](framework, job)))

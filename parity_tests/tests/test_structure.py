@@ -195,11 +195,32 @@ def test_a_backend_imports_its_framework_and_the_data_of_the_specification(frame
         }, path
 
 
+BENCHED = {framework: ROOT / "parity_tests" / "bench" / f"{framework}.py" for framework in FRAMEWORKS}
+"""Where the bench writes what it measures in a framework; imported in its worker processes alone."""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_the_bench_measures_imports_its_framework_and_our_backend(framework: str):
+    names = set(imports(BENCHED[framework]))
+    assert not {top(name) for name in names} & (ALL_FRAMEWORKS - THIRD_PARTY[framework])
+    assert {name for name in names if top(name) == "backends"} == {
+        f"backends.{framework}",
+        f"backends.{framework}.runtime",
+    }
+    assert {name for name in names if top(name) == "parity_tests"} == {
+        "parity_tests.bench.items",
+        "parity_tests.bench.measure",
+    }
+
+
 def test_the_court_imports_no_framework_and_no_backend():
+    benched = {f"parity_tests.bench.{framework}" for framework in BENCHED}
     for path in sources("parity_tests"):
+        if path in BENCHED.values():
+            continue
         names = set(imports(path))
         assert not {top(name) for name in names} & ALL_FRAMEWORKS, path
-        assert not {name for name in names if name.startswith("backends.")}, path
+        assert not {name for name in names if name.startswith("backends.")} | (names & benched), path
 
 
 def test_a_worker_needs_numpy_and_safetensors_alone():
