@@ -1,4 +1,4 @@
-"""What the bench draws: bars of ratios, and time and memory over the length; with matplotlib, as parity_tests.pictures."""
+"""What the bench draws: bars of ratios, and time and memory over the length. It needs matplotlib."""
 
 from __future__ import annotations
 

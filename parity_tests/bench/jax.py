@@ -14,7 +14,7 @@ from flax import nnx
 import backends.jax as ours
 from backends.jax.runtime import build, from_numpy, to_numpy
 from parity_tests.bench.items import BOS, EOS, LEARNED, Item, options
-from parity_tests.bench.measure import Call, Clock, wall
+from parity_tests.bench.measure import Clock, wall
 
 Arrays = dict[str, jax.Array]
 
@@ -87,7 +87,7 @@ def decoder(
 def greedy_decoder(
     parameters: Arrays, tokens: jax.Array, encoder_outputs: jax.Array, state: jax.Array, valid_lens: jax.Array
 ) -> tuple[jax.Array]:
-    """A loop that feeds back the most probable token, until all sentences have ended; of tokens only the shape counts."""
+    """A loop that feeds back the most probable token, until all sentences have ended; tokens tells the steps alone."""
     batch, steps = tokens.shape
     token, ended, found = jnp.full(batch, BOS), jnp.zeros(batch, bool), []
     for _ in range(steps):
