@@ -34,6 +34,8 @@ __all__ = [
     "ArchiveError",
     "Availability",
     "available",
+    "foreign_arrays",
+    "has_digest",
     "load",
     "load_archive",
     "load_arrays",
@@ -239,6 +241,25 @@ def unpack_arrays(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     if sorted(names) != sorted(arrays):
         raise ArchiveError("the header is wrong: it names other arrays than the file holds")
     return {name: arrays[name] for name in names}, header
+
+
+def has_digest(data: bytes) -> bool:
+    """Whether these are the bytes of a file that we wrote."""
+    return data.startswith(_OPENING, 8)
+
+
+def foreign_arrays(data: bytes) -> dict[str, np.ndarray]:
+    """The arrays of anybody's safetensors bytes, which carry no digest.
+
+    Raises: ArchiveError if the bytes are no safetensors, or a name or a dtype is none that we write.
+    """
+    try:
+        stored = _deserialize(data)
+    except (ValueError, safetensors.SafetensorError) as error:
+        raise ArchiveError(f"the header is wrong: {_shown(error)}") from error
+    for name, _ in stored:
+        _check_name(name)
+    return {name: _array(name, entry) for name, entry in stored}
 
 
 def _deserialize(data: bytes) -> list[tuple[str, dict[str, Any]]]:

@@ -61,9 +61,11 @@ SHIFT = "a bias of the keys moves all scores of a row alike, which the softmax t
 SUMMED = "one number, to which every pair of query and key adds a term of either sign: small beside the terms"
 CENTRED = "gradients pass the softmax, the window's Gaussian and the sigmoid of its centre"
 
+WIDE = "sums over as many products as a real layer is wide: 512 features and 10,000 tokens when this was measured"
 CONSTANT = "0, -inf or the least finite number: nothing is rounded"
 
 BUDGETS: tuple[Budget, ...] = (
+    Budget(100, 18, WIDE, DOUBLE + SINGLE, case="*-converted*"),
     Budget(0, 0, CONSTANT, DOUBLE + SINGLE + HALF, "to_additive_mask"),
     Budget(15, 5, SHIFT, DOUBLE + SINGLE, "MultiHeadAttention", quantity="gradient_b_k", beside="gradient_W_k"),
     Budget(7.5, 2.5, SHIFT, HALF, "MultiHeadAttention", quantity="gradient_b_k", beside="gradient_W_k"),

@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.text import Text
 
+from parity_tests import peers
 from parity_tests.cases import all_cases
 from parity_tests.certificate import (
     Certificate,
@@ -99,7 +100,8 @@ class Request:
             raise Refused("no case matches; `attention-parity list --cases` names them all")
         job = job_of(self.target, self.python, self.device, Path.cwd())
         try:
-            divergences = load_divergences(Path(self.divergences), job.backend) if self.divergences else []
+            known = Path(self.divergences) if self.divergences else ready_made(self.target)
+            divergences = load_divergences(known, job.backend) if known else []
             with signals() as caught, progress([job.name], len(self.selection.cells(cases))) as moved:
                 run = judged(
                     cases,
@@ -127,6 +129,13 @@ class Request:
         return certify(run, {**asked, "command": replace(self, python=None).whole_command}, self.files)
 
 
+def ready_made(target: str) -> Path | None:
+    """The known divergences of a target that the project keeps."""
+    package, _, module = target.partition(":")[0].rpartition(".")
+    path = Path(peers.__path__[0]) / f"{module}.toml"
+    return path if package == peers.__name__ and path.is_file() else None
+
+
 @click.command(short_help="Judge anybody's implementation.")
 @click.argument("target", metavar="TARGET")
 @cells_options
@@ -141,7 +150,7 @@ class Request:
     "--divergences",
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE",
-    help="Known divergences, each with a reason; one that does not diverge is red.",
+    help="Known divergences, each with a reason; one that does not diverge is red. Targets of ours have theirs.",
 )
 @click.option("--require-all", is_flag=True, help="What the target lacks is red.")
 @json_option

@@ -26,7 +26,7 @@ from attention_core.operators import LAYERS, OPERATORS, UPDATES, find
 from attention_core.specification import Layer
 from backends import ArchiveError
 from parity_tests import budgets, family, side_by_side, text
-from parity_tests.bench.command import bench
+from parity_tests.behaviour_command import command as behaviour
 from parity_tests.cases import FULL, Case, all_cases
 from parity_tests.check import check, verify
 from parity_tests.command import (
@@ -46,6 +46,7 @@ from parity_tests.command import (
     write_json,
 )
 from parity_tests.comparison import CELL_CHECKS, CHECKS
+from parity_tests.convert import convert
 from parity_tests.divergences import apply, load_divergences
 from parity_tests.drawn import NAMES as DRAWN
 from parity_tests.expected import expected
@@ -74,10 +75,11 @@ def main() -> None:
     """
 
 
-main.add_command(bench)
+main.add_command(behaviour)
 main.add_command(check)
 main.add_command(verify)
 main.add_command(translate)
+main.add_command(convert)
 
 corpus_options = options(
     corpus_option,

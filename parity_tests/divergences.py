@@ -18,7 +18,7 @@ DIVERGING = ("fail", "error")
 class Divergence:
     """What a backend is known to answer differently, why, and where that is told.
 
-    backend, case, quantity and tier are patterns with * and ?.
+    backend, case, quantity, tier and operator are patterns with * and ?.
     """
 
     backend: str
@@ -26,20 +26,26 @@ class Divergence:
     quantity: str
     reason: str
     tier: str = "*"
+    operator: str = "*"
     link: str = ""
 
     def covers(self, verdict: Verdict) -> bool:
         """Whether the verdict is about this quantity, against the reference or another backend."""
-        named = self.names(verdict.case, verdict.tier) and fnmatchcase(verdict.quantity, self.quantity)
+        named = self.names(verdict.operator, verdict.case, verdict.tier) and fnmatchcase(
+            verdict.quantity, self.quantity
+        )
         return named and self._concerns(verdict)
 
-    def names(self, case: str, tier: str) -> bool:
+    def names(self, operator: str, case: str, tier: str) -> bool:
         """Whether it is about that cell."""
-        return fnmatchcase(case, self.case) and fnmatchcase(tier, self.tier)
+        pairs = (operator, self.operator), (case, self.case), (tier, self.tier)
+        return all(fnmatchcase(name, pattern) for name, pattern in pairs)
 
     def asked_for(self, verdicts: Iterable[Verdict]) -> bool:
         """Whether one of its cells was judged."""
-        return any(self._concerns(verdict) and self.names(verdict.case, verdict.tier) for verdict in verdicts)
+        return any(
+            self._concerns(verdict) and self.names(verdict.operator, verdict.case, verdict.tier) for verdict in verdicts
+        )
 
     def _concerns(self, verdict: Verdict) -> bool:
         return any(fnmatchcase(_framework(name), self.backend) for name in (verdict.backend, verdict.against))

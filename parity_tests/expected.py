@@ -109,14 +109,14 @@ def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangent
         return function(layer, **{name: arrays[name] for name in floating}, **rest)
 
     factors = {str(position): array.astype(np.float64) for position, array in cotangents.items()}
-    return complex_step(call, {**floating, **parameters}, factors, stacked=_stackable(case))
+    return complex_step(call, {**floating, **parameters}, factors, stacked=stackable(case))
 
 
 STACKED = ("recurrent", "decoders", "translation", "training")
 """The files whose reference tells perturbations from heads: there are none."""
 
 
-def _stackable(case: Case) -> bool:
+def stackable(case: Case) -> bool:
     """Whether perturbations may share a pass: not where their leading axis would be taken for heads.
 
     That is where there are heads, and where lengths or an offset without a mask leave the number of axes to be guessed.

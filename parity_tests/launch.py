@@ -97,10 +97,11 @@ def record(
     )
     done, deaths = 0, 0
     while done < len(cells):
-        started = False
+        started, begun = False, time.perf_counter()
         try:
             with Worker(job, case_file, done, stopped) as worker:
                 recording.about = worker.hello(start_seconds)
+                recording.start_seconds += time.perf_counter() - begun
                 started = True
                 while done < len(cells):
                     arrays, header = worker.frame(cell_seconds)
@@ -129,7 +130,7 @@ def record(
 
 
 def _keep(recording: Recording, arrays: dict[str, Any], header: Mapping[str, Any]) -> None:
-    kept = ("status", "message", "trace", "seconds", *LISTS)
+    kept = ("status", "message", "trace", "seconds", "compile_seconds", *LISTS)
     said = {name: header[name] for name in kept if name in header}
     recording.status[header["key"]] = said
     if said["status"] == "ok":

@@ -142,7 +142,7 @@ class DivergenceTest(ParityTest):
 
     def runtest(self) -> None:
         """Look for one verdict that diverges."""
-        concerned = [cell for cell in self.cells if self.entry.names(cell[0].id, cell[1])]
+        concerned = [cell for cell in self.cells if self.entry.names(cell[0].operator, cell[0].id, cell[1])]
         if not concerned:
             pytest.skip("none of its cells is asked")
         if not any(self.entry.covers(one) and one.red for cell in concerned for one in self.parent.verdicts(cell)):

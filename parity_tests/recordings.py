@@ -239,6 +239,8 @@ class Recording:
     seed: int = SEED
     specification: str = SPECIFICATION_VERSION
     attention_parity: str = field(default_factory=own_version)
+    start_seconds: float = 0.0
+    """What cold starts took, from the process to the framework's import; not written to files."""
 
     @property
     def name(self) -> str:

@@ -126,7 +126,7 @@ def run(
             outcome.seconds["reference"] = time.perf_counter() - begun
             for job in jobs:
                 outcome.recordings[job.name], seconds = futures[job.name].result()
-                outcome.seconds.update(_split(outcome.recordings[job.name], job.name, seconds))
+                outcome.seconds.update(split_seconds(outcome.recordings[job.name], job.name, seconds))
     begun = time.perf_counter()
     outcome.interrupted = stopped()
     if outcome.interrupted:
@@ -186,6 +186,9 @@ def _timed(
     return recorder(job, case_file, cells, progress), time.perf_counter() - start
 
 
-def _split(recording: Recording, backend: str, seconds: float) -> dict[str, float]:
-    started = float(recording.about.get("import_seconds", 0.0))
-    return {f"{backend} import": started, f"{backend} cells": seconds - started}
+def split_seconds(recording: Recording, backend: str, seconds: float) -> dict[str, float]:
+    """Where a worker's time went: its cold start, what it compiled, and all else that its cells took."""
+    compiled = sum(float(said.get("compile_seconds", 0.0)) for said in recording.status.values())
+    parts = {"start": recording.start_seconds, "compile": compiled}
+    parts["cells"] = seconds - sum(parts.values())
+    return {f"{backend} {name}": part for name, part in parts.items() if part or name == "cells"}

@@ -84,7 +84,6 @@ def attempt(saboteur: Saboteur, cases: Sequence[Case] | None = None) -> tuple[li
 
 def answer(saboteur: Saboteur, case: Case, tier: str, without: tuple[str, ...] = ()) -> tuple[dict[str, Any], Arrays]:
     """What becomes of a cell, and what the saboteur answers; the gradients are those of the outputs not left out."""
-    """What the saboteur answers to a case, and what becomes of the cell."""
     inputs, parameters = case.at(tier)
     inputs = saboteur.misread(inputs) if saboteur.misread else inputs
     before = {name: array.copy() for name, array in inputs.items()}

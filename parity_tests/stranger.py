@@ -18,7 +18,7 @@ from parity_tests.divergences import Divergence, apply
 from parity_tests.expected import expected
 from parity_tests.launch import Job, Progress, Stopped, WorkerFault, record
 from parity_tests.recordings import Cell, Recording, answered, cells_of, pack_cases, withheld
-from parity_tests.run import Run, judge_switches
+from parity_tests.run import Run, judge_switches, split_seconds
 
 
 def job_of(target: str, python: str | None, device: str, folder: Path) -> Job:
@@ -74,7 +74,7 @@ def check(
         outcome.seconds["cases"] = time.perf_counter() - start
         begun = time.perf_counter()
         recording = record(job, case_file, cells, progress, stopped=stopped)
-        outcome.seconds[job.name] = time.perf_counter() - begun
+        outcome.seconds.update(split_seconds(recording, job.name, time.perf_counter() - begun))
     outcome.recordings[job.name] = recording
     outcome.interrupted = stopped()
     if not recording.about and not outcome.interrupted:

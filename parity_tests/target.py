@@ -167,6 +167,10 @@ class Asked:
             raise TypeError(f"{name} is {getattr(found, 'dtype', type(found).__name__)}, expected an array of numbers")
         return found
 
+    def compile_seconds(self) -> float:
+        """The seconds that the framework has spent on compiling, as far as its runtime tells."""
+        return float(self.runtime.compile_seconds()) if hasattr(self.runtime, "compile_seconds") else 0.0
+
     def changed(self, sent: Mapping[str, np.ndarray], given: Mapping[str, Any]) -> list[str]:
         """The inputs that are no longer what was sent."""
         return [name for name, array in sent.items() if not same(self.runtime.to_numpy(given[name]), array)]

@@ -60,7 +60,7 @@ def answer_cells(
 ) -> None:
     """Run the cells in order, and send what the backend answers to each, or what it raised."""
     for cell in cells:
-        start = time.perf_counter()
+        start, compiled = time.perf_counter(), backend.compile_seconds()
         about = {"kind": "cell", "key": cell["key"]}
         try:
             reason = backend.reason_against(cell)
@@ -69,7 +69,8 @@ def answer_cells(
                 continue
             parts = arrays[cell["key"]]
             answer = backend.run(cell, parts["input"], parts["parameter"], parts["cotangent"])
-            said = {"status": "ok", "changed": answer.changed, "lacking": answer.lacking}
+            said: dict[str, Any] = {"status": "ok", "changed": answer.changed, "lacking": answer.lacking}
+            said["compile_seconds"] = backend.compile_seconds() - compiled
             send(stream, answer.arrays, {**about, **said, "seconds": time.perf_counter() - start})
         except NotImplementedHere as error:
             send(stream, {}, {**about, "status": "not-implemented", "message": str(error)})

@@ -26,15 +26,31 @@ process 65,530. A thousand programs later, the next one is a crash.
 """
 
 
+COMPILED = [0.0]
+"""The seconds that this process has spent on making programs, or on finding them in the cache."""
+
+
 def configure() -> dict[str, Any]:
     """Set every switch that changes results, and return them as read back."""
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_default_matmul_precision", "highest")
+    jax.monitoring.register_event_duration_secs_listener(count_compilation)
     return {
         "jax_enable_x64": jax.config.jax_enable_x64,
         "jax_default_matmul_precision": jax.config.jax_default_matmul_precision,
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),  # read once, by the first computation: the caller's to set
     }
+
+
+def count_compilation(event: str, seconds: float, **_: Any) -> None:
+    """Add what JAX says to have taken for tracing, lowering or compiling."""
+    if event.startswith("/jax/core/compile/"):
+        COMPILED[0] += seconds
+
+
+def compile_seconds() -> float:
+    """The seconds spent on compiling until now: the court tells them apart from those of computing."""
+    return COMPILED[0]
 
 
 def describe() -> dict[str, Any]:

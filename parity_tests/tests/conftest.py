@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 import time
@@ -11,11 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 
 import backends
 import parity_tests
+from attention_core import reference
 from attention_core.operators import FRAMEWORKS
+from backends import weights
+from parity_tests import sources
 from parity_tests.expected import cache_folder
 from parity_tests.launch import Job
 from parity_tests.switches import environment
@@ -23,7 +28,9 @@ from parity_tests.switches import environment
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 FAKES = HERE / "fakes"
-OWN_FILES = {f"test_{name}.py": name for name in FRAMEWORKS}
+OWN_FILES = {f"test_{what}{name}.py": name for what in ("", "weights_") for name in FRAMEWORKS}
+NEEDED = {"test_weights_onnx.py": "onnx", "test_weights_h5.py": "h5py"}
+"""The files that are about a library which is no framework."""
 
 collect_ignore = ["fakes"]
 
@@ -57,14 +64,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """A framework's own tests exist only where the framework is tested: they are left out, not skipped."""
-    framework = OWN_FILES.get(collection_path.name)
-    return True if framework is not None and framework not in selected(config) else None
+    framework, library = OWN_FILES.get(collection_path.name), NEEDED.get(collection_path.name)
+    absent = framework is not None and framework not in selected(config)
+    return True if absent or (library is not None and importlib.util.find_spec(library) is None) else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that takes `backend` once for each backend that this run is for."""
+    """Run a test that takes `backend` once for each backend that this run is for, and `source` for what they hold."""
+    names = selected(metafunc.config)
     if "backend" in metafunc.fixturenames:
-        metafunc.parametrize("backend", selected(metafunc.config) or [None], indirect=True)
+        metafunc.parametrize("backend", names or [None], indirect=True)
+    if "source" in metafunc.fixturenames:
+        known = [*names, *(["onnx"] if names and sources.absence("onnx") is None else [])]
+        metafunc.parametrize(
+            "source", [name for name in sources.PLACES if sources.framework_of(name) in known] or [None]
+        )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -74,9 +88,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         together = isinstance(item, pytest.Function) and "all_backends" in item.fixturenames
-        if "backend" in parameters or together or item.path.name in OWN_FILES:
+        needed = {name for mark in item.iter_markers("frameworks") for name in mark.args}
+        if {"backend", "source"} & set(parameters) or together or needed or item.path.name in OWN_FILES:
             item.add_marker("backend")
-        absent = parameters.get("backend", "") is None or (together and not selected(config))
+        none = None in (parameters.get("backend", ""), parameters.get("source", ""))
+        absent = none or (together and not selected(config)) or not needed <= set(selected(config))
         (left_out if absent else kept).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -104,6 +120,18 @@ def backend(request: pytest.FixtureRequest, _configured: set[str]) -> SimpleName
 def all_backends(request: pytest.FixtureRequest) -> list[str]:
     """The names of all backends that this run is for."""
     return selected(request.config)
+
+
+@pytest.fixture
+def answered() -> Callable[..., tuple[np.ndarray, ...]]:
+    """The reference's answer with converted weights: the layer they are of, made as they say."""
+
+    def answer(converted: weights.Converted, *inputs: np.ndarray, **options: object) -> tuple[np.ndarray, ...]:
+        layer = getattr(reference, converted.layer)(**converted.config)
+        reference.set_parameters(layer, converted.arrays)
+        return layer(*inputs, **options)
+
+    return answer
 
 
 @pytest.fixture

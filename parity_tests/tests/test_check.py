@@ -321,6 +321,15 @@ def test_a_known_divergence_is_not_red(check: Check, tmp_path: Path):
     assert check(WRONG, "--case", "masked_softmax-*").exit_code == 1
 
 
+def test_a_known_divergence_may_be_of_an_operator(check: Check, tmp_path: Path):
+    (tmp_path / "known.toml").write_text(
+        ENTRY.replace('case = "masked_softmax-*"', 'case = "*"\noperator = "masked_*"')
+    )
+    assert check(WRONG, "--case", "masked_softmax-*", "--divergences", "known.toml").exit_code == 0
+    (tmp_path / "known.toml").write_text(ENTRY.replace('case = "masked_softmax-*"', 'case = "*"\noperator = "dot_*"'))
+    assert check(WRONG, "--case", "masked_softmax-*", "--divergences", "known.toml").exit_code == 1
+
+
 def test_a_known_divergence_that_does_not_diverge_is_red(check: Check, tmp_path: Path):
     (tmp_path / "known.toml").write_text(ENTRY)
     result = check(SOFTMAX, "--case", "masked_softmax-*", "--divergences", "known.toml")

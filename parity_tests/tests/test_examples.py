@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -55,3 +57,29 @@ def test_a_translator_in_twenty_lines(backend: SimpleNamespace):
     said = run(f"examples/translate/{backend.name}_loop.py", "400")
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", said)]
     assert len(losses) == 3 and losses[2] < losses[0] < 3.0 and "16 may 1984  → " in said
+
+
+def convert(*arguments: object) -> str:
+    return run("-m", "parity_tests", "convert", *map(str, arguments))
+
+
+@pytest.mark.frameworks("mxnet", "jax")
+def test_a_port_from_mxnet_to_jax(tmp_path: Path):
+    run("examples/port/gluon_encoder.py", str(tmp_path))
+    file, out = tmp_path / "encoder.params", tmp_path / "gru.safetensors"
+    assert "jax is the same function as gluon.rnn.GRU" in convert(file, "--prefix", "1.", "--to", "jax", "-o", out)
+    said = run("examples/port/jax_encoder.py", str(tmp_path))
+    assert float(said.rpartition(" ")[2]) < 1e-6
+
+
+@pytest.mark.frameworks("tf", "torch")
+def test_a_port_from_keras_to_pytorch(tmp_path: Path):
+    run("examples/port/keras_reader.py", str(tmp_path))
+    file = tmp_path / "reader.weights.h5"
+    own = "torch.nn.GRU", "-o", tmp_path / "gru.pt"
+    assert "is the same function as keras.GRU" in convert(file, "--prefix", "layers/gru/", "--to", *own)
+    own = "torch.nn.MultiheadAttention", "-o", tmp_path / "heads.pt", "--set", "num_heads=4"
+    said = convert(file, "--prefix", "layers/multi_head_attention/", "--to", *own)
+    assert "is the same function as keras.MultiHeadAttention in float32" in said.replace("\n", " ")
+    said = run("examples/port/torch_reader.py", str(tmp_path))
+    assert float(said.rpartition(" ")[2]) < 1e-6

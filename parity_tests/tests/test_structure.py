@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -170,8 +171,6 @@ def top(name: str) -> str:
 
 
 def test_the_specification_imports_numpy_alone():
-    import sys
-
     for path in sources("attention_core"):
         assert {top(name) for name in imports(path)} <= {"numpy", "attention_core", *sys.stdlib_module_names}, path
 
@@ -195,32 +194,82 @@ def test_a_backend_imports_its_framework_and_the_data_of_the_specification(frame
         }, path
 
 
-BENCHED = {framework: ROOT / "parity_tests" / "bench" / f"{framework}.py" for framework in FRAMEWORKS}
-"""Where the bench writes what it measures in a framework; imported in its worker processes alone."""
+IN_WORKERS = {"torch": "torch", "keras": "tf", "flax": "jax", "mxnet": "mxnet", "onnx": "onnx"}
+"""The modules of parity_tests/sources that are imported in a worker alone, and the framework of each."""
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_what_the_bench_measures_imports_its_framework_and_our_backend(framework: str):
-    names = set(imports(BENCHED[framework]))
-    assert not {top(name) for name in names} & (ALL_FRAMEWORKS - THIRD_PARTY[framework])
-    assert {name for name in names if top(name) == "backends"} == {
-        f"backends.{framework}",
-        f"backends.{framework}.runtime",
-    }
-    assert {name for name in names if top(name) == "parity_tests"} == {
-        "parity_tests.bench.items",
-        "parity_tests.bench.measure",
-    }
+def in_a_worker(path: Path) -> bool:
+    return path.parent.name == "sources" and path.stem in IN_WORKERS
+
+
+PEERS = ROOT / "parity_tests" / "peers"
+PEER_IMPORTS = {
+    "torch": {"torch", "backends.torch"},
+    "keras": {"keras", "tensorflow", "backends.tf"},
+    "jax": {"jax", "backends.jax"},
+    "flax": {"flax", "jax", "backends.jax"},
+    "mxnet": {"mxnet", "backends.mxnet"},
+    "onnx": {"onnx", "onnxruntime", "numpy"},
+}
+"""What each module of peers may import beside the standard library; they are imported in workers alone."""
+
+
+def court() -> list[Path]:
+    """The sources of the court but for the peers, and for the layers that weights come from."""
+    listed = [path for path in sources("parity_tests") if path.parent != PEERS or path.stem not in PEER_IMPORTS]
+    return [path for path in listed if not in_a_worker(path)]
+
+
+@pytest.mark.parametrize("name", PEER_IMPORTS)
+def test_a_peer_imports_its_framework_alone(name: str):
+    own = PEER_IMPORTS[name]
+    for imported in imports(PEERS / f"{name}.py"):
+        assert imported in own or top(imported) in {*own, *sys.stdlib_module_names}, imported
+
+
+def test_nothing_imports_a_peer():
+    for folder in (*PACKAGES, "examples"):
+        for path in sources(folder):
+            assert not {name for name in imports(path) if name.startswith("parity_tests.peers.")}, path
+
+
+def test_every_module_of_peers_is_listed():
+    assert {path.stem for path in PEERS.glob("*.py")} == {"__init__", *PEER_IMPORTS}
+
+
+def test_the_weights_import_numpy_and_the_data_of_the_specification():
+    """What reads a kind of file is imported where one is read, and a framework's own table where it is asked for."""
+    for path in sources("backends/weights"):
+        names = set(imports(path))
+        third_party = {top(name) for name in names} - set(sys.stdlib_module_names) - {"attention_core", "backends"}
+        assert third_party <= {"numpy", "ml_dtypes"}, path
+        assert {name for name in names if top(name) == "attention_core"} <= {
+            "attention_core.errors",
+            "attention_core.operators",
+            "attention_core.specification",
+        }, path
+        assert {name for name in names if top(name) == "backends"} <= {
+            "backends",
+            "backends.weights",
+            *(name for name in names if name.startswith("backends.weights.")),
+        }, path
 
 
 def test_the_court_imports_no_framework_and_no_backend():
-    benched = {f"parity_tests.bench.{framework}" for framework in BENCHED}
-    for path in sources("parity_tests"):
-        if path in BENCHED.values():
-            continue
+    for path in court():
         names = set(imports(path))
         assert not {top(name) for name in names} & ALL_FRAMEWORKS, path
-        assert not {name for name in names if name.startswith("backends.")} | (names & benched), path
+        assert not {name for name in names if name.startswith("backends.") and name.split(".")[1] != "weights"}, path
+        assert not {name for name in names if name.startswith("parity_tests.sources.") and name.split(".")[2] != "own"}
+
+
+@pytest.mark.parametrize(("module", "framework"), IN_WORKERS.items())
+def test_a_source_runs_in_its_own_framework_alone(module: str, framework: str):
+    names = set(imports(ROOT / "parity_tests" / "sources" / f"{module}.py"))
+    assert {top(name) for name in names} & ALL_FRAMEWORKS <= THIRD_PARTY.get(framework, set())
+    assert {name for name in names if name.startswith("backends.")} <= {f"backends.{framework}"}
+    own = {name for name in names if top(name) == "parity_tests"}
+    assert own <= {"parity_tests.sources", "parity_tests.sources.own", "parity_tests.target"}
 
 
 def test_a_worker_needs_numpy_and_safetensors_alone():
@@ -235,8 +284,6 @@ def test_a_worker_needs_numpy_and_safetensors_alone():
         seen.add(name)
         base = ROOT.joinpath(*name.split("."))
         waiting += imports(base.with_suffix(".py") if base.with_suffix(".py").exists() else base / "__init__.py")
-    import sys
-
     third_party = {top(name) for name in seen} - set(PACKAGES) - set(sys.stdlib_module_names)
     assert third_party == {"numpy", "safetensors", "ml_dtypes"}  # the last one only where there is a bfloat16
 

@@ -19,6 +19,7 @@ from backends import torch as attention
 from backends.torch import runtime
 from parity_tests import cli
 from parity_tests.cases import all_cases, select
+from parity_tests.peers import torch as peers
 
 MAKERS: dict[str, Callable[..., torch.nn.Module]] = {
     "AdditiveAttention": lambda **keywords: attention.AdditiveAttention(9, 10, 8, **keywords),
@@ -223,6 +224,18 @@ def test_a_rule_makes_its_mask_on_the_device_that_is_asked_for():
     for name, own in options.items():
         made = getattr(attention, name)(2, 3, **own, device="meta")
         assert made.device.type == "meta" and made.shape == (1, 2, 3)
+
+
+def test_the_target_of_the_fast_path_takes_it(monkeypatch: pytest.MonkeyPatch):
+    (case,) = (own for own in all_cases() if own.id == "MultiHeadAttention-mask")
+    inputs, parameters = ({name: torch.tensor(array) for name, array in own.items()} for own in case.at("float32"))
+    taken, plain = [], torch._native_multi_head_attention
+    monkeypatch.setattr(torch, "_native_multi_head_attention", lambda *given: taken.append(1) or plain(*given))
+    arrays = {name: inputs[name] for name in ("queries", "keys", "values", "mask")}
+    peers.multihead_attention_fast.MultiHeadAttention(parameters, **arrays, num_heads=3)
+    assert taken
+    peers.multihead_attention_eval.MultiHeadAttention(parameters, **arrays, num_heads=3)
+    assert len(taken) == 1
 
 
 # ------------------------------------------------------------------------------------------------ the README

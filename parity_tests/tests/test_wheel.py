@@ -72,7 +72,8 @@ def test_the_pages_name_options_and_files_that_exist(page: str):
     written = (ROOT / page).read_text(encoding="utf-8")
     options = set(re.findall(r"(?<![-\w])(--[a-z][a-z-]*)", written))
     script = (ROOT / "examples" / "translate" / "textbooks.py").read_text(encoding="utf-8")
-    known = options_of(cli.main) | set(re.findall(r'add_argument\("(--[a-z-]+)"', script))
+    plugin = (ROOT / "parity_tests" / "pytest_plugin.py").read_text(encoding="utf-8")
+    known = options_of(cli.main) | set(re.findall(r'(?:add_argument|addoption)\("(--[a-z-]+)"', script + plugin))
     assert options and options <= known
     for link in re.findall(r"\]\(([^)#:]+)\)", written):
         assert ((ROOT / page).parent / link).exists(), link

@@ -1,0 +1,389 @@
+"""Weights move: arrays under anybody's names become canonical ones, and canonical ones get anybody's names.
+
+    from backends import weights
+
+    converted = weights.to_canonical(weights.read_arrays("model.pt"), source="torch.nn.GRU", prefix="encoder.rnn.")
+    weights.write_arrays("gru.safetensors", weights.from_canonical("GRU", converted.arrays, "keras.GRU"))
+
+Each source is one table in `backends.weights.sources`. NumPy and safetensors are enough; h5py, onnx and torch are
+imported where a file of that kind is read or written. Nothing out of a file is executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from backends.weights import own
+from backends.weights.configs import UnseenError, check_shapes, config_of, layer_named
+from backends.weights.errors import WeightError
+from backends.weights.files import read_arrays, write_arrays
+from backends.weights.mapping import Fit, Source, assemble, beside, completed, fits, given, plain, written
+from backends.weights.sources import found
+
+__all__ = [
+    "SOURCES",
+    "Converted",
+    "Source",
+    "WeightError",
+    "from_canonical",
+    "read_arrays",
+    "recognise",
+    "to_canonical",
+    "write_arrays",
+]
+
+SOURCES: dict[str, Source] = {**found(), **own.SOURCES}
+"""Every source of weights by name, such as "torch.nn.GRU"; "attention_parity.torch" are our own layers in PyTorch."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Canonical arrays, and where they come from.
+
+    source: the name of the source. layer: the name of the specification's layer. config: the constructor's arguments
+    found from shapes and options. arrays: the canonical arrays, in the specification's order and shapes. used: for each
+    canonical name the source's names that it is made of. notes: what a reader has to know: biases that add up, what is
+    0 because the source has none. beside: arrays of the source that belong to what stands around the layer, by
+    canonical name (W_c of LuongDecoder).
+    """
+
+    source: str
+    layer: str
+    config: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    used: dict[str, tuple[str, ...]]
+    notes: tuple[str, ...] = ()
+    beside: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+def recognise(arrays: Mapping[str, np.ndarray]) -> list[str]:
+    """The names of the sources that fit all names and shapes; a common prefix such as "encoder.rnn." may stand before.
+
+    Where it finds several, the arrays alone do not tell which one they are of. A source of which there are several
+    layers, each under its own prefix, is found, too. Our own layers are looked for where nothing else fits, in the
+    frameworks that are installed.
+    """
+    tables = [name for name, source in SOURCES.items() if not source.own and _covered(fits(source, arrays, None, {}))]
+    return tables or [name for name, source in SOURCES.items() if source.own and _is_own(source, arrays)]
+
+
+def to_canonical(
+    arrays: Mapping[str, np.ndarray],
+    source: str | None = None,
+    *,
+    prefix: str | Sequence[str] | None = None,
+    layer: str | None = None,
+    **options: Any,
+) -> Converted:
+    """Turn a source's arrays into canonical ones.
+
+    arrays: by the source's own names, in its own shapes. source: the name of one of SOURCES; without it, the only one
+    that fits, or the first of several that give the same (the notes name the others). prefix: what stands before the
+    names, such as "encoder.rnn."; only the arrays under it are then taken. Several prefixes are the layers of a stack,
+    from the input on. layer: the name of the specification's layer, where arrays fit several. options: constructor
+    arguments of the layer that no shape shows, such as num_heads.
+
+    Raises: WeightError if no source fits, or several do and differ; if an array is missing, left over or has another
+    shape than the others ask for (it names the array, both shapes, and says whether the transpose would fit); if the
+    specification cannot hold it.
+    """
+    if not arrays:
+        raise WeightError("there are no arrays to convert.")
+    arrays = {name: np.asarray(array) for name, array in arrays.items()}
+    alike: dict[str, str] = {}
+    for name in arrays:
+        if alike.setdefault(plain(name), name) != name:
+            raise WeightError(f"{alike[plain(name)]} and {name} are two spellings of one name: take one of them out.")
+    if prefix is not None and not isinstance(prefix, str):
+        return _stack(arrays, source, list(prefix), layer, options)
+    if source is not None:
+        return _converted(_source(source), arrays, prefix, layer, options)
+    names = _candidates(arrays, prefix, layer, options)
+    every = [_converted(SOURCES[name], arrays, prefix, layer, options) for name in names]
+    if not all(_same(every[0], one) for one in every):
+        raise WeightError(f"the arrays fit {' and '.join(names)}: give source=... , one of them.")
+    if len(names) == 1:
+        return every[0]
+    note = f"{' and '.join(names[1:])} would be the same: same names, same arrays."
+    return replace(every[0], notes=(*every[0].notes, note))
+
+
+def from_canonical(
+    layer: str,
+    arrays: Mapping[str, np.ndarray],
+    source: str,
+    *,
+    prefix: str | Sequence[str] = "",
+    spelling: int = 0,
+    **options: Any,
+) -> dict[str, np.ndarray]:
+    """Canonical arrays of a layer under a source's own names, in its own shapes: the other direction.
+
+    layer: the name of the specification's layer. prefix: what to set before every name; one for each layer of a stack,
+    if the source holds one layer. spelling: which of the source's ways to write the names (Keras: 0 as in
+    `variable.path`, 1 as in a .weights.h5 file; Gluon: 0 as `save_parameters` writes them; textbook: 0 PyTorch's, 1
+    Gluon's). options: constructor arguments of the layer that no shape shows, such as num_heads.
+
+    Raises: WeightError if the source cannot hold the arrays, saying what to do.
+    """
+    arrays = {name: np.asarray(array) for name, array in arrays.items()}
+    known = _source(source)
+    if known.own:
+        return _own_written(known.own, layer, arrays, prefix, spelling, options)
+    forms = [form for form in known.forms if form.layer == layer]
+    if not forms:
+        held = ", ".join(dict.fromkeys(form.layer for form in known.forms))
+        raise WeightError(f"{source} holds {held}, not {layer}.")
+    if not 0 <= spelling < known.spellings:
+        raise WeightError(f"{source}: spelling is {spelling}, expected 0 to {known.spellings - 1}.")
+    refusals = []
+    for form in forms:
+        try:
+            return _written(form, arrays, prefix, spelling, options)
+        except WeightError as error:
+            refusals.append(str(error))
+    raise WeightError(" Or: ".join(dict.fromkeys(refusals)))
+
+
+# ------------------------------------------------------------------------------------------------ steps of the way
+
+
+def _source(name: str) -> Source:
+    if name not in SOURCES:
+        raise WeightError(f"no source {name!r}; there are {', '.join(SOURCES)}.")
+    return SOURCES[name]
+
+
+def _covered(every: Sequence[Fit]) -> bool:
+    """Whether the layers of one source, each under its prefix, are all that there is."""
+    left = [set(fit.left_over) for fit in every if fit.fits]
+    return bool(left) and not set.intersection(*left)
+
+
+def _is_own(source: Source, arrays: Mapping[str, np.ndarray]) -> bool:
+    try:
+        own.read(source.own, arrays, None, None, {})
+    except UnseenError:
+        return True
+    except WeightError:
+        return False
+    return True
+
+
+def _same(one: Converted, other: Converted) -> bool:
+    """Whether two conversions are the same but for the name of their source."""
+    return (
+        (one.layer, one.config) == (other.layer, other.config)
+        and one.arrays.keys() == other.arrays.keys()
+        and all(np.array_equal(one.arrays[name], other.arrays[name], equal_nan=True) for name in one.arrays)
+    )
+
+
+def _converted(
+    source: Source,
+    arrays: Mapping[str, np.ndarray],
+    prefix: str | None,
+    layer: str | None,
+    options: Mapping[str, Any],
+) -> Converted:
+    if source.own:
+        made = own.read(source.own, arrays, layer, prefix, options)
+        own_notes = (f"The names begin with {made.prefix!r}.",) if made.prefix else ()
+        return Converted(source.name, made.layer.name, made.config, made.arrays, made.used, own_notes)
+    if layer is not None:
+        source = _only_layer(source, layer)
+    fit = _best(source, arrays, prefix, options)
+    parts = assemble(fit, arrays)
+    kind = layer_named(fit.form.layer)
+    known = {option.name for option in kind.options}
+    seen = {name: size for sizes in fit.sizes.values() for name, size in sizes.items() if name in known}
+    config, whole = completed(kind, fit.form, parts, {**seen, **options})
+    notes = [f"The names begin with {fit.prefix!r}."] * bool(fit.prefix) + parts.notes
+    return Converted(source.name, kind.name, config, whole, parts.used, tuple(dict.fromkeys(notes)), parts.beside)
+
+
+def _only_layer(source: Source, layer: str) -> Source:
+    """The tables of a source that are of one layer."""
+    forms = [replace(form, also=()) for form in source.forms if form.layer == layer]
+    if not forms:
+        held = ", ".join(dict.fromkeys(form.layer for form in source.forms))
+        raise WeightError(f"{source.name} holds {held}, not {layer}.")
+    return replace(forms[0], also=tuple(forms[1:]))
+
+
+def _candidates(
+    arrays: Mapping[str, np.ndarray], prefix: str | None, layer: str | None, options: Mapping[str, Any]
+) -> list[str]:
+    """The sources that fit all arrays, or all under the prefix."""
+    tables = [source for source in SOURCES.values() if not source.own]
+    every = [fit for source in tables for fit in fits(source, arrays, prefix, options)]
+    names = list(dict.fromkeys(fit.source.name for fit in every if fit.complete))
+    names = names or [source.name for source in tables if _covered([fit for fit in every if fit.source is source])]
+    if names:
+        return names
+    told = []
+    for source in own.SOURCES.values():
+        try:
+            own.read(source.own, arrays, layer, prefix, options)
+            names.append(source.name)
+        except UnseenError as error:
+            told.append(str(error))
+        except WeightError:
+            continue
+    if names:
+        return names
+    told += [
+        f"{fit.source.name} fits those under prefix={fit.prefix!r}, and {_told(fit.left_over)} is left over."
+        for fit in every
+        if fit.fits
+    ]
+    told += [f"{fit.source.name}: {_trouble(fit)}" for fit in every if not fit.fits and not fit.missing]
+    nearly = "".join(f" {one}" for one in list(dict.fromkeys(told))[:6])
+    raise WeightError(
+        f"no source fits the arrays {_listed(arrays)}.{nearly} Give source=... and, if only some of the arrays belong "
+        f"to it, prefix=... ; there are {', '.join(SOURCES)}."
+    )
+
+
+def _best(source: Source, arrays: Mapping[str, np.ndarray], prefix: str | None, options: Mapping[str, Any]) -> Fit:
+    """The one way in which the arrays fit."""
+    every = fits(source, arrays, prefix, options)
+    fitting = [fit for fit in every if fit.fits]
+    complete = [fit for fit in fitting if not fit.left_over]
+    if complete:
+        return complete[0]
+    if not every:
+        names = ", ".join(row.spellings[0] for row in source.rows if not row.refusal)
+        raise WeightError(f"{source.name}: none of the arrays {_listed(arrays)} has one of its names: {names}.")
+    prefixes = list(dict.fromkeys(fit.prefix for fit in fitting))
+    if len(prefixes) > 1:
+        several = "" if source.stacked else ", or all of them in the order of the layers"
+        listed = ", ".join(map(repr, prefixes))
+        raise WeightError(
+            f"{source.name} fits under several prefixes: {listed}. Give prefix=... , one of them{several}."
+        )
+    raise WeightError(f"{source.name}: {_trouble(every[0])}")
+
+
+def _trouble(fit: Fit) -> str:
+    if fit.problems:
+        return " ".join(fit.problems)
+    if fit.missing:
+        return f"missing: {_told(fit.missing)}; found: {_told(list(fit.found)) or 'none'}."
+    advice = f"give prefix={fit.prefix!r}" if fit.prefix else "take them out"
+    return f"left over: {_told(fit.left_over)}. If they belong to something else, {advice}."
+
+
+def _listed(arrays: Mapping[str, np.ndarray]) -> str:
+    return _told([f"{name} {array.shape}" for name, array in arrays.items()])
+
+
+def _told(names: Sequence[str]) -> str:
+    """The names, or the first of them."""
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _stack(
+    arrays: Mapping[str, np.ndarray],
+    source: str | None,
+    prefixes: list[str],
+    kind: str | None,
+    options: Mapping[str, Any],
+) -> Converted:
+    """Several layers, each under its own prefix, as one."""
+    if not prefixes:
+        raise WeightError("prefix is empty, expected one for each layer.")
+    converted = [to_canonical(arrays, source, prefix=prefix, layer=kind, **options) for prefix in prefixes]
+    if any(
+        one.source != converted[0].source or one.config["num_layers"] > 1
+        for one in converted
+        if "num_layers" in one.config
+    ):
+        raise WeightError("several prefixes are the layers of a stack: each has to hold one layer of the same source.")
+    if "num_layers" not in converted[0].config:
+        raise WeightError(f"{converted[0].source}: {converted[0].layer} has no num_layers: give one prefix.")
+    made: dict[str, np.ndarray] = {}
+    used: dict[str, tuple[str, ...]] = {}
+    notes: list[str] = []
+    for index, one in enumerate(converted):
+        made |= {f"{index}{name[1:]}": array for name, array in one.arrays.items()}
+        used |= {f"{index}{name[1:]}": names for name, names in one.used.items()}
+        notes += one.notes
+    layer = layer_named(converted[0].layer)
+    shapes = {name: array.shape for name, array in made.items()}
+    config = config_of(layer, shapes, options)
+    check_shapes(layer, config, shapes)
+    return Converted(converted[0].source, layer.name, config, made, used, tuple(dict.fromkeys(notes)))
+
+
+def _written(
+    form: Source,
+    arrays: Mapping[str, np.ndarray],
+    prefix: str | Sequence[str],
+    spelling: int,
+    options: Mapping[str, Any],
+) -> dict[str, np.ndarray]:
+    layer = layer_named(form.layer)
+    shapes = {name: array.shape for name, array in arrays.items() if name not in beside(form)}
+    config = config_of(layer, shapes, given(form, options))
+    wanted = check_shapes(layer, config, shapes)
+    missing = [name for name in wanted if name not in shapes]
+    if missing:
+        raise WeightError(f"{form.name}: {missing[0]} {wanted[missing[0]]} of {layer.name} is missing.")
+    num_layers, bidirectional = config.get("num_layers", 1), bool(config.get("bidirectional", False))
+    if not isinstance(prefix, str) or (num_layers > 1 and not form.stacked):
+        return _apart(form, arrays, prefix, spelling, num_layers, bidirectional)
+    heads = {"num_heads": config["num_heads"]} if "num_heads" in config else {}
+    return written(form, arrays, prefix, spelling, num_layers, bidirectional, heads)
+
+
+def _own_written(
+    framework: str,
+    name: str,
+    arrays: Mapping[str, np.ndarray],
+    prefix: str | Sequence[str],
+    spelling: int,
+    options: Mapping[str, Any],
+) -> dict[str, np.ndarray]:
+    """The arrays of a layer of ours under the names that it has in that framework."""
+    if not isinstance(prefix, str):
+        raise WeightError(f"attention_parity.{framework}: prefix is {prefix!r}, expected one prefix for all layers.")
+    layer = layer_named(name)
+    shapes = {key: array.shape for key, array in arrays.items()}
+    config = config_of(layer, shapes, options)
+    missing = [key for key in check_shapes(layer, config, shapes) if key not in shapes]
+    if missing:
+        raise WeightError(f"{name}: {missing[0]} is missing.")
+    made = own.write(framework, layer, config, arrays)
+    if spelling:
+        cell = "lstm" if layer.name.startswith("LSTM") or config.get("cell") == "lstm" else "gru"
+        made = {own.to_h5(path, cell): array for path, array in made.items()}
+    return {prefix + path: array for path, array in made.items()}
+
+
+def _apart(
+    form: Source,
+    arrays: Mapping[str, np.ndarray],
+    prefix: str | Sequence[str],
+    spelling: int,
+    num_layers: int,
+    bidirectional: bool,
+) -> dict[str, np.ndarray]:
+    """Each layer of a stack under its own prefix."""
+    prefixes = [prefix] if isinstance(prefix, str) else list(prefix)
+    if len(prefixes) != num_layers or len({plain(one) for one in prefixes}) < num_layers or form.stacked:
+        what = "one prefix for all layers" if form.stacked else f"{num_layers} different prefixes, one for each layer"
+        raise WeightError(f"{form.name}: prefix is {prefix!r}, expected {what}.")
+    made: dict[str, np.ndarray] = {}
+    for index, one in enumerate(prefixes):
+        own = {
+            "0." + name.partition(".")[2]: array
+            for name, array in arrays.items()
+            if name.partition(".")[0] == str(index)
+        }
+        made |= written(form, own, one, spelling, 1, bidirectional, {})
+    return made

@@ -1,0 +1,355 @@
+"""A layer's constructor arguments, found from the shapes of its canonical arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attention_core.errors import check_options
+from attention_core.operators import find
+from attention_core.specification import Layer
+from backends.weights.errors import WeightError
+
+
+class UnseenError(WeightError):
+    """The arrays fit, but do not show one of the constructor's arguments."""
+
+
+Shapes = Mapping[str, tuple[int, ...]]
+Options = Mapping[str, Any]
+
+
+def config_of(layer: Layer, shapes: Shapes, options: Options) -> dict[str, Any]:
+    """The constructor's arguments that arrays of these shapes were made with, completed by options.
+
+    Sizes come from shapes; options are what no shape shows (num_heads, window, dropout, ...).
+
+    Raises: WeightError if an array that tells a size is missing, or an option is needed.
+    """
+    known = {option.name for option in layer.options}
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise WeightError(f"{layer.name} has no option {unknown[0]!r}; it has {', '.join(sorted(known))}.")
+    found = FOUND[layer.name](shapes, options) if layer.name in FOUND else {}
+    for name, value in options.items():
+        if found.get(name, value) != value:
+            raise WeightError(f"{layer.name}: {name} is {found[name]!r} by the shapes of the arrays, given {value!r}.")
+    config = {**found, **options}
+    needed = [option.name for option in layer.options if option.default is None and option.name not in config]
+    if needed:
+        raise UnseenError(f"{layer.name}: {needed[0]} is not seen in the shapes of the arrays: give {needed[0]}=... .")
+    return config
+
+
+def _size(shapes: Shapes, name: str, rank: int, axis: int) -> int:
+    shape = shapes.get(name)
+    if shape is None:
+        raise WeightError(f"the array {name} is missing; there are {', '.join(sorted(shapes)) or 'none'}.")
+    if len(shape) != rank:
+        raise WeightError(f"{name} has shape {shape}, expected {rank} {'axis' if rank == 1 else 'axes'}.")
+    return shape[axis]
+
+
+def inner(shapes: Shapes, part: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of the arrays of a layer inside, under their own names."""
+    return {name.removeprefix(f"{part}."): shape for name, shape in shapes.items() if name.startswith(f"{part}.")}
+
+
+def _unseen(layer: str, option: str, choices: str) -> UnseenError:
+    return UnseenError(f"{layer}: {option} is not seen in the arrays: give {option}=... , one of {choices}.")
+
+
+# ------------------------------------------------------------------------------------------------ attention
+
+
+def _score(layer: str, shapes: Shapes, query_size: int, key_size: int, options: Options) -> dict[str, Any]:
+    """The score whose arrays these are, with what else `scored` is told of it."""
+    score = options.get("score")
+    if score is None:
+        if "W_q" in shapes:
+            score = "additive"
+        elif "v" in shapes:
+            score = "concat"
+        elif "w" in shapes:
+            score = "gaussian"
+        elif "W" in shapes:
+            general, location = shapes["W"] == (query_size, key_size), shapes["W"][1:] == (query_size,)
+            if general == location:
+                raise _unseen(layer, "score", "general, location")
+            score = "general" if general else "location"
+        else:
+            raise _unseen(layer, "score", "dot, scaled_dot, cosine")
+    positions = {"num_positions": _size(shapes, "W", 2, 0)} if score == "location" else {}
+    return {"score": score, **positions}
+
+
+def _attention_size(shapes: Shapes, score: str) -> int | None:
+    """The features of the score's hidden layer, if it has one."""
+    name = {"additive": "w_v", "concat": "v"}.get(score)
+    return None if name is None else _size(shapes, name, 1, 0)
+
+
+def _additive(shapes: Shapes, options: Options) -> dict[str, Any]:
+    return {
+        "query_size": _size(shapes, "W_q", 2, 1),
+        "key_size": _size(shapes, "W_k", 2, 1),
+        "hidden_size": _size(shapes, "W_q", 2, 0),
+    }
+
+
+def _general(shapes: Shapes, options: Options) -> dict[str, Any]:
+    return {"query_size": _size(shapes, "W", 2, 0), "key_size": _size(shapes, "W", 2, 1)}
+
+
+def _concat(shapes: Shapes, options: Options) -> dict[str, Any]:
+    both, found = _size(shapes, "W", 2, 1), {"hidden_size": _size(shapes, "W", 2, 0)}
+    for given, other in (("query_size", "key_size"), ("key_size", "query_size")):
+        if given in options:
+            found[other] = both - options[given]
+    return found
+
+
+def _location(shapes: Shapes, options: Options) -> dict[str, Any]:
+    return {"num_positions": _size(shapes, "W", 2, 0), "query_size": _size(shapes, "W", 2, 1)}
+
+
+def _kernel(shapes: Shapes, options: Options) -> dict[str, Any]:
+    return {"learned": "w" in shapes}
+
+
+def _local(shapes: Shapes, options: Options) -> dict[str, Any]:
+    found: dict[str, Any] = {"mode": "predictive"} if "W_p" in shapes else {}
+    own = inner(shapes, "scored")
+    sizes = _sides(own, options, _size(shapes, "W_p", 2, 1) if "W_p" in shapes else None)
+    found |= sizes | _score("LocalAttention", own, sizes["query_size"], sizes["key_size"], options)
+    hidden = _size(shapes, "W_p", 2, 0) if "W_p" in shapes else _attention_size(own, found["score"])
+    return found | ({} if hidden is None else {"hidden_size": hidden})
+
+
+def _hard(shapes: Shapes, options: Options) -> dict[str, Any]:
+    own = inner(shapes, "scored")
+    sizes = _sides(own, options, None)
+    found = sizes | _score("HardAttention", own, sizes["query_size"], sizes["key_size"], options)
+    hidden = _attention_size(own, found["score"])
+    return found | ({} if hidden is None else {"hidden_size": hidden})
+
+
+def _sides(own: Shapes, options: Options, query_size: int | None) -> dict[str, Any]:
+    """The sizes of query and key of an attention layer inside another one."""
+    given = {name: options[name] for name in ("query_size", "key_size") if name in options}
+    if query_size is not None:
+        given.setdefault("query_size", query_size)
+    if "W_q" in own:
+        return {"query_size": own["W_q"][-1], "key_size": _size(own, "W_k", 2, 1)}
+    if "v" in own:
+        both = _size(own, "W", 2, 1)
+        if "query_size" in given:
+            given.setdefault("key_size", both - given["query_size"])
+        if "key_size" in given:
+            given.setdefault("query_size", both - given["key_size"])
+    elif "W" in own and options.get("score") in ("general", None):
+        given = {"query_size": _size(own, "W", 2, 0), "key_size": own["W"][1]} | given
+    for name in ("query_size", "key_size"):
+        if name not in given:
+            raise UnseenError(f"{name} is not seen in the shapes of the arrays: give {name}=... .")
+    return given
+
+
+def _regression(shapes: Shapes, options: Options) -> dict[str, Any]:
+    return {"learned": "kernel.w" in shapes}
+
+
+def _heads(shapes: Shapes, options: Options) -> dict[str, Any]:
+    found = {
+        "query_size": _size(shapes, "W_q", 2, 1),
+        "key_size": _size(shapes, "W_k", 2, 1),
+        "value_size": _size(shapes, "W_v", 2, 1),
+        "hidden_size": _size(shapes, "W_q", 2, 0),
+        "bias": any(name.startswith("b_") for name in shapes),
+    }
+    own = inner(shapes, "scored")
+    if not own:  # of the scores without parameters this is the usual one
+        return {"score": options.get("score", "scaled_dot"), **found}
+    heads = options.get("num_heads")
+    size = found["hidden_size"] // heads if heads else own.get("W", (0,))[-1]
+    return found | _score("MultiHeadAttention", own, size, size, options)
+
+
+def _positions(shapes: Shapes, options: Options) -> dict[str, Any]:
+    return {"num_positions": _size(shapes, "P", 2, 0), "features": _size(shapes, "P", 2, 1)}
+
+
+# ------------------------------------------------------------------------------------------------ recurrent
+
+
+def _depth(shapes: Shapes) -> int:
+    """How many layers are numbered."""
+    return 1 + max((int(name.partition(".")[0]) for name in shapes if name.partition(".")[0].isdecimal()), default=0)
+
+
+def _recurrent(shapes: Shapes, options: Options) -> dict[str, Any]:
+    return {
+        "input_size": _size(shapes, "0.W", 3, 2),
+        "hidden_size": _size(shapes, "0.U", 3, 2),
+        "num_layers": _depth(shapes),
+        "bidirectional": any(".backward." in name for name in shapes),
+    }
+
+
+def _cell(shapes: Shapes) -> str:
+    """The recurrent layer that the arrays are of, by its option's name."""
+    return "lstm" if _size(shapes, "0.b", 2, 0) == 4 else "gru"
+
+
+def _encoder(shapes: Shapes, options: Options) -> dict[str, Any]:
+    rnn = _recurrent(inner(shapes, "rnn"), {})
+    del rnn["input_size"]
+    return {"vocab_size": _size(shapes, "embedding", 2, 0), "embed_size": _size(shapes, "embedding", 2, 1), **rnn}
+
+
+def _bridge(shapes: Shapes, options: Options) -> dict[str, Any]:
+    if not shapes:
+        return {}
+    parts, merged, read = (_size(shapes, "0.W", 3, axis) for axis in range(3))
+    method = options.get("method")
+    if method not in ("project", "backward"):
+        raise _unseen("Bridge", "method", "project, backward")
+    return {
+        "hidden_size": read if method == "backward" else read // 2,
+        "num_layers": _depth(shapes),
+        "output_size": merged,
+        "cell": "lstm" if parts == 2 else "gru",
+    }
+
+
+# ------------------------------------------------------------------------------------------------ decoders
+
+
+def _decoder(shapes: Shapes, options: Options) -> dict[str, Any]:
+    """What every decoder has; memory_size as the rest of what the recurrent layer reads beside the token."""
+    rnn = inner(shapes, "rnn")
+    own = _recurrent(rnn, {})
+    embed = _size(shapes, "embedding", 2, 1)
+    return {
+        "vocab_size": _size(shapes, "dense.W", 2, 0),
+        "embed_size": embed,
+        "hidden_size": own["hidden_size"],
+        "num_layers": own["num_layers"],
+        "memory_size": own["input_size"] - embed,
+        "cell": _cell(rnn),
+        **({"initial": "learned"} if "initial" in shapes else {}),
+    }
+
+
+def _attending(layer: str, found: dict[str, Any], attention: Shapes, options: Options) -> dict[str, Any]:
+    found |= _score(layer, attention, found["hidden_size"], found["memory_size"], options)
+    hidden = _attention_size(attention, found["score"])
+    return found | ({} if hidden is None else {"attention_size": hidden})
+
+
+def _bahdanau(shapes: Shapes, options: Options) -> dict[str, Any]:
+    found = _attending("BahdanauDecoder", _decoder(shapes, options), inner(shapes, "attention"), options)
+    if "readout.W" in shapes:
+        return found | {"readout": "maxout", "maxout_size": _size(shapes, "readout.W", 2, 0) // 2}
+    return found | {"readout": "dense"}
+
+
+def _luong(shapes: Shapes, options: Options) -> dict[str, Any]:
+    found = _decoder(shapes, options)
+    fed = found["memory_size"]  # what is read beside the token is h̃, or nothing
+    found |= {"memory_size": _size(shapes, "W_c", 2, 1) - found["hidden_size"], "input_feeding": fed > 0}
+    attention = inner(shapes, "attention")
+    own = inner(attention, "scored")
+    if "W_p" not in attention and not own:
+        return _attending("LuongDecoder", found, attention, options)
+    found |= _attending("LuongDecoder", found, own, options)
+    found["alignment"] = "predictive" if "W_p" in attention else "monotonic"
+    if "window" not in options:
+        raise UnseenError("LuongDecoder: window is not seen in the shapes of the arrays: give window=... .")
+    if "W_p" in attention:
+        hidden = _size(attention, "W_p", 2, 0)
+        found |= {"attention_size": hidden}
+    return found
+
+
+def _translator(shapes: Shapes, options: Options) -> dict[str, Any]:
+    encoder = _encoder(inner(shapes, "encoder"), {})
+    own = inner(shapes, "decoder")
+    kind = options.get("decoder")
+    if kind is None:
+        kind = "luong" if "W_c" in own else "bahdanau" if inner(own, "attention") or "readout.W" in own else None
+    if kind is None and options.get("score") is not None:
+        kind = "bahdanau"
+    if kind is None:
+        raise _unseen("Translator", "decoder", "bahdanau (with score=...), fixed")
+    found = {
+        "source_vocab_size": encoder["vocab_size"],
+        "target_vocab_size": _size(own, "embedding", 2, 0),
+        **{name: encoder[name] for name in ("embed_size", "hidden_size", "num_layers", "bidirectional")},
+        "cell": _cell(inner(shapes, "encoder.rnn")),
+        "decoder": kind,
+    }
+    if kind != "fixed":
+        decoder = {"bahdanau": _bahdanau, "luong": _luong}[kind](own, options)
+        found |= {name: decoder[name] for name in ("score", "num_positions") if name in decoder}
+        found |= {"readout": decoder["readout"]} if decoder.get("readout") == "maxout" else {}
+    if encoder["bidirectional"]:
+        bridge = inner(shapes, "bridge")
+        if bridge:
+            read = _size(bridge, "0.W", 3, 2)
+            found["bridge"] = "project" if read == 2 * encoder["hidden_size"] else "backward"
+        else:
+            doubled = _size(own, "rnn.0.U", 3, 2) == 2 * encoder["hidden_size"]
+            found["bridge"] = "concatenate" if doubled else "sum"
+    return found
+
+
+FOUND: dict[str, Callable[[Shapes, Options], dict[str, Any]]] = {
+    "AdditiveAttention": _additive,
+    "GeneralAttention": _general,
+    "ConcatAttention": _concat,
+    "LocationAttention": _location,
+    "KernelAttention": _kernel,
+    "LocalAttention": _local,
+    "HardAttention": _hard,
+    "NadarayaWatson": _regression,
+    "MultiHeadAttention": _heads,
+    "LearnedPositions": _positions,
+    "GRU": _recurrent,
+    "LSTM": _recurrent,
+    "GRUEncoder": _encoder,
+    "LSTMEncoder": _encoder,
+    "Bridge": _bridge,
+    "BahdanauDecoder": _bahdanau,
+    "LuongDecoder": _luong,
+    "FixedContextDecoder": _decoder,
+    "Translator": _translator,
+}
+
+
+def check_shapes(layer: Layer, config: Mapping[str, Any], shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    """The shapes that the layer has with these arguments; refuses others."""
+    try:
+        wanted = layer.shapes(check_options(layer, **config))
+    except ValueError as error:
+        raise WeightError(f"no layer has arrays of these shapes: {error}") from error
+    for name, shape in shapes.items():
+        if name not in wanted:
+            raise WeightError(
+                f"{layer.name}: {name} {shape} is left over; the layer has {', '.join(wanted) or 'no arrays'}."
+            )
+        if shape != wanted[name]:
+            hint = " Its transpose would fit." if shape[::-1] == wanted[name] else ""
+            raise WeightError(f"{layer.name}: {name} has shape {shape}, expected {wanted[name]}.{hint}")
+    return wanted
+
+
+def layer_named(name: str) -> Layer:
+    """The layer of the specification of that name."""
+    try:
+        found = find(name)
+    except KeyError as error:
+        raise WeightError(str(error.args[0])) from error
+    if not isinstance(found, Layer):
+        raise WeightError(f"{name} is a function, expected a layer.")
+    return found

@@ -1,0 +1,73 @@
+"""The command that asks the frameworks' own attention what it does."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from parity_tests import behaviour
+from parity_tests.behaviour_page import page
+from parity_tests.command import CommaList, console, interpreters
+from parity_tests.peers import PEERS
+
+MODULES = tuple(dict.fromkeys(peer.module for peer in PEERS))
+
+
+@click.command("behaviour", short_help="Ask the frameworks' own attention what it does.")
+@click.option(
+    "--framework",
+    "modules",
+    type=CommaList(MODULES),
+    metavar="NAMES",
+    help=f"Frameworks to ask, with commas, of {', '.join(MODULES)}; all that are installed unless given.",
+)
+@click.option(
+    "--python",
+    "pythons",
+    metavar="NAME=PATH",
+    multiple=True,
+    help="Ask with another interpreter, whose environment has NumPy, safetensors and the framework. May be repeated.",
+)
+@click.option("--write", is_flag=True, help="Keep what is found, and write docs/behaviour.md.")
+def command(modules: list[str] | None, pythons: tuple[str, ...], write: bool) -> None:
+    """Ask the calls of the frameworks that are installed what they do, and hold it against what is kept.
+
+    Exits with 1 if anything is different, unless it is written.
+    """
+    chosen = [peer for peer in PEERS if peer.module in (modules or MODULES)]
+    given = interpreters(pythons)
+    peers = [peer for peer in chosen if peer.module in given or behaviour.installed(peer)]
+    if not peers:
+        packages = ", ".join(dict.fromkeys(name for peer in chosen for name in peer.packages))
+        raise click.ClickException(f"nothing to ask: none of {packages} is installed")
+    kept = behaviour.load(behaviour.DATA)
+    answers = behaviour.ask_all(peers, given)
+    changes = list(behaviour.changes(kept, answers))
+    console.print(table(answers))
+    for change in changes:
+        console.print(Text(f"changed     {change}", style="yellow"), soft_wrap=True)
+    if write:
+        kept = behaviour.merged(kept, answers)
+        behaviour.save(kept, behaviour.DATA)
+        behaviour.PAGE.write_text(page(kept), encoding="utf-8")
+        console.print(Text(f"written     {behaviour.DATA}, {behaviour.PAGE}"), soft_wrap=True)
+        return
+    if changes:
+        console.print("keep it with `attention-parity behaviour --write`")
+    else:
+        console.print(Text(f"the same    {len(answers)} calls do what is kept", style="green"))
+    sys.exit(1 if changes else 0)
+
+
+def table(answers: dict[str, tuple[str, behaviour.Findings]]) -> Table:
+    """One row for each call."""
+    grid = Table(title="what the frameworks' own attention does", title_justify="left", header_style="bold")
+    columns = [name for name in behaviour.COLUMNS if any(name in found for _, found in answers.values())]
+    for title in ("call", *(behaviour.COLUMNS[name] for name in columns)):
+        grid.add_column(title, overflow="fold")
+    for name, (_, found) in answers.items():
+        grid.add_row(name, *(found.get(column, "") for column in columns))
+    return grid

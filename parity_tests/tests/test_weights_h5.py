@@ -1,0 +1,62 @@
+"""HDF5 files, as Keras writes them, read with h5py alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from backends import weights
+from backends.weights import WeightError
+
+ARRAYS = {"layers/gru/cell/vars/0": np.ones((2, 3), "float32"), "layers/gru/cell/vars/1": np.zeros((), "float64")}
+
+
+def test_what_is_written_is_read(tmp_path: Path):
+    weights.write_arrays(tmp_path / "x.weights.h5", ARRAYS)
+    found = weights.read_arrays(tmp_path / "x.weights.h5")
+    assert found.keys() == ARRAYS.keys()
+    assert all(
+        found[name].dtype == array.dtype and np.array_equal(found[name], array) for name, array in ARRAYS.items()
+    )
+
+
+def test_a_truncated_file_and_one_of_another_kind_are_refused(tmp_path: Path):
+    weights.write_arrays(tmp_path / "x.weights.h5", ARRAYS)
+    data = (tmp_path / "x.weights.h5").read_bytes()
+    for content in (data[: len(data) // 2], data[:-10], b"no weights"):
+        (tmp_path / "bad.weights.h5").write_bytes(content)
+        with pytest.raises(WeightError, match="not an HDF5 file, or not all of it is there"):
+            weights.read_arrays(tmp_path / "bad.weights.h5")
+
+
+def test_what_lies_in_another_file_is_not_read(tmp_path: Path):
+    (tmp_path / "secret").write_bytes(np.ones(4, "float32").tobytes())
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("vars/0", (4,), "float32", external=[(str(tmp_path / "secret"), 0, 16)])
+    with pytest.raises(WeightError, match="vars/0 lies in another file, which is not read"):
+        weights.read_arrays(tmp_path / "x.h5")
+
+
+def test_a_link_to_another_file_is_not_followed(tmp_path: Path):
+    weights.write_arrays(tmp_path / "other.h5", ARRAYS)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["vars/0"] = np.ones(2)
+        file["linked"] = h5py.ExternalLink("other.h5", "/layers")
+    assert list(weights.read_arrays(tmp_path / "x.h5")) == ["vars/0"]
+
+
+def test_text_is_no_weight(tmp_path: Path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["vars/0"] = "text"
+    with pytest.raises(WeightError, match="vars/0 is object, expected numbers"):
+        weights.read_arrays(tmp_path / "x.h5")
+
+
+def test_names_that_keras_would_not_find_are_not_written(tmp_path: Path):
+    with pytest.raises(
+        WeightError, match=r"Keras finds a layer's variables by number: name them as it does, layers/gru"
+    ):
+        weights.write_arrays(tmp_path / "x.weights.h5", {"gru/kernel": np.ones(2)})

@@ -1,0 +1,219 @@
+"""Weights of PyTorch's own layers: the canonical arrays compute what the layer does, and its files are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attention_core.draws import uniform
+from backends import torch as attention
+from backends import weights
+
+INPUTS = uniform("inputs", (3, 6, 5))
+STACKS: list[dict[str, Any]] = [
+    {},
+    {"num_layers": 2},
+    {"bidirectional": True},
+    {"num_layers": 2, "bidirectional": True},
+    {"num_layers": 2, "bias": False},
+]
+
+
+def arrays_of(module: torch.nn.Module) -> dict[str, np.ndarray]:
+    return {name: tensor.detach().numpy() for name, tensor in module.state_dict().items()}
+
+
+@pytest.mark.parametrize("stack", STACKS, ids=str)
+@pytest.mark.parametrize("name", ["GRU", "LSTM"])
+def test_a_recurrent_layer_and_its_canonical_arrays_compute_the_same(name: str, stack: dict[str, Any], answered):
+    layer = getattr(torch.nn, name)(5, 4, batch_first=True, dtype=torch.float64, **stack)
+    wanted = layer(torch.from_numpy(INPUTS))[0].detach().numpy()
+    converted = weights.to_canonical(arrays_of(layer))
+    assert converted.source == f"torch.nn.{name}"
+    np.testing.assert_allclose(answered(converted, INPUTS)[0], wanted, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("stack", STACKS[:4], ids=str)
+@pytest.mark.parametrize("name", ["GRU", "LSTM"])
+def test_the_way_back_from_canonical_arrays_computes_the_same(name: str, stack: dict[str, Any]):
+    layer, other = (getattr(torch.nn, name)(5, 4, dtype=torch.float64, **stack) for _ in range(2))
+    converted = weights.to_canonical(arrays_of(layer))
+    back = weights.from_canonical(name, converted.arrays, f"torch.nn.{name}")
+    other.load_state_dict({key: torch.from_numpy(array) for key, array in back.items()})
+    torch.testing.assert_close(
+        other(torch.from_numpy(INPUTS))[0], layer(torch.from_numpy(INPUTS))[0], rtol=0, atol=1e-15
+    )
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("sizes", [{}, {"kdim": 7, "vdim": 9}], ids=str)
+def test_multihead_attention_and_its_canonical_arrays_compute_the_same(sizes: dict[str, int], bias: bool, answered):
+    layer = torch.nn.MultiheadAttention(6, 3, bias=bias, batch_first=True, dtype=torch.float64, **sizes)
+    with torch.no_grad():
+        for number, parameter in enumerate(layer.parameters()):  # biases begin at 0, which would hide them
+            parameter.copy_(torch.from_numpy(uniform(f"parameter {number}", tuple(parameter.shape))))
+    inputs = [
+        uniform("queries", (2, 4, 6)),
+        uniform("keys", (2, 5, sizes.get("kdim", 6))),
+        uniform("values", (2, 5, sizes.get("vdim", 6))),
+    ]
+    wanted = [tensor.detach().numpy() for tensor in layer(*map(torch.from_numpy, inputs))]
+    converted = weights.to_canonical(arrays_of(layer), num_heads=3)
+    for found, expected in zip(answered(converted, *inputs), wanted, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
+    back = weights.from_canonical(converted.layer, converted.arrays, converted.source, **converted.config)
+    layer.load_state_dict({key: torch.from_numpy(array) for key, array in back.items()})
+    assert all(np.array_equal(array, back[name]) for name, array in arrays_of(layer).items())
+
+
+@pytest.mark.parametrize("option", ["add_bias_kv"])
+def test_keys_that_every_query_may_attend_to_are_refused(option: str):
+    layer = torch.nn.MultiheadAttention(6, 3, **{option: True})
+    with pytest.raises(weights.WeightError, match=r"bias_k .* adds a key that every query may attend to"):
+        weights.to_canonical(arrays_of(layer), "torch.nn.MultiheadAttention", num_heads=3)
+
+
+def test_a_projection_of_the_outputs_is_refused():
+    layer = torch.nn.LSTM(5, 4, proj_size=3)
+    with pytest.raises(weights.WeightError, match=r"weight_hr_l0 \(3, 4\): proj_size projects the outputs"):
+        weights.to_canonical(arrays_of(layer), "torch.nn.LSTM")
+
+
+class Textbook(torch.nn.Module):
+    """The names, shapes and formulas of the textbook's decoder, one step at a time."""
+
+    def __init__(self, recurrent: type, vocab: int, embed: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.attention = torch.nn.Module()
+        self.attention.W_k = torch.nn.Linear(hidden, hidden, bias=False)
+        self.attention.W_q = torch.nn.Linear(hidden, hidden, bias=False)
+        self.attention.w_v = torch.nn.Linear(hidden, 1, bias=False)
+        self.embedding = torch.nn.Embedding(vocab, embed)
+        self.rnn = recurrent(embed + hidden, hidden, layers)
+        self.dense = torch.nn.Linear(hidden, vocab)
+        self.double()
+
+    def forward(self, tokens: torch.Tensor, memory: torch.Tensor, state: Any) -> torch.Tensor:
+        outputs = []
+        for embedded in self.embedding(tokens).permute(1, 0, 2):
+            top = state[-1] if isinstance(state, torch.Tensor) else state[0][-1]
+            query = self.attention.W_q(top[:, None])
+            scores = self.attention.w_v(torch.tanh(query + self.attention.W_k(memory))).squeeze(-1)
+            context = torch.softmax(scores, -1)[:, None] @ memory
+            output, state = self.rnn(torch.cat((context[:, 0], embedded), -1)[None], state)
+            outputs.append(output[0])
+        return self.dense(torch.stack(outputs, 1))
+
+
+@pytest.mark.parametrize(("recurrent", "cell"), [(torch.nn.GRU, "gru"), (torch.nn.LSTM, "lstm")])
+def test_the_textbooks_decoder_and_bahdanau_decoder_compute_the_same(recurrent: type, cell: str, answered):
+    decoder = Textbook(recurrent, 11, 5, 4, 2)
+    tokens, memory = np.array([[1, 2, 3], [4, 5, 6]]), uniform("memory", (2, 7, 4))
+    state = uniform("state", (2, 2, 8 if cell == "lstm" else 4))
+    own = torch.from_numpy(state)
+    started = own if cell == "gru" else (own[..., :4].contiguous(), own[..., 4:].contiguous())
+    wanted = decoder(torch.from_numpy(tokens), torch.from_numpy(memory), started).detach().numpy()
+    converted = weights.to_canonical({f"decoder.{name}": array for name, array in arrays_of(decoder).items()})
+    assert (converted.source, converted.config["cell"]) == ("textbook.BahdanauDecoder", cell)
+    np.testing.assert_allclose(answered(converted, tokens, memory, state)[0], wanted, rtol=0, atol=1e-14)
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".bin"])
+def test_a_state_dict_is_read_as_it_was_saved(suffix: str, tmp_path: Path):
+    layer = torch.nn.GRU(5, 4)
+    torch.save(layer.state_dict(), tmp_path / f"gru{suffix}")
+    found = weights.read_arrays(tmp_path / f"gru{suffix}")
+    assert list(found) == list(layer.state_dict())
+    assert all(np.array_equal(found[name], array) for name, array in arrays_of(layer).items())
+
+
+def test_a_state_dict_inside_a_checkpoint_keeps_its_place_in_the_names(tmp_path: Path):
+    torch.save({"epoch": 3, "model": torch.nn.GRU(5, 4).state_dict()}, tmp_path / "last.pt")
+    assert "model.weight_ih_l0" in weights.read_arrays(tmp_path / "last.pt")
+    assert weights.recognise(weights.read_arrays(tmp_path / "last.pt")) == ["torch.nn.GRU"]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int64", "bool"])
+def test_every_dtype_survives_writing_and_reading(dtype: str, tmp_path: Path):
+    import ml_dtypes  # noqa: F401  # teaches NumPy bfloat16
+
+    arrays = {"a.b": np.arange(6).reshape(2, 3).astype(dtype), "scalar": np.ones((), dtype)}
+    weights.write_arrays(tmp_path / "x.pt", arrays)
+    found = weights.read_arrays(tmp_path / "x.pt")
+    assert {name: (array.dtype, array.shape) for name, array in found.items()} == {
+        name: (array.dtype, array.shape) for name, array in arrays.items()
+    }
+    assert all(np.array_equal(found[name], arrays[name]) for name in arrays)
+    assert torch.load(tmp_path / "x.pt", weights_only=True).keys() == arrays.keys()
+
+
+def test_a_file_with_objects_is_refused_and_nothing_runs(tmp_path: Path):
+    torch.save(torch.nn.GRU(5, 4), tmp_path / "module.pt")
+    with pytest.raises(weights.WeightError, match=r"that can run any code: save model\.state_dict\(\) instead\.$"):
+        weights.read_arrays(tmp_path / "module.pt")
+
+
+class Trap:
+    """What runs code when it is unpickled."""
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (Path("sprung"),)
+
+
+def test_a_pickle_that_would_run_code_is_refused_and_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"weight": Trap()}, tmp_path / "trap.pt")
+    with pytest.raises(weights.WeightError):
+        weights.read_arrays(tmp_path / "trap.pt")
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_truncated_file_and_one_of_another_kind_are_refused(tmp_path: Path):
+    torch.save(torch.nn.GRU(5, 4).state_dict(), tmp_path / "gru.pt")
+    data = (tmp_path / "gru.pt").read_bytes()
+    for content in (data[:-200], data[: len(data) // 2], b"weights, but no file of them"):
+        (tmp_path / "bad.pt").write_bytes(content)
+        with pytest.raises(weights.WeightError, match=r"not a file that torch.save wrote, or not all of it is there"):
+            weights.read_arrays(tmp_path / "bad.pt")
+
+
+def test_a_tensor_alone_is_no_state_dict(tmp_path: Path):
+    torch.save(torch.ones(3), tmp_path / "tensor.pt")
+    with pytest.raises(weights.WeightError, match="holds a Tensor, expected a state_dict"):
+        weights.read_arrays(tmp_path / "tensor.pt")
+
+
+@pytest.mark.filterwarnings("ignore")  # the older exporter is the one that needs no further package
+@pytest.mark.parametrize("stack", STACKS[:4], ids=str)
+@pytest.mark.parametrize("name", ["GRU", "LSTM"])
+def test_an_exported_layer_has_the_weights_that_it_was_exported_with(name: str, stack: dict[str, Any], tmp_path: Path):
+    pytest.importorskip("onnx")
+    layer = getattr(torch.nn, name)(5, 4, **stack)
+    torch.onnx.export(layer, (torch.ones(6, 2, 5),), str(tmp_path / "model.onnx"), dynamo=False)
+    arrays = weights.read_arrays(tmp_path / "model.onnx")
+    assert weights.recognise(arrays) == [f"onnx.{name}"]
+    prefixes = [f"/{name}.", f"/{name}_1."][: layer.num_layers]
+    found, wanted = weights.to_canonical(arrays, prefix=prefixes).arrays, weights.to_canonical(arrays_of(layer)).arrays
+    assert list(found) == list(wanted) and all(np.array_equal(found[key], wanted[key]) for key in wanted)
+
+
+# ------------------------------------------------------------------------------------------------ our own layers
+
+
+def test_a_whole_translator_of_ours_goes_through_its_state_dict(tmp_path: Path):
+    model = attention.Translator(11, 13, 5, 4, 2, bidirectional=True, readout="maxout")
+    torch.save(model.state_dict(), tmp_path / "translator.pt")
+    arrays = weights.read_arrays(tmp_path / "translator.pt")
+    converted = weights.to_canonical(arrays, "attention_parity.torch")
+    wanted = attention.get_parameters(model)
+    assert converted.layer == "Translator" and list(converted.arrays) == list(wanted)
+    assert all(np.array_equal(converted.arrays[name], wanted[name]) for name in wanted)
+    back = weights.from_canonical("Translator", converted.arrays, "attention_parity.torch", **converted.config)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in back.items()})
