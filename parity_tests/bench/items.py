@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -44,8 +45,8 @@ class Goal:
 class Item:
     """Something to compute: the layer, its options and sizes, and the goals.
 
-    own holds the sizes that differ in a framework, and quick those of a short run, to which no goal applies. context
-    says that our side may leave the weights out.
+    own holds the sizes that differ in a framework, and quick those of a short run, to which no goal applies. ours holds
+    what our layer is called with beside the inputs, such as that the weights are not asked for.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Item:
     goals: tuple[Goal, ...]
     quick: Mapping[str, int]
     own: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    context: bool = False
+    ours: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def frameworks(self) -> tuple[str, ...]:
@@ -157,7 +158,6 @@ DOT = Item(
         Goal("jax", "memory", 26, 50),
     ),
     quick={"batch": 2, "heads": 2, "queries": 64, "keys": 64},
-    context=True,
 )
 DOT_LONG = replace(
     DOT,

@@ -185,7 +185,8 @@ class Form:
 
     def answers(self, gradients: bool) -> Mapping[str, np.ndarray]:
         """The outputs, and the gradients by canonical names."""
-        found = {name: to_numpy(output) for name, output in zip(self.names, self.forward(), strict=False) if name}
+        outputs = zip(self.names, self.forward(), strict=False)
+        found = {name: to_numpy(output) for name, output in outputs if name and output is not None}
         if gradients:
             loss, (own, of_inputs) = self.gradients(*self.arguments("forward"))
             found["loss"] = to_numpy(loss)
@@ -236,6 +237,6 @@ def form(
         if item.name == "greedy":
             steps = arrays.pop("tokens").shape[1]
             return whole.greedy(**arrays, bos=BOS, eos=EOS, max_steps=steps)
-        return whole(**arrays)
+        return whole(**arrays, **item.ours)
 
     return Form(item, called, state, given, device, lambda own: ours.get_parameters(nnx.merge(graphdef, own, rest)))

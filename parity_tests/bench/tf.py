@@ -192,9 +192,10 @@ class Form:
         device: str,
         write: Callable[[], None],
         read: Callable[[Mapping[int, np.ndarray]], Mapping[str, np.ndarray]],
+        keywords: Mapping[str, Any],
         eager: bool,
     ) -> None:
-        self.layer = layer
+        self.layer, self.keywords = layer, keywords
         self.names = ("logits", "state", "weights") if item.layer == "BahdanauDecoder" else ("context", "weights")
         self.inputs = {name: from_numpy(array, device) for name, array in given.items()}
         self.target = self.inputs.pop("targets" if "targets" in given else "cotangent")
@@ -215,7 +216,7 @@ class Form:
 
     def call(self, inputs: Tensors) -> tuple[tf.Tensor, ...]:
         """The outputs."""
-        return self.layer(**inputs)
+        return self.layer(**inputs, **self.keywords)
 
     def gradients(self, inputs: Tensors, target: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
         """The loss, the gradients of the parameters and those of the inputs."""
@@ -223,7 +224,7 @@ class Form:
         learned = [inputs[name] for name in self.learned]
         with tf.GradientTape() as tape:
             tape.watch(learned)
-            first = self.layer(**inputs)[0]
+            first = self.layer(**inputs, **self.keywords)[0]
             if target.dtype.is_floating:
                 loss = tf.reduce_mean(first * target)
             else:
@@ -244,7 +245,7 @@ class Form:
         """The forward pass, without what a backward would need."""
         with tf.device(self.device):
             outputs = self.called(self.inputs)
-        return outputs if "CPU" in self.device else [output.numpy() for output in outputs]
+        return outputs if "CPU" in self.device else [output.numpy() for output in outputs if output is not None]
 
     def training(self) -> Any:
         """A step of training: forward, backward and Adam."""
@@ -254,7 +255,8 @@ class Form:
     def answers(self, gradients: bool) -> Mapping[str, np.ndarray]:
         """The outputs, and the gradients by canonical names."""
         with tf.device(self.device):
-            found = {name: to_numpy(output) for name, output in zip(self.names, self.forward(), strict=False)}
+            outputs = zip(self.names, self.forward(), strict=False)
+            found = {name: to_numpy(output) for name, output in outputs if output is not None}
             if gradients:
                 loss, own, of_inputs = self.gradients(self.inputs, self.target)
                 values = {
@@ -282,7 +284,9 @@ def form(
             def gradients(values: Mapping[int, np.ndarray]) -> Mapping[str, np.ndarray]:
                 return ours.get_parameters(own, read=lambda variable: tf.constant(values[id(variable)]))
 
-            return Form(item, own, given, device, lambda: ours.set_parameters(own, parameters), gradients, False)
+            return Form(
+                item, own, given, device, lambda: ours.set_parameters(own, parameters), gradients, item.ours, False
+            )
         layer: keras.layers.Layer = DotProductAttention()
         if item.layer == "BahdanauDecoder":
             layer = BahdanauDecoder(sizes["vocabulary"], sizes["hidden"], sizes["layers"])
@@ -297,5 +301,6 @@ def form(
             device,
             lambda: write(layer, parameters),
             lambda values: read(layer, values),
+            {},
             against == EAGER,
         )

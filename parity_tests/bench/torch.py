@@ -162,8 +162,10 @@ class Form:
         given: Mapping[str, np.ndarray],
         device: str,
         gradients: Callable[[], Mapping[str, np.ndarray]],
+        keywords: Mapping[str, Any],
     ) -> None:
         self.module = module.to(device)
+        self.keywords = keywords
         self.names = ("logits", "state", "weights") if item.layer == "BahdanauDecoder" else ("context", "weights")
         self.inputs = {name: from_numpy(array, device) for name, array in given.items()}
         self.target = self.inputs.pop("targets" if "targets" in given else "cotangent")
@@ -175,11 +177,11 @@ class Form:
     @torch.no_grad()
     def forward(self) -> Any:
         """The forward pass, without what a backward would need."""
-        return self.module(**self.inputs)
+        return self.module(**self.inputs, **self.keywords)
 
     def loss(self) -> torch.Tensor:
         """What a training step makes smaller."""
-        first = self.module(**self.inputs)[0]
+        first = self.module(**self.inputs, **self.keywords)[0]
         if self.target.dtype.is_floating_point:
             return (first * self.target).mean()
         return functional.cross_entropy(first.flatten(0, 1), self.target.long().flatten())
@@ -202,7 +204,8 @@ class Form:
 
     def answers(self, gradients: bool) -> Mapping[str, np.ndarray]:
         """The outputs, and the gradients by canonical names."""
-        found = {name: to_numpy(output) for name, output in zip(self.names, self.forward(), strict=False)}
+        outputs = zip(self.names, self.forward(), strict=False)
+        found = {name: to_numpy(output) for name, output in outputs if output is not None}
         if gradients:
             found["loss"] = to_numpy(self.backward())
             of_inputs = {name: to_numpy(own.grad) for name, own in self.learned.items()}
@@ -222,7 +225,9 @@ def form(
     if against is None:
         layer = build(getattr(ours, item.layer), options(item, sizes), "float32", device)
         ours.set_parameters(layer, parameters)
-        return Form(item, layer, given, device, lambda: ours.get_parameters(layer, read=lambda own: own.grad))
+        return Form(
+            item, layer, given, device, lambda: ours.get_parameters(layer, read=lambda own: own.grad), item.ours
+        )
     module: nn.Module = DotProductAttention()
     if item.layer == "AdditiveAttention":
         module = AdditiveAttention(sizes["hidden"])
@@ -242,4 +247,5 @@ def form(
         given,
         device,
         lambda: {name: to_numpy(gradient) for name, gradient in places(module, read).items()},
+        {},
     )
