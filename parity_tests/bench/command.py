@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -76,7 +77,8 @@ def bench(
 
     Both forms have the same parameters and inputs, and are timed only once their outputs and gradients agree; then
     they take turns in one process, on one core. A ratio is theirs / ours, the median of the rounds. Exits with 0 only
-    if every ratio could be measured; a goal that is not reached is told, and no failure.
+    if every ratio could be measured; a goal that is not reached is told, and no failure. Ctrl-C ends the bench, and
+    what was measured by then is printed and written.
     """
     os.environ.setdefault(XLA_LEVEL, "3")  # what JAX takes by itself
     if chart is not None:
@@ -104,7 +106,7 @@ def bench(
         runner.write_page(found, page)
     if chart is not None:
         charts.chart(found).savefig(chart)
-    sys.exit(1 if found.refused else 0)
+    sys.exit(128 + signal.SIGINT if found.interrupted else 1 if found.refused else 0)
 
 
 def print_bench(found: runner.Bench) -> None:

@@ -112,6 +112,7 @@ class Bench:
     seconds: float = 0.0
     machine: dict[str, Any] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
 
     @property
     def refused(self) -> list[Row]:
@@ -128,6 +129,7 @@ class Bench:
             "spread": "first and third quartile of the rounds",
             "seconds": round(self.seconds, 1),
             "missing": self.missing,
+            "interrupted": self.interrupted,
             "rows": [{**asdict(row), "reached": row.reached} for row in self.rows],
             "lengths": [asdict(length) for length in self.lengths],
         }
@@ -203,19 +205,27 @@ def bench(
     run: Run = process,
     told: Callable[[str], None] = lambda what: None,
 ) -> Bench:
-    """Measure the items in the frameworks that are installed; lengths adds the item that is drawn over the length."""
+    """Measure the items in the frameworks that are installed; lengths adds the item that is drawn over the length.
+
+    Ctrl-C ends it; what was measured by then is given.
+    """
     start = time.perf_counter()
     found = Bench(rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS), quick=quick)
     known = registry.available()
     found.missing = {name: str(known[name].reason) for name in frameworks if known[name].reason is not None}
     here = [name for name in frameworks if name not in found.missing]
     found.machine = machine({name: known[name].versions for name in here}, device)
-    for item in items:
-        for framework in filter(here.__contains__, item.frameworks):
-            found.rows += rows_of(item, framework, found.rounds, quick, device, run, told)
-    if lengths:
-        for framework in filter(here.__contains__, LENGTH_FRAMEWORKS):
-            found.lengths += lengths_of(framework, quick, device, run, told)
+    try:
+        for item in items:
+            for framework in filter(here.__contains__, item.frameworks):
+                for row in rows_of(item, framework, found.rounds, quick, device, run, told):
+                    found.rows.append(row)
+        if lengths:
+            for framework in filter(here.__contains__, LENGTH_FRAMEWORKS):
+                for own in lengths_of(framework, quick, device, run, told):
+                    found.lengths.append(own)
+    except KeyboardInterrupt:
+        found.interrupted = True
     found.seconds = time.perf_counter() - start
     return found
 

@@ -289,6 +289,20 @@ def test_what_disagrees_is_neither_compiled_nor_weighed_and_has_no_ratio():
 
 
 @pytest.mark.usefixtures("installed")
+def test_what_was_measured_before_an_interruption_is_given():
+    told = answering()
+
+    def run(asked_for: Mapping[str, Any]) -> dict[str, Any]:
+        if asked_for["task"] != "times":
+            raise KeyboardInterrupt
+        return told(asked_for)
+
+    found = runner.bench([ITEMS["additive"]], ["torch", "jax"], run=run)
+    assert found.interrupted and found.as_json()["interrupted"]
+    assert [(row.framework, row.direction) for row in found.rows] == [("torch", "forward"), ("torch", "training")]
+
+
+@pytest.mark.usefixtures("installed")
 def test_processes_that_compile_or_are_weighed_alternate():
     run = answering()
     runner.bench([ITEMS["decoder"]], ["jax"], run=run)
