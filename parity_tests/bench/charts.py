@@ -48,6 +48,11 @@ def bars(axes: Axes, rows: Sequence[Row]) -> None:
     axes.set_yticks(places, names, fontsize=5)
     axes.invert_yaxis()
     axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    steps = [step * 10**power for power in range(-3, 4) for step in (1, 2, 5)]
+    axes.set_xticks([step for step in steps if low <= step <= high], minor=False)
+    axes.set_xticks([], minor=True)
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.axvline(1.0, color="black", linewidth=0.8)
     axes.set_xlabel("theirs / ours; black: quartiles, red: goal")
     axes.grid(axis="x", alpha=0.3)

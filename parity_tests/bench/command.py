@@ -114,9 +114,9 @@ def print_bench(found: runner.Bench) -> None:
     if found.rows:
         table = Table(header_style="bold", caption="theirs / ours: median of the rounds, and their quartiles")
         for name in ("item", "framework", "direction", "against"):
-            table.add_column(name)
+            table.add_column(name, overflow="fold")
         for name in ("ratio", "quartiles", "goal", "reached"):
-            table.add_column(name, justify="right")
+            table.add_column(name, justify="right", overflow="fold")
         for row in found.rows:
             cells = (row.item, row.framework, runner.said(row), row.against, *runner.numbers(row))
             table.add_row(*map(Text, cells), style="red" if row.refused else COLOURS[row.reached])

@@ -33,6 +33,7 @@ from parity_tests.bench.measure import median, quartiles, ratios
 from parity_tests.expected import cache_folder
 from parity_tests.recordings import own_version
 from parity_tests.switches import environment
+from parity_tests.worker import LIFELINE
 
 ROUNDS = 7
 QUICK_ROUNDS = 3
@@ -149,7 +150,8 @@ def process(job: Mapping[str, Any]) -> dict[str, Any]:
     root = str(Path(parity_tests.__file__).parents[1])
     given = os.environ.get("PYTHONPATH")
     variables = {**os.environ, **chosen, "PYTHONPATH": os.pathsep.join([root, *([given] if given else [])])}
-    variables |= {"PYTHONSAFEPATH": "1", "PYTHONHASHSEED": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    lifeline, held = os.pipe()
+    variables |= {"PYTHONSAFEPATH": "1", "PYTHONHASHSEED": "0", "TF_CPP_MIN_LOG_LEVEL": "3", LIFELINE: str(lifeline)}
     limit, start = SHARE * free_bytes(), time.monotonic()
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         worker = subprocess.Popen(
@@ -158,7 +160,10 @@ def process(job: Mapping[str, Any]) -> dict[str, Any]:
             stdout=output,
             stderr=errors,
             env=variables,
+            start_new_session=True,
+            pass_fds=(lifeline,),
         )
+        os.close(lifeline)
         try:
             assert worker.stdin is not None
             with suppress(BrokenPipeError):
@@ -173,6 +178,7 @@ def process(job: Mapping[str, Any]) -> dict[str, Any]:
         finally:
             worker.kill()
             worker.wait()
+            os.close(held)
         output.seek(0)
         errors.seek(0)
         if worker.returncode:

@@ -11,6 +11,7 @@ from typing import Any
 import backends as registry
 from parity_tests.bench.items import ADDITIVE, ITEMS, LENGTH, Item, inputs, parameters
 from parity_tests.bench.measure import Disagreement, interleave, median, pin, prove, taken, wall
+from parity_tests.worker import follow_court
 
 STEADY = 3
 """How many calls after the first one say what a call takes once all is compiled."""
@@ -18,6 +19,7 @@ STEADY = 3
 
 def main() -> None:
     """Read what to measure from standard input; write what was found as the last line of standard output."""
+    follow_court()
     job = json.load(sys.stdin)
     pin()
     registry.load(job["framework"])  # first: MXNet cannot be imported before what our backend prepares

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -354,6 +356,19 @@ def test_a_process_that_takes_more_memory_than_its_share_is_ended(monkeypatch: p
     monkeypatch.setattr(runner, "free_bytes", lambda: 1)
     with pytest.raises(runner.Failed, match="does not fit"):
         runner.process({"framework": "none", "device": "cpu", "task": "times"})
+
+
+def test_no_process_outlives_a_bench_that_is_killed(running):
+    code = (
+        "from parity_tests.bench import items, runner\n"
+        "runner.process({'framework': 'torch', 'device': 'cpu', 'task': 'times', 'rounds': 9, 'item': 'additive',\n"
+        "    'sizes': items.ADDITIVE.sizes, 'against': 'textbook', 'parts': ['forward']})"
+    )
+    bench = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    assert len(running(2)) == 2
+    bench.kill()
+    bench.wait()
+    assert running(0) == []
 
 
 def test_memory_is_what_a_call_lets_the_process_grow_by():
