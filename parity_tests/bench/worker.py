@@ -10,9 +10,11 @@ from typing import Any
 
 import backends as registry
 from parity_tests.bench.items import ADDITIVE, ITEMS, LENGTH, Item, inputs, parameters
-from parity_tests.bench.measure import Disagreement, interleave, median, pin, prove, taken, wall
+from parity_tests.bench.measure import Call, Disagreement, interleave, median, pin, prove, taken, wall
 from parity_tests.worker import follow_court
 
+ANALYSIS, PEAK = "XLA's analysis", "peak of a fresh process"
+"""How memory is measured."""
 STEADY = 3
 """How many calls after the first one say what a call takes once all is compiled."""
 
@@ -60,11 +62,15 @@ def memory(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
     """
     form = make(framework, job, job["form"])
     if hasattr(form, "analysed"):
-        return {"bytes": form.analysed(job["part"]), "how": "XLA's analysis"}
-    item = item_of(job)
-    small = {name: size for name, size in item.quick.items() if name in job["sizes"]}
-    getattr(make(framework, job, job["form"], {**job["sizes"], **small}), job["part"])()
-    return {"bytes": taken(getattr(form, job["part"])), "how": "peak of a fresh process"}
+        return {"bytes": form.analysed(job["part"]), "how": ANALYSIS}
+    return {"bytes": grown(framework, job, getattr(form, job["part"]), job["part"]), "how": PEAK}
+
+
+def grown(framework: Any, job: dict[str, Any], call: Call, part: str) -> int:
+    """The bytes by which a call lets this process grow, once the same form ran at small sizes."""
+    small = {name: size for name, size in item_of(job).quick.items() if name in job["sizes"]}
+    getattr(make(framework, job, job["form"], {**job["sizes"], **small}), part)()
+    return taken(call)
 
 
 def compiling(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
@@ -81,11 +87,11 @@ def length(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
     """The seconds of a training step of one form, and the bytes that it takes."""
     form = make(framework, job, job["form"])
     if hasattr(form, "analysed"):
-        grown, how = form.analysed("training"), "XLA's analysis"
-        wall(form.training)
+        found = {"bytes": form.analysed("training"), "how": ANALYSIS}
+        form.training()
     else:
-        grown, how = taken(form.training), "peak of a fresh process"
-    return {"seconds": median([wall(form.training) for _ in range(job["rounds"])]), "bytes": grown, "how": how}
+        found = {"bytes": grown(framework, job, form.training, "training"), "how": PEAK}
+    return {"seconds": median([wall(form.training) for _ in range(job["rounds"])]), **found}
 
 
 TASKS = {"times": times, "memory": memory, "compile": compiling, "length": length}
