@@ -27,6 +27,7 @@ from attention_core.specification import Layer
 from backends import ArchiveError
 from parity_tests import budgets, family, side_by_side, text
 from parity_tests.behaviour_command import command as behaviour
+from parity_tests.bench.command import bench
 from parity_tests.cases import FULL, Case, all_cases
 from parity_tests.check import check, verify
 from parity_tests.command import (
@@ -76,6 +77,7 @@ def main() -> None:
 
 
 main.add_command(behaviour)
+main.add_command(bench)
 main.add_command(check)
 main.add_command(verify)
 main.add_command(translate)

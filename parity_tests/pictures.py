@@ -58,7 +58,7 @@ def heatmap(
     across = max(1, min(len(panels), int(WIDEST / width)))
     down = -(-len(panels) // across)
     height = max(1.1 + 0.34 * max(len(rows) for _, rows, _, _ in panels), 1.6)
-    figure = _figure(width * across + 0.9, height * down)
+    figure = empty_figure(width * across + 0.9, height * down)
     grid = figure.subplots(down, across, squeeze=False)
     image = None
     for position, axes in enumerate(grid.flat):
@@ -137,7 +137,7 @@ def curves(losses: Mapping[str, Sequence[float]], *, validation: Mapping[str, Se
     """
     if not losses:
         raise ValueError("curves: there is no training to draw. Give the losses of one at least.")
-    figure = _figure(7.0, 5.6)
+    figure = empty_figure(7.0, 5.6)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     (first, wanted), *_ = losses.items()
     styles = ("-", "--", "-.", ":")
@@ -164,7 +164,11 @@ def curves(losses: Mapping[str, Sequence[float]], *, validation: Mapping[str, Se
     return figure
 
 
-def _figure(width: float, height: float) -> Figure:
+def empty_figure(width: float, height: float) -> Figure:
+    """A figure of that many inches to draw in.
+
+    Raises: Undrawn if matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:

@@ -214,10 +214,32 @@ PEER_IMPORTS = {
 """What each module of peers may import beside the standard library; they are imported in workers alone."""
 
 
+BENCHED = {framework: ROOT / "parity_tests" / "bench" / f"{framework}.py" for framework in FRAMEWORKS}
+"""Where the bench writes what it measures in a framework; imported in its worker processes alone."""
+
+
 def court() -> list[Path]:
-    """The sources of the court but for the peers, and for the layers that weights come from."""
+    """The sources of the court but for the peers, for what is measured, and for the layers that weights come from."""
     listed = [path for path in sources("parity_tests") if path.parent != PEERS or path.stem not in PEER_IMPORTS]
-    return [path for path in listed if not in_a_worker(path)]
+    return [path for path in listed if not in_a_worker(path) and path not in BENCHED.values()]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_is_measured_imports_its_framework_and_our_backend_for_it(framework: str):
+    names = set(imports(BENCHED[framework]))
+    assert not {top(name) for name in names} & (ALL_FRAMEWORKS - THIRD_PARTY[framework])
+    assert {own for own in names if top(own) == "backends"} == {
+        f"backends.{framework}",
+        f"backends.{framework}.runtime",
+    }
+    own = {name for name in names if top(name) == "parity_tests"}
+    assert own == {"parity_tests.bench.items", "parity_tests.bench.measure"}
+
+
+def test_nothing_imports_what_is_measured():
+    for folder in (*PACKAGES, "examples"):
+        for path in sources(folder):
+            assert not set(imports(path)) & {f"parity_tests.bench.{framework}" for framework in BENCHED}, path
 
 
 @pytest.mark.parametrize("name", PEER_IMPORTS)

@@ -1,0 +1,135 @@
+"""The command that measures."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from parity_tests.bench import charts, runner
+from parity_tests.bench.items import FRAMEWORKS, ITEMS, LENGTH
+from parity_tests.command import CommaList, console, device_option
+from parity_tests.pictures import Undrawn, empty_figure
+from parity_tests.switches import XLA_LEVEL
+
+COLOURS = {True: "green", False: "yellow", None: ""}
+
+
+@click.command(short_help="Measure time and memory against what people write.")
+@click.option(
+    "--item",
+    "names",
+    type=CommaList((*ITEMS, LENGTH)),
+    metavar="NAMES",
+    default=",".join(ITEMS),
+    help=f"Items to measure, with commas, of {', '.join(ITEMS)}, {LENGTH}; all but the last unless given.",
+)
+@click.option(
+    "--framework",
+    "frameworks",
+    type=CommaList(FRAMEWORKS),
+    metavar="NAMES",
+    default=",".join(FRAMEWORKS),
+    help="Frameworks to measure in, with commas; all installed ones unless given.",
+)
+@click.option("--quick", is_flag=True, help="Small sizes and few rounds; its ratios have no goal.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    help=f"Rounds of each ratio; {runner.ROUNDS}, or {runner.QUICK_ROUNDS} with --quick, unless given.",
+)
+@device_option
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write every ratio to a file.",
+)
+@click.option(
+    "--chart",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw the ratios, or time and memory over the length, to a picture.",
+)
+@click.option(
+    "--page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Put the table into a page in Markdown.",
+)
+def bench(
+    names: list[str],
+    frameworks: list[str],
+    quick: bool,
+    rounds: int | None,
+    device: str,
+    json_file: Path | None,
+    chart: Path | None,
+    page: Path | None,
+) -> None:
+    """Measure our layers against the same thing as tutorials write it, and against the frameworks' own layers.
+
+    Both forms have the same parameters and inputs, and are timed only once their outputs and gradients agree; then
+    they take turns in one process, on one core. A ratio is theirs / ours, the median of the rounds. Exits with 0 only
+    if every ratio could be measured; a goal that is not reached is told, and no failure. Ctrl-C ends the bench, and
+    what was measured by then is printed and written.
+    """
+    os.environ.setdefault(XLA_LEVEL, "3")  # what JAX takes by itself
+    if chart is not None:
+        try:
+            empty_figure(1.0, 1.0)  # told before hours are spent
+        except Undrawn as error:
+            raise click.ClickException(str(error)) from error
+    for option, file in {"--json": json_file, "--chart": chart, "--page": page}.items():
+        if file is not None and not file.absolute().parent.is_dir():
+            raise click.BadParameter(f"there is no folder {file.absolute().parent}", param_hint=option)
+    with console.status("starting") as status:
+        found = runner.bench(
+            [ITEMS[name] for name in names if name != LENGTH],
+            frameworks,
+            rounds=rounds,
+            quick=quick,
+            lengths=LENGTH in names,
+            device=device,
+            told=status.update,
+        )
+    print_bench(found)
+    if json_file is not None:
+        runner.write_json(found, json_file)
+    if page is not None:
+        runner.write_page(found, page)
+    if chart is not None:
+        charts.chart(found).savefig(chart)
+    sys.exit(128 + signal.SIGINT if found.interrupted else 1 if found.refused else 0)
+
+
+def print_bench(found: runner.Bench) -> None:
+    """The ratios as a table, the lengths as another, what is missing, and the machine."""
+    if found.rows:
+        table = Table(header_style="bold", caption="theirs / ours: median of the rounds, and their quartiles")
+        for name in ("item", "framework", "direction", "against"):
+            table.add_column(name, overflow="fold")
+        for name in ("ratio", "quartiles", "goal", "reached"):
+            table.add_column(name, justify="right", overflow="fold")
+        for row in found.rows:
+            cells = (row.item, row.framework, runner.said(row), row.against, *runner.numbers(row))
+            table.add_row(*map(Text, cells), style="red" if row.refused else COLOURS[row.reached])
+        console.print(table)
+    if found.lengths:
+        table = Table(header_style="bold", caption="a training step of additive attention, 1 × length × length × 256")
+        table.add_column("framework")
+        table.add_column("form")
+        for name in ("length", "seconds", "MiB"):
+            table.add_column(name, justify="right")
+        for own in found.lengths:
+            table.add_row(own.framework, own.form, str(own.length), *map(Text, runner.taken(own)))
+        console.print(table)
+    for name, reason in found.missing.items():
+        console.print(Text(f"not measured: {name}: {reason}"), soft_wrap=True)
+    console.print(Text(runner.place(found)), soft_wrap=True)

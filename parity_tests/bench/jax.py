@@ -1,0 +1,242 @@
+"""The items in JAX: as tutorials write them, by JAX's own functions, and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+import backends.jax as ours
+from backends.jax.runtime import build, from_numpy, to_numpy
+from parity_tests.bench.items import BOS, EOS, LEARNED, Item, options
+from parity_tests.bench.measure import Clock, wall
+
+Arrays = dict[str, jax.Array]
+
+
+def configure() -> None:
+    """Nothing: XLA takes as many threads as there are cores to run on."""
+
+
+def clock(device: str) -> Clock:
+    """What measures a call: JAX has no events, but each call here waits for the device."""
+    return wall
+
+
+# ----------------------------------------------------------------------------------------- as tutorials write them
+
+
+def masked_softmax(scores: jax.Array, valid_lens: jax.Array) -> jax.Array:
+    """Softmax over the keys, with a large negative number where there is padding."""
+    shape = (-1, *(1,) * (scores.ndim - 1))
+    valid = jnp.arange(scores.shape[-1]) < valid_lens.reshape(shape)
+    return jax.nn.softmax(jnp.where(valid, scores, -1e6), axis=-1)
+
+
+def additive_attention(
+    parameters: Arrays, queries: jax.Array, keys: jax.Array, values: jax.Array, valid_lens: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """softmax(w_v tanh(W_q q + W_k k)) v, with one array of (batch, queries, keys, hidden)."""
+    queries, keys = queries @ parameters["W_q"].T, keys @ parameters["W_k"].T
+    features = jnp.tanh(queries[:, :, None, :] + keys[:, None, :, :])
+    weights = masked_softmax(features @ parameters["w_v"], valid_lens)
+    return weights @ values, weights
+
+
+def gru_cell(parameters: Arrays, x: jax.Array, h: jax.Array) -> jax.Array:
+    """One step of one recurrent layer."""
+    W, U, b, b_hn = (parameters[name] for name in ("W", "U", "b", "b_hn"))
+    r = jax.nn.sigmoid(x @ W[0].T + b[0] + h @ U[0].T)
+    z = jax.nn.sigmoid(x @ W[1].T + b[1] + h @ U[1].T)
+    n = jnp.tanh(x @ W[2].T + b[2] + r * (h @ U[2].T + b_hn))
+    return (1 - z) * n + z * h
+
+
+def decoder_step(
+    parameters: Arrays, token: jax.Array, encoder_outputs: jax.Array, state: jax.Array, valid_lens: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """One step: project the keys, attend, run the recurrent layers; (logits, state, weights)."""
+    attention = {name: parameters[f"attention.{name}"] for name in ("W_q", "W_k", "w_v")}
+    query = state[-1][:, None]
+    context, weights = additive_attention(attention, query, encoder_outputs, encoder_outputs, valid_lens)
+    x = jnp.concatenate([context[:, 0], parameters["embedding"][token]], axis=-1)
+    states = []
+    for layer, h in enumerate(state):
+        x = gru_cell({name: parameters[f"rnn.{layer}.{name}"] for name in ("W", "U", "b", "b_hn")}, x, h)
+        states.append(x)
+    return x @ parameters["dense.W"].T + parameters["dense.b"], jnp.stack(states), weights[:, 0]
+
+
+def decoder(
+    parameters: Arrays, tokens: jax.Array, encoder_outputs: jax.Array, state: jax.Array, valid_lens: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A loop over the steps; (logits, state, weights)."""
+    logits, attended = [], []
+    for t in range(tokens.shape[1]):
+        out, state, weights = decoder_step(parameters, tokens[:, t], encoder_outputs, state, valid_lens)
+        logits.append(out)
+        attended.append(weights)
+    return jnp.stack(logits, axis=1), state, jnp.stack(attended, axis=1)
+
+
+def greedy_decoder(
+    parameters: Arrays, tokens: jax.Array, encoder_outputs: jax.Array, state: jax.Array, valid_lens: jax.Array
+) -> tuple[jax.Array]:
+    """A loop that feeds back the most probable token, until all sentences have ended; tokens tells the steps alone."""
+    batch, steps = tokens.shape
+    token, ended, found = jnp.full(batch, BOS), jnp.zeros(batch, bool), []
+    for _ in range(steps):
+        logits, state, _ = decoder_step(parameters, token, encoder_outputs, state, valid_lens)
+        token = jnp.where(ended, EOS, jnp.argmax(logits, axis=-1)).astype(jnp.int32)
+        ended = ended | (token == EOS)
+        found.append(token)
+        if bool(ended.all()):
+            break
+    found += [jnp.full(batch, EOS, jnp.int32)] * (steps - len(found))
+    return (jnp.stack(found, axis=1),)
+
+
+def dot_product_attention(
+    parameters: Arrays, queries: jax.Array, keys: jax.Array, values: jax.Array, valid_lens: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """softmax(q k / sqrt(d)) v, with one array of (batch, heads, queries, keys)."""
+    scores = queries @ jnp.swapaxes(keys, -2, -1) / jnp.sqrt(queries.shape[-1]).astype(queries.dtype)
+    weights = masked_softmax(scores, valid_lens)
+    return weights @ values, weights
+
+
+def own_dot_product_attention(
+    parameters: Arrays, queries: jax.Array, keys: jax.Array, values: jax.Array, valid_lens: jax.Array
+) -> tuple[jax.Array]:
+    """JAX's own function, which has time before heads and returns no weights."""
+    queries, keys, values = (jnp.swapaxes(own, 1, 2) for own in (queries, keys, values))
+    context = jax.nn.dot_product_attention(queries, keys, values, key_value_seq_lengths=valid_lens)
+    return (jnp.swapaxes(context, 1, 2),)
+
+
+# ------------------------------------------------------------------------------------------------------ the forms
+
+Function = Callable[..., tuple[jax.Array, ...]]
+
+
+class Form:
+    """One form of an item: a function of parameters and inputs, compiled or not."""
+
+    def __init__(
+        self,
+        item: Item,
+        function: Function,
+        parameters: Any,
+        given: Mapping[str, np.ndarray],
+        device: str,
+        canonical: Callable[[Any], Mapping[str, np.ndarray]],
+        compiled: bool = True,
+    ) -> None:
+        arrays = {name: from_numpy(array, device) for name, array in given.items()}
+        target = arrays.pop("targets" if "targets" in given else "cotangent")
+        self.names = ("logits", "state", "weights") if item.layer == "BahdanauDecoder" else ("context", "weights")
+        if item.name == "greedy":
+            self.names = ("sentences", "", "")
+        self.canonical = canonical
+        self.parameters = parameters
+        self.learned = {name: array for name, array in arrays.items() if name in LEARNED}
+        self.rest = {name: array for name, array in arrays.items() if name not in LEARNED}
+        optimizer = optax.adam(1e-3)
+        self.state = optimizer.init(parameters)
+
+        def forward(parameters: Any, learned: Arrays, rest: Arrays) -> tuple[jax.Array, ...]:
+            return function(parameters, **learned, **rest)
+
+        def loss(parameters: Any, learned: Arrays, rest: Arrays) -> jax.Array:
+            first = forward(parameters, learned, rest)[0]
+            if jnp.issubdtype(target.dtype, jnp.floating):
+                return (first * target).mean()
+            return optax.softmax_cross_entropy_with_integer_labels(first, target).mean()
+
+        def step(parameters: Any, state: Any, learned: Arrays, rest: Arrays) -> tuple[Any, ...]:
+            value, (own, of_inputs) = jax.value_and_grad(loss, argnums=(0, 1))(parameters, learned, rest)
+            updates, state = optimizer.update(own, state, parameters)
+            return value, optax.apply_updates(parameters, updates), state, of_inputs
+
+        self.gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+        self.functions = {
+            "forward": jax.jit(forward) if compiled else forward,
+            "training": jax.jit(step),
+        }
+
+    def arguments(self, part: str) -> tuple[Any, ...]:
+        """What the function of a part is called with."""
+        state = (self.state,) if part == "training" else ()
+        return (self.parameters, *state, self.learned, self.rest)
+
+    def forward(self) -> Any:
+        """The forward pass."""
+        return jax.block_until_ready(self.functions["forward"](*self.arguments("forward")))
+
+    def training(self) -> Any:
+        """A step of training: forward, backward and Adam."""
+        loss, self.parameters, self.state, of_inputs = self.functions["training"](*self.arguments("training"))
+        return jax.block_until_ready((loss, self.parameters, of_inputs))
+
+    def answers(self, gradients: bool) -> Mapping[str, np.ndarray]:
+        """The outputs, and the gradients by canonical names."""
+        outputs = zip(self.names, self.forward(), strict=False)
+        found = {name: to_numpy(output) for name, output in outputs if name and output is not None}
+        if gradients:
+            loss, (own, of_inputs) = self.gradients(*self.arguments("forward"))
+            found["loss"] = to_numpy(loss)
+            named = {**{name: to_numpy(array) for name, array in of_inputs.items()}, **self.canonical(own)}
+            found |= {f"gradient of {name}": array for name, array in named.items()}
+        return found
+
+    def compiled(self, part: str) -> Any:
+        """The compiled function of a part: traced, lowered and compiled."""
+        return self.functions[part].lower(*self.arguments(part)).compile()
+
+    def analysed(self, part: str) -> int:
+        """The bytes that the compiled function takes beside its arguments and results, as XLA has planned them."""
+        return max(int(self.compiled(part).memory_analysis().temp_size_in_bytes), 1)
+
+
+TEXTBOOK: dict[str, Function] = {
+    "AdditiveAttention": additive_attention,
+    "BahdanauDecoder": decoder,
+    "DotProductAttention": dot_product_attention,
+}
+
+
+def form(
+    item: Item,
+    against: str | None,
+    sizes: Mapping[str, int],
+    parameters: Mapping[str, np.ndarray],
+    given: Mapping[str, np.ndarray],
+    device: str = "cpu",
+) -> Form:
+    """The form of an item that ours is held against, or ours."""
+    if against is not None:
+        arrays = {name: from_numpy(array, device) for name, array in parameters.items()}
+        function = TEXTBOOK[item.layer]
+        if item.name == "greedy":
+            function = greedy_decoder
+        elif not against.startswith("textbook"):
+            function = own_dot_product_attention
+        named = lambda own: {name: to_numpy(array) for name, array in own.items()}  # noqa: E731
+        return Form(item, function, arrays, given, device, named, compiled=against != "textbook, uncompiled")
+    layer = build(getattr(ours, item.layer), options(item, sizes), "float32", device)
+    ours.set_parameters(layer, parameters)
+    graphdef, state, rest = nnx.split(layer, nnx.Param, ...)
+
+    def called(own: Any, /, **arrays: jax.Array) -> tuple[jax.Array, ...]:
+        whole = nnx.merge(graphdef, own, rest)
+        if item.name == "greedy":
+            steps = arrays.pop("tokens").shape[1]
+            return whole.greedy(**arrays, bos=BOS, eos=EOS, max_steps=steps)
+        return whole(**arrays, **item.ours)
+
+    return Form(item, called, state, given, device, lambda own: ours.get_parameters(nnx.merge(graphdef, own, rest)))

@@ -1,0 +1,149 @@
+"""How the bench measures: agreement first, then interleaved rounds, and the median of their ratios."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+BOUND = 1024.0
+"""How far two forms may be from each other, in eps of float32 and of the largest entry of theirs; whole numbers not
+at all. What they round differently grows over the steps of a decoder; a wrong formula is off by 1e5 and more.
+"""
+LEAST_SECONDS = 0.05
+"""A round calls each form as often as it takes to fill this time, so that the clock does not count."""
+
+
+class Form(Protocol):
+    """One form of an item, with parameters and inputs of its own; each call returns once its result is there."""
+
+    def forward(self) -> Any:
+        """The forward pass, without what a backward would need."""
+
+    def training(self) -> Any:
+        """A step of training: forward, backward and Adam."""
+
+    def answers(self, gradients: bool) -> Mapping[str, np.ndarray]:
+        """The outputs, and the gradients by canonical names; nothing is changed."""
+
+
+Call = Callable[[], Any]
+Clock = Callable[[Call], float]
+
+
+class Disagreement(Exception):
+    """Two forms do not compute the same numbers: their times do not compare."""
+
+
+def agree(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], bound: float = BOUND) -> dict[str, float]:
+    """How far ours is from theirs in eps, of every array that both give.
+
+    Raises: Disagreement if one is farther than the bound, or a shape differs, or nothing was given by both.
+    """
+    errors = {}
+    for name in theirs:
+        if name not in ours:
+            continue
+        own, other = np.asarray(ours[name]), np.asarray(theirs[name])
+        if own.shape != other.shape:
+            raise Disagreement(f"{name} has shape {own.shape}, and {other.shape} in the other form")
+        errors[name] = _error(own, other)
+        if not errors[name] <= bound:
+            raise Disagreement(f"{name} is {errors[name]:.3g} eps from the other form, expected at most {bound:g}")
+    if not errors:
+        raise Disagreement(f"the forms share no array: there are {', '.join(ours)}, and {', '.join(theirs)}")
+    return errors
+
+
+def _error(own: np.ndarray, other: np.ndarray) -> float:
+    if not np.issubdtype(other.dtype, np.floating):
+        return 0.0 if np.array_equal(own, other) else np.inf
+    scale = float(np.max(np.abs(other), initial=0.0)) * float(np.finfo(other.dtype).eps)
+    distance = float(np.max(np.abs(own.astype(np.float64) - other), initial=0.0))
+    return distance / scale if scale else (0.0 if distance == 0 else np.inf)
+
+
+def prove(ours: Form, theirs: Form, gradients: bool) -> dict[str, float]:
+    """How far the two forms' outputs, and gradients, are from each other.
+
+    Raises: Disagreement, as agree does.
+    """
+    return agree(ours.answers(gradients), theirs.answers(gradients))
+
+
+def wall(call: Call) -> float:
+    """The seconds that a call takes, of one that returns when its result is there."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def interleave(ours: Call, theirs: Call, rounds: int, clock: Clock = wall) -> list[tuple[float, float]]:
+    """(seconds of ours, of theirs) in each round, one after the other in the same process: A B A B.
+
+    Each is called once before, so that nothing is compiled, read in or allocated for the first time.
+    """
+    calls, counts = (ours, theirs), []
+    for call in calls:
+        clock(call)
+        counts.append(max(1, int(LEAST_SECONDS / max(clock(call), 1e-9))))
+    measured = []
+    for _ in range(rounds):
+        one, other = (sum(clock(call) for _ in range(n)) / n for call, n in zip(calls, counts, strict=True))
+        measured.append((one, other))
+    return measured
+
+
+def ratios(measured: Iterable[tuple[float, float]]) -> list[float]:
+    """Theirs / ours of every round: above 1 ours is the faster, or smaller."""
+    return [theirs / ours for ours, theirs in measured]
+
+
+def median(numbers: Sequence[float]) -> float:
+    """The median."""
+    return float(np.median(numbers))
+
+
+def quartiles(numbers: Sequence[float]) -> tuple[float, float]:
+    """The first and the third quartile."""
+    low, high = np.quantile(numbers, (0.25, 0.75))
+    return float(low), float(high)
+
+
+# ---------------------------------------------------------------------------------------------- memory of a process
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def resident(peak: bool = False) -> int:
+    """The bytes of this process in memory now, or at most since `forget_peak`."""
+    found = re.search(rf"{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", STATUS.read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def forget_peak() -> None:
+    """Let the peak of this process begin anew from what is in memory now."""
+    CLEAR.write_text("5")
+
+
+def taken(call: Call) -> int:
+    """The bytes by which a call lets this process grow at most."""
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed before would be taken again unseen
+    forget_peak()
+    before = resident()
+    call()
+    return max(resident(peak=True) - before, 1)
+
+
+def pin() -> int:
+    """Let this process run on one core, the last that it may run on, and name it."""
+    core = max(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {core})
+    return core
