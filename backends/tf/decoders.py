@@ -59,6 +59,10 @@ class Decoder(Specified):
         self.dense = self.projection("dense", sizes["dense_size"], sizes["vocab_size"], use_bias=True)
         self.dropout = keras.layers.Dropout(sizes["dropout"], autocast=False)
 
+    def embedded(self, tokens: tf.Tensor) -> tf.Tensor:
+        """What each step reads of its token, which needs no step before it."""
+        return self.embedding(tokens)
+
     def advance(
         self,
         embedded: tf.Tensor,
@@ -139,7 +143,7 @@ class Decoder(Specified):
         lead, keys = (size(memory.values, 0),), size(memory.values, 1)
         between, factor = self.dropped(dropout_mask, attention_dropout_mask, lead, keys, training)
         factor = None if factor is None else factor[:, None]
-        features, state, weights = self.advance(self.embedding(tokens), state, memory, between, factor)
+        features, state, weights = self.advance(self.embedded(tokens), state, memory, between, factor)
         return self.dense(features), state, weights
 
     def __call__(
@@ -202,7 +206,7 @@ class Decoder(Specified):
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
         """Decode given tokens, each step reading its own token (teacher forcing); Keras enters here."""
         memory = self.prepare(encoder_outputs, valid_lens, mask)
-        embedded, state = self.embedding(tokens), self.start(memory, state)
+        embedded, state = self.embedded(tokens), self.start(memory, state)
         batch, steps, keys = size(tokens, 0), size(tokens, 1), size(encoder_outputs, 1)
         between, factors = self.dropped(dropout_mask, attention_dropout_mask, (batch, steps), keys, training)
         dtype = embedded.dtype
@@ -280,7 +284,7 @@ class Decoder(Specified):
             lengths: tf.Tensor,
             weights: tf.TensorArray,
         ) -> tuple[Any, ...]:
-            features, after, attended = self.advance(self.embedding(token), state, memory, None, None)
+            features, after, attended = self.advance(self.embedded(token), state, memory, None, None)
             token = tf.where(running, tf.argmax(self.dense(features), axis=-1, output_type=tf.int32), int(eos))
             tokens = tokens.write(t, token)
             weights = weights.write(t, tf.where(tf.expand_dims(running, axis=1), attended, 0.0))
@@ -369,7 +373,7 @@ class Decoder(Specified):
             tokens: tf.Tensor,
             weights: tf.Tensor,
         ) -> tuple[Any, ...]:
-            features, after, attended = self.advance(self.embedding(token), state, memory, None, None)
+            features, after, attended = self.advance(self.embedded(token), state, memory, None, None)
             logs = tf.reshape(tf.nn.log_softmax(precise(self.dense(features))), (batch, width, vocab_size))
             candidates = totals[..., None] + tf.where(running[..., None], logs, itself)
             lengths = counts + tf.cast(running, tf.int32)
@@ -478,6 +482,11 @@ class BahdanauDecoder(Decoder):
             pairs = 2 * self.sizes["maxout_size"]
             self.readout = self.projection("readout", self.sizes["readout_size"], pairs, use_bias=True)
 
+    def embedded(self, tokens: tf.Tensor) -> tf.Tensor:
+        """[embedding; its part in the first recurrent layer's W x + b]: one product for all steps."""
+        embedded = self.embedding(tokens)
+        return tf.concat([embedded, self.rnn.project_known(embedded)], axis=-1)
+
     def advance(
         self,
         embedded: tf.Tensor,
@@ -491,7 +500,9 @@ class BahdanauDecoder(Decoder):
         previous = tf.unstack(state, num=self.sizes["num_layers"])[-1][:, : self.sizes["hidden_size"]]
         context, weights = self.attention.attend(previous[:, None], memory, dropout_mask=attention_dropout_mask)
         context = tf.squeeze(context, axis=1)
-        features, state = self.rnn.advance(tf.concat([context, embedded], axis=-1), state, dropout_mask)
+        embed_size = self.sizes["embed_size"]
+        embedded, known = embedded[:, :embed_size], embedded[:, embed_size:]
+        features, state = self.rnn.advance(context, state, dropout_mask, known)
         if self.sizes["readout"] == "maxout":
             pairs = self.readout(tf.concat([previous, embedded, context], axis=-1))
             first, second = pairs[:, 0::2], pairs[:, 1::2]

@@ -64,8 +64,13 @@ class RecurrentLayer(keras.layers.Layer):
 
     def project(self, inputs: tf.Tensor) -> tf.Tensor:
         """W x + b of the gates, side by side."""
-        weights = tf.reshape(self.W.value, (-1, self.W.shape[-1]))
-        return tf.matmul(inputs, weights, transpose_b=True) + tf.reshape(self.b.value, (-1,))
+        return self.product(inputs, 0) + tf.reshape(self.b.value, (-1,))
+
+    def product(self, inputs: tf.Tensor, first: int) -> tf.Tensor:
+        """W x of the gates, side by side, of the features of x from that one on."""
+        features = inputs.shape[-1]
+        weights = tf.reshape(self.W.value[..., first : first + features], (-1, features))
+        return tf.matmul(inputs, weights, transpose_b=True)
 
     def recurrence(self) -> tuple[tf.Tensor, ...]:
         """What the cell reads beside: U with the rows of the gates one below the other, and more."""
@@ -162,16 +167,32 @@ class Recurrent(Specified):
         return self.advance(inputs, state, dropout_mask)
 
     def advance(
-        self, inputs: tf.Tensor, state: tf.Tensor, dropout_mask: tf.Tensor | None
+        self,
+        inputs: tf.Tensor,
+        state: tf.Tensor,
+        dropout_mask: tf.Tensor | None,
+        known: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """One step, of arrays that were checked: (output, state)."""
+        """One step, of arrays that were checked: (output, state).
+
+        known is the part of layer 0's W x + b that project_known gave, of features that stand behind those of inputs.
+        """
         output, states = inputs, tf.unstack(state, num=len(self.layers))
         for index, layer in enumerate(self.layers):
             if index > 0 and dropout_mask is not None:
                 output = output * dropout_mask[index - 1]
-            states[index] = layer.cell(layer.project(output), states[index], *layer.recurrence())
+            whole = index > 0 or known is None
+            projected = layer.project(output) if whole else layer.product(output, 0) + known
+            states[index] = layer.cell(projected, states[index], *layer.recurrence())
             output = states[index][:, : self.sizes["hidden_size"]]
         return output, tf.stack(states)
+
+    def project_known(self, inputs: tf.Tensor) -> tf.Tensor:
+        """The part of layer 0's W x + b of the last features of x, which are known for all steps before the first."""
+        layer, features = self.layers[0], inputs.shape[-1]
+        rows = layer.product(tf.reshape(inputs, (-1, features)), self.sizes["input_size"] - features)
+        rows += tf.reshape(layer.b.value, (-1,))
+        return tf.reshape(rows, [size(inputs, axis) for axis in range(inputs.shape.rank - 1)] + [rows.shape[-1]])
 
     def __call__(
         self,
