@@ -12,8 +12,8 @@ from backends.tf.masking import precise, size
 
 __all__ = ["takes_blocks", "force", "blocked_additive_score"]
 
-LEAST = 2**22
-"""The elements of (batch, heads, queries, keys, hidden_size) from which on blocks are faster on a CPU."""
+LEAST = 2**24
+"""The elements of (batch, heads, queries, keys, hidden_size) from which on blocks win on a CPU, and repay being compiled."""
 
 BLOCK = 2**19
 """The elements of one block: 2 MiB in float32, what a cache holds."""
