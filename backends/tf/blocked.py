@@ -13,7 +13,7 @@ from backends.tf.masking import precise, size
 __all__ = ["takes_blocks", "force", "blocked_additive_score"]
 
 LEAST = 2**24
-"""The elements of (batch, heads, queries, keys, hidden_size) from which on blocks win on a CPU, and repay being compiled."""
+"""The elements, batch · heads · queries · keys · hidden_size, from which on blocks repay on a CPU that XLA compiles them."""
 
 BLOCK = 2**19
 """The elements of one block: 2 MiB in float32, what a cache holds."""
