@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,7 +14,7 @@ from backends.tf.masking import precise, size
 __all__ = ["takes_blocks", "force", "blocked_additive_score"]
 
 LEAST = 2**24
-"""The elements, batch · heads · queries · keys · hidden_size, from which on blocks repay on a CPU that XLA compiles them."""
+"""The elements, batch · heads · queries · keys · hidden_size, from which on blocks win, though they are compiled."""
 
 BLOCK = 2**19
 """The elements of one block: 2 MiB in float32, what a cache holds."""
@@ -76,7 +77,7 @@ def blocked_additive_score(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) 
 
 
 @tf.custom_gradient
-def with_backward(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) -> tuple[tf.Tensor, object]:
+def with_backward(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) -> tuple[tf.Tensor, Any]:
     """The scores, and the function that gives their gradients."""
     fits = within(queries, keys)
 
@@ -92,7 +93,7 @@ def with_backward(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) -> tuple[
 @tf.custom_gradient
 def only_once(
     upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, fits: tf.Tensor
-) -> tuple[tuple[tf.Tensor, ...], object]:
+) -> tuple[tuple[tf.Tensor, ...], Any]:
     """The gradients, which have none themselves."""
 
     def refused(*_: tf.Tensor) -> None:
@@ -109,7 +110,7 @@ def within(*arrays: tf.Tensor) -> tf.Tensor:
     return tf.reduce_all([tf.reduce_all(tf.abs(array) <= BOUND[array.dtype]) for array in arrays])
 
 
-def chosen_by(fits: tf.Tensor, function: tf.types.experimental.PolymorphicFunction, *arrays: tf.Tensor) -> object:
+def chosen_by(fits: tf.Tensor, function: tf.types.experimental.PolymorphicFunction, *arrays: tf.Tensor) -> Any:
     """The function of the arrays, in the factored form where it holds."""
     # A tape that saw the inside would ask the compiled loop for the arrays of every turn.
     arrays = tuple(map(tf.stop_gradient, arrays))
