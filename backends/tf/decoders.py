@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -59,6 +59,14 @@ class Decoder(Specified):
         self.dense = self.projection("dense", sizes["dense_size"], sizes["vocab_size"], use_bias=True)
         self.dropout = keras.layers.Dropout(sizes["dropout"], autocast=False)
 
+    def embedded(self, tokens: tf.Tensor) -> tf.Tensor:
+        """What each step reads of its token, which needs no step before it."""
+        return self.embedding(tokens)
+
+    def of_steps(self) -> list[tuple[tf.Tensor, ...]]:
+        """What each step reads of the recurrent layers."""
+        return self.rnn.of_steps()
+
     def advance(
         self,
         embedded: tf.Tensor,
@@ -66,6 +74,7 @@ class Decoder(Specified):
         memory: Memory,
         dropout_mask: tf.Tensor | None,
         attention_dropout_mask: tf.Tensor | None,
+        layers: Sequence[tuple[tf.Tensor, ...]],
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
         """One step without the last projection: (features of the logits, state, weights)."""
         raise NotImplementedError
@@ -139,7 +148,7 @@ class Decoder(Specified):
         lead, keys = (size(memory.values, 0),), size(memory.values, 1)
         between, factor = self.dropped(dropout_mask, attention_dropout_mask, lead, keys, training)
         factor = None if factor is None else factor[:, None]
-        features, state, weights = self.advance(self.embedding(tokens), state, memory, between, factor)
+        features, state, weights = self.advance(self.embedded(tokens), state, memory, between, factor, self.of_steps())
         return self.dense(features), state, weights
 
     def __call__(
@@ -202,8 +211,9 @@ class Decoder(Specified):
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
         """Decode given tokens, each step reading its own token (teacher forcing); Keras enters here."""
         memory = self.prepare(encoder_outputs, valid_lens, mask)
-        embedded, state = self.embedding(tokens), self.start(memory, state)
+        embedded, state = self.embedded(tokens), self.start(memory, state)
         batch, steps, keys = size(tokens, 0), size(tokens, 1), size(encoder_outputs, 1)
+        layers = self.of_steps()
         between, factors = self.dropped(dropout_mask, attention_dropout_mask, (batch, steps), keys, training)
         dtype = embedded.dtype
         embedded = tf.TensorArray(dtype, size=steps).unstack(tf.transpose(embedded, (1, 0, 2)))
@@ -220,6 +230,7 @@ class Decoder(Specified):
                 memory._replace(mask=row(memory.mask, t)),
                 None if between is None else between[:, :, t],
                 None if factors is None else factors[:, t, None],
+                layers,
             )
             return t + 1, shaped_as(after, state), features.write(t + 1, own), weights.write(t + 1, attended)
 
@@ -261,7 +272,7 @@ class Decoder(Specified):
             mask=mask,
         )
         check_initial(operator.title, self.sizes["initial"], state)
-        memory = self.prepare(encoder_outputs, valid_lens, mask)
+        memory, layers = self.prepare(encoder_outputs, valid_lens, mask), self.of_steps()
         batch, keys = size(encoder_outputs, 0), size(encoder_outputs, 1)
         # What stands after the end is there from the start. An empty TensorArray cannot be stacked: one row at least.
         rows, dtype = max(max_steps, 1), encoder_outputs.dtype
@@ -280,7 +291,7 @@ class Decoder(Specified):
             lengths: tf.Tensor,
             weights: tf.TensorArray,
         ) -> tuple[Any, ...]:
-            features, after, attended = self.advance(self.embedding(token), state, memory, None, None)
+            features, after, attended = self.advance(self.embedded(token), state, memory, None, None, layers)
             token = tf.where(running, tf.argmax(self.dense(features), axis=-1, output_type=tf.int32), int(eos))
             tokens = tokens.write(t, token)
             weights = weights.write(t, tf.where(tf.expand_dims(running, axis=1), attended, 0.0))
@@ -343,7 +354,7 @@ class Decoder(Specified):
             mask=mask,
         )
         check_initial(operator.title, self.sizes["initial"], state)
-        memory = self.prepare(encoder_outputs, valid_lens, mask)
+        memory, layers = self.prepare(encoder_outputs, valid_lens, mask), self.of_steps()
         batch, keys = size(encoder_outputs, 0), size(encoder_outputs, 1)
         # Hypothesis w of sequence b stands in row b width + w: each step is one step of the decoder.
         start = self.reordered(self.start(memory, state), tf.repeat(tf.range(batch), width))
@@ -369,7 +380,7 @@ class Decoder(Specified):
             tokens: tf.Tensor,
             weights: tf.Tensor,
         ) -> tuple[Any, ...]:
-            features, after, attended = self.advance(self.embedding(token), state, memory, None, None)
+            features, after, attended = self.advance(self.embedded(token), state, memory, None, None, layers)
             logs = tf.reshape(tf.nn.log_softmax(precise(self.dense(features))), (batch, width, vocab_size))
             candidates = totals[..., None] + tf.where(running[..., None], logs, itself)
             lengths = counts + tf.cast(running, tf.int32)
@@ -478,6 +489,15 @@ class BahdanauDecoder(Decoder):
             pairs = 2 * self.sizes["maxout_size"]
             self.readout = self.projection("readout", self.sizes["readout_size"], pairs, use_bias=True)
 
+    def embedded(self, tokens: tf.Tensor) -> tf.Tensor:
+        """[embedding; its part in the first recurrent layer's W x + b]: one product for all steps."""
+        embedded = self.embedding(tokens)
+        return tf.concat([embedded, self.rnn.project_known(embedded)], axis=-1)
+
+    def of_steps(self) -> list[tuple[tf.Tensor, ...]]:
+        """What each step reads of the recurrent layers beside what `embedded` gives."""
+        return self.rnn.of_steps(known=self.sizes["embed_size"])
+
     def advance(
         self,
         embedded: tf.Tensor,
@@ -485,13 +505,16 @@ class BahdanauDecoder(Decoder):
         memory: Memory,
         dropout_mask: tf.Tensor | None,
         attention_dropout_mask: tf.Tensor | None,
+        layers: Sequence[tuple[tf.Tensor, ...]],
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """One step without the last projection: (features of the logits, state, weights)."""
         assert self.attention is not None
         previous = tf.unstack(state, num=self.sizes["num_layers"])[-1][:, : self.sizes["hidden_size"]]
         context, weights = self.attention.attend(previous[:, None], memory, dropout_mask=attention_dropout_mask)
         context = tf.squeeze(context, axis=1)
-        features, state = self.rnn.advance(tf.concat([context, embedded], axis=-1), state, dropout_mask)
+        embed_size = self.sizes["embed_size"]
+        embedded, known = embedded[:, :embed_size], embedded[:, embed_size:]
+        features, state = self.rnn.advance(context, state, dropout_mask, layers, known)
         if self.sizes["readout"] == "maxout":
             pairs = self.readout(tf.concat([previous, embedded, context], axis=-1))
             first, second = pairs[:, 0::2], pairs[:, 1::2]
@@ -570,11 +593,12 @@ class LuongDecoder(Decoder):
         memory: Memory,
         dropout_mask: tf.Tensor | None,
         attention_dropout_mask: tf.Tensor | None,
+        layers: Sequence[tuple[tf.Tensor, ...]],
     ) -> tuple[tf.Tensor, LuongState, tf.Tensor]:
         """One step without the last projection: (features of the logits, state, weights)."""
         assert self.attention is not None
         inputs = tf.concat([embedded, state.attentional], axis=-1) if self.sizes["input_feeding"] else embedded
-        output, rnn = self.rnn.advance(inputs, state.rnn, dropout_mask)
+        output, rnn = self.rnn.advance(inputs, state.rnn, dropout_mask, layers)
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
         context, weights = self.attention.attend(output[:, None], memory, **at, dropout_mask=attention_dropout_mask)
         attentional = tf.tanh(self.W_c(tf.concat([tf.squeeze(context, axis=1), output], axis=-1)))
@@ -634,6 +658,7 @@ class FixedContextDecoder(Decoder):
         memory: Memory,
         dropout_mask: tf.Tensor | None,
         attention_dropout_mask: tf.Tensor | None,
+        layers: Sequence[tuple[tf.Tensor, ...]],
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """One step without the last projection: (features of the logits, state, weights)."""
         batch, keys = size(memory.values, 0), size(memory.values, 1)
@@ -645,7 +670,7 @@ class FixedContextDecoder(Decoder):
         values = tf.where(tf.transpose(last, (0, 2, 1)), memory.values, 0.0)
         dropped = weights if attention_dropout_mask is None else weights * attention_dropout_mask
         context = tf.squeeze(tf.matmul(dropped, values), axis=1)
-        output, state = self.rnn.advance(tf.concat([context, embedded], axis=-1), state, dropout_mask)
+        output, state = self.rnn.advance(tf.concat([context, embedded], axis=-1), state, dropout_mask, layers)
         return output, state, tf.squeeze(weights, axis=1)
 
 

@@ -64,12 +64,15 @@ class RecurrentLayer(keras.layers.Layer):
 
     def project(self, inputs: tf.Tensor) -> tf.Tensor:
         """W x + b of the gates, side by side."""
-        weights = tf.reshape(self.W.value, (-1, self.W.shape[-1]))
-        return tf.matmul(inputs, weights, transpose_b=True) + tf.reshape(self.b.value, (-1,))
+        return tf.matmul(inputs, self.columns(0, self.W.shape[-1])) + tf.reshape(self.b.value, (-1,))
+
+    def columns(self, first: int, features: int) -> tf.Tensor:
+        """What those features of x are multiplied by, (features, gates · hidden_size)."""
+        return tf.transpose(tf.reshape(self.W.value[..., first : first + features], (-1, features)))
 
     def recurrence(self) -> tuple[tf.Tensor, ...]:
-        """What the cell reads beside: U with the rows of the gates one below the other, and more."""
-        return (tf.reshape(self.U.value, (-1, self.U.shape[-1])),)
+        """What the cell reads beside: U with the gates side by side, (hidden_size, gates · hidden_size), and more."""
+        return (tf.transpose(tf.reshape(self.U.value, (-1, self.U.shape[-1]))),)
 
 
 class GRULayer(RecurrentLayer):
@@ -82,14 +85,14 @@ class GRULayer(RecurrentLayer):
         self.b_hn = self.uniform("b_hn", (hidden_size,))
 
     def recurrence(self) -> tuple[tf.Tensor, ...]:
-        """U with the rows of the three gates one below the other, and b_hn."""
+        """U with the three gates side by side, and b_hn."""
         return (*super().recurrence(), self.b_hn.value)
 
     def cell(self, projected: tf.Tensor, state: tf.Tensor, *recurrence: tf.Tensor) -> tf.Tensor:
         """H' of the formula."""
         recurrent, hidden_bias = recurrence
         input_r, input_z, input_n = tf.split(projected, 3, axis=-1)
-        state_r, state_z, state_n = tf.split(tf.matmul(state, recurrent, transpose_b=True), 3, axis=-1)
+        state_r, state_z, state_n = tf.split(tf.matmul(state, recurrent), 3, axis=-1)
         reset = tf.sigmoid(input_r + state_r)
         update = tf.sigmoid(input_z + state_z)
         new = tf.tanh(input_n + reset * (state_n + hidden_bias))
@@ -105,7 +108,7 @@ class LSTMLayer(RecurrentLayer):
         """[h'; c'] of the formula."""
         (recurrent,) = recurrence
         hidden, cells = tf.split(state, 2, axis=-1)
-        gates = projected + tf.matmul(hidden, recurrent, transpose_b=True)
+        gates = projected + tf.matmul(hidden, recurrent)
         taken, kept, new, given = tf.split(gates, 4, axis=-1)
         cells = tf.sigmoid(kept) * cells + tf.sigmoid(taken) * tf.tanh(new)
         return tf.concat([tf.sigmoid(given) * tf.tanh(cells), cells], axis=-1)
@@ -159,19 +162,44 @@ class Recurrent(Specified):
         if dropout_mask is None:
             between = tf.zeros((self.sizes["num_layers - 1"], size(inputs, 0), self.sizes["output_size"]), inputs.dtype)
             dropout_mask = drawn_mask(self.dropout, between, training)
-        return self.advance(inputs, state, dropout_mask)
+        return self.advance(inputs, state, dropout_mask, self.of_steps())
 
     def advance(
-        self, inputs: tf.Tensor, state: tf.Tensor, dropout_mask: tf.Tensor | None
+        self,
+        inputs: tf.Tensor,
+        state: tf.Tensor,
+        dropout_mask: tf.Tensor | None,
+        weights: Sequence[tuple[tf.Tensor, ...]],
+        known: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """One step, of arrays that were checked: (output, state)."""
+        """One step, of arrays that were checked: (output, state).
+
+        weights are as of_steps gave them. known is the part of layer 0's W x + b that project_known gave, of features
+        that stand behind those of inputs.
+        """
         output, states = inputs, tf.unstack(state, num=len(self.layers))
-        for index, layer in enumerate(self.layers):
+        for index, (layer, (columns, bias, *recurrence)) in enumerate(zip(self.layers, weights, strict=True)):
             if index > 0 and dropout_mask is not None:
                 output = output * dropout_mask[index - 1]
-            states[index] = layer.cell(layer.project(output), states[index], *layer.recurrence())
+            rest = bias if index > 0 or known is None else known
+            states[index] = layer.cell(tf.matmul(output, columns) + rest, states[index], *recurrence)
             output = states[index][:, : self.sizes["hidden_size"]]
         return output, tf.stack(states)
+
+    def of_steps(self, known: int = 0) -> list[tuple[tf.Tensor, ...]]:
+        """What advance reads of each layer, laid out once for all steps; that many features of layer 0 are known."""
+        read = [self.sizes["input_size"] - known, *[self.sizes["output_size"]] * (len(self.layers) - 1)]
+        return [
+            (layer.columns(0, features), tf.reshape(layer.b.value, (-1,)), *layer.recurrence())
+            for layer, features in zip(self.layers, read, strict=True)
+        ]
+
+    def project_known(self, inputs: tf.Tensor) -> tf.Tensor:
+        """The part of layer 0's W x + b of the last features of x, which are known for all steps before the first."""
+        layer, features = self.layers[0], inputs.shape[-1]
+        columns = layer.columns(self.sizes["input_size"] - features, features)
+        rows = tf.matmul(tf.reshape(inputs, (-1, features)), columns) + tf.reshape(layer.b.value, (-1,))
+        return tf.reshape(rows, [size(inputs, axis) for axis in range(inputs.shape.rank - 1)] + [rows.shape[-1]])
 
     def __call__(
         self,

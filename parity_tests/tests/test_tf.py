@@ -18,9 +18,9 @@ import pytest
 import tensorflow as tf
 
 from attention_core.draws import integers, uniform
-from attention_core.errors import DtypeError, MaskError, ShapeError
+from attention_core.errors import AttentionError, DtypeError, MaskError, OptionError, ShapeError
 from backends import tf as attention
-from backends.tf import decoders, layers, masking, parameters, pooling, recurrent, runtime, scoring
+from backends.tf import blocked, decoders, layers, masking, parameters, pooling, recurrent, runtime, scoring
 
 
 def floats(name: str, *shape: int) -> np.ndarray:
@@ -408,6 +408,108 @@ def test_another_backend_of_keras_is_refused(tmp_path: Path):
     assert "ImportError: backends.tf: Keras runs on jax, expected tensorflow. Set the environment" in done.stderr
 
 
-@pytest.mark.parametrize("module", [decoders, layers, masking, pooling, parameters, recurrent, runtime, scoring])
+@pytest.mark.parametrize(
+    "module", [blocked, decoders, layers, masking, pooling, parameters, recurrent, runtime, scoring]
+)
 def test_the_tensorflow_of_a_module_is_the_real_one(module: Any):
     assert module.tf is tf and importlib.metadata.version("tensorflow") == tf.__version__
+
+
+# ------------------------------------------------------------------------------------------------ blocks
+
+
+@pytest.fixture
+def _unforced():
+    before = blocked.forced
+    yield
+    blocked.force(before)
+
+
+def score_and_gradients(path: str, queries: np.ndarray, keys: np.ndarray, how: str = "eager") -> tuple:
+    """The additive score of that path, and the gradients of a random form of it."""
+    w_v = uniform("w_v", queries.shape[-1:]).astype(queries.dtype)
+    cotangent = uniform("cotangent", (*queries.shape[:-1], keys.shape[-2])).astype(queries.dtype)
+    tensors = [tf.constant(array) for array in (queries, keys, w_v)]
+
+    def both(*tensors: tf.Tensor) -> tuple:
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            scores = attention.additive_score(*tensors)
+        return scores, tape.gradient(scores, tensors, cotangent)
+
+    blocked.force(path)
+    return (graph(both, tensors) if how == "graph" else both)(*tensors)
+
+
+@pytest.mark.parametrize("how", ["eager", "graph"])
+@pytest.mark.parametrize("lead", [(2,), (2, 3)], ids=["without heads", "with heads"])
+def test_blocks_give_the_numbers_of_the_plain_formula(monkeypatch, _unforced, lead: tuple[int, ...], how: str):
+    monkeypatch.setattr(blocked, "BLOCK", 2 * 7 * 4)  # two rows: the last block of nine rows is not full
+    queries, keys = uniform("queries", (*lead, 9, 4)), uniform("keys", (*lead, 7, 4))
+    found, expected = (score_and_gradients(path, queries, keys, how) for path in ("blocked", "plain"))
+    same(found, expected, 1e-14)
+
+
+@pytest.mark.parametrize("large", [353.0, 355.0, 1e300])
+def test_blocks_give_the_numbers_of_the_plain_formula_on_both_sides_of_the_bound(_unforced, large: float):
+    queries, keys = uniform("queries", (2, 5, 4)), uniform("keys", (2, 7, 4))
+    queries[0, 0, 0], queries[0, 1, 1], keys[0, 2, 0], keys[1, 3, 2] = large, -large, -large, large
+    found, expected = (score_and_gradients(path, queries, keys) for path in ("blocked", "plain"))
+    same(found, expected, 1e-13)
+
+
+def test_a_nan_in_a_key_reaches_the_same_scores_in_blocks(_unforced):
+    queries, keys = floats("queries", 2, 5, 4), floats("keys", 2, 7, 4)
+    keys[1, 3, 2] = np.nan
+    (found, _), (expected, _) = (score_and_gradients(path, queries, keys) for path in ("blocked", "plain"))
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    assert np.isnan(expected).sum() == 5
+    same(found, expected, 1e-6)
+
+
+@pytest.mark.parametrize("batch, queries, keys, hidden", [(0, 5, 7, 4), (2, 0, 7, 4), (2, 5, 0, 4), (2, 5, 7, 0)])
+def test_blocks_take_empty_axes(_unforced, batch: int, queries: int, keys: int, hidden: int):
+    arrays = floats("queries", batch, queries, hidden), floats("keys", batch, keys, hidden)
+    found, expected = (score_and_gradients(path, *arrays) for path in ("blocked", "plain"))
+    same(found, expected)
+
+
+def test_second_derivatives_of_blocks_are_refused(_unforced):
+    blocked.force("blocked")
+    queries, keys, w_v = tf.constant(QUERIES), tf.constant(LIKE), tf.ones(5)
+    with tf.GradientTape() as outer:
+        outer.watch(queries)
+        with tf.GradientTape() as inner:
+            inner.watch(queries)
+            scores = attention.additive_score(queries, keys, w_v)
+        gradient = inner.gradient(scores, queries)
+    with pytest.raises(AttentionError, match="no second derivatives"):
+        outer.gradient(gradient, queries)
+
+
+def test_the_size_chooses_the_path_unless_one_is_forced(monkeypatch, _unforced):
+    queries, keys = tf.constant(QUERIES), tf.constant(LIKE)
+    blocked.force(None)
+    monkeypatch.setattr(blocked, "LEAST", 3 * 4 * 7 * 5)
+    assert blocked.takes_blocks(queries, keys)
+    monkeypatch.setattr(blocked, "LEAST", 3 * 4 * 7 * 5 + 1)
+    assert not blocked.takes_blocks(queries, keys)
+    blocked.force("blocked")
+    assert blocked.takes_blocks(queries, keys)
+    monkeypatch.setattr(blocked, "LEAST", 1)
+    blocked.force("plain")
+    assert not blocked.takes_blocks(queries, keys)
+
+
+def test_a_size_that_is_unknown_counts_as_small(monkeypatch, _unforced):
+    taken = []
+    monkeypatch.setattr(blocked, "LEAST", 1)
+    blocked.force(None)
+    call = graph(lambda *pair: taken.append(blocked.takes_blocks(*pair)), [tf.constant(QUERIES), tf.constant(LIKE)])
+    call(QUERIES, LIKE)
+    assert taken == [False]
+
+
+def test_an_unknown_path_is_refused(_unforced):
+    with pytest.raises(OptionError, match="path is 'fast', expected one of 'blocked', 'plain', or None"):
+        blocked.force("fast")
