@@ -78,16 +78,17 @@ def blocked_additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarra
     if queries.size == 0 or keys.size == 0:
         return np.zeros(shape, dtype=queries.dtype, ctx=queries.ctx)
     # A Function writes no gradient behind an argument that wants none, and adds to none. With one argument that holds
-    # all, it is always asked to write: the rest is left to operators of MXNet's own.
-    packed = np.concatenate([array.reshape(-1) for array in (queries, keys, w_v)])
+    # all, it is always asked to write: the rest is left to operators of MXNet's own. (Rows join fast, vectors do not.)
+    packed = np.concatenate([array.reshape(-1, features) for array in (queries, keys, w_v)], axis=0)
     if queries.dtype == "float16":
         packed = packed.astype("float32")
-    scores = AdditiveScore(items, rows, shape[-1], features)(packed)
+    kind = OneQuery if rows == 1 else AdditiveScore
+    scores = kind(items, rows, shape[-1], features)(packed)
     return scores.reshape(shape).astype(queries.dtype)
 
 
 class AdditiveScore(autograd.Function):
-    """The scores of queries, keys and w_v that stand one after the other in one vector, and their gradients.
+    """The scores of queries, keys and w_v that are the rows of one matrix, and their gradients.
 
     Inside, arrays are legacy ones, of the same memory: those reshape without a copy, and can be written to. The arrays
     of a block are made once for all blocks, since MXNet has each new one cleared by the system.
@@ -104,18 +105,17 @@ class AdditiveScore(autograd.Function):
         self.columns = cut(features, depth)
 
     def parts(self, packed: mx.nd.NDArray) -> tuple[mx.nd.NDArray, mx.nd.NDArray, mx.nd.NDArray]:
-        """Of the vector: [2 queries, 1], (features, items, queries, 2); [1; 2 keys], (features, items, 2, keys); w_v."""
+        """[2 queries, 1], (features, items, queries, 2); [1; 2 keys], (features, items, 2, keys); and w_v."""
         items, queries, keys, features = self.sizes
-        first, second = items * queries * features, items * keys * features
-        left = 2 * packed[:first].reshape((items, queries, features)).transpose((2, 0, 1))
-        right = 2 * packed[first : first + second].reshape((items, keys, features)).transpose((2, 0, 1))
+        left = 2 * packed[: items * queries].reshape((items, queries, features)).transpose((2, 0, 1))
+        right = 2 * packed[items * queries : -1].reshape((items, keys, features)).transpose((2, 0, 1))
         left, right = mx.nd.stack(left, left.ones_like(), axis=3), mx.nd.stack(right.ones_like(), right, axis=2)
-        return left, right, packed[first + second :]
+        return left, right, packed[-1]
 
-    def forward(self, vector: np.ndarray) -> np.ndarray:
+    def forward(self, matrix: np.ndarray) -> np.ndarray:
         """The scores, (items, queries, keys)."""
-        self.save_for_backward(vector)
-        packed, (items, queries, keys, _) = vector.as_nd_ndarray(), self.sizes
+        self.save_for_backward(matrix)
+        packed, (items, queries, keys, _) = matrix.as_nd_ndarray(), self.sizes
         left, right, w_v = self.parts(packed)
         like = {"dtype": packed.dtype, "ctx": packed.ctx}
         scores, place = mx.nd.empty((items, queries, keys), **like), mx.nd.empty((self.length,), **like)
@@ -129,7 +129,7 @@ class AdditiveScore(autograd.Function):
 
     @mx.util.use_np  # another thread calls it, in which MXNet's NumPy mode is off
     def backward(self, g: mx.nd.NDArray) -> mx.nd.NDArray:
-        """The gradients, in one vector as the arguments are."""
+        """The gradients, in one matrix as the arguments are."""
         packed, (items, queries, keys, features) = self.saved_tensors[0].as_nd_ndarray(), self.sizes
         left, right, w_v = self.parts(packed)
         like = {"dtype": packed.dtype, "ctx": packed.ctx}
@@ -153,8 +153,47 @@ class AdditiveScore(autograd.Function):
                 )
                 ones = mx.nd.ones((depth * count, 1, height), **like)
                 d_keys[some, own] += mx.nd.batch_dot(ones, s.reshape((-1, height, keys))).reshape((depth, count, keys))
-        d_queries, d_keys = (array.transpose((1, 2, 0)) * (4 * w_v) for array in (d_queries, d_keys))
-        return mx.nd.concat(d_queries.reshape((-1,)), d_keys.reshape((-1,)), d_w_v - g.sum(), dim=0)
+        rows = [(4 * array.reshape((features, -1)).T) * w_v for array in (d_queries, d_keys)]
+        return mx.nd.concat(*rows, (d_w_v - g.sum()).reshape((1, -1)), dim=0)
+
+
+class OneQuery(autograd.Function):
+    """The same of one query, as in a decoder's step: r is as large as the keys, and takes one block, laid out as they."""
+
+    def __init__(self, items: int, queries: int, keys: int, features: int) -> None:
+        super().__init__()
+        self.sizes = items, keys, features
+
+    def parts(self, packed: mx.nd.NDArray) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
+        """r, (items · keys, features), and w_v."""
+        items, keys, features = self.sizes
+        queries = packed[:items].reshape((items, 1, features))
+        own = packed[items:-1].reshape((items, keys, features))
+        ones = mx.nd.ones((items, keys, 1), dtype=packed.dtype, ctx=packed.ctx)
+        r = mx.nd.linalg.gemm(ones, queries, own, alpha=2.0, beta=2.0)
+        mx.nd.Activation(r, act_type="sigmoid", out=r)
+        return r.reshape((-1, features)), packed[-1]
+
+    def forward(self, matrix: np.ndarray) -> np.ndarray:
+        """The scores, (items, 1, keys)."""
+        self.save_for_backward(matrix)
+        items, keys, features = self.sizes
+        r, w_v = self.parts(matrix.as_nd_ndarray())
+        scores = row_sums(r, 2 * w_v.reshape((1, -1))) - w_v.sum()
+        return scores.reshape((items, 1, keys)).as_np_ndarray()
+
+    @mx.util.use_np  # another thread calls it, in which MXNet's NumPy mode is off
+    def backward(self, g: mx.nd.NDArray) -> mx.nd.NDArray:
+        """The gradients, in one matrix as the arguments are."""
+        items, keys, features = self.sizes
+        r, w_v = self.parts(self.saved_tensors[0].as_nd_ndarray())
+        flat, shape = g.reshape((1, 1, -1)), (items, keys, features)
+        d_w_v = 2 * mx.nd.batch_dot(flat, r.expand_dims(0)).reshape((1, -1)) - g.sum()
+        d_keys = mx.nd.batch_dot(flat, 4 * w_v.reshape((1, 1, -1)), transpose_a=True).reshape((-1, features))
+        mx.nd._internal._backward_sigmoid(d_keys, r, out=d_keys)
+        ones = mx.nd.ones((items, 1, keys), dtype=g.dtype, ctx=g.ctx)
+        d_queries = mx.nd.batch_dot(ones, d_keys.reshape(shape))
+        return mx.nd.concat(d_queries.reshape((-1, features)), d_keys, d_w_v, dim=0)
 
 
 def cut(size: int, length: int) -> list[slice]:

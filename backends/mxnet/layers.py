@@ -44,7 +44,7 @@ from attention_core.operators import (
 from attention_core.sinusoids import rates
 from attention_core.specification import Layer, Part
 from backends.mxnet.masking import attention_mask, positions, softmax_over
-from backends.mxnet.pooling import average
+from backends.mxnet.pooling import average, where_seen
 from backends.mxnet.scoring import additive, direction, dot, gaussian
 
 __all__ = [
@@ -1372,11 +1372,6 @@ def cleared(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None,
         allowed = allowed[:, None]
     seen = np.expand_dims(np.any(allowed, axis=-2), -1)
     return Memory(where_seen(seen, keys), where_seen(seen, values), allowed)
-
-
-def where_seen(seen: np.ndarray, array: np.ndarray) -> np.ndarray:
-    """The array with 0 elsewhere."""
-    return array if array.size == 0 else np.where(seen, array, np.zeros_like(array))
 
 
 def filled(array: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 import mxnet as mx
-from mxnet import np
+from mxnet import np, npx
 
 from attention_core.errors import check
 from attention_core.operators import ATTENTION_POOLING
@@ -44,6 +44,18 @@ def average(
     """The context, on arrays or in a graph."""
     # A weight of 0 does not silence a NaN, so values that no query may attend to are cleared.
     seen = F.np.expand_dims(F.np.any(allowed, axis=-2), -1)
-    values = F.np.where(seen, values, F.np.zeros_like(values))
+    values = where_seen(seen, values)
     dropped = weights if dropout_mask is None else weights * dropout_mask
     return F.npx.batch_dot(dropped, values)
+
+
+def where_seen(seen: np.ndarray, array: np.ndarray) -> np.ndarray:
+    """The array with 0 elsewhere, on arrays or in a graph; seen has 1 for the last axis."""
+    if not isinstance(array, np.ndarray):
+        return mx.symbol.np.where(seen, array, mx.symbol.np.zeros_like(array))
+    if array.size == 0:
+        return array
+    # Of sequences of one step, those of length 0 are cleared: MXNet's where takes ten times as long.
+    lens = np.broadcast_to(seen, (*array.shape[:-1], 1)).astype(array.dtype).reshape(-1)
+    rows = array.reshape(1, -1, array.shape[-1])
+    return npx.sequence_mask(rows, lens, use_sequence_length=True, axis=0).reshape(array.shape)
