@@ -77,26 +77,61 @@ def blocked_additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarra
     items = math.prod(shape[:-2])
     if queries.size == 0 or keys.size == 0:
         return np.zeros(shape, dtype=queries.dtype, ctx=queries.ctx)
-    # A Function writes no gradient behind an argument that wants none, and adds to none. With one argument that holds
-    # all, it is always asked to write: the rest is left to operators of MXNet's own. (Rows join fast, vectors do not.)
-    packed = np.concatenate([array.reshape(-1, features) for array in (queries, keys, w_v)], axis=0)
+    # Legacy arrays, of the same memory, reshape without a copy.
+    arrays = [array.as_nd_ndarray().reshape((-1, features)) for array in (queries, keys, w_v)]
     if queries.dtype == "float16":
-        packed = packed.astype("float32")
-    kind = OneQuery if rows == 1 else AdditiveScore
-    scores = kind(items, rows, shape[-1], features)(packed)
-    return scores.reshape(shape).astype(queries.dtype)
+        arrays = [array.astype("float32") for array in arrays]
+    score = (OneQuery if rows == 1 else AdditiveScore)(items, rows, shape[-1], features)
+    if autograd.is_recording():
+        # A Function writes no gradient behind an argument that wants none, and adds to none. With one argument that
+        # holds all, it is always asked to write: the rest is left to operators of MXNet's own.
+        scores = score(mx.nd.concat(*arrays, dim=0))
+    else:
+        scores = score.scores(*arrays)
+    return scores.reshape(shape).as_np_ndarray().astype(queries.dtype, copy=False)
 
 
-class AdditiveScore(autograd.Function):
-    """The scores of queries, keys and w_v that are the rows of one matrix, and their gradients.
-
-    Inside, arrays are legacy ones, of the same memory: those reshape without a copy, and can be written to. The arrays
-    of a block are made once for all blocks, since MXNet has each new one cleared by the system.
-    """
+class Score(autograd.Function):
+    """The scores, and the gradients, of queries, keys and w_v that are the rows of one matrix."""
 
     def __init__(self, items: int, queries: int, keys: int, features: int) -> None:
         super().__init__()
         self.sizes = items, queries, keys, features
+
+    def scores(self, queries: mx.nd.NDArray, keys: mx.nd.NDArray, w_v: mx.nd.NDArray) -> mx.nd.NDArray:
+        """The scores, (items, queries, keys)."""
+        raise NotImplementedError
+
+    def gradients(
+        self, g: mx.nd.NDArray, queries: mx.nd.NDArray, keys: mx.nd.NDArray, w_v: mx.nd.NDArray
+    ) -> tuple[mx.nd.NDArray, mx.nd.NDArray, mx.nd.NDArray]:
+        """The gradients of the arguments, in their shapes."""
+        raise NotImplementedError
+
+    def arguments(self, matrix: mx.nd.NDArray) -> tuple[mx.nd.NDArray, mx.nd.NDArray, mx.nd.NDArray]:
+        """The queries, the keys and w_v, (1, features), of which the rows of the matrix are made."""
+        first = self.sizes[0] * self.sizes[1]
+        return matrix[:first], matrix[first:-1], matrix[-1:]
+
+    def forward(self, matrix: mx.nd.NDArray) -> mx.nd.NDArray:
+        """The scores."""
+        self.save_for_backward(matrix)
+        return self.scores(*self.arguments(matrix))
+
+    @mx.util.use_np  # another thread calls it, in which MXNet's NumPy mode is off
+    def backward(self, g: mx.nd.NDArray) -> mx.nd.NDArray:
+        """The gradients, as the rows of one matrix."""
+        return mx.nd.concat(*self.gradients(g, *self.arguments(*self.saved_tensors)), dim=0)
+
+
+class AdditiveScore(Score):
+    """Block by block.
+
+    The arrays of a block are made once for all blocks, since MXNet has each new one cleared by the system.
+    """
+
+    def __init__(self, items: int, queries: int, keys: int, features: int) -> None:
+        super().__init__(items, queries, keys, features)
         depth = min(features, FEATURES)
         height = min(queries, max(1, BLOCK // (depth * keys)))
         count = min(items, max(1, BLOCK // (depth * height * keys)))
@@ -104,96 +139,84 @@ class AdditiveScore(autograd.Function):
         self.blocks = [(own, rows) for own in cut(items, count) for rows in cut(queries, height)]
         self.columns = cut(features, depth)
 
-    def parts(self, packed: mx.nd.NDArray) -> tuple[mx.nd.NDArray, mx.nd.NDArray, mx.nd.NDArray]:
-        """[2 queries, 1], (features, items, queries, 2); [1; 2 keys], (features, items, 2, keys); and w_v."""
-        items, queries, keys, features = self.sizes
-        left = 2 * packed[: items * queries].reshape((items, queries, features)).transpose((2, 0, 1))
-        right = 2 * packed[items * queries : -1].reshape((items, keys, features)).transpose((2, 0, 1))
-        left, right = mx.nd.stack(left, left.ones_like(), axis=3), mx.nd.stack(right.ones_like(), right, axis=2)
-        return left, right, packed[-1]
+    def factors(self, queries: mx.nd.NDArray, keys: mx.nd.NDArray) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
+        """[2 queries, 1], (features, items, queries, 2), and [1; 2 keys], (features, items, 2, keys)."""
+        items, rows, columns, features = self.sizes
+        left = 2 * queries.reshape((items, rows, features)).transpose((2, 0, 1))
+        right = 2 * keys.reshape((items, columns, features)).transpose((2, 0, 1))
+        return mx.nd.stack(left, left.ones_like(), axis=3), mx.nd.stack(right.ones_like(), right, axis=2)
 
-    def forward(self, matrix: np.ndarray) -> np.ndarray:
+    def scores(self, queries: mx.nd.NDArray, keys: mx.nd.NDArray, w_v: mx.nd.NDArray) -> mx.nd.NDArray:
         """The scores, (items, queries, keys)."""
-        self.save_for_backward(matrix)
-        packed, (items, queries, keys, _) = matrix.as_nd_ndarray(), self.sizes
-        left, right, w_v = self.parts(packed)
-        like = {"dtype": packed.dtype, "ctx": packed.ctx}
-        scores, place = mx.nd.empty((items, queries, keys), **like), mx.nd.empty((self.length,), **like)
+        like = {"dtype": w_v.dtype, "ctx": w_v.ctx}
+        left, right = self.factors(queries, keys)
+        scores, place = mx.nd.empty(self.sizes[:3], **like), mx.nd.empty((self.length,), **like)
         for own, rows in self.blocks:
             summed = -w_v.sum()
             for some in self.columns:
                 r = sigmoids(left, right, (some, own, rows), place)
-                summed = mx.nd.batch_dot(2 * w_v[some].reshape((1, 1, -1)), r.reshape((1, r.shape[0], -1))) + summed
+                summed = mx.nd.batch_dot(2 * w_v[:, some].expand_dims(0), r.reshape((1, r.shape[0], -1))) + summed
             scores[own, rows] = summed.reshape(r.shape[1:])
-        return scores.as_np_ndarray()
+        return scores
 
-    @mx.util.use_np  # another thread calls it, in which MXNet's NumPy mode is off
-    def backward(self, g: mx.nd.NDArray) -> mx.nd.NDArray:
-        """The gradients, in one matrix as the arguments are."""
-        packed, (items, queries, keys, features) = self.saved_tensors[0].as_nd_ndarray(), self.sizes
-        left, right, w_v = self.parts(packed)
-        like = {"dtype": packed.dtype, "ctx": packed.ctx}
-        d_queries = mx.nd.zeros((features, items, queries), **like)
-        d_keys, d_w_v = mx.nd.zeros((features, items, keys), **like), mx.nd.zeros((features,), **like)
+    def gradients(
+        self, g: mx.nd.NDArray, queries: mx.nd.NDArray, keys: mx.nd.NDArray, w_v: mx.nd.NDArray
+    ) -> tuple[mx.nd.NDArray, mx.nd.NDArray, mx.nd.NDArray]:
+        """The gradients of the arguments, in their shapes."""
+        like = {"dtype": w_v.dtype, "ctx": w_v.ctx}
+        left, right = self.factors(queries, keys)
+        items, rows_of_all, columns_of_all, features = self.sizes
+        d_queries = mx.nd.zeros((features, items, rows_of_all), **like)
+        d_keys = mx.nd.zeros((features, items, columns_of_all), **like)
+        d_w_v = mx.nd.zeros((features,), **like)
         places = [mx.nd.empty((self.length,), **like) for _ in range(3)]
         for own, rows in self.blocks:
-            flat = g[own, rows].reshape((1, -1))
-            spread = None
+            flat, spread = g[own, rows].reshape((1, -1)), None
             for some in self.columns:
                 r = sigmoids(left, right, (some, own, rows), places[0])
-                (depth, count, height, _), length = r.shape, r.size
+                (depth, count, height, width), length = r.shape, r.size
                 if spread is None:  # g for each feature of a block
-                    spread = places[1][:length].reshape((1, depth, -1))
-                    mx.nd.batch_dot(mx.nd.ones((1, depth, 1), **like), flat.expand_dims(0), out=spread)
+                    spread = places[1][:length]
+                    ones = mx.nd.ones((1, depth, 1), **like)
+                    mx.nd.batch_dot(ones, flat.expand_dims(0), out=spread.reshape((1, depth, -1)))
                 d_w_v[some] += 2 * row_sums(r.reshape((depth, -1)), flat)
                 s = places[2][:length]
-                mx.nd._internal._backward_sigmoid(spread.reshape((-1,))[:length], r.reshape((-1,)), out=s)
-                d_queries[some, own, rows] = row_sums(s.reshape((-1, keys)), mx.nd.ones((1, keys), **like)).reshape(
-                    (depth, count, height)
-                )
+                mx.nd._internal._backward_sigmoid(spread[:length], r.reshape((-1,)), out=s)
+                sums = row_sums(s.reshape((-1, width)), mx.nd.ones((1, width), **like))
+                d_queries[some, own, rows] = sums.reshape((depth, count, height))
                 ones = mx.nd.ones((depth * count, 1, height), **like)
-                d_keys[some, own] += mx.nd.batch_dot(ones, s.reshape((-1, height, keys))).reshape((depth, count, keys))
-        rows = [(4 * array.reshape((features, -1)).T) * w_v for array in (d_queries, d_keys)]
-        return mx.nd.concat(*rows, (d_w_v - g.sum()).reshape((1, -1)), dim=0)
+                d_keys[some, own] += mx.nd.batch_dot(ones, s.reshape((-1, height, width))).reshape((depth, count, width))
+        d_queries, d_keys = (4 * array.reshape((features, -1)).T * w_v for array in (d_queries, d_keys))
+        return d_queries, d_keys, (d_w_v - g.sum()).reshape((1, -1))
 
 
-class OneQuery(autograd.Function):
-    """The same of one query, as in a decoder's step: r is as large as the keys, and takes one block, laid out as they."""
+class OneQuery(Score):
+    """Of one query, as in a decoder's step: r is no larger than the keys, and takes one block, laid out as they."""
 
-    def __init__(self, items: int, queries: int, keys: int, features: int) -> None:
-        super().__init__()
-        self.sizes = items, keys, features
+    def sigmoid(self, queries: mx.nd.NDArray, keys: mx.nd.NDArray) -> mx.nd.NDArray:
+        """r, (items · keys, features)."""
+        items, _, columns, features = self.sizes
+        ones = mx.nd.ones((items, columns, 1), dtype=keys.dtype, ctx=keys.ctx)
+        queries, keys = queries.reshape((items, 1, features)), keys.reshape((items, columns, features))
+        r = mx.nd.linalg.gemm(ones, queries, keys, alpha=2.0, beta=2.0)
+        return mx.nd.Activation(r, act_type="sigmoid", out=r).reshape((-1, features))
 
-    def parts(self, packed: mx.nd.NDArray) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
-        """r, (items · keys, features), and w_v."""
-        items, keys, features = self.sizes
-        queries = packed[:items].reshape((items, 1, features))
-        own = packed[items:-1].reshape((items, keys, features))
-        ones = mx.nd.ones((items, keys, 1), dtype=packed.dtype, ctx=packed.ctx)
-        r = mx.nd.linalg.gemm(ones, queries, own, alpha=2.0, beta=2.0)
-        mx.nd.Activation(r, act_type="sigmoid", out=r)
-        return r.reshape((-1, features)), packed[-1]
-
-    def forward(self, matrix: np.ndarray) -> np.ndarray:
+    def scores(self, queries: mx.nd.NDArray, keys: mx.nd.NDArray, w_v: mx.nd.NDArray) -> mx.nd.NDArray:
         """The scores, (items, 1, keys)."""
-        self.save_for_backward(matrix)
-        items, keys, features = self.sizes
-        r, w_v = self.parts(matrix.as_nd_ndarray())
-        scores = row_sums(r, 2 * w_v.reshape((1, -1))) - w_v.sum()
-        return scores.reshape((items, 1, keys)).as_np_ndarray()
+        return (row_sums(self.sigmoid(queries, keys), 2 * w_v) - w_v.sum()).reshape(self.sizes[:3])
 
-    @mx.util.use_np  # another thread calls it, in which MXNet's NumPy mode is off
-    def backward(self, g: mx.nd.NDArray) -> mx.nd.NDArray:
-        """The gradients, in one matrix as the arguments are."""
-        items, keys, features = self.sizes
-        r, w_v = self.parts(self.saved_tensors[0].as_nd_ndarray())
-        flat, shape = g.reshape((1, 1, -1)), (items, keys, features)
+    def gradients(
+        self, g: mx.nd.NDArray, queries: mx.nd.NDArray, keys: mx.nd.NDArray, w_v: mx.nd.NDArray
+    ) -> tuple[mx.nd.NDArray, mx.nd.NDArray, mx.nd.NDArray]:
+        """The gradients of the arguments, in their shapes."""
+        items, _, columns, features = self.sizes
+        r, flat = self.sigmoid(queries, keys), g.reshape((1, 1, -1))
         d_w_v = 2 * mx.nd.batch_dot(flat, r.expand_dims(0)).reshape((1, -1)) - g.sum()
-        d_keys = mx.nd.batch_dot(flat, 4 * w_v.reshape((1, 1, -1)), transpose_a=True).reshape((-1, features))
+        d_keys = mx.nd.batch_dot(flat, 4 * w_v.expand_dims(0), transpose_a=True).reshape((-1, features))
         mx.nd._internal._backward_sigmoid(d_keys, r, out=d_keys)
-        ones = mx.nd.ones((items, 1, keys), dtype=g.dtype, ctx=g.ctx)
-        d_queries = mx.nd.batch_dot(ones, d_keys.reshape(shape))
-        return mx.nd.concat(d_queries.reshape((-1, features)), d_keys, d_w_v, dim=0)
+        ones = mx.nd.ones((items, 1, columns), dtype=g.dtype, ctx=g.ctx)
+        d_queries = mx.nd.batch_dot(ones, d_keys.reshape((items, columns, features))).reshape((-1, features))
+        return d_queries, d_keys, d_w_v
 
 
 def cut(size: int, length: int) -> list[slice]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 import mxnet as mx
-from mxnet import np, npx
+from mxnet import np
 
 from attention_core.errors import check
 from attention_core.operators import ATTENTION_POOLING
@@ -57,5 +57,6 @@ def where_seen(seen: np.ndarray, array: np.ndarray) -> np.ndarray:
         return array
     # Of sequences of one step, those of length 0 are cleared: MXNet's where takes ten times as long.
     lens = np.broadcast_to(seen, (*array.shape[:-1], 1)).astype(array.dtype).reshape(-1)
-    rows = array.reshape(1, -1, array.shape[-1])
-    return npx.sequence_mask(rows, lens, use_sequence_length=True, axis=0).reshape(array.shape)
+    rows = array.as_nd_ndarray().reshape((1, -1, array.shape[-1]))  # without a copy, unlike one of NumPy's kind
+    cleared = mx.nd.SequenceMask(rows, lens.as_nd_ndarray(), use_sequence_length=True, axis=0)
+    return cleared.reshape(array.shape).as_np_ndarray()
