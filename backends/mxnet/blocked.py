@@ -185,7 +185,9 @@ class AdditiveScore(Score):
                 sums = row_sums(s.reshape((-1, width)), mx.nd.ones((1, width), **like))
                 d_queries[some, own, rows] = sums.reshape((depth, count, height))
                 ones = mx.nd.ones((depth * count, 1, height), **like)
-                d_keys[some, own] += mx.nd.batch_dot(ones, s.reshape((-1, height, width))).reshape((depth, count, width))
+                d_keys[some, own] += mx.nd.batch_dot(ones, s.reshape((-1, height, width))).reshape(
+                    (depth, count, width)
+                )
         d_queries, d_keys = (4 * array.reshape((features, -1)).T * w_v for array in (d_queries, d_keys))
         return d_queries, d_keys, (d_w_v - g.sum()).reshape((1, -1))
 

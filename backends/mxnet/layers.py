@@ -43,8 +43,9 @@ from attention_core.operators import (
 )
 from attention_core.sinusoids import rates
 from attention_core.specification import Layer, Part
+from backends.mxnet.blocked import takes_blocks
 from backends.mxnet.masking import attention_mask, positions, softmax_over
-from backends.mxnet.pooling import average, where_seen
+from backends.mxnet.pooling import average
 from backends.mxnet.scoring import additive, direction, dot, gaussian
 
 __all__ = [
@@ -1255,7 +1256,16 @@ def attention_layer(part: Part, *, dtype: str = "float32") -> Attention:
 
 
 class AdditivePooling(HybridBlock):
-    """What follows the projections: scores, weights and context of projected queries and keys, as one graph."""
+    """What follows the projections: scores, weights and context of projected queries and keys, as one graph.
+
+    What takes blocks is computed without a graph, which cannot hold them.
+    """
+
+    def forward(self, queries: np.ndarray, keys: np.ndarray, *others: np.ndarray) -> Pair:
+        """The formula, or the graph of it."""
+        if takes_blocks(queries, keys):
+            return self.hybrid_forward(mx, queries, keys, *others)
+        return super().forward(queries, keys, *others)
 
     def hybrid_forward(
         self,
@@ -1371,7 +1381,14 @@ def cleared(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None,
     if allowed.ndim < keys.ndim:
         allowed = allowed[:, None]
     seen = np.expand_dims(np.any(allowed, axis=-2), -1)
-    return Memory(where_seen(seen, keys), where_seen(seen, values), allowed)
+    shown = where_seen(seen, keys)
+    # A decoder's keys are its values: MXNet's where is slow, and once is enough.
+    return Memory(shown, shown if values is keys else where_seen(seen, values), allowed)
+
+
+def where_seen(seen: np.ndarray, array: np.ndarray) -> np.ndarray:
+    """The array with 0 elsewhere."""
+    return array if array.size == 0 else np.where(seen, array, np.zeros_like(array))
 
 
 def filled(array: np.ndarray) -> np.ndarray:

@@ -44,19 +44,17 @@ def average(
     """The context, on arrays or in a graph."""
     # A weight of 0 does not silence a NaN, so values that no query may attend to are cleared.
     seen = F.np.expand_dims(F.np.any(allowed, axis=-2), -1)
-    values = where_seen(seen, values)
+    values = shown(seen, values)
     dropped = weights if dropout_mask is None else weights * dropout_mask
     return F.npx.batch_dot(dropped, values)
 
 
-def where_seen(seen: np.ndarray, array: np.ndarray) -> np.ndarray:
-    """The array with 0 elsewhere, on arrays or in a graph; seen has 1 for the last axis."""
-    if not isinstance(array, np.ndarray):
-        return mx.symbol.np.where(seen, array, mx.symbol.np.zeros_like(array))
-    if array.size == 0:
-        return array
-    # Of sequences of one step, those of length 0 are cleared: MXNet's where takes ten times as long.
-    lens = np.broadcast_to(seen, (*array.shape[:-1], 1)).astype(array.dtype).reshape(-1)
-    rows = array.as_nd_ndarray().reshape((1, -1, array.shape[-1]))  # without a copy, unlike one of NumPy's kind
-    cleared = mx.nd.SequenceMask(rows, lens.as_nd_ndarray(), use_sequence_length=True, axis=0)
-    return cleared.reshape(array.shape).as_np_ndarray()
+def shown(seen: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The values with 0 where they are not seen, on arrays or in a graph."""
+    if not isinstance(values, np.ndarray):
+        return mx.symbol.np.where(seen, values, mx.symbol.np.zeros_like(values))
+    # Of sequences of one step, those of length 0 are cleared: MXNet's where takes ten times as long. Legacy arrays, of
+    # the same memory, reshape without a copy.
+    rows = values.as_nd_ndarray().reshape((1, -1, values.shape[-1]))
+    lens = seen.astype(values.dtype).as_nd_ndarray().reshape((-1,))
+    return mx.nd.SequenceMask(rows, lens, use_sequence_length=True, axis=0).reshape(values.shape).as_np_ndarray()
