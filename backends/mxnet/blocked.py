@@ -35,9 +35,9 @@ def takes_blocks(queries: np.ndarray, keys: np.ndarray) -> bool:
     Shapes: queries (batch, queries, hidden_size), keys (batch, keys, hidden_size), both with heads after batch or
     without.
     """
-    if not isinstance(queries, np.ndarray):
+    if isinstance(queries, mx.symbol.Symbol):
         return False
-    return choice == "blocked" if choice else queries.size * keys.shape[-2] >= LEAST
+    return choice == "blocked" if choice else math.prod(queries.shape) * keys.shape[-2] >= LEAST
 
 
 def force(path: str | None) -> None:
@@ -82,12 +82,10 @@ def blocked_additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarra
     if queries.dtype == "float16":
         arrays = [array.astype("float32") for array in arrays]
     score = (OneQuery if rows == 1 else AdditiveScore)(items, rows, shape[-1], features)
-    if autograd.is_recording():
-        # A Function writes no gradient behind an argument that wants none, and adds to none. With one argument that
-        # holds all, it is always asked to write: the rest is left to operators of MXNet's own.
-        scores = score(mx.nd.concat(*arrays, dim=0))
-    else:
-        scores = score.scores(*arrays)
+    # A Function writes no gradient behind an argument that wants none, and adds to none. With one argument that holds
+    # all, it is always asked to write: the rest is left to operators of MXNet's own.
+    recorded = autograd.is_recording()
+    scores = score(mx.nd.concat(*arrays, dim=0)) if recorded else score.scores(*arrays)
     return scores.reshape(shape).as_np_ndarray().astype(queries.dtype, copy=False)
 
 

@@ -79,6 +79,12 @@ class Memory(NamedTuple):
     mask: np.ndarray | None
 
 
+class Sized(NamedTuple):
+    """What is known of an array before it is there."""
+
+    shape: tuple[int, ...]
+
+
 class Attention(HybridBlock):
     """What the attention layers share: prepare, attend and a call, around one score.
 
@@ -208,6 +214,16 @@ class Attention(HybridBlock):
         """The formula of attend, on arrays or in a graph."""
         return pooled(functions(queries), self.score(queries, keys), values, mask, dropout_mask)
 
+    def forward(self, queries: np.ndarray, keys: np.ndarray, *others: np.ndarray) -> Pair:
+        """The formula of a whole call, or its graph; a graph cannot hold blocks."""
+        if isinstance(queries, np.ndarray) and self.in_blocks(queries, keys):
+            return self.attended(queries, self.project(keys), *others)
+        return super().forward(queries, keys, *others)
+
+    def in_blocks(self, queries: np.ndarray, keys: np.ndarray) -> bool:
+        """Whether the score takes blocks of these arguments."""
+        return False
+
     def attended_graph(self, *arrays: np.ndarray) -> Pair:
         """The formula of attend, as a graph where that of a call is the same: where keys are not projected."""
         return super().__call__(*arrays) if type(self).project is Attention.project else self.attended(*arrays)
@@ -317,6 +333,10 @@ class AdditiveAttention(Attention):
             self.pool = AdditivePooling()
         initialise(self)
 
+    def in_blocks(self, queries: np.ndarray, keys: np.ndarray) -> bool:
+        """Whether the additive score takes blocks of these arguments once they are projected."""
+        return takes_blocks(*(Sized((*array.shape[:-1], self.sizes["hidden_size"])) for array in (queries, keys)))
+
     def project(self, keys: np.ndarray) -> np.ndarray:
         """Give W_k k."""
         return projected(self.W_k, keys)
@@ -410,6 +430,10 @@ class ConcatAttention(Attention):
             self.v = self.params.get("v", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
             self.pool = AdditivePooling()
         initialise(self)
+
+    def in_blocks(self, queries: np.ndarray, keys: np.ndarray) -> bool:
+        """Whether the additive score takes blocks of these arguments once they are projected."""
+        return takes_blocks(*(Sized((*array.shape[:-1], self.sizes["hidden_size"])) for array in (queries, keys)))
 
     def project(self, keys: np.ndarray) -> np.ndarray:
         """Give W [0; k]."""

@@ -293,7 +293,7 @@ class LSTMCell(HybridBlock):
 
 
 def gates(F: ModuleType, array: np.ndarray, count: int, size: int) -> list[np.ndarray]:
-    """The parts of the last axis of (batch, count · size), one for each gate: MXNet's split takes several times as long."""
+    """The parts of the last axis of (batch, count · size), one for each gate: MXNet's split is slower by far."""
     return [F.npx.slice(array, begin=(None, part * size), end=(None, (part + 1) * size)) for part in range(count)]
 
 
