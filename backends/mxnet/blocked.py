@@ -167,7 +167,7 @@ class AdditiveScore(Score):
         d_queries = mx.nd.zeros((features, items, rows_of_all), **like)
         d_keys = mx.nd.zeros((features, items, columns_of_all), **like)
         d_w_v = mx.nd.zeros((features,), **like)
-        places = [mx.nd.empty((self.length,), **like) for _ in range(3)]
+        places = [mx.nd.empty((self.length,), **like) for _ in range(2)]
         for own, rows in self.blocks:
             flat, spread = g[own, rows].reshape((1, -1)), None
             for some in self.columns:
@@ -178,8 +178,8 @@ class AdditiveScore(Score):
                     ones = mx.nd.ones((1, depth, 1), **like)
                     mx.nd.batch_dot(ones, flat.expand_dims(0), out=spread.reshape((1, depth, -1)))
                 d_w_v[some] += 2 * row_sums(r.reshape((depth, -1)), flat)
-                s = places[2][:length]
-                mx.nd._internal._backward_sigmoid(spread[:length], r.reshape((-1,)), out=s)
+                s = r.reshape((-1,))
+                mx.nd._internal._backward_sigmoid(spread[:length], s, out=s)
                 sums = row_sums(s.reshape((-1, width)), mx.nd.ones((1, width), **like))
                 d_queries[some, own, rows] = sums.reshape((depth, count, height))
                 ones = mx.nd.ones((depth * count, 1, height), **like)
