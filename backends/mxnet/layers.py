@@ -43,6 +43,7 @@ from attention_core.operators import (
 )
 from attention_core.sinusoids import rates
 from attention_core.specification import Layer, Part
+from backends.mxnet.blocked import takes_blocks
 from backends.mxnet.masking import attention_mask, positions, softmax_over
 from backends.mxnet.pooling import average
 from backends.mxnet.scoring import additive, direction, dot, gaussian
@@ -76,6 +77,12 @@ class Memory(NamedTuple):
     keys: np.ndarray
     values: np.ndarray
     mask: np.ndarray | None
+
+
+class Sized(NamedTuple):
+    """What is known of an array before it is there."""
+
+    shape: tuple[int, ...]
 
 
 class Attention(HybridBlock):
@@ -207,6 +214,16 @@ class Attention(HybridBlock):
         """The formula of attend, on arrays or in a graph."""
         return pooled(functions(queries), self.score(queries, keys), values, mask, dropout_mask)
 
+    def forward(self, queries: np.ndarray, keys: np.ndarray, *others: np.ndarray) -> Pair:
+        """The formula of a whole call, or its graph; a graph cannot hold blocks."""
+        if isinstance(queries, np.ndarray) and self.in_blocks(queries, keys):
+            return self.attended(queries, self.project(keys), *others)
+        return super().forward(queries, keys, *others)
+
+    def in_blocks(self, queries: np.ndarray, keys: np.ndarray) -> bool:
+        """Whether the score takes blocks of these arguments."""
+        return False
+
     def attended_graph(self, *arrays: np.ndarray) -> Pair:
         """The formula of attend, as a graph where that of a call is the same: where keys are not projected."""
         return super().__call__(*arrays) if type(self).project is Attention.project else self.attended(*arrays)
@@ -316,6 +333,10 @@ class AdditiveAttention(Attention):
             self.pool = AdditivePooling()
         initialise(self)
 
+    def in_blocks(self, queries: np.ndarray, keys: np.ndarray) -> bool:
+        """Whether the additive score takes blocks of these arguments once they are projected."""
+        return takes_blocks(*(Sized((*array.shape[:-1], self.sizes["hidden_size"])) for array in (queries, keys)))
+
     def project(self, keys: np.ndarray) -> np.ndarray:
         """Give W_k k."""
         return projected(self.W_k, keys)
@@ -409,6 +430,10 @@ class ConcatAttention(Attention):
             self.v = self.params.get("v", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
             self.pool = AdditivePooling()
         initialise(self)
+
+    def in_blocks(self, queries: np.ndarray, keys: np.ndarray) -> bool:
+        """Whether the additive score takes blocks of these arguments once they are projected."""
+        return takes_blocks(*(Sized((*array.shape[:-1], self.sizes["hidden_size"])) for array in (queries, keys)))
 
     def project(self, keys: np.ndarray) -> np.ndarray:
         """Give W [0; k]."""
@@ -1255,7 +1280,16 @@ def attention_layer(part: Part, *, dtype: str = "float32") -> Attention:
 
 
 class AdditivePooling(HybridBlock):
-    """What follows the projections: scores, weights and context of projected queries and keys, as one graph."""
+    """What follows the projections: scores, weights and context of projected queries and keys, as one graph.
+
+    What takes blocks is computed without a graph, which cannot hold them.
+    """
+
+    def forward(self, queries: np.ndarray, keys: np.ndarray, *others: np.ndarray) -> Pair:
+        """The formula, or the graph of it."""
+        if takes_blocks(queries, keys):
+            return self.hybrid_forward(mx, queries, keys, *others)
+        return super().forward(queries, keys, *others)
 
     def hybrid_forward(
         self,
@@ -1371,7 +1405,9 @@ def cleared(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None,
     if allowed.ndim < keys.ndim:
         allowed = allowed[:, None]
     seen = np.expand_dims(np.any(allowed, axis=-2), -1)
-    return Memory(where_seen(seen, keys), where_seen(seen, values), allowed)
+    shown = where_seen(seen, keys)
+    # A decoder's keys are its values: MXNet's where is slow, and once is enough.
+    return Memory(shown, shown if values is keys else where_seen(seen, values), allowed)
 
 
 def where_seen(seen: np.ndarray, array: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import runpy
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from attention_core.differentiation import gradients
 from attention_core.draws import integers, uniform
 from attention_core.errors import OptionError
 from backends import mxnet as attention
+from backends.mxnet import blocked, scoring
 from backends.mxnet.runtime import from_numpy, vjp
 
 # isort: split
@@ -157,6 +158,105 @@ def test_new_parameters_take_effect_under_a_standing_graph(name: str):
     after = layer(**arrays)[0].asnumpy()
     assert numpy.abs(after - before).max() > 1e-3
     numpy.testing.assert_allclose(after, other(**arrays)[0].asnumpy(), rtol=0, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------ blocks
+
+
+@pytest.fixture
+def forced() -> Iterator[Callable[[str | None], None]]:
+    """Choose the path of additive scores for one test."""
+    before = blocked.choice
+    yield blocked.force
+    blocked.force(before)
+
+
+ROWS = pytest.mark.parametrize("rows", [1, 7], ids=["one", "several"])
+
+
+def operands(*shape: int, rows: int) -> Arrays:
+    """Arguments of additive_score."""
+    shapes = {"queries": (*shape, rows, 11), "keys": (*shape, 5, 11), "w_v": (11,)}
+    return {key: uniform(key, size) for key, size in shapes.items()}
+
+
+def scored(arrays: Arrays) -> Arrays:
+    """Scores, and gradients under random cotangents."""
+    factor = from_numpy(uniform("cotangent", (*arrays["queries"].shape[:-1], arrays["keys"].shape[-2])))
+    call = lambda _, **named: (attention.additive_score(**named),)  # noqa: E731
+    outputs, found, _ = vjp(call, given(arrays), {0: factor})
+    return {"scores": outputs[0].asnumpy(), **{key: array.asnumpy() for key, array in found.items()}}
+
+
+@ROWS
+def test_blocks_that_do_not_fill_their_axes_give_the_plain_numbers(rows: int, forced, monkeypatch):
+    arrays = operands(3, 2, rows=rows)
+    forced("plain")
+    expected = scored(arrays)
+    forced("blocked")
+    for block, features in ((1, 1), (40, 4), (300, 4), (2000, 8)):
+        monkeypatch.setattr(blocked, "BLOCK", block)
+        monkeypatch.setattr(blocked, "FEATURES", features)
+        for key, found in scored(arrays).items():
+            numpy.testing.assert_allclose(found, expected[key], rtol=0, atol=1e-13, err_msg=key)
+
+
+@ROWS
+@pytest.mark.parametrize("bad", [numpy.nan, numpy.inf, -1e308], ids=str)
+def test_blocks_pass_on_what_is_not_finite_as_the_plain_formula_does(bad: float, rows: int, forced):
+    arrays = operands(2, rows=rows)
+    arrays["keys"][1, 3, 2] = bad
+    forced("plain")
+    expected = scored(arrays)
+    forced("blocked")
+    for key, found in scored(arrays).items():
+        numpy.testing.assert_allclose(found, expected[key], rtol=0, atol=1e-13, err_msg=key)
+
+
+@ROWS
+def test_blocks_add_to_a_gradient_beside_arguments_that_want_none(rows: int, forced):
+    forced("blocked")
+    arrays = operands(2, rows=rows)
+    named = given(arrays)
+    named["keys"].attach_grad(grad_req="add")
+    factor = from_numpy(uniform("cotangent", (2, rows, 5)))
+    for _ in range(2):
+        with autograd.record():
+            scores = attention.additive_score(**named)
+        scores.backward(factor)
+    numpy.testing.assert_allclose(named["keys"].grad.asnumpy(), 2 * scored(arrays)["keys"], rtol=0, atol=1e-13)
+
+
+@ROWS
+def test_a_second_derivative_of_blocks_raises(rows: int, forced):
+    forced("blocked")
+    named = given(operands(2, rows=rows))
+    named["keys"].attach_grad()
+    with autograd.record():
+        scores = attention.additive_score(**named)
+        (slope,) = autograd.grad(scores, [named["keys"]], create_graph=True)
+        total = (slope.as_np_ndarray() ** 2).sum() + (named["keys"] ** 2).sum()
+    with pytest.raises(mx.MXNetError, match="non-differentiable"):
+        total.backward()
+
+
+def test_a_path_that_does_not_exist_is_refused():
+    with pytest.raises(OptionError, match="path is 'fast', expected one of 'blocked', 'plain', None"):
+        blocked.force("fast")
+
+
+@pytest.mark.parametrize("name", ["AdditiveAttention", "ConcatAttention", "BahdanauDecoder"])
+def test_a_graph_gives_way_to_blocks_and_their_numbers_are_the_same(name: str, forced, monkeypatch):
+    layer, arrays, taken = built(name, "float64"), drawn(name, "float64"), []
+    layer.hybridize()
+    forced("plain")
+    expected = answers(layer, arrays)
+    forced("blocked")
+    whole = scoring.blocked_additive_score
+    monkeypatch.setattr(scoring, "blocked_additive_score", lambda *named: taken.append(1) or whole(*named))
+    for key, found in answers(layer, arrays).items():
+        numpy.testing.assert_allclose(found, expected[key], rtol=0, atol=1e-13, err_msg=key)
+    assert taken
 
 
 # ------------------------------------------------------------------------------------------------ parameters
