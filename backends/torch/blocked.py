@@ -30,17 +30,17 @@ from attention_core.errors import OptionError
 
 __all__ = ["takes_blocks", "force", "blocked_additive_score"]
 
-LEAST = 2**18
+LEAST = 2**19
 """The number of elements, batch · heads · queries · keys · hidden_size, from which on blocks are faster on a CPU."""
 
 BOUND = {torch.float32: 20.0, torch.float64: 160.0}
 """How large projections may be for exponentials: far enough from overflow for sums of them, and of their products with
 gradients. tanh is 1 to the last bit from 9.1 in float32, and from 19.1 in float64, on."""
 
-QUERIES = 4
-"""The number of queries from which on the exponentials of the keys are fewer than the sigmoids they replace."""
+QUERIES, SCORES = 8, 2**15
+"""The number of queries, and of scores, from which on features are faster than rows."""
 
-GROUP = 16
+GROUP = 32
 """The number of features that are added up by themselves, so that rounding grows with the number of groups."""
 
 BY_FEATURES, BY_ROWS = 2**18, 2**17
@@ -170,8 +170,7 @@ def gradients_by_features(
 def scores_by_rows(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor, scores: torch.Tensor) -> None:
     """Set the scores to w · (2r - 1), block by block."""
     for n, rows in blocks(scores, rows_of(q), width=len(w)):
-        r = (2 * q[n, rows, None] + 2 * k[n, None]).sigmoid_()
-        scores[n, rows] = r @ (2 * w)
+        scores[n, rows] = sigmoids(q[n, rows], k[n]) @ (2 * w)
     scores -= w.sum()
 
 
@@ -184,25 +183,33 @@ def gradients_by_rows(
     dk: torch.Tensor,
     dw: torch.Tensor,
 ) -> None:
-    """Add the gradients to dq, dk and dw, block by block, from g r(1 - r)."""
+    """Add the gradients to dq, dk and dw, block by block, from r(1 - r)."""
     for n, rows in blocks(g, rows_of(q), width=len(w)):
-        r = (2 * q[n, rows, None] + 2 * k[n, None]).sigmoid_()
-        given = g[n, rows, :, None]
-        dw += (r * given).sum(dim=(0, 1, 2))
-        r.addcmul_(r, r, value=-1).mul_(given)
-        dq[n, rows] = r.sum(dim=2)
-        dk[n] += r.sum(dim=1)
+        r, given = sigmoids(q[n, rows], k[n]), g[n, rows]
+        dw += given.flatten() @ r.flatten(0, -2)
+        r.addcmul_(r, r, value=-1)
+        dq[n, rows] = (given[:, :, None] @ r)[:, :, 0]
+        for own, factor in zip(r.unbind(1), given[..., None].unbind(1), strict=True):
+            dk[n].addcmul_(own, factor)
     dw.mul_(2).sub_(g.sum())
     dq *= 4 * w
     dk *= 4 * w
 
 
-def takes_exponentials(q: torch.Tensor, k: torch.Tensor) -> bool:
-    """Whether features are worth their exponentials, and these can be formed; a NaN cannot.
+def sigmoids(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """σ(2(q + k)) of each query and each key."""
+    return torch.add(2 * q[:, :, None], k[:, None], alpha=2).sigmoid_()
 
-    On a CPU alone: elsewhere it would have to wait for the device, and memory is the limit there, not the sigmoid.
+
+def takes_exponentials(q: torch.Tensor, k: torch.Tensor) -> bool:
+    """Whether to go by features: where there are enough queries and keys, and exponentials hold; of a NaN they do not.
+
+    On a CPU alone: elsewhere the range would have to be waited for, and a sigmoid costs no more than a division. Where
+    blocks are forced, two queries are enough, so that small cases see both ways.
     """
-    if q.device.type != "cpu" or q.shape[1] < QUERIES:
+    _, queries, _ = q.shape
+    enough = queries > 1 if forced == "blocked" else queries >= QUERIES and q.shape[0] * queries * k.shape[1] >= SCORES
+    if q.device.type != "cpu" or not enough:
         return False
     bound = BOUND[q.dtype]
     return bool(q.abs().max() <= bound) and bool(k.abs().max() <= bound)
