@@ -174,9 +174,10 @@ class Decoder(nn.Module):
         one_row = memory.mask is None or memory.mask.shape[1] == 1
         current, (batch, steps) = self.start(memory, state), tokens.shape
         features, weights = [], []
-        for t in range(steps):
+        # unbind, as the gradient of each embedded[:, t] would be an array of the size of embedded.
+        for t, token in enumerate(embedded.unbind(dim=1)):
             read, current, attended = self.advance(
-                embedded[:, t],
+                token,
                 current,
                 memory if one_row else at_step(memory, t),
                 None if dropout_mask is None else dropout_mask[:, :, t],
