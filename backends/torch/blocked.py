@@ -109,8 +109,10 @@ def _gradients(
     gradient: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     g, q, k, w = flat(gradient), flat(queries), flat(keys), precise(w_v)
-    dq, dk, dw = (own.new_zeros(own.shape) for own in (q, k, w))
-    if q.numel() and k.numel():
+    dq, dk, dw = q.new_empty(q.shape), k.new_empty(k.shape), w.new_zeros(w.shape)
+    if not (q.numel() and k.numel()):
+        dq, dk = dq.zero_(), dk.zero_()
+    else:
         kernel = gradients_by_features if takes_exponentials(q, k) else gradients_by_rows
         kernel(g, q, k, w, dq, dk, dw)
     found = ((dq, queries), (dk, keys), (dw, w_v))
@@ -144,7 +146,7 @@ def gradients_by_features(
     dk: torch.Tensor,
     dw: torch.Tensor,
 ) -> None:
-    """Add the gradients to dq, dk and dw, feature by feature, from y = g/x²."""
+    """Set dq, dk and dw, feature by feature, from y = g/x²."""
     a, c, ones = by_feature(-2 * q), by_feature(-2 * k), k.new_ones(k.shape[1])
     of_keys = torch.zeros_like(c)
     for n, rows in blocks(g, BY_FEATURES):
@@ -183,13 +185,16 @@ def gradients_by_rows(
     dk: torch.Tensor,
     dw: torch.Tensor,
 ) -> None:
-    """Add the gradients to dq, dk and dw, block by block, from r(1 - r)."""
+    """Set dq, dk and dw, block by block, from r(1 - r)."""
     for n, rows in blocks(g, rows_of(q), width=len(w)):
         r, given = sigmoids(q[n, rows], k[n]), g[n, rows]
         dw += given.flatten() @ r.flatten(0, -2)
         r.addcmul_(r, r, value=-1)
         dq[n, rows] = (given[:, :, None] @ r)[:, :, 0]
-        for own, factor in zip(r.unbind(1), given[..., None].unbind(1), strict=True):
+        products = zip(r.unbind(1), given[..., None].unbind(1), strict=True)
+        if rows.start == 0:
+            torch.mul(*next(products), out=dk[n])
+        for own, factor in products:
             dk[n].addcmul_(own, factor)
     dw.mul_(2).sub_(g.sum())
     dq *= 4 * w
