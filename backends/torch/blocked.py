@@ -87,11 +87,59 @@ def blocked_additive_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch
     """The numbers of additive_score, block by block; the derivation is the module's.
 
     Memory: that of the scores, of the exponentials of queries and keys, and of one block. float16 and bfloat16 are
-    computed in float32. An operator of PyTorch's own registry: torch.compile takes it as one node, and torch.func maps
-    and differentiates it. It has first derivatives in reverse mode; another raises RuntimeError or NotImplementedError,
-    where `force("plain")` has them all.
+    computed in float32. torch.compile takes score and gradients as one node each; torch.func maps and differentiates
+    them. It has first derivatives, in reverse mode; others raise RuntimeError, where `force("plain")`
+    has them.
     """
-    return _score(queries, keys, w_v)
+    scores: torch.Tensor = Score.apply(queries, keys, w_v)
+    return scores
+
+
+class Score(torch.autograd.Function):
+    """The score and its gradients, each an operator; torch.func differentiates no operator that stands alone."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
+        """The scores."""
+        return _score(queries, keys, w_v)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        """Keep the arguments alone."""
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The gradients of the arguments."""
+        gradients: tuple[torch.Tensor, ...] = Gradients.apply(gradient, *ctx.saved_tensors)
+        return gradients
+
+
+class Gradients(torch.autograd.Function):
+    """The gradients, of which there are no further ones."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        gradient: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The gradients of the arguments."""
+        return _gradients(gradient, queries, keys, w_v)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """Keep nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Refuse."""
+        raise RuntimeError(
+            "additive_score: no second derivative is known where it is computed in blocks. The plain formula has all: "
+            'call backends.torch.blocked.force("plain") before the score is computed.'
+        )
 
 
 @torch.library.custom_op("attention_parity::blocked_additive_score", mutates_args=())
@@ -250,16 +298,6 @@ def blocks(scores: torch.Tensor, elements: int, *, width: int = 1) -> Iterator[t
             yield slice(n, n + sequences), slice(first, first + rows)
 
 
-def kept(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-    """Keep the arguments alone."""
-    ctx.save_for_backward(*inputs)
-
-
-def differentiated(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The gradients of the arguments."""
-    return _gradients(gradient, *ctx.saved_tensors)
-
-
 def mapped(operator: Callable[..., Any]) -> Callable[..., Any]:
     """The operator over an axis that torch.func.vmap adds, one call for each position."""
 
@@ -287,6 +325,5 @@ def _(
     return queries.new_empty(queries.shape), keys.new_empty(keys.shape), w_v.new_empty(w_v.shape)
 
 
-_score.register_autograd(differentiated, setup_context=kept)
 for registered in (_score, _gradients):
     registered.register_vmap(mapped(registered))
