@@ -21,7 +21,7 @@ By rows, of which a block is (queries, keys, hidden_size): r is PyTorch's sigmoi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -96,14 +96,12 @@ def blocked_additive_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch
 
 
 class Score(torch.autograd.Function):
-    """The score and its gradients, each an operator; torch.func differentiates no operator that stands alone."""
-
-    generate_vmap_rule = True
+    """The score; as an operator of PyTorch's registry only while compiling, since calling one loads the compiler."""
 
     @staticmethod
     def forward(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
         """The scores."""
-        return _score(queries, keys, w_v)
+        return (score_node if torch.compiler.is_compiling() else scored)(queries, keys, w_v)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
@@ -116,18 +114,22 @@ class Score(torch.autograd.Function):
         gradients: tuple[torch.Tensor, ...] = Gradients.apply(gradient, *ctx.saved_tensors)
         return gradients
 
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: torch.Tensor) -> tuple[Any, Any]:
+        """One call for each position of the axis that torch.func.vmap adds."""
+        return torch.stack([Score.apply(*given) for given in along(info, in_dims, arguments)]), 0
+
 
 class Gradients(torch.autograd.Function):
     """The gradients, of which there are no further ones."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(
         gradient: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The gradients of the arguments."""
-        return _gradients(gradient, queries, keys, w_v)
+        run = gradients_node if torch.compiler.is_compiling() else differentiated
+        return run(gradient, queries, keys, w_v)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -141,9 +143,14 @@ class Gradients(torch.autograd.Function):
             'call backends.torch.blocked.force("plain") before the score is computed.'
         )
 
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: torch.Tensor) -> tuple[Any, Any]:
+        """One call for each position of the axis that torch.func.vmap adds."""
+        found = zip(*(Gradients.apply(*given) for given in along(info, in_dims, arguments)), strict=True)
+        return tuple(torch.stack(own) for own in found), (0, 0, 0)
 
-@torch.library.custom_op("attention_parity::blocked_additive_score", mutates_args=())
-def _score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
+
+def scored(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
     q, k, w = flat(queries), flat(keys), precise(w_v)
     scores = q.new_zeros(q.shape[0], q.shape[1], k.shape[1])
     if q.numel() and k.numel():
@@ -152,8 +159,7 @@ def _score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torc
     return scores.reshape(*queries.shape[:-1], keys.shape[-2]).to(queries.dtype)
 
 
-@torch.library.custom_op("attention_parity::blocked_additive_score_backward", mutates_args=())
-def _gradients(
+def differentiated(
     gradient: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     g, q, k, w = flat(gradient), flat(queries), flat(keys), precise(w_v)
@@ -298,32 +304,25 @@ def blocks(scores: torch.Tensor, elements: int, *, width: int = 1) -> Iterator[t
             yield slice(n, n + sequences), slice(first, first + rows)
 
 
-def mapped(operator: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator over an axis that torch.func.vmap adds, one call for each position."""
-
-    def over(info: Any, in_dims: tuple[int | None, ...], *arguments: torch.Tensor) -> tuple[Any, Any]:
-        calls = (
-            operator(*(own if dim is None else own.select(dim, i) for own, dim in zip(arguments, in_dims, strict=True)))
-            for i in range(info.batch_size)
-        )
-        if operator is _score:
-            return torch.stack(list(calls)), 0
-        return tuple(torch.stack(found) for found in zip(*calls, strict=True)), (0, 0, 0)
-
-    return over
+def along(info: Any, in_dims: tuple[int | None, ...], arguments: tuple[torch.Tensor, ...]) -> Iterator[Any]:
+    """The arguments at each position of the axis that torch.func.vmap adds."""
+    for i in range(info.batch_size):
+        yield tuple(own if dim is None else own.select(dim, i) for own, dim in zip(arguments, in_dims, strict=True))
 
 
-@_score.register_fake
+score_node = torch.library.custom_op("attention_parity::blocked_additive_score", scored, mutates_args=())
+gradients_node = torch.library.custom_op(
+    "attention_parity::blocked_additive_score_backward", differentiated, mutates_args=()
+)
+
+
+@score_node.register_fake
 def _(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
     return queries.new_empty(*queries.shape[:-1], keys.shape[-2])
 
 
-@_gradients.register_fake
+@gradients_node.register_fake
 def _(
     gradient: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return queries.new_empty(queries.shape), keys.new_empty(keys.shape), w_v.new_empty(w_v.shape)
-
-
-for registered in (_score, _gradients):
-    registered.register_vmap(mapped(registered))

@@ -341,6 +341,6 @@ def test_a_second_derivative_through_blocks_is_refused(small_blocks):
 def test_blocks_are_an_operator_as_pytorch_checks_them(small_blocks):
     blocked.force("blocked")
     checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(blocked._score, tuple(tensor.detach() for tensor in scored()), test_utils=checks)
+    torch.library.opcheck(blocked.score_node, tuple(tensor.detach() for tensor in scored()), test_utils=checks)
     given = tuple(tensor.detach() for tensor in (torch.ones(3, 5, 7, dtype=torch.float64), *scored()))
-    torch.library.opcheck(blocked._gradients, given, test_utils=checks)
+    torch.library.opcheck(blocked.gradients_node, given, test_utils=checks)
