@@ -133,6 +133,7 @@ class Decoder(nn.Module):
         )
         embedded = embed(self.specification.name, self.embedding, tokens)
         factor = None if attention_dropout_mask is None else attention_dropout_mask[:, None]
+        memory = at_step(memory, 0)
         features, state, weights = self.advance(embedded, state, memory, dropout_mask, factor)
         return self.dense(features), state, weights
 
@@ -170,13 +171,15 @@ class Decoder(nn.Module):
         check_initial(self.specification.name, self.sizes["initial"], state)
         embedded = embed(self.specification.name, self.embedding, tokens)
         memory = self.prepare(encoder_outputs, valid_lens, mask)
+        one_row = memory.mask is None or memory.mask.shape[1] == 1
         current, (batch, steps) = self.start(memory, state), tokens.shape
         features, weights = [], []
-        for t in range(steps):
+        # unbind, as the gradient of each embedded[:, t] would be an array of the size of embedded.
+        for t, token in enumerate(embedded.unbind(dim=1)):
             read, current, attended = self.advance(
-                embedded[:, t],
+                token,
                 current,
-                memory._replace(mask=row(memory.mask, t)),
+                memory if one_row else at_step(memory, t),
                 None if dropout_mask is None else dropout_mask[:, :, t],
                 None if attention_dropout_mask is None else attention_dropout_mask[:, t : t + 1],
             )
@@ -396,7 +399,7 @@ class BahdanauDecoder(Decoder):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """One step without the last projection: (features of the logits, state, weights)."""
         previous = state[-1, :, : self.sizes["hidden_size"]]
-        context, weights = self.attention.attend(previous[:, None], memory, dropout_mask=attention_dropout_mask)
+        context, weights = self.attention.attend_cleared(previous[:, None], memory, attention_dropout_mask)
         inputs = torch.cat([context[:, 0], embedded], dim=-1)
         features, state = self.rnn.advance(inputs, state, dropout_mask)
         if self.sizes["readout"] == "maxout":
@@ -570,6 +573,9 @@ def penalty(lengths: torch.Tensor, length_penalty: float, dtype: torch.dtype) ->
     return ((5.0 + lengths.to(dtype)) / 6.0) ** length_penalty
 
 
-def row(mask: torch.Tensor | None, step: int) -> torch.Tensor | None:
-    """The mask's row for that step, or its only row, as (batch, 1, keys)."""
-    return mask if mask is None or mask.shape[1] == 1 else mask[:, step : step + 1]
+def at_step(memory: Memory, step: int) -> Memory:
+    """The memory with the mask's row for that step, or its only row, and with 0 where that hides a value."""
+    if memory.mask is None:
+        return memory
+    row = memory.mask if memory.mask.shape[1] == 1 else memory.mask[:, step : step + 1]
+    return memory._replace(values=memory.values.masked_fill(~row[:, 0, :, None], 0.0), mask=row)

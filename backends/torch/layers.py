@@ -29,7 +29,7 @@ from attention_core.operators import (
 )
 from attention_core.sinusoids import rates
 from attention_core.specification import Layer, Part
-from backends.torch.masking import attention_mask, distances, open_keys
+from backends.torch.masking import attention_mask, distances, open_keys, softmax_over
 from backends.torch.pooling import attention_pooling, average
 from backends.torch.scoring import (
     additive_score,
@@ -76,6 +76,8 @@ class Attention(nn.Module):
     """
 
     specification: Layer
+    bounded = False
+    """Whether scores are finite for all queries and keys, as a sum of tanh is."""
 
     def __init__(self, *, time_major: bool = False, **options: Any) -> None:
         super().__init__()
@@ -137,6 +139,21 @@ class Attention(nn.Module):
         context, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
         return self.turned(context), weights
 
+    def attend_cleared(
+        self, queries: torch.Tensor, memory: Memory, dropout_mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attend with checked arguments to a memory whose values are 0 where its mask hides them from all queries.
+
+        Clearing the values costs a copy of them, which a decoder would make at every step.
+        """
+        if not self.bounded:  # a score of -inf hides values, too
+            return self.attend(queries, memory, dropout_mask=dropout_mask)
+        scores = self.score(queries, memory.keys)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, scores)
+        weights = softmax_over(scores, open_keys(scores, None, memory.mask))
+        return (weights if dropout_mask is None else weights * dropout_mask) @ memory.values, weights
+
     def forward(
         self,
         queries: torch.Tensor,
@@ -196,6 +213,7 @@ class AdditiveAttention(Attention):
     """
 
     specification = ADDITIVE_ATTENTION
+    bounded = True
 
     def __init__(
         self,
@@ -267,6 +285,7 @@ class ConcatAttention(Attention):
     """
 
     specification = CONCAT_ATTENTION
+    bounded = True
 
     def __init__(
         self,

@@ -15,8 +15,9 @@ import torch
 from click.testing import CliRunner
 
 from attention_core.draws import uniform
+from attention_core.errors import OptionError
 from backends import torch as attention
-from backends.torch import runtime
+from backends.torch import blocked, runtime
 from parity_tests import cli
 from parity_tests.cases import all_cases, select
 from parity_tests.peers import torch as peers
@@ -256,3 +257,103 @@ def test_the_target_of_the_readme_has_the_two_defects_that_it_is_said_to_have(tm
         cell["case"] for cell in cells
     } - {"masked_softmax-hidden_nan", "masked_softmax-hidden_inf"}
     assert "looks like  masked_softmax: A closed row is NaN." in result.output
+
+
+# --------------------------------------------------------------------------------------- additive scores in blocks
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of which every test has several, with a last one that is smaller."""
+    monkeypatch.setattr(blocked, "BY_FEATURES", 2 * 7)
+    monkeypatch.setattr(blocked, "BY_ROWS", 2 * 7 * 40)
+    yield
+    blocked.force(None)
+
+
+def plain_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
+
+
+def scored(queries: int = 5, scale: float = 1.0) -> list[torch.Tensor]:
+    """Queries, keys and w_v of 3 sequences, 7 keys and 40 features."""
+    shapes = {"q": (3, queries, 40), "k": (3, 7, 40), "w": (40,)}
+    return [torch.tensor(scale * uniform(name, shape)).requires_grad_() for name, shape in shapes.items()]
+
+
+def gradients(function: Callable[..., torch.Tensor], arguments: list[torch.Tensor]) -> list[torch.Tensor]:
+    scores = function(*arguments)
+    cotangent = torch.tensor(uniform("g", tuple(scores.shape)))
+    return [scores, *torch.autograd.grad(scores, arguments, cotangent)]
+
+
+@pytest.mark.parametrize("path", ["blocked", None], ids=["features", "rows"])
+@pytest.mark.parametrize("scale", [1.0, 60.0, 700.0])
+@pytest.mark.parametrize("queries", [1, 5])
+def test_blocks_have_the_numbers_of_the_plain_formula(small_blocks, queries: int, scale: float, path: str | None):
+    blocked.force(path)  # small sizes go by features only where blocks are forced
+    arguments = scored(queries, scale)
+    found, expected = (gradients(f, arguments) for f in (blocked.blocked_additive_score, plain_score))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12 * float(other.detach().abs().max()))
+
+
+@pytest.mark.parametrize("path", ["blocked", None], ids=["features", "rows"])
+def test_a_nan_in_a_key_reaches_the_scores_of_that_key_alone(small_blocks, path: str | None):
+    blocked.force(path)
+    queries, keys, w_v = (tensor.detach() for tensor in scored())
+    keys[1, 3, 2] = torch.nan
+    found = blocked.blocked_additive_score(queries, keys, w_v)
+    torch.testing.assert_close(found, plain_score(queries, keys, w_v), equal_nan=True)
+    assert found.isnan().sum() == 5
+
+
+@pytest.mark.parametrize("path", ["blocked", "plain"])
+def test_a_path_can_be_forced(small_blocks, path: str):
+    blocked.force(path)
+    for size in (1, 10**6):
+        like = torch.empty(1, size, 4, device="meta")
+        assert blocked.takes_blocks(like, like) == (path == "blocked")
+    blocked.force(None)
+    assert not blocked.takes_blocks(like[:, :1], like[:, :1]) and blocked.takes_blocks(like, like)
+
+
+def test_another_path_is_refused(small_blocks):
+    with pytest.raises(OptionError, match="path is 'fast', expected 'blocked', 'plain' or None"):
+        blocked.force("fast")
+
+
+def test_blocks_work_under_vmap_and_grad_of_torch_func(small_blocks):
+    blocked.force("blocked")
+    queries, keys, w_v = (tensor.detach() for tensor in scored())
+    loss = lambda score: lambda q, k, w: score(q[None], k[None], w).square().sum()  # noqa: E731
+    for transform in (lambda f: f, lambda f: torch.func.grad(f, argnums=(0, 1, 2))):
+        found, expected = (
+            torch.func.vmap(transform(loss(score)), in_dims=(0, 0, None))(queries, keys, w_v)
+            for score in (attention.additive_score, plain_score)
+        )
+        torch.testing.assert_close(found, expected)
+
+
+def test_blocks_are_one_graph_for_torch_compile(small_blocks):
+    torch._dynamo.reset()
+    blocked.force("blocked")
+    compiled = torch.compile(attention.additive_score, backend="aot_eager", fullgraph=True)
+    for one, other in zip(gradients(compiled, scored()), gradients(plain_score, scored()), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_second_derivative_through_blocks_is_refused(small_blocks):
+    arguments = scored()
+    scores = blocked.blocked_additive_score(*arguments)
+    first = torch.autograd.grad(scores.sum(), arguments, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative is known"):
+        first[0].sum().backward()
+
+
+def test_blocks_are_an_operator_as_pytorch_checks_them(small_blocks):
+    blocked.force("blocked")
+    checks = ("test_schema", "test_faketensor")
+    torch.library.opcheck(blocked.score_node, tuple(tensor.detach() for tensor in scored()), test_utils=checks)
+    given = tuple(tensor.detach() for tensor in (torch.ones(3, 5, 7, dtype=torch.float64), *scored()))
+    torch.library.opcheck(blocked.gradients_node, given, test_utils=checks)
