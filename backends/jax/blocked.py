@@ -15,7 +15,7 @@ from attention_core.errors import OptionError
 
 __all__ = ["takes_blocks", "force", "blocked_additive_score"]
 
-LEAST = 2**18
+LEAST = 2**24
 """So many elements, batch · heads · queries · keys · hidden_size, take blocks: measured on a CPU."""
 
 BLOCK = 2**17
