@@ -375,15 +375,17 @@ def gradient_square(*arrays: jax.Array) -> jax.Array:
     return sum(jnp.sum(part**2) for part in jax.grad(squares, argnums=(0, 1, 2))(*arrays))
 
 
-@pytest.mark.parametrize("scale", [1.0, 300.0], ids=["narrow", "wide"])
-def test_blocks_have_the_scores_and_two_derivatives_of_the_plain_formula(scale: float):
+# Of saturated tanh, 1 - tanh² has lost digits in either formula.
+@pytest.mark.parametrize(("scale", "tolerance"), [(1.0, 1e-12), (300.0, 1e-8)], ids=["narrow", "wide"])
+def test_blocks_have_the_scores_and_two_derivatives_of_the_plain_formula(scale: float, tolerance: float):
     found = []
     for path in blocked.PATHS:
         blocked.force(path)
         arrays = projected(scale)
         found.append((attention.additive_score(*arrays), jax.grad(gradient_square, argnums=(0, 1, 2))(*arrays)))
     blocked.force(None)
-    assert_close(*found)
+    for actual, desired in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(actual, desired, rtol=0.0, atol=tolerance * float(jnp.max(jnp.abs(desired))))
 
 
 def test_blocks_under_jit_and_vmap_give_the_same(path: str):
