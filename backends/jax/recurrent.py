@@ -39,7 +39,7 @@ class RecurrentLayer(nnx.Module):
 
     def project(self, inputs: jax.Array) -> jax.Array:
         """What the inputs give to each gate, (..., gates, hidden_size): no step has to wait for another one."""
-        return jnp.einsum("...i,ghi->...gh", inputs, self.W[...]) + self.b[...]
+        return by_gates(inputs, self.W[...]) + self.b[...]
 
     def advance(self, projected: jax.Array, *state: jax.Array) -> Parts:
         """The state after one step, from projected inputs."""
@@ -67,6 +67,15 @@ class RecurrentLayer(nnx.Module):
         return jnp.swapaxes(outputs, 0, 1), last
 
 
+def by_gates(inputs: jax.Array, weights: jax.Array) -> jax.Array:
+    """The product with the weights of each gate, (..., gates, hidden_size)."""
+    gates, hidden_size, size = weights.shape
+    # The barrier: XLA would fold the transpose into the product, which then takes twice the time on a CPU.
+    turned = jax.lax.optimization_barrier(weights.reshape(gates * hidden_size, size).T)
+    product = inputs @ turned
+    return product.reshape(*inputs.shape[:-1], gates, hidden_size)
+
+
 class GRULayer(RecurrentLayer):
     """One layer of a GRU in one direction."""
 
@@ -79,7 +88,7 @@ class GRULayer(RecurrentLayer):
     def advance(self, projected: jax.Array, *state: jax.Array) -> Parts:
         """The state after one step, from projected inputs."""
         (hidden,) = state
-        recurrent = jnp.einsum("...k,ghk->...gh", hidden, self.U[...])
+        recurrent = by_gates(hidden, self.U[...])
         reset, update = jnp.unstack(jax.nn.sigmoid(projected[..., :2, :] + recurrent[..., :2, :]), axis=-2)
         new = jnp.tanh(projected[..., 2, :] + reset * (recurrent[..., 2, :] + self.b_hn[...]))
         return ((1.0 - update) * new + update * hidden,)
@@ -93,7 +102,7 @@ class LSTMLayer(RecurrentLayer):
     def advance(self, projected: jax.Array, *state: jax.Array) -> Parts:
         """The state after one step, from projected inputs."""
         hidden, cells = state
-        gates = projected + jnp.einsum("...k,ghk->...gh", hidden, self.U[...])
+        gates = projected + by_gates(hidden, self.U[...])
         enter, forget, new, leave = jnp.unstack(gates, axis=-2)
         cells = jax.nn.sigmoid(forget) * cells + jax.nn.sigmoid(enter) * jnp.tanh(new)
         return jax.nn.sigmoid(leave) * jnp.tanh(cells), cells

@@ -18,7 +18,7 @@ from flax import nnx
 import backends
 from attention_core.errors import OptionError, TokenError
 from backends import jax as attention
-from backends.jax import masking, recurrent, runtime
+from backends.jax import blocked, masking, recurrent, runtime
 from parity_tests.cases import Case, all_cases, select
 from parity_tests.expected import cache_folder, cotangents, expected, gradients
 from parity_tests.invocation import bind
@@ -352,3 +352,62 @@ def test_masks_of_other_conventions_are_traced(dtype: str):
 
     padding = jnp.array([[False, True, False], [True, True, True]])
     assert (there_and_back(padding) == padding).all()
+
+
+@pytest.fixture(params=blocked.PATHS)
+def path(request: pytest.FixtureRequest) -> Any:
+    """Both paths in turn, and the choice by size again after them."""
+    blocked.force(request.param)
+    yield request.param
+    blocked.force(None)
+
+
+def projected(scale: float = 1.0) -> tuple[jax.Array, jax.Array, jax.Array]:
+    rng = np.random.default_rng(0)
+    return tuple(jnp.asarray(scale * rng.normal(size=shape)) for shape in ((2, 3, 4), (2, 5, 4), (4,)))
+
+
+def squares(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
+    return jnp.sum(attention.additive_score(queries, keys, w_v) ** 2)
+
+
+def gradient_square(*arrays: jax.Array) -> jax.Array:
+    return sum(jnp.sum(part**2) for part in jax.grad(squares, argnums=(0, 1, 2))(*arrays))
+
+
+# Of saturated tanh, 1 - tanh² has lost digits in either formula.
+@pytest.mark.parametrize(("scale", "tolerance"), [(1.0, 1e-12), (300.0, 1e-8)], ids=["narrow", "wide"])
+def test_blocks_have_the_scores_and_two_derivatives_of_the_plain_formula(scale: float, tolerance: float):
+    found = []
+    for path in blocked.PATHS:
+        blocked.force(path)
+        arrays = projected(scale)
+        found.append((attention.additive_score(*arrays), jax.grad(gradient_square, argnums=(0, 1, 2))(*arrays)))
+    blocked.force(None)
+    for actual, desired in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(actual, desired, rtol=0.0, atol=tolerance * float(jnp.max(jnp.abs(desired))))
+
+
+def test_blocks_under_jit_and_vmap_give_the_same(path: str):
+    arrays = projected()
+    one_by_one = jax.jit(jax.vmap(lambda q, k: attention.additive_score(q[None], k[None], arrays[2])[0]))
+    assert_close(one_by_one(*arrays[:2]), attention.additive_score(*arrays))
+
+
+def test_a_nan_in_a_key_reaches_the_scores_of_that_key_alone(path: str):
+    queries, keys, w_v = projected()
+    scores = attention.additive_score(queries, keys.at[1, 2, 3].set(jnp.nan), w_v)
+    assert np.argwhere(np.isnan(scores)).tolist() == [[1, row, 2] for row in range(3)]
+
+
+def test_the_condition_counts_elements_and_gives_way_to_force():
+    large = jnp.zeros((1, 512, 8)), jnp.zeros((1, blocked.LEAST // 4096, 8))
+    assert blocked.takes_blocks(*large) and not blocked.takes_blocks(large[0][:, 1:], large[1])
+    blocked.force("plain")
+    assert not blocked.takes_blocks(*large)
+    blocked.force(None)
+
+
+def test_an_unknown_path_is_refused():
+    with pytest.raises(OptionError, match="path is 'fast', expected one of blocked, plain, or None"):
+        blocked.force("fast")
