@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from parity_tests import text
 from parity_tests.cases import FULL, NAMES, TIERS
 from parity_tests.run import Run
+from parity_tests.switches import PATH
 
 console = Console()
 errors = Console(stderr=True)
@@ -71,6 +73,12 @@ def options(*given: Callable[[Command], Command]) -> Callable[[Command], Command
     return decorate
 
 
+def take_path(context: click.Context, option: click.Parameter, path: str | None) -> None:
+    """Tell the workers to come which path to take."""
+    if path is not None:
+        os.environ[PATH] = path
+
+
 corpus_option = click.option(
     "--corpus",
     type=click.Path(path_type=Path),
@@ -108,6 +116,13 @@ cells_options = options(
         "--training",
         is_flag=True,
         help="Train translators, too: losses of every step, and parameters at the end. Takes minutes.",
+    ),
+    click.option(
+        "--path",
+        type=click.Choice(["blocked", "plain"]),
+        callback=take_path,
+        expose_value=False,
+        help="Have backends take one path for all sizes, where they would choose by size.",
     ),
 )
 json_option = click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -16,6 +17,7 @@ from attention_core.operators import find
 from parity_tests.comparison import Verdict
 from parity_tests.invocation import TRAINING
 from parity_tests.run import Run
+from parity_tests.switches import PATH
 
 MOST_RED = 20
 MOST_ROWS = 12
@@ -172,6 +174,8 @@ def reproduce(verdict: Verdict, command: str = "") -> str:
         parts.append(f"--tier {verdict.tier}")
     if verdict.device not in ("", "cpu"):
         parts.append(f"--device {verdict.device}")
+    if PATH in os.environ:
+        parts.append(f"--path {os.environ[PATH]}")
     return " ".join(parts)
 
 

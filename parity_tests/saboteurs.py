@@ -193,6 +193,28 @@ def _without_tanh(original: Any) -> Any:
     return score
 
 
+def _unbounded(original: Any) -> Any:
+    """Tanh by two exponentials, as blocks compute it, without asking how large they become."""
+
+    def score(queries: Any, keys: Any, w_v: Any) -> Any:
+        a, c = np.exp(-2 * promote(queries)), np.exp(-2 * promote(keys))
+        hidden = 2 / (1 + a[..., :, None, :] * c[..., None, :, :]) - 1
+        return (hidden * align(promote(w_v), 1, hidden.ndim)).sum(axis=-1)
+
+    return score
+
+
+def _last_block_lost(original: Any) -> Any:
+    """The rows behind the last whole block of two are never written."""
+
+    def score(queries: Any, keys: Any, w_v: Any) -> Any:
+        scores = original(queries, keys, w_v)
+        whole = scores.shape[-2] // 2 * 2
+        return np.where(np.arange(scores.shape[-2])[:, None] < whole, scores, 0.0)
+
+    return score
+
+
 def _without_w_v(original: Any) -> Any:
     return lambda queries, keys, w_v: original(queries, keys, np.ones_like(w_v))
 
@@ -1169,6 +1191,21 @@ SABOTEURS: tuple[Saboteur, ...] = (
         red=("additive_score-*:*", "AdditiveAttention-open:*"),
         green=NOTHING,
         broken={"additive_score": _without_tanh, "layers.additive_score": _without_tanh},
+    ),
+    Saboteur(
+        "exponentials_unbounded",
+        "The additive score is computed by exponentials, however large they become.",
+        ("additive_score-*",),
+        red=("additive_score-large:gradient_queries", "additive_score-large:gradient_keys"),
+        broken={"additive_score": _unbounded},
+    ),
+    Saboteur(
+        "last_block_lost",
+        "The last queries, which fill no whole block, are left out of the additive score.",
+        ("additive_score-*",),
+        red=("*:*",),
+        green=NOTHING,
+        broken={"additive_score": _last_block_lost},
     ),
     Saboteur(
         "w_v_ignored",

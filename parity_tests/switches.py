@@ -10,6 +10,9 @@ from typing import Any
 XLA_LEVEL = "ATTENTION_PARITY_XLA_LEVEL"
 """The variable that names LLVM's optimisation level for JAX on a CPU: 0 unless set; 3 is what JAX takes by itself."""
 
+PATH = "ATTENTION_PARITY_PATH"
+"""The variable that makes every backend take one path for all sizes (backends/<x>/blocked.py): blocked, or plain."""
+
 COMMON = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -86,6 +89,8 @@ def environment(backend: str, cache: Path, device: str) -> dict[str, str]:
     # Nobody knows what somebody else's implementation imports: it gets the switches of all.
     own = SWITCHES.get(backend, {name: value for group in SWITCHES.values() for name, value in group.items()})
     chosen = {**COMMON, **own}
+    if PATH in os.environ:
+        chosen[PATH] = os.environ[PATH]
     kind, _, index = device.partition(":")
     if backend not in SWITCHES and "KERAS_BACKEND" in os.environ:
         chosen["KERAS_BACKEND"] = os.environ["KERAS_BACKEND"]

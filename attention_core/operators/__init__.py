@@ -231,6 +231,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "masked_softmax",
     ),
     "scoring": ("dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"),
+    "blocked": ("takes_blocks", "force", "blocked_additive_score"),
     "pooling": ("attention_pooling",),
     "layers": (
         "Memory",
@@ -261,7 +262,7 @@ FILES: dict[str, tuple[str, ...]] = {
 """The files of every backend and the public names of each, in order."""
 
 EXPORTED = ("masking", "scoring", "pooling", "layers", "recurrent", "decoders", "translation", "training", "parameters")
-"""The files whose names a backend's package exports; `runtime` is the court's doorway and is imported by name."""
+"""The files whose names a backend's package exports; `blocked` and `runtime` are imported by name."""
 
 FRAMEWORK_KEYWORDS: dict[str, tuple[str, ...]] = {
     "torch": ("dtype", "device"),
