@@ -162,9 +162,9 @@ class Asked:
 
     def read(self, name: str, array: Any) -> np.ndarray:
         """The framework's array as NumPy's."""
-        found = self.runtime.to_numpy(array)
-        if not isinstance(found, np.ndarray) or found.dtype.kind not in "biufcV":
-            raise TypeError(f"{name} is {getattr(found, 'dtype', type(found).__name__)}, expected an array of numbers")
+        found = np.asarray(self.runtime.to_numpy(array))
+        if found.dtype.kind not in "biufcV":
+            raise TypeError(f"{name} is {found.dtype}, expected an array of numbers")
         return found
 
     def compile_seconds(self) -> float:
