@@ -83,7 +83,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is for a backend; where none is tested, leave it out: deselected, not skipped."""
+    """Mark what is for a backend, and for several together; where none is tested, leave it out: not skipped."""
     kept, left_out = [], []
     for item in items:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
@@ -91,6 +91,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         needed = {name for mark in item.iter_markers("frameworks") for name in mark.args}
         if {"backend", "source"} & set(parameters) or together or needed or item.path.name in OWN_FILES:
             item.add_marker("backend")
+        if "source" in parameters or together or len(needed) > 1 or item.path.name == "test_behaviour.py":
+            item.add_marker("together")
         none = None in (parameters.get("backend", ""), parameters.get("source", ""))
         absent = none or (together and not selected(config)) or not needed <= set(selected(config))
         (left_out if absent else kept).append(item)
