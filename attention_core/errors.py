@@ -146,6 +146,28 @@ def check_one_row(title: str, shape: Sequence[int | None]) -> None:
         )
 
 
+def check_per_head(title: str, per_head: bool, need_weights: bool) -> None:
+    """Refuse to say which weights are returned where none are.
+
+    Raises: OptionError.
+    """
+    if per_head and not need_weights:
+        raise OptionError(f"{title}: per_head is True, expected False: need_weights=False returns no weights.")
+
+
+PATHS = ("blocked", "plain")
+"""How a backend computes what it knows two ways for: in blocks, so that the largest array never exists, or plainly."""
+
+
+def check_path(path: Any) -> None:
+    """Refuse an unknown path; None stands for the choice by sizes.
+
+    Raises: OptionError.
+    """
+    if path is not None and path not in PATHS:
+        raise OptionError(f"force: path is {path!r}, expected {' or '.join(map(repr, PATHS))}, or None.")
+
+
 def check_tokens(title: str, name: str, lowest: int, highest: int, vocab_size: int) -> None:
     """Refuse token ids outside the vocabulary.
 

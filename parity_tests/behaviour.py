@@ -12,7 +12,6 @@ import json
 import math
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from parity_tests.budgets import budget_of
 from parity_tests.cases import FULL, Arrays, Case, all_cases, epsilon
 from parity_tests.comparison import Verdict, compare
 from parity_tests.expected import computed_outputs, expected
-from parity_tests.launch import Job, record
+from parity_tests.launch import Job, record_cells
 from parity_tests.peers import PEERS, Peer
 from parity_tests.polarity import answer, question
 from parity_tests.recordings import Cell, Recording, answered, cells_of, key, pack_cases
@@ -368,10 +367,7 @@ def ask(peer: Peer, python: str = sys.executable) -> tuple[str, Findings]:
 def recorded(place: str, peer: Peer, cases: Sequence[Case], python: str) -> Recording:
     """What the target at a place answers."""
     cells = cells_of(cases, (*FULL, *HALF))
-    with tempfile.TemporaryDirectory(prefix="attention-parity-") as folder:
-        case_file = Path(folder) / "cases.safetensors"
-        case_file.write_bytes(pack_cases(cells))
-        recording = record(Job(peer.name, place, python), case_file, cells)
+    recording = record_cells(Job(peer.name, place, python), cells, pack_cases(cells))
     if not recording.about:
         raise RuntimeError(f"{peer.id} cannot be asked: {recording.status[key(cells[0])]['message']}")
     return recording

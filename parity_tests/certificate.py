@@ -45,7 +45,7 @@ def certify(run: Run, request: Mapping[str, Any], files: Mapping[str, Path]) -> 
         "machine": platform.machine(),
         "judged": {
             name: {
-                **{own: value for own, value in recording.about.items() if own not in ("kind", "import_seconds")},
+                **recording.about,
                 "asked": {own: value for own, value in recording.asked.items() if own not in OF_THIS_MACHINE},
             }
             for name, recording in run.recordings.items()

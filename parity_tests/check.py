@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -12,17 +13,8 @@ from typing import Any
 import click
 from rich.text import Text
 
-from parity_tests import peers
 from parity_tests.cases import all_cases
-from parity_tests.certificate import (
-    Certificate,
-    CertificateError,
-    certify,
-    differences,
-    environment_changes,
-    load,
-    save,
-)
+from parity_tests.certificate import Certificate, CertificateError, certify, differences, environment_changes, load
 from parity_tests.command import (
     Refused,
     cells_options,
@@ -34,18 +26,19 @@ from parity_tests.command import (
     junit_option,
     progress,
     signals,
+    write_certificate,
     write_json,
 )
 from parity_tests.convert import Conversion
-from parity_tests.divergences import DivergenceError, load_divergences
-from parity_tests.invocation import TRAINING
+from parity_tests.divergences import DivergenceError
 from parity_tests.junit import write_junit
 from parity_tests.launch import WorkerFault
 from parity_tests.recordings import Selection
 from parity_tests.report import MOST_RED, report
 from parity_tests.run import Run
 from parity_tests.stranger import check as judged
-from parity_tests.stranger import file_of, job_of
+from parity_tests.stranger import file_of, job_of, known_divergences
+from parity_tests.switches import PATH
 
 
 @dataclass(frozen=True)
@@ -61,6 +54,7 @@ class Request:
     python: str | None = None
     divergences: str | None = None
     require_all: bool = False
+    path: str | None = None
 
     @property
     def selection(self) -> Selection:
@@ -72,6 +66,7 @@ class Request:
         """The command that asks it, without the options that choose cells."""
         given = [] if self.python is None else ["--python", self.python]
         given += [] if self.divergences is None else ["--divergences", self.divergences]
+        given += ["--require-all"] * self.require_all
         return shlex.join(["attention-parity", "check", self.target, *given])
 
     @property
@@ -80,8 +75,9 @@ class Request:
         given = ["--tier", ",".join(self.tiers)]
         given += [] if self.pattern is None else ["--case", self.pattern]
         given += ["--operator", ",".join(self.operators)] if self.operators else []
-        given += ["--training"] * self.training + ["--require-all"] * self.require_all
+        given += ["--training"] * self.training
         given += [] if self.device == "cpu" else ["--device", self.device]
+        given += [] if self.path is None else ["--path", self.path]
         return f"{self.command} {shlex.join(given)}"
 
     @property
@@ -99,10 +95,11 @@ class Request:
         cases = self.selection.cases(all_cases(trained=True))
         if not cases:
             raise Refused("no case matches; `attention-parity list --cases` names them all")
+        if self.path is not None:
+            os.environ[PATH] = self.path
         job = job_of(self.target, self.python, self.device, Path.cwd())
         try:
-            known = Path(self.divergences) if self.divergences else ready_made(self.target)
-            divergences = load_divergences(known, job.backend) if known else []
+            divergences = known_divergences(self.target, job.backend, self.divergences)
             with signals() as caught, progress([job.name], len(self.selection.cells(cases))) as moved:
                 run = judged(
                     cases,
@@ -128,13 +125,6 @@ class Request:
         """The certificate of the run. It does not say where the interpreter was, which is this machine's affair."""
         asked = {**asdict(replace(self, python=None)), "kind": "check", "other_python": self.python is not None}
         return certify(run, {**asked, "command": replace(self, python=None).whole_command}, self.files)
-
-
-def ready_made(target: str) -> Path | None:
-    """The known divergences of a target that the project keeps."""
-    package, _, module = target.partition(":")[0].rpartition(".")
-    path = Path(peers.__path__[0]) / f"{module}.toml"
-    return path if package == peers.__name__ and path.is_file() else None
 
 
 @click.command(short_help="Judge anybody's implementation.")
@@ -182,9 +172,8 @@ def check(
     Exits with 0 only if something was judged and nothing is red, and with 2 if the target cannot be judged.
     """
     chosen = tuple(operators or ())
-    request = Request(
-        target, tiers, pattern, chosen, training or TRAINING in chosen, device, python, divergences, require_all
-    )
+    path = os.environ.get(PATH) or None  # of --path, or as the environment says
+    request = Request(target, tiers, pattern, chosen, training, device, python, divergences, require_all, path)
     run = request.judge()
     report(run, console, every)
     if json_file is not None:
@@ -192,8 +181,7 @@ def check(
     if junit_file is not None:
         write_junit(run, junit_file)
     if certificate_file is not None:
-        save(request.certificate(run), certificate_file)
-        console.print(Text(f"certified   {certificate_file}, {certificate_file.with_suffix('.md')}"), soft_wrap=True)
+        write_certificate(request.certificate(run), certificate_file)
     sys.exit(1 if run.red or not run.judged else 0)
 
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import replace
@@ -52,7 +51,7 @@ from parity_tests.divergences import apply, load_divergences
 from parity_tests.drawn import NAMES as DRAWN
 from parity_tests.expected import expected
 from parity_tests.invocation import TRAINING
-from parity_tests.launch import Job, Server, WorkerFault, record
+from parity_tests.launch import Job, Server, WorkerFault, record, record_cells
 from parity_tests.recordings import Cell, Mismatch, Recording, Selection, common_cells, key, named, pack_cases
 from parity_tests.report import MOST_RED, report
 from parity_tests.run import Run, judge_all
@@ -136,7 +135,7 @@ def run(
     Exits with 0 only if nothing is red. Ctrl-C ends the workers and reports what was judged by then.
     """
     jobs, missing = _jobs(names, interpreters(pythons), device)
-    selection = Selection(tiers, pattern, operators or (), training or TRAINING in (operators or ()))
+    selection = Selection(tiers, pattern, operators or (), training)
     cases, cells = _selected(selection, corpus, sentences)
     with signals() as caught, progress([job.name for job in jobs], len(cells)) as moved:
         outcome = run_parity(
@@ -196,15 +195,10 @@ def record_one(
     if not file.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder {file.absolute().parent}", param_hint="--output")
     job = _jobs([name], interpreters(pythons), device)[0][0]
-    selection = Selection(tiers, pattern, operators or (), training or TRAINING in (operators or ()))
+    selection = Selection(tiers, pattern, operators or (), training)
     _, cells = _selected(selection, corpus, sentences)
-    with (
-        tempfile.TemporaryDirectory(prefix="attention-parity-") as folder,
-        progress([job.name], len(cells)) as moved,
-    ):
-        case_file = Path(folder) / "cases.safetensors"
-        case_file.write_bytes(pack_cases(cells))
-        recording = replace(record(job, case_file, cells, moved), selection=selection)
+    with progress([job.name], len(cells)) as moved:
+        recording = replace(record_cells(job, cells, pack_cases(cells), moved), selection=selection)
     recording.save(file)
     rest = recording.unanswered
     for cell, said in list(rest.items())[:MOST_RED]:
@@ -250,7 +244,7 @@ def _selected(selection: Selection, corpus: Path | None, sentences: int) -> tupl
     cases = all_cases(_pairs(corpus, sentences), trained=True)
     cells = selection.cells(cases)
     if not cells:
-        raise click.ClickException("no case matches; `attention-parity list` names them all")
+        raise click.ClickException("no case matches; `attention-parity list --cases` names them all")
     return selection.cases(cases), cells
 
 

@@ -14,9 +14,12 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
+from attention_core.errors import PATHS
 from parity_tests import text
 from parity_tests.cases import FULL, NAMES, TIERS
+from parity_tests.certificate import Certificate, save
 from parity_tests.run import Run
 from parity_tests.switches import PATH
 
@@ -119,7 +122,7 @@ cells_options = options(
     ),
     click.option(
         "--path",
-        type=click.Choice(["blocked", "plain"]),
+        type=click.Choice(PATHS),
         callback=take_path,
         expose_value=False,
         help="Have backends take one path for all sizes, where they would choose by size.",
@@ -210,6 +213,12 @@ def progress(names: Sequence[str], total: int) -> Iterator[Callable[[str, int], 
     with bars(*columns) as shown:
         tasks = {name: shown.add_task(name, total=total) for name in names}
         yield lambda name, done: shown.update(tasks[name], completed=done)
+
+
+def write_certificate(certificate: Certificate, path: Path) -> None:
+    """Write a certificate, and say where."""
+    save(certificate, path)
+    console.print(Text(f"certified   {path}, {path.with_suffix('.md')}"), soft_wrap=True)
 
 
 def write_json(outcome: Run, path: Path) -> None:

@@ -5,7 +5,7 @@ The checks are a table, and a test takes each of them out in turn: without it, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -49,6 +49,11 @@ class Verdict:
     def red(self) -> bool:
         """Whether the run fails for it."""
         return self.status in RED
+
+    @property
+    def judged(self) -> bool:
+        """Whether there was anything to judge."""
+        return self.status not in ("not-applicable", "not-implemented")
 
     def as_json(self) -> dict[str, Any]:
         """The verdict as an object; an error without measure, as of NaN, is null and told in reason."""
@@ -143,6 +148,13 @@ CELL_CHECKS: dict[str, CellCheck] = {
     "input": _untouched,
 }
 """What is asked of a cell as a whole: an answer, all of it, every quantity, no other, arguments left as they were."""
+
+
+def excused(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+    """The verdicts where not all is required: what is not implemented is no longer red."""
+    for verdict in verdicts:
+        yield replace(verdict, status="not-implemented") if verdict.check == "has" else verdict
+
 
 # ------------------------------------------------------------------------------------------------ arrays
 

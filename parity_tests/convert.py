@@ -27,8 +27,16 @@ from backends.weights.configs import check_shapes, config_of, layer_named
 from backends.weights.mapping import fits, plain
 from parity_tests import sources
 from parity_tests.cases import Arrays
-from parity_tests.certificate import Certificate, certify, save
-from parity_tests.command import Refused, certificate_option, console, interpreters, json_option, write_json
+from parity_tests.certificate import Certificate, certify
+from parity_tests.command import (
+    Refused,
+    certificate_option,
+    console,
+    interpreters,
+    json_option,
+    write_certificate,
+    write_json,
+)
 from parity_tests.comparison import Verdict
 from parity_tests.expected import cache_folder
 from parity_tests.launch import Job
@@ -229,8 +237,7 @@ def convert(
         raise Refused(str(error)) from error
     console.print(verdict(move, target, outcome, how, output), soft_wrap=True)
     if outcome is not None and certificate_file is not None:
-        save(request.certificate(outcome), certificate_file)
-        console.print(Text(f"certified   {certificate_file}, {certificate_file.with_suffix('.md')}"), soft_wrap=True)
+        write_certificate(request.certificate(outcome), certificate_file)
 
 
 def _options(given: Sequence[str]) -> dict[str, Any]:
@@ -427,7 +434,7 @@ def proof(run: Run) -> list[RenderableType]:
     lines: list[RenderableType] = [table(run, tier) for tier in run.tiers]
     told: dict[tuple[str, str], list[str]] = {}
     for own in run.verdicts:
-        if own.status in ("not-implemented", "not-applicable"):
+        if not own.judged:
             what = own.tier if own.quantity == "*" else own.quantity
             told.setdefault((own.name, own.reason), []).append(f"{own.case} {what}")
     for (name, reason), cells in told.items():

@@ -29,12 +29,12 @@ class Divergence:
     operator: str = "*"
     link: str = ""
 
-    def covers(self, verdict: Verdict) -> bool:
-        """Whether the verdict is about this quantity, against the reference or another backend."""
+    def explains(self, verdict: Verdict) -> bool:
+        """Whether the verdict diverges in this quantity, from the reference or another backend."""
         named = self.names(verdict.operator, verdict.case, verdict.tier) and fnmatchcase(
             verdict.quantity, self.quantity
         )
-        return named and self._concerns(verdict)
+        return verdict.status in DIVERGING and named and self._concerns(verdict)
 
     def names(self, operator: str, case: str, tier: str) -> bool:
         """Whether it is about that cell."""
@@ -46,6 +46,10 @@ class Divergence:
         return any(
             self._concerns(verdict) and self.names(verdict.operator, verdict.case, verdict.tier) for verdict in verdicts
         )
+
+    def stale(self, verdicts: Sequence[Verdict]) -> bool:
+        """Whether one of its cells was judged, and none diverges any longer."""
+        return self.asked_for(verdicts) and not any(map(self.explains, verdicts))
 
     def _concerns(self, verdict: Verdict) -> bool:
         return any(fnmatchcase(_framework(name), self.backend) for name in (verdict.backend, verdict.against))
@@ -87,23 +91,21 @@ def _entry(path: Path, number: int, entry: dict[str, object]) -> Divergence:
     return Divergence(**{name: str(value) for name, value in entry.items()})
 
 
-def apply(verdicts: Iterable[Verdict], divergences: Sequence[Divergence]) -> list[Verdict]:
-    """The verdicts with known failures marked, and one more failure for each entry that does not diverge any longer.
+def apply(verdicts: Iterable[Verdict], divergences: Sequence[Divergence], *, whole: bool = True) -> list[Verdict]:
+    """The verdicts with known failures marked, and one more failure for each entry that is stale.
 
-    An entry is asked for only where one of its cells was judged.
+    Of a run that was interrupted, and is not whole, no entry is called so: it may diverge in what was not judged.
     """
     verdicts = list(verdicts)
     result = []
     for verdict in verdicts:
-        known = next((entry for entry in divergences if entry.covers(verdict)), None)
-        if known is not None and verdict.status in DIVERGING:
+        known = next((entry for entry in divergences if entry.explains(verdict)), None)
+        if known is not None:
             reason = f"{known.reason} {known.link}".strip()
             verdict = replace(verdict, status="known-divergence", reason=reason)
         result.append(verdict)
     for entry in divergences:
-        if entry.asked_for(verdicts) and not any(
-            entry.covers(verdict) for verdict in result if verdict.status == "known-divergence"
-        ):
+        if whole and entry.stale(verdicts):
             result.append(
                 Verdict(
                     entry.case.partition("-")[0],

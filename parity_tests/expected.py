@@ -93,7 +93,7 @@ def computed_outputs(case: Case, inputs: Arrays, parameters: Arrays) -> Arrays:
         return train(reference, build_reference(case, parameters), case.options, inputs)
     function = bind(reference, case.operator, case.method, case.options)
     found = function(build_reference(case, parameters), **inputs)
-    return dict(zip(output_names(case.operator, case.method), (np.asarray(array) for array in found), strict=True))
+    return dict(zip(output_names(case.operator, case.method, case.options), map(np.asarray, found), strict=True))
 
 
 def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangents: Mapping[int, np.ndarray]) -> Arrays:

@@ -14,21 +14,21 @@ Function = Callable[..., tuple[Any, ...]]
 
 
 def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -> Function:
-    """A function (layer, **arrays) -> tuple of outputs that makes the call; layer is None for a function.
+    """A function (layer, **arrays) -> tuple of the needed outputs that makes the call; layer is None for a function.
 
     A method that reads a memory gets it from `prepare`, and a decoder's step its state from `start`. Arrays named
     losses.* become a function of a head mask.
     """
     if not method:
         chosen = getattr(package, operator)
-        return lambda layer, **arrays: as_tuple(chosen(**options, **with_losses(arrays)))
+        return lambda layer, **arrays: needed(chosen(**options, **with_losses(arrays)))
     if method == "call":
-        return lambda layer, **arrays: as_tuple(layer(**arrays, **options))
+        return lambda layer, **arrays: needed(layer(**arrays, **options))
     specification = find(operator)
     assert isinstance(specification, Layer)
     tensors = specification.method(method).inputs
     if not any(tensor.name.startswith("memory.") for tensor in tensors):
-        return lambda layer, **arrays: as_tuple(getattr(layer, method)(**arrays, **options))
+        return lambda layer, **arrays: needed(getattr(layer, method)(**arrays, **options))
     prepared = {tensor.name for tensor in specification.method("prepare").inputs}
     started = method == "step" and any(own.name == f"{operator}.start" for own in specification.methods)
 
@@ -37,7 +37,7 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
         rest = {name: array for name, array in arrays.items() if name not in prepared}
         if started:
             rest["state"] = layer.start(memory, rest.get("state"))
-        return as_tuple(getattr(layer, method)(**rest, memory=memory, **options))
+        return needed(getattr(layer, method)(**rest, memory=memory, **options))
 
     return prepare_first
 
@@ -104,11 +104,12 @@ def layer_of(operator: str) -> str:
     return "Translator" if operator == TRAINING else operator
 
 
-def output_names(operator: str, method: str) -> tuple[str, ...]:
-    """The names of what a call returns, in order."""
+def output_names(operator: str, method: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of what a call returns, in order; weights that are not needed are last, and None."""
     specification = find(operator)
     called: Operator = specification.method(method) if isinstance(specification, Layer) else specification
-    return tuple(tensor.name for tensor in called.outputs)
+    names = tuple(tensor.name for tensor in called.outputs)
+    return names if options.get("need_weights", True) else names[: names.index("weights")]
 
 
 def as_tuple(outputs: Any) -> tuple[Any, ...]:
@@ -116,3 +117,9 @@ def as_tuple(outputs: Any) -> tuple[Any, ...]:
     if not isinstance(outputs, (tuple, list)):
         return (outputs,)
     return tuple(flat for output in outputs for flat in as_tuple(output))
+
+
+def needed(outputs: Any) -> tuple[Any, ...]:
+    """The same without None at the end, which stands for weights that are not needed."""
+    flat = as_tuple(outputs)
+    return needed(flat[:-1]) if flat and flat[-1] is None else flat

@@ -41,7 +41,7 @@ def _tell(test: ElementTree.Element, verdicts: Sequence[Verdict], command: str) 
         lines = [f"{verdict.quantity} ({verdict.against}): {verdict.reason}" for verdict in red]
         failure = ElementTree.SubElement(test, kind, message=_legal(lines[0]), type=red[0].status)
         failure.text = _legal("\n".join([*lines, reproduce(red[0], command)]))
-    elif all(verdict.status in ("not-applicable", "not-implemented") for verdict in verdicts):
+    elif not any(verdict.judged for verdict in verdicts):
         ElementTree.SubElement(test, "skipped", message=_legal(verdicts[0].reason))
     rest = [v for v in verdicts if v.status in ("known-divergence", "not-implemented", "shown")]
     if rest:

@@ -129,6 +129,21 @@ def record(
     return recording
 
 
+def record_cells(
+    job: Job,
+    cells: Sequence[Cell],
+    packed: bytes,
+    progress: Progress = lambda backend, done: None,
+    *,
+    stopped: Stopped = lambda: False,
+) -> Recording:
+    """Run every cell on a backend, with a case file that is written for this alone."""
+    with tempfile.TemporaryDirectory(prefix="attention-parity-") as folder:
+        case_file = Path(folder) / "cases.safetensors"
+        case_file.write_bytes(packed)
+        return record(job, case_file, cells, progress, stopped=stopped)
+
+
 def _keep(recording: Recording, arrays: dict[str, Any], header: Mapping[str, Any]) -> None:
     kept = ("status", "message", "trace", "seconds", "compile_seconds", *LISTS)
     said = {name: header[name] for name in kept if name in header}
@@ -214,8 +229,9 @@ class Worker:
         Raises: WorkerFault, as frame does.
         """
         header = self.frame(seconds)[1]
-        if header.get("kind") != "hello":
-            raise self.fault("error", f"the worker began with a frame of {header.get('kind')}, expected hello")
+        kind = header.pop("kind", None)
+        if kind != "hello":
+            raise self.fault("error", f"the worker began with a frame of {kind}, expected hello")
         return header
 
     def frame(self, seconds: float) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -6,14 +6,11 @@ layer, in its own framework, with the arrays of the file. Each is held against e
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,13 +21,13 @@ from attention_core.specification import Layer
 from backends import pack_arrays, unpack_arrays
 from parity_tests.cases import FULL, SEED, Arrays, Case, is_floating
 from parity_tests.cases.case import drawn
-from parity_tests.comparison import Verdict, judge
+from parity_tests.comparison import excused
 from parity_tests.drawn import IDS
 from parity_tests.expected import build_reference, cotangents, in_memory, outputs, stackable
 from parity_tests.invocation import bind
-from parity_tests.launch import Job, Progress, record
+from parity_tests.launch import Job, Progress, record_cells
 from parity_tests.recordings import Cell, Recording, cells_of, key, pack_cases
-from parity_tests.run import Run, judge_switches
+from parity_tests.run import Run, judge_cells, judge_switches, missing_verdict
 
 SIZES = {"batch": 2, "steps": 3, "queries": 3, "keys": 5, "features": 6, "value_features": 4}
 """The axes of a proof that no parameter has."""
@@ -153,13 +150,11 @@ def prove(
     start = time.perf_counter()
     cells = cells_of(proof_cases(layer, config, parameters), FULL)
     outcome = Run(cells, missing=dict(missing or {}), tiers=FULL)
-    with in_memory(), tempfile.TemporaryDirectory(prefix="attention-parity-") as folder:
+    with in_memory():
 
         def run(side: Side) -> Recording:
             begun = time.perf_counter()
-            file = Path(folder) / f"{side.job.name}.safetensors"
-            file.write_bytes(packed(cells, side.parameters))
-            recording = sampled(record(side.job, file, cells, progress), cells)
+            recording = sampled(record_cells(side.job, cells, packed(cells, side.parameters), progress), cells)
             recording.asked |= side.job.variables or {}
             outcome.seconds[side.job.name] = time.perf_counter() - begun
             return recording
@@ -171,25 +166,12 @@ def prove(
             wanted = {key(cell): expected(cell) for cell in cells}
             outcome.seconds["reference"] = time.perf_counter() - begun
             outcome.recordings = {name: future.result() for name, future in futures.items()}
-    verdicts = [
-        replace(verdict, backend=side.job.backend)
-        for side in sides
-        for verdict in judge_switches(replace(outcome.recordings[side.job.name], backend=side.framework))
-    ]
-    for cell in cells:
-        for recording in outcome.recordings.values():
-            verdicts += judge(cell, wanted[key(cell)], recording)
-        for first, second in combinations(outcome.recordings.values(), 2):
-            verdicts += judge(cell, wanted[key(cell)], first, second)
-    verdicts += [
-        Verdict("*", "*", name, "reference", "", "*", "*", "missing", reason=reason)
-        for name, reason in outcome.missing.items()
-    ]
-    outcome.verdicts = [
-        replace(verdict, status="not-implemented") if verdict.check == "has" else verdict for verdict in verdicts
-    ]
+    for side in sides:
+        outcome.verdicts += judge_switches(outcome.recordings[side.job.name], side.framework)
+    outcome.verdicts += excused(judge_cells(cells, wanted, outcome.recordings))
+    outcome.verdicts += [missing_verdict(name, reason) for name, reason in outcome.missing.items()]
     outcome.verdicts += [
-        Verdict(layer.name, "*", name, "reference", "", "*", "*", "missing", reason="nothing of it could be judged")
+        missing_verdict(name, "nothing of it could be judged", layer.name)
         for name in outcome.recordings
         if not any(own.name == name and own.quantity != "*" and own.status in JUDGED for own in outcome.verdicts)
         and not any(own.name == name and own.red for own in outcome.verdicts)

@@ -52,28 +52,34 @@ class Target(pytest.Collector):
     def collect(self) -> list[pytest.Item]:
         """A test for each cell of a function that is there, or for every cell where all is required."""
         from parity_tests.cases import TIERS, all_cases
-        from parity_tests.divergences import DivergenceError, load_divergences
+        from parity_tests.check import Request
+        from parity_tests.divergences import DivergenceError
         from parity_tests.launch import Server, WorkerFault
-        from parity_tests.recordings import Selection
-        from parity_tests.stranger import job_of
+        from parity_tests.stranger import job_of, known_divergences
         from parity_tests.target import function_name
 
         option = self.config.getoption
         tiers = option("--parity-tier").split(",")
         if not set(tiers) <= set(TIERS):
             raise pytest.UsageError(f"--parity-tier: expected some of {', '.join(TIERS)}")
-        job = job_of(self.name, option("--parity-python"), "cpu", self.config.invocation_params.dir)
-        self.require_all = option("--parity-require-all")
+        self.request = request = Request(
+            self.name,
+            tiers,
+            option("--parity-case"),
+            python=option("--parity-python"),
+            divergences=option("--parity-divergences"),
+            require_all=option("--parity-require-all"),
+        )
+        job = job_of(self.name, request.python, request.device, self.config.invocation_params.dir)
         self.server = Server(job)
         self.config.add_cleanup(self.server.stop)
-        path = option("--parity-divergences")
         try:
-            self.divergences = load_divergences(Path(path), job.backend) if path else []
+            self.divergences = known_divergences(self.name, job.backend, request.divergences)
             implemented = self.server.hello().get("implements")
         except (DivergenceError, WorkerFault) as error:
             raise pytest.UsageError(f"{self.name} cannot be judged: {error}") from error
-        there = None if implemented is None or self.require_all else set(str(implemented).split(", "))
-        cells = Selection(tiers, option("--parity-case")).cells(all_cases())
+        there = None if implemented is None or request.require_all else set(str(implemented).split(", "))
+        cells = request.selection.cells(all_cases())
         asked = [cell for cell in cells if there is None or function_name(cell[0].operator, cell[0].method) in there]
         if not asked:
             raise pytest.UsageError(f"{self.name} implements nothing that was asked for")
@@ -86,7 +92,7 @@ class Target(pytest.Collector):
         from parity_tests.stranger import judged
 
         recording: Recording = self.server.answers([cell], pack_cases([cell]))
-        return list(judged([cell], recording, self.require_all))
+        return list(judged([cell], recording, self.request.require_all))
 
 
 class ParityTest(pytest.Item):
@@ -125,11 +131,11 @@ class CellTest(ParityTest):
 
         verdicts = self.parent.verdicts(self.cell)
         known = self.parent.divergences
-        red = [one for one in verdicts if one.red and not any(entry.covers(one) for entry in known)]
+        red = [one for one in verdicts if one.red and not any(entry.explains(one) for entry in known)]
         if red:
-            command = f"attention-parity check {self.parent.name}"
-            raise Red("\n".join([*(f"{one.quantity}: {one.reason}" for one in red), reproduce(red[0], command)]))
-        if all(one.status in ("not-applicable", "not-implemented") for one in verdicts):
+            again = reproduce(red[0], self.parent.request.command)
+            raise Red("\n".join([*(f"{one.quantity}: {one.reason}" for one in red), again]))
+        if not any(one.judged for one in verdicts):
             pytest.skip(verdicts[0].reason)
 
 
@@ -142,8 +148,9 @@ class DivergenceTest(ParityTest):
 
     def runtest(self) -> None:
         """Look for one verdict that diverges."""
-        concerned = [cell for cell in self.cells if self.entry.names(cell[0].operator, cell[0].id, cell[1])]
-        if not concerned:
+        named = [cell for cell in self.cells if self.entry.names(cell[0].operator, cell[0].id, cell[1])]
+        verdicts = [verdict for cell in named for verdict in self.parent.verdicts(cell)]
+        if not self.entry.asked_for(verdicts):
             pytest.skip("none of its cells is asked")
-        if not any(self.entry.covers(one) and one.red for cell in concerned for one in self.parent.verdicts(cell)):
+        if self.entry.stale(verdicts):
             raise Red(f"a known divergence that does not diverge: delete its entry ({self.entry.reason})")

@@ -54,7 +54,7 @@ def cells_of(cases: Iterable[Case], tiers: Iterable[str]) -> list[Cell]:
 class Selection:
     """Which cells are run: those of these tiers whose case id matches the pattern, of these operators if any.
 
-    Trainings are among them only where they are asked for.
+    Trainings are among them only where they are asked for, by training or as an operator.
     """
 
     tiers: Sequence[str] = TIERS
@@ -64,12 +64,9 @@ class Selection:
 
     def cases(self, cases: Sequence[Case]) -> list[Case]:
         """The cases among those given that have such a cell."""
-        chosen = select(cases, self.pattern, self.operators)
-        return [
-            case
-            for case in chosen
-            if set(self.tiers) & set(case.tiers) and (self.training or case.operator != TRAINING)
-        ]
+        training = self.training or TRAINING in self.operators
+        chosen = [case for case in select(cases, self.pattern, self.operators) if training or case.operator != TRAINING]
+        return [case for case in chosen if set(self.tiers) & set(case.tiers)]
 
     def cells(self, cases: Sequence[Case]) -> list[Cell]:
         """The cells of the cases given."""

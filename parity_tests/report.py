@@ -99,7 +99,7 @@ def _cell(verdicts: Sequence[Verdict]) -> str:
         return f"[bold red]{' '.join(kinds)} {len(red)}[/]"
     if all(verdict.status == "not-applicable" for verdict in verdicts):
         return "[dim]n/a[/]"
-    if all(verdict.status in ("not-applicable", "not-implemented") for verdict in verdicts):
+    if not any(verdict.judged for verdict in verdicts):
         return "[yellow]missing[/]"
     known = sum(verdict.status == "known-divergence" for verdict in verdicts)
     shown = [verdict for verdict in verdicts if verdict.status == "shown"]

@@ -59,7 +59,7 @@ class Run:
     @property
     def judged(self) -> bool:
         """Whether anything was: all that was asked for may be missing."""
-        return any(verdict.status not in ("not-implemented", "not-applicable") for verdict in self.verdicts)
+        return any(verdict.judged for verdict in self.verdicts)
 
     @property
     def red(self) -> list[Verdict]:
@@ -76,10 +76,7 @@ class Run:
             "numpy": np.__version__,
             "machine": platform.machine(),
             "tiers": list(self.tiers),
-            "backends": {
-                name: {k: v for k, v in recording.about.items() if k not in ("kind", "import_seconds")}
-                for name, recording in self.recordings.items()
-            },
+            "backends": {name: recording.about for name, recording in self.recordings.items()},
             "not_installed": self.missing,
             "interrupted": self.interrupted,
             "times": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
@@ -134,17 +131,11 @@ def run(
         for cell in cells[: len(wanted)]:
             told = {name: own for name, own in outcome.recordings.items() if key(cell) in own.status}
             verdicts += judge_cells([cell], wanted, told)
-        # An entry that was not met by then may diverge all the same.
-        met = [verdict for verdict in verdicts if verdict.status == "fail"]
-        divergences = [entry for entry in divergences if any(map(entry.covers, met))]
     else:
         verdicts = judge_all(cells, wanted, outcome.recordings)
     if require_all:
-        verdicts += [
-            Verdict("*", "*", name, "reference", "", "*", "*", "missing", reason=reason)
-            for name, reason in outcome.missing.items()
-        ]
-    outcome.verdicts = apply(verdicts, divergences)
+        verdicts += [missing_verdict(name, reason) for name, reason in outcome.missing.items()]
+    outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
     outcome.seconds["comparison"] = time.perf_counter() - begun
     outcome.seconds["total"] = time.perf_counter() - start
     return outcome
@@ -172,11 +163,19 @@ def judge_cells(
     return verdicts
 
 
-def judge_switches(recording: Recording) -> list[Verdict]:
-    """A red verdict for each switch that is not in force: the numbers would be those of another arithmetic."""
+def judge_switches(recording: Recording, framework: str = "") -> list[Verdict]:
+    """A red verdict for each switch that is not in force: the numbers would be those of another arithmetic.
+
+    framework is the one whose switches count, the backend of that name unless given.
+    """
     blank = Verdict("*", "*", recording.backend, "reference", recording.device, "*", "switches", "fail")
-    lacking = unmet(recording.backend, recording.device, recording.about.get("switches", {}))
+    lacking = unmet(framework or recording.backend, recording.device, recording.about.get("switches", {}))
     return [replace(blank, reason=reason, check="switches") for reason in lacking if recording.about]
+
+
+def missing_verdict(name: str, reason: str, operator: str = "*") -> Verdict:
+    """A red verdict on who ought to have been judged, and was not."""
+    return Verdict(operator, "*", name, "reference", "", "*", "*", "missing", reason=reason)
 
 
 def _timed(

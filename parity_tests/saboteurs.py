@@ -19,7 +19,7 @@ import numpy as np
 from attention_core import reference
 from attention_core.differentiation import gradients
 from attention_core.operators import MASKS
-from attention_core.reference import layers, masking, recurrent, training
+from attention_core.reference import layers, masking, pooling, recurrent, training
 from attention_core.reference.arrays import align, linear, promote
 from parity_tests.cases import Arrays, Case, all_cases, is_floating
 from parity_tests.cases.decoders import DECODER
@@ -409,10 +409,52 @@ def _hidden_values_kept(scores: Any, values: Any, allowed: Any, dropout_mask: An
 
 
 def _memory_without_mask(original: Any) -> Any:
-    def attend(self: Any, queries: Any, memory: Any, *, dropout_mask: Any = None) -> Any:
-        return original(self, queries, memory._replace(mask=None), dropout_mask=dropout_mask)
+    def attend(self: Any, queries: Any, memory: Any, **given: Any) -> Any:
+        return original(self, queries, memory._replace(mask=None), **given)
 
     return attend
+
+
+def _alone(wrong: Callable[..., Any]) -> Break:
+    """Attending that is wrong where the context alone is asked for, from all scores that count, and values."""
+
+    def attending(original: Any) -> Any:
+        def attend(self: Any, queries: Any, memory: Any, *, need_weights: bool = True, **given: Any) -> Any:
+            found = original(self, queries, memory, need_weights=need_weights, **given)
+            if need_weights:
+                return found
+            scores = self.score(self.turned(promote(queries)), memory.keys)
+            allowed = masking.open_keys(scores, None, memory.mask)
+            return wrong(found[0], scores, allowed, memory.values), None
+
+        return attend
+
+    return attending
+
+
+def _average_of_a_closed_row(context: Any, scores: Any, allowed: Any, values: Any) -> Any:
+    """What a finite fill leaves: all keys alike."""
+    same = values.mean(axis=-2, keepdims=True) if values.shape[-2] else 0.0
+    return np.where(allowed.any(axis=-1)[..., None], context, same)
+
+
+def _blocks_of_their_own_largest(context: Any, scores: Any, allowed: Any, values: Any) -> Any:
+    """Sums over blocks of four keys, each divided by e to its own largest score, and added as they are."""
+    above, below = np.zeros_like(context), np.zeros_like(context[..., :1])
+    for start in range(0, scores.shape[-1], 4):
+        own, seen = scores[..., start : start + 4], allowed[..., start : start + 4]
+        largest = np.where(seen, own.real, -np.inf).max(axis=-1, keepdims=True)
+        parts = np.where(seen, np.exp(np.where(seen, own - np.where(seen, largest, 0.0), 0.0)), 0.0)
+        above, below = above + parts @ values[..., start : start + 4, :], below + parts.sum(axis=-1, keepdims=True)
+    return above / np.where(below == 0.0, 1.0, below)
+
+
+def _keys_of_the_first(context: Any, scores: Any, allowed: Any, values: Any) -> Any:
+    """The keys behind the last one that is open in the first sequence are cut off."""
+    seen = allowed[(0,) * (allowed.ndim - 2)] if allowed.size else allowed
+    last = np.flatnonzero(seen.any(axis=-2))[-1:] if seen.size else np.zeros(0, int)
+    kept = np.arange(scores.shape[-1]) <= last.sum()
+    return pooling.pool(scores, values, allowed & kept, None)[0]
 
 
 def _identity(original: Any) -> Any:
@@ -513,15 +555,15 @@ def _unscaled_parts(original: Any) -> Any:
 
 
 def _soft(original: Any) -> Any:
-    def attend(self: Any, queries: Any, memory: Any, *, noise: Any = None) -> Any:
-        return reference.layers.Attention.attend(self, queries, memory)
+    def attend(self: Any, queries: Any, memory: Any, *, noise: Any = None, **given: Any) -> Any:
+        return reference.layers.Attention.attend(self, queries, memory, **given)
 
     return attend
 
 
 def _leaking(original: Any) -> Any:
-    def attend(self: Any, queries: Any, memory: Any, *, noise: Any = None) -> Any:
-        context, weights = original(self, queries, memory, noise=noise)
+    def attend(self: Any, queries: Any, memory: Any, **given: Any) -> Any:
+        context, weights = original(self, queries, memory, **given)
         scores = self.score(self.turned(promote(queries)), memory.keys)
         soft = masking.softmax_over(scores, masking.open_keys(scores, None, memory.mask))
         return context, weights + (soft - soft.real)
@@ -759,6 +801,15 @@ def _embedding_scaled(original: Any) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------ decoders
+
+
+def _query_detached(original: Any) -> Any:
+    """The state as a query passes no gradient on."""
+
+    def attend(self: Any, queries: Any, memory: Any, **given: Any) -> Any:
+        return original(self, promote(queries).real, memory, **given)
+
+    return attend
 
 
 def _query_after_the_step(original: Any) -> Any:
@@ -1410,7 +1461,8 @@ SABOTEURS: tuple[Saboteur, ...] = (
             *NOTHING,
             "*none:*",
             "masked_softmax-one_key:gradient_scores",
-            *(f"*-{name}:gradient_{of}" for name in ("one_key", "large") for of in ("queries", "keys", "[Ww]_*")),
+            "*-context_no_*:*",
+            *(f"*{name}:gradient_{of}" for name in ("one_key", "large") for of in ("queries", "keys", "[Ww]_*")),
         ),
         misread=_polarity_inverted,
     ),
@@ -1575,11 +1627,45 @@ SABOTEURS: tuple[Saboteur, ...] = (
             *NOTHING,
             *(
                 f"DotProductAttention-{name}:*"
-                for name in ("none", "open", "one_key", "dropout", "prepared_none", "scale")
+                for name in ("none", "open", "one_key", "dropout", "prepared_none", "scale", "context_none")
             ),
-            "DotProductAttention-large:gradient_[qk]*",
+            *(f"DotProductAttention-context_{name}:*" for name in ("open", "one_key", "no_*", "scale")),
+            "DotProductAttention-*large:gradient_[qk]*",
         ),
         broken={"layers.DotProductAttention.attend": _memory_without_mask},
+    ),
+    Saboteur(
+        "weights_all_the_same",
+        "The weights come back, needed or not.",
+        ("DotProductAttention-context_*", "DotProductAttention-open"),
+        red=("DotProductAttention-context_*:output_1",),
+        spoiled=lambda case, answer: {**answer, "output_1": answer["context"]} if case.options else answer,
+    ),
+    Saboteur(
+        "closed_rows_averaged",
+        "Without weights, a query that may attend to nothing gets the average of all values.",
+        ("DotProductAttention-context_*", "DotProductAttention-closed"),
+        red=tuple(
+            f"DotProductAttention-context_{name}:{quantity}"
+            for name in ("closed", "prepared", "lens_and_mask", "heads_mask")
+            for quantity in ("context", "gradient_values")
+        ),
+        broken={"layers.DotProductAttention.attend": _alone(_average_of_a_closed_row)},
+    ),
+    Saboteur(
+        "blocks_not_rescaled",
+        "Without weights, blocks of keys are added up that were divided by e to their own largest score each.",
+        ("DotProductAttention-context_*", "DotProductAttention-open"),
+        red=("DotProductAttention-context_*:*",),
+        green=("DotProductAttention-context_one_key:*", "DotProductAttention-context_no_*:*"),
+        broken={"layers.DotProductAttention.attend": _alone(_blocks_of_their_own_largest)},
+    ),
+    Saboteur(
+        "keys_cut_at_the_first",
+        "Without weights, keys are cut off behind the last that the first sequence may attend to.",
+        ("DotProductAttention-context_*", "DotProductAttention-ragged"),
+        red=tuple(f"DotProductAttention-context_{name}:*" for name in ("ragged", "heads", "hidden_*", "inf*")),
+        broken={"layers.DotProductAttention.attend": _alone(_keys_of_the_first)},
     ),
     Saboteur(
         "general_identity",
@@ -1718,6 +1804,14 @@ SABOTEURS: tuple[Saboteur, ...] = (
         red=("BahdanauDecoder-none:*", "BahdanauDecoder-greedy:weights"),
         green=("*:gradient_dense.b",),
         broken={"decoders.BahdanauDecoder.step": _query_after_the_step},
+    ),
+    Saboteur(
+        "query_detached",
+        "The backward of all steps leaves out what reaches a state as the query of the next step.",
+        ("BahdanauDecoder-none", "BahdanauDecoder-no_keys"),
+        red=("BahdanauDecoder-none:gradient_*",),
+        green=("*:gradient_dense.*",),
+        broken={"layers.AdditiveAttention.attend": _query_detached},
     ),
     Saboteur(
         "context_last",

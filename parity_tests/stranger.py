@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import backends as registry
+from parity_tests import peers
 from parity_tests.cases import Case
-from parity_tests.comparison import Verdict, judge
+from parity_tests.comparison import Verdict, excused, judge
 from parity_tests.diagnosis import explanations
-from parity_tests.divergences import Divergence, apply
+from parity_tests.divergences import Divergence, apply, load_divergences
 from parity_tests.expected import expected
-from parity_tests.launch import Job, Progress, Stopped, WorkerFault, record
+from parity_tests.launch import Job, Progress, Stopped, WorkerFault, record_cells
 from parity_tests.recordings import Cell, Recording, answered, cells_of, pack_cases, withheld
 from parity_tests.run import Run, judge_switches, split_seconds
+from parity_tests.target import parted
 
 
 def job_of(target: str, python: str | None, device: str, folder: Path) -> Job:
@@ -29,9 +29,7 @@ def job_of(target: str, python: str | None, device: str, folder: Path) -> Job:
     known = registry.available()
     if target in known:
         return Job(target, known[target].module, python or sys.executable, device)
-    place, path = target, ""
-    if not target.endswith(".py"):
-        place, _, path = target.partition(":")
+    place, path = parted(target)
     if place.endswith(".py"):
         place = str((folder / place).resolve())
     where = f"{place}:{path}" if path else place
@@ -40,15 +38,28 @@ def job_of(target: str, python: str | None, device: str, folder: Path) -> Job:
 
 def file_of(target: str) -> str | None:
     """The file that a target names, if it does."""
-    place = target if target.endswith(".py") else target.partition(":")[0]
+    place, _ = parted(target)
     return place if place.endswith(".py") else None
 
 
 def name_of(target: str) -> str:
     """A short name for tables: that of the object, the file or the module."""
-    place, _, path = (target, "", "") if target.endswith(".py") else target.partition(":")
+    place, path = parted(target)
     last = path or (Path(place).stem if place.endswith(".py") else place)
     return re.sub(r"[^\w.-]", "_", last)[-40:].lstrip(".-") or "target"
+
+
+def known_divergences(target: str, backend: str, file: str | None) -> list[Divergence]:
+    """The known divergences of a target: those in a file, or those that the project keeps of its own targets.
+
+    backend is the name that the target has in verdicts.
+    Raises: DivergenceError if the file holds something else.
+    """
+    package, _, module = parted(target)[0].rpartition(".")
+    kept = Path(peers.__path__[0]) / f"{module}.toml"
+    if file is None and package == peers.__name__ and kept.is_file():
+        file = str(kept)
+    return load_divergences(Path(file), backend) if file else []
 
 
 def check(
@@ -68,21 +79,19 @@ def check(
     start = time.perf_counter()
     cells = cells_of(cases, tiers)
     outcome = Run(cells, tiers=tiers)
-    with tempfile.TemporaryDirectory(prefix="attention-parity-") as folder:
-        case_file = Path(folder) / "cases.safetensors"
-        case_file.write_bytes(pack_cases(cells))
-        outcome.seconds["cases"] = time.perf_counter() - start
-        begun = time.perf_counter()
-        recording = record(job, case_file, cells, progress, stopped=stopped)
-        outcome.seconds.update(split_seconds(recording, job.name, time.perf_counter() - begun))
+    packed = pack_cases(cells)
+    outcome.seconds["cases"] = time.perf_counter() - start
+    begun = time.perf_counter()
+    recording = record_cells(job, cells, packed, progress, stopped=stopped)
+    outcome.seconds.update(split_seconds(recording, job.name, time.perf_counter() - begun))
     outcome.recordings[job.name] = recording
     outcome.interrupted = stopped()
     if not recording.about and not outcome.interrupted:
         said = next(iter(recording.status.values()))
         raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
     begun = time.perf_counter()
-    outcome.verdicts = [*judge_switches(recording), *judged(cells, recording, require_all)]
-    outcome.verdicts = apply(outcome.verdicts, [] if outcome.interrupted else divergences)
+    verdicts = [*judge_switches(recording), *judged(cells, recording, require_all)]
+    outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
     outcome.cells = [cell for cell in cells if answered(recording, cell)["status"] != "not-implemented"]
     outcome.explanations = list(explanations(outcome.cells, recording, outcome.verdicts))
     outcome.seconds["reference"] = time.perf_counter() - begun
@@ -97,6 +106,5 @@ def judged(cells: Sequence[Cell], recording: Recording, require_all: bool) -> It
         if said["status"] == "missing":  # the run was interrupted before
             continue
         wanted = expected(*cell, withheld(said)) if said["status"] == "ok" else {}
-        for verdict in judge(cell, wanted, recording):
-            lacking = verdict.check == "has" and not require_all
-            yield replace(verdict, status="not-implemented") if lacking else verdict
+        verdicts = judge(cell, wanted, recording)
+        yield from verdicts if require_all else excused(verdicts)

@@ -70,13 +70,19 @@ class NotImplementedHere(Exception):
     """The target lacks what a cell asks for; says what."""
 
 
+def parted(where: str) -> tuple[str, str]:
+    """The module or file of a place, and the object in it, if one is named."""
+    place, _, path = (where, "", "") if where.endswith(".py") else where.partition(":")
+    return place, path
+
+
 def load(where: str) -> tuple[Any, Any]:
     """The object of a place, module, module:object, file.py or file.py:object, and its runtime.
 
     The runtime is an attribute of the object or of its module, or a module of that name in its package.
     Raises: TargetError if there is no such place; whatever the module raises.
     """
-    place, _, path = (where, "", "") if where.endswith(".py") else where.partition(":")
+    place, path = parted(where)
     module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     found: Any = module
     for name in filter(None, path.split(".")):
@@ -233,8 +239,9 @@ class Target(Asked):
             )
         self.differentiates = hasattr(self.runtime, "vjp")
         self.function = functools.cache(self._function)
-        self.chosen = functools.cache(chosen)
-        self.without_layer = functools.cache(without_layer)
+        # A runtime of ours hands a layer over, which here is none.
+        layered = self.differentiates and "layer" in inspect.signature(self.runtime.vjp).parameters
+        self.chosen = functools.cache(without_layer if layered else chosen)
         self.reason_against_tier = functools.cache(self._reason_against_tier)
         self._given: dict[Function, tuple[int, ...]] = {}
 
@@ -262,7 +269,7 @@ class Target(Asked):
         found |= {f"gradient_{name.removeprefix(PARAMETER)}": array for name, array in gradients.items()}
         arrays = {name: self.read(name, array) for name, array in found.items() if array is not None}
         asked = [*inputs, *parameters] if cotangents else []
-        lacking = [name for name in output_names(cell["operator"], cell["method"]) if found.get(name, 0) is None]
+        lacking = [name for name in known(cell) if found.get(name, 0) is None]
         lacking += [f"gradient_{name}" for name in asked if f"gradient_{name}" not in arrays]
         return Answer(arrays, self.changed(sent, given), lacking)
 
@@ -319,7 +326,7 @@ class Target(Asked):
             return function(**arguments), {}
         places = self._places(function, arguments)
         factors = {places.index(place): array for place, array in cotangents.items() if place in places}
-        found, gradients = self._vjp(function, places, arguments, factors)
+        found, gradients, *_ = self.runtime.vjp(self.chosen(function, places), arguments, factors)
         outputs = dict(zip(places, found, strict=True))
         return [outputs.get(place) for place in range(max([*places, *cotangents], default=-1) + 1)], gradients
 
@@ -329,19 +336,6 @@ class Target(Asked):
             outputs = function(**arguments)
             self._given[function] = tuple(place for place, output in enumerate(outputs) if output is not None)
         return self._given[function]
-
-    def _vjp(
-        self,
-        function: Function,
-        places: tuple[int, ...],
-        arguments: Mapping[str, Any],
-        cotangents: Mapping[int, Any],
-    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        if "layer" in inspect.signature(self.runtime.vjp).parameters:  # one of ours, for backends
-            outputs, gradients, _ = self.runtime.vjp(self.without_layer(function, places), arguments, cotangents)
-            return outputs, gradients
-        outputs, gradients = self.runtime.vjp(self.chosen(function, places), arguments, cotangents)
-        return outputs, gradients
 
     def _reason_against_tier(self, tier: str) -> str | None:
         """Whether numbers of that tier come back as they were: JAX without x64 makes float32 of float64."""
@@ -420,8 +414,13 @@ def hides_nothing(name: str, arrays: Arrays, config: Mapping[str, Any]) -> bool:
 
 def quantities(cell: Cell, count: int) -> list[str]:
     """The names of that many outputs; those that the specification does not have are numbered."""
-    known = output_names(cell["operator"], cell["method"])
-    return [*known, *(f"output_{position}" for position in range(len(known), count))]
+    own = known(cell)
+    return [*own, *(f"output_{position}" for position in range(len(own), count))]
+
+
+def known(cell: Cell) -> tuple[str, ...]:
+    """The names of the outputs that the specification has."""
+    return output_names(cell["operator"], cell["method"], cell["options"])
 
 
 def same(found: np.ndarray, sent: np.ndarray) -> bool:

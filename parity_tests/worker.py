@@ -42,10 +42,8 @@ def main() -> None:
     # The framework may print: from here on, file descriptor 1 is standard error, and the frames have their own.
     with os.fdopen(os.dup(1), "wb") as stream:
         os.dup2(2, 1)
-        start = time.perf_counter()
         backend = opened(place, device)
-        hello = {**backend.describe(), "backend": name, "import_seconds": time.perf_counter() - start}
-        send(stream, {}, {"kind": "hello", **hello})
+        send(stream, {}, {"kind": "hello", **backend.describe(), "backend": name})
         files = map(unpack_arrays, frames(sys.stdin.buffer)) if path == "-" else [load_archive(path, CASE_FILE)]
         for arrays, header in files:
             answer_cells(stream, backend, grouped(arrays), header["cells"][int(first[0]) if first else 0 :])

@@ -77,7 +77,7 @@ from attention_core.operators.training import (
 from attention_core.operators.translation import TRANSLATOR
 from attention_core.specification import Layer, Operator
 
-SPECIFICATION_VERSION = "4"
+SPECIFICATION_VERSION = "5"
 
 __all__ = [
     "ABLATION_IMPORTANCE",
@@ -231,7 +231,7 @@ FILES: dict[str, tuple[str, ...]] = {
         "masked_softmax",
     ),
     "scoring": ("dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"),
-    "blocked": ("takes_blocks", "force", "blocked_additive_score"),
+    "blocked": ("takes_blocks", "force", "blocked_additive_score", "blocked_dot_attention"),
     "pooling": ("attention_pooling",),
     "layers": (
         "Memory",

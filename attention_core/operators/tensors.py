@@ -32,6 +32,13 @@ VALUES = Tensor("values", ("batch", "heads?", "keys", "value_features"), "what i
 SCORES = Tensor("scores", ("batch", "heads?", "queries", "keys"), "logits (natural logarithm)")
 WEIGHTS = Tensor("weights", ("batch", "heads?", "queries", "keys"), "probabilities over the keys")
 CONTEXT = Tensor("context", ("batch", "heads?", "queries", "value_features"), "weighted averages of the values")
+NEED_WEIGHTS = Option(
+    "need_weights",
+    "bool",
+    "whether to return the weights; without, they need not be kept, and are None",
+    "True",
+    keyword_only=True,
+)
 VALID_LENS = Tensor(
     "valid_lens",
     ("batch", "queries?"),

@@ -492,7 +492,7 @@ class LuongDecoder(Decoder):
         assert self.attention is not None
         inputs = joined(embedded, promote(state.attentional)) if self.sizes["input_feeding"] else embedded
         output, rnn = self.rnn.step(inputs, promote(state.rnn), dropout_mask=dropout_mask)
-        at = {}
+        at: dict[str, Any] = {}
         if self.sizes["alignment"] == "monotonic":
             at["offset"] = state.position
             if memory.mask is None:  # whose rank tells the layer that the leading axis of a perturbed pass is no batch

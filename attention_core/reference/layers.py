@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attention_core.differentiation import gradients
-from attention_core.errors import check_length, check_offset, check_options, check_positions
+from attention_core.errors import check_length, check_offset, check_options, check_per_head, check_positions
 from attention_core.operators import (
     ABLATION_IMPORTANCE,
     ADDITIVE_ATTENTION,
@@ -100,21 +100,23 @@ class Attention:
         return memory._replace(keys=self.project(memory.keys))
 
     def attend(
-        self, queries: np.ndarray, memory: Memory, *, dropout_mask: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, dropout_mask: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Attend with queries to a prepared memory.
 
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
 
+        Arguments: need_weights says whether to return the weights. Who needs none, need not keep them: they are None.
         Shapes: queries (batch, queries, features of a query), with heads after batch or without, or
         (queries, batch, ...) with time_major, as is context then; dropout_mask (batch, queries, keys), with heads or
-        without. Returns (context, weights) as attention_pooling.
-        Raises: ShapeError, DtypeError.
+        without. Returns (context, weights) as attention_pooling; weights is None without need_weights.
+        Raises: ShapeError, DtypeError; OptionError if need_weights is not a bool.
         """
+        check_options(self.methods["attend"], need_weights=need_weights)
         check(self.methods["attend"], self.sizes, queries=queries, memory=memory, dropout_mask=dropout_mask)
         scores = self.score(self.turned(promote(queries)), memory.keys)
         context, weights = pool(scores, memory.values, open_keys(scores, None, memory.mask), dropout_mask)
-        return self.turned(context), weights
+        return self.turned(context), weights if need_weights else None
 
     def __call__(
         self,
@@ -124,9 +126,11 @@ class Attention:
         valid_lens: np.ndarray | None = None,
         mask: np.ndarray | None = None,
         *,
+        need_weights: bool = True,
         dropout_mask: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Prepare the keys and values, and attend to them."""
+        check_options(self.methods["call"], need_weights=need_weights)
         check(
             self.methods["call"],
             self.sizes,
@@ -137,7 +141,8 @@ class Attention:
             mask=mask,
             dropout_mask=dropout_mask,
         )
-        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), dropout_mask=dropout_mask)
+        memory = self.prepare(keys, values, valid_lens, mask)
+        return self.attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
 
     def turned(self, array: np.ndarray) -> np.ndarray:
         """The array with batch first, of one with time first, or the other way round; as it is without time_major."""
@@ -400,16 +405,18 @@ class LocalAttention(Attention):
         queries: np.ndarray,
         memory: Memory,
         *,
+        need_weights: bool = True,
         offset: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Attend with queries to a prepared memory.
 
         weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window
 
         Shapes: as Attention.attend; offset (batch,), 0 unless given, for mode="monotonic" alone.
-        Raises: ShapeError, DtypeError; OptionError if offset would be ignored.
+        Raises: ShapeError, DtypeError; OptionError if need_weights is not a bool or offset would be ignored.
         """
+        check_options(self.methods["attend"], need_weights=need_weights)
         check(
             self.methods["attend"],
             self.sizes,
@@ -441,7 +448,7 @@ class LocalAttention(Attention):
             factor = near if dropout_mask is None else near * promote(dropout_mask)
             context, weights = pool(scores, memory.values, allowed, factor)
             weights = weights * near
-        return self.turned(context), weights
+        return self.turned(context), weights if need_weights else None
 
     def __call__(
         self,
@@ -451,10 +458,12 @@ class LocalAttention(Attention):
         valid_lens: np.ndarray | None = None,
         mask: np.ndarray | None = None,
         *,
+        need_weights: bool = True,
         offset: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Prepare the keys and values, and attend to them."""
+        check_options(self.methods["call"], need_weights=need_weights)
         check(
             self.methods["call"],
             self.sizes,
@@ -467,7 +476,7 @@ class LocalAttention(Attention):
             dropout_mask=dropout_mask,
         )
         memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, offset=offset, dropout_mask=dropout_mask)
+        return self.attend(queries, memory, need_weights=need_weights, offset=offset, dropout_mask=dropout_mask)
 
 
 class HardAttention(Attention):
@@ -519,16 +528,17 @@ class HardAttention(Attention):
         return self.scored.score(queries, keys)
 
     def attend(  # type: ignore[override]
-        self, queries: np.ndarray, memory: Memory, *, noise: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, noise: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Attend with queries to a prepared memory.
 
         weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
 
         Shapes: as Attention.attend; noise as weights, strictly between 0 and 1.
         Edge cases: a query that may attend to nothing gets weights and context 0.
-        Raises: ShapeError, DtypeError.
+        Raises: ShapeError, DtypeError; OptionError if need_weights is not a bool.
         """
+        check_options(self.methods["attend"], need_weights=need_weights)
         check(self.methods["attend"], self.sizes, queries=queries, memory=memory, noise=noise)
         scores = self.score(self.turned(promote(queries)), memory.keys)
         allowed = open_keys(scores, None, memory.mask)
@@ -537,7 +547,7 @@ class HardAttention(Attention):
         if scores.shape[-1]:
             best = np.where(allowed, scores, -np.inf).argmax(axis=-1)
             weights = np.where(allowed, np.arange(scores.shape[-1]) == best[..., None], 0.0)
-        return self.turned(average(weights, memory.values, allowed)), weights
+        return self.turned(average(weights, memory.values, allowed)), weights if need_weights else None
 
     def __call__(  # type: ignore[override]
         self,
@@ -547,9 +557,11 @@ class HardAttention(Attention):
         valid_lens: np.ndarray | None = None,
         mask: np.ndarray | None = None,
         *,
+        need_weights: bool = True,
         noise: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Prepare the keys and values, and attend to them."""
+        check_options(self.methods["call"], need_weights=need_weights)
         check(
             self.methods["call"],
             self.sizes,
@@ -560,7 +572,8 @@ class HardAttention(Attention):
             mask=mask,
             noise=noise,
         )
-        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), noise=noise)
+        memory = self.prepare(keys, values, valid_lens, mask)
+        return self.attend(queries, memory, need_weights=need_weights, noise=noise)
 
 
 class NadarayaWatson:
@@ -697,20 +710,24 @@ class MultiHeadAttention(Attention):
         memory: Memory,
         *,
         per_head: bool = False,
+        need_weights: bool = True,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Attend with queries to a prepared memory.
 
         context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h)
 
-        Arguments: per_head says whether to return the weights of every head, or their mean.
+        Arguments: per_head says whether to return the weights of every head, or their mean; need_weights whether to
+        return any, as in Attention.attend.
         Shapes: queries (batch, queries, query_size), or (queries, batch, query_size) with time_major, as is context
         then; head_mask (heads,) or (batch, heads); dropout_mask (batch, heads, queries, keys). Returns
         (context, weights): the shape of queries, and (batch, queries, keys) or (batch, heads, queries, keys).
-        Raises: ShapeError, DtypeError; OptionError if per_head is not a bool.
+        Raises: ShapeError, DtypeError; OptionError if per_head or need_weights is not a bool, or per_head would be
+        ignored.
         """
-        check_options(self.methods["attend"], per_head=per_head)
+        check_options(self.methods["attend"], per_head=per_head, need_weights=need_weights)
+        check_per_head(self.specification.name, per_head, need_weights)
         check(
             self.methods["attend"],
             self.sizes,
@@ -732,7 +749,10 @@ class MultiHeadAttention(Attention):
             context = context * factors[..., None, None]
         joined = context.swapaxes(-2, -3)
         joined = joined.reshape(*joined.shape[:-2], self.sizes["hidden_size"])
-        return self.turned(self.projected("o", joined)), weights if per_head else weights.mean(axis=-3)
+        projected = self.turned(self.projected("o", joined))
+        if not need_weights:
+            return projected, None
+        return projected, weights if per_head else weights.mean(axis=-3)
 
     def __call__(
         self,
@@ -743,11 +763,13 @@ class MultiHeadAttention(Attention):
         mask: np.ndarray | None = None,
         *,
         per_head: bool = False,
+        need_weights: bool = True,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Prepare the keys and values, and attend to them."""
-        check_options(self.methods["call"], per_head=per_head)
+        check_options(self.methods["call"], per_head=per_head, need_weights=need_weights)
+        check_per_head(self.specification.name, per_head, need_weights)
         check(
             self.methods["call"],
             self.sizes,
@@ -760,7 +782,8 @@ class MultiHeadAttention(Attention):
             dropout_mask=dropout_mask,
         )
         memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, per_head=per_head, head_mask=head_mask, dropout_mask=dropout_mask)
+        options = {"per_head": per_head, "need_weights": need_weights}
+        return self.attend(queries, memory, **options, head_mask=head_mask, dropout_mask=dropout_mask)
 
     def projected(self, which: str, inputs: np.ndarray) -> np.ndarray:
         """W x + b, of the projection of that letter."""

@@ -10,57 +10,73 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from attention_core.errors import OptionError
+from attention_core.errors import check_path
 
-__all__ = ["takes_blocks", "force", "blocked_additive_score"]
+__all__ = ["takes_blocks", "force", "blocked_additive_score", "blocked_dot_attention"]
 
-LEAST = 2**24
+ADDITIVE_LEAST = 2**24
 """So many elements, batch · heads · queries · keys · hidden_size, take blocks: measured on a CPU."""
+
+DOT_LEAST = 2**22
+"""So many elements, batch · heads · queries · keys · features, take blocks: a guess, not measured."""
 
 BLOCK = 2**17
 """So many elements are in a block: in float32 half a MiB, which a core's cache holds."""
 
-BOUND = {"float32": 43.0, "float64": 354.0}
-"""Up to this magnitude e^(-2x) is a normal number of that dtype, for x and for -x."""
+ROWS, COLUMNS = 512, 128
+"""So many queries and keys, at most, are in a block of inner products."""
 
-PATHS = ("blocked", "plain")
+BOUND = {"float32": 10.75, "float64": 88.0}
+"""Up to this magnitude of x and y (1 + e^(-2(x + y)))² is a number of that dtype."""
+
+forced: str | None = None
 
 Gradients = tuple[jax.Array, jax.Array, jax.Array]
 
 
-def takes_blocks(queries: jax.Array, keys: jax.Array) -> bool:
-    """Whether additive_score takes the blocked path for projected queries and keys of these shapes.
+def takes_blocks(queries: jax.Array, keys: jax.Array, least: int) -> bool:
+    """Whether to compute in blocks: from `least` elements on, or as `force` says.
 
-    True where batch · heads · queries · keys · hidden_size is at least LEAST, or where `force` says so. False where a
-    size is symbolic, as jax.export has them: there is no number of blocks then.
+    elements = batch · heads · queries · keys · features
+
+    A size that is symbolic, as jax.export has them, counts as small, forced or not: there is no number of blocks then.
     """
     sizes = (*queries.shape, keys.shape[-2])
     if not all(isinstance(size, int) for size in sizes):
         return False
-    return math.prod(sizes) >= LEAST if _forced is None else _forced == "blocked"
+    return math.prod(sizes) >= least if forced is None else forced == "blocked"
 
 
 def force(path: str | None) -> None:
-    """Let all calls in this process take one path, "blocked" or "plain", or (None) the one that suits their sizes.
+    """Take one path for all sizes, "blocked" or "plain", or the one that suits them: None.
 
-    The environment variable ATTENTION_PARITY_PATH sets it at import. A function that jax.jit has compiled before keeps
-    its path: jax.clear_caches() lets it be compiled again.
+    For the whole process, which begins as the environment variable ATTENTION_PARITY_PATH says at the import. A
+    function that jax.jit has compiled keeps its path: jax.clear_caches() lets it be compiled again.
+
+    Raises: OptionError.
     """
-    global _forced
-    _forced = known(path)
+    global forced
+    check_path(path)
+    forced = path
+
+
+force(os.environ.get("ATTENTION_PARITY_PATH") or None)
 
 
 def blocked_additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
-    """Score each projected query against each projected key by a weighted tanh of their sum, in blocks.
+    """Score each projected query against each projected key by a weighted tanh of their sum, block by block.
 
     scores[i, j] = sum over h of w_v[h] tanh(queries[i, h] + keys[j, h])
     tanh(q + k) = 2 / (1 + e^(-2q) e^(-2k)) - 1
 
-    The exponentials are taken once for each query and each key: each of the (queries · keys · hidden_size) elements
-    costs a product, a sum and a division. No exponential overflows, and none vanishes, while all |q| and |k| are at
-    most BOUND; a product that overflows gives -1, as it should. With larger numbers, or a NaN, blocks are of plain
-    tanh.
+    The exponentials are taken once for each query and each key, and two features share a division, which is what a CPU
+    has least of: with a = 1 + e^(-2q) e^(-2k) of one feature, b of another, and their weights v and w,
+
+    v/a + w/b = (v b + w a) / (a b)
+
+    Nothing overflows while all |q| and |k| are at most BOUND. With larger numbers, or a NaN, blocks are of plain tanh.
 
     Nothing of a block is kept. The way back computes each block again; with t = tanh(q + k) and the cotangents g,
     gradient of queries[i, h] = w_v[h] sum over j of g[i, j] (1 - t[i, j, h]²), of keys[j, h] the same sum over i, and
@@ -98,10 +114,14 @@ score.defvjp(score_there, score_back)
 
 
 class Tanh(NamedTuple):
-    """One way to the tanh of sums: first what each side gives by itself, then what two sides give together."""
+    """One way to the tanh of sums: first what each side gives by itself, then what two sides give together.
+
+    join gives the tanh of each feature, and sum their sum with the weights w_v, over the last axis.
+    """
 
     side: Callable[[jax.Array], jax.Array]
     join: Callable[[jax.Array, jax.Array], jax.Array]
+    sum: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def exponentials(side: jax.Array) -> jax.Array:
@@ -110,8 +130,20 @@ def exponentials(side: jax.Array) -> jax.Array:
     return jnp.exp(-2.0 * jnp.clip(side, -bound, bound))
 
 
-FACTORED = Tanh(exponentials, lambda query, key: 2.0 / (1.0 + query * key) - 1.0)
-PLAIN = Tanh(lambda side: side, lambda query, key: jnp.tanh(query + key))
+def paired(query: jax.Array, key: jax.Array, w_v: jax.Array) -> jax.Array:
+    """The weighted sum of 2/(1 + query · key) - 1, with one division for a feature and the one half of them later."""
+    query, key, weights = (padded(array, array.ndim - 1, 2) for array in (query, key, w_v))
+    (q, r), (k, m), (v, w) = (jnp.split(array, 2, axis=-1) for array in (query, key, weights))
+    a, b = 1.0 + q * k, 1.0 + r * m
+    return 2.0 * (((v * b + w * a) / (a * b)) @ jnp.ones_like(v)) - jnp.sum(w_v)
+
+
+FACTORED = Tanh(exponentials, lambda query, key: 2.0 / (1.0 + query * key) - 1.0, paired)
+PLAIN = Tanh(
+    lambda side: side,
+    lambda query, key: jnp.tanh(query + key),
+    lambda query, key, w_v: jnp.tanh(query + key) @ w_v,
+)
 
 
 def narrow(*sides: jax.Array) -> jax.Array:
@@ -123,7 +155,7 @@ def there(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> ja
     """The scores, by blocks of queries."""
 
     def block(queries: jax.Array, keys: jax.Array) -> jax.Array:
-        return tanh.join(queries[:, :, None], keys[:, None]) @ w_v
+        return tanh.sum(queries[:, :, None], keys[:, None], w_v)
 
     return in_blocks(block, keys.size // max(len(keys), 1), (tanh.side(queries),), tanh.side(keys))
 
@@ -132,8 +164,8 @@ def back(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array, cotang
     """The gradients: those of queries by blocks of queries, and those of keys by blocks of keys."""
 
     def block(both: bool, rows: jax.Array, cotangents: jax.Array, others: jax.Array) -> tuple[jax.Array, ...]:
-        # The others come last, which is where XLA sums fast. The barrier: it would divide once for each of two sums.
-        joined = jax.lax.optimization_barrier(tanh.join(rows[..., None], others[:, None]))
+        # The others come last, which is where XLA sums fast.
+        joined = tanh.join(rows[..., None], others[:, None])
         slopes = 1.0 - joined * joined
         parts = (slopes, joined) if both else (slopes,)
         return tuple(jnp.einsum("brho,bro->brh", part, cotangents) for part in parts)
@@ -184,19 +216,243 @@ def parted(size: int, most: int) -> int:
     return -(-size // max(parts, 1)) or 1
 
 
-def padded(array: jax.Array, axis: int, part: int) -> jax.Array:
-    """The array with zeros after it, so that the axis is a multiple of the part."""
+def padded(array: jax.Array, axis: int, part: int, mode: str = "constant") -> jax.Array:
+    """The array with zeros after it, or its last entry, so that the axis is a multiple of the part."""
     lacking = -array.shape[axis] % part
     if lacking == 0:
         return array
-    return jnp.pad(array, [(0, lacking if at == axis else 0) for at in range(array.ndim)])
+    return jnp.pad(array, [(0, lacking if at == axis else 0) for at in range(array.ndim)], mode=mode)
 
 
-def known(path: str | None) -> str | None:
-    """A path that there is."""
-    if path not in (None, *PATHS):
-        raise OptionError(f"force: path is {path!r}, expected one of {', '.join(PATHS)}, or None.")
-    return path
+def blocked_dot_attention(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array | None, scale: float
+) -> jax.Array:
+    """Average the values by the softmax of scaled inner products, without keeping scores or weights.
+
+    context = attention_pooling(scale · queries keysᵀ, values, mask=mask), the context alone
+
+    By blocks of keys, with s = scale · q·k, top the largest score so far, z the sum of e^(s - top) and a the sum of
+    e^(s - top) v: a block with a larger score first multiplies z and a by e^(top - larger). In the end context = a/z.
+    A block that its mask closes is left out.
+
+    The way back computes each block again, from ln of the sum of e^s of each row: with the weights w, the cotangents g
+    of the context and d[i, j] = g[i]·v[j], gradient of v[j] = sum over i of w[i, j] g[i], and of s[i, j] =
+    w[i, j] (d[i, j] - sum over k of w[i, k] d[i, k]).
+
+    Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features), with
+    heads after batch or without; mask as in Memory; the result (batch, queries, value_features). What no query may
+    attend to need not be cleared before. float16 and bfloat16 are computed in float32. Second derivatives and forward
+    mode: as of blocked_additive_score.
+    """
+    precise, lead = jnp.promote_types(queries.dtype, jnp.float32), queries.shape[:-2]
+    together, num_keys = math.prod(lead), keys.shape[-2]
+    if 0 in (*queries.shape[:-1], num_keys):
+        return jnp.zeros((*queries.shape[:-1], values.shape[-1]), values.dtype)
+    mask = jnp.full((1,) * queries.ndim, True) if mask is None else mask
+    masks = jnp.broadcast_to(mask, (*mask.shape[:-1], num_keys))
+    masks = masks.reshape(math.prod(masks.shape[:-2]), *masks.shape[-2:])
+    # Sequences and heads that share a mask hold the number of one.
+    numbers = np.broadcast_to(np.arange(len(masks)).reshape(mask.shape[:-2]), lead).reshape(together)
+    flat = [array.astype(precise).reshape(together, *array.shape[-2:]) for array in (queries, keys, values)]
+    context = pooled(float(scale), *flat, masks, jnp.asarray(numbers))
+    return context.reshape(*queries.shape[:-1], values.shape[-1]).astype(values.dtype)
 
 
-_forced = known(os.environ.get("ATTENTION_PARITY_PATH") or None)
+class Blocks(NamedTuple):
+    """What one head holds, by blocks of queries and of keys.
+
+    Shapes: queries (row blocks, rows, features), keys and values (column blocks, columns, ...), opened and visible
+    (column blocks, columns), which say what any query may attend to, by mask alone and by scores, too; masks
+    (row blocks or 1, column blocks, rows or 1, columns), needed (row blocks or 1, column blocks), which is False for a
+    closed block of finite numbers.
+    """
+
+    queries: jax.Array
+    keys: jax.Array
+    values: jax.Array
+    opened: jax.Array
+    visible: jax.Array
+    masks: jax.Array
+    needed: jax.Array
+
+    def mask(self, row: Any, column: Any) -> jax.Array:
+        """The mask of a block."""
+        return self.masks[jnp.minimum(row, len(self.masks) - 1), column]
+
+    def scores(self, scale: float, row: Any, column: Any) -> jax.Array:
+        """The scores of a block, -inf where they are hidden."""
+        scores = self.queries[row] @ self.cleared_keys(column).T * scale
+        return jnp.where(self.mask(row, column), scores, -jnp.inf)
+
+    def cleared_keys(self, column: Any) -> jax.Array:
+        """The keys of a block, and 0 for those that are hidden from all."""
+        return jnp.where(self.opened[column][:, None], self.keys[column], 0.0)
+
+    def cleared_values(self, column: Any) -> jax.Array:
+        """The values of a block, and 0 for those that are hidden from all, by a score of -inf or else."""
+        return jnp.where(self.visible[column][:, None], self.values[column], 0.0)
+
+    def add(self, row: Any, column: Any, function: Callable[[Any], Any], sums: Any) -> Any:
+        """function(sums), or the sums alone where the block adds nothing."""
+        needed = self.needed[jnp.minimum(row, len(self.needed) - 1), column]
+        return jax.lax.cond(needed, function, lambda sums: sums, sums)
+
+
+def by_heads(
+    function: Callable[..., Any],
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    masks: jax.Array,
+    numbers: jax.Array,
+    visible: jax.Array,
+    *more: jax.Array,
+) -> Any:
+    """function(blocks, *more) for each head, with more, (heads, queries, ...), by blocks of queries."""
+    rows, columns = parted(queries.shape[1], ROWS), parted(keys.shape[1], COLUMNS)
+
+    def cut(array: jax.Array, part: int, mode: str = "constant") -> jax.Array:
+        array = padded(array, 1, part, mode)
+        return array.reshape(len(array), array.shape[1] // part, part, *array.shape[2:])
+
+    # A row that fills a block repeats the last one, so that it has no NaN of its own; its cotangent is 0.
+    opened = opened_keys(masks, numbers)
+    sides = cut(queries, rows, "edge"), *(cut(array, columns) for array in (keys, values, opened, visible))
+    tiles = cut(padded(masks, 2, columns), rows if masks.shape[1] > 1 else 1, "edge")
+    tiles = jnp.swapaxes(tiles.reshape(*tiles.shape[:3], -1, columns), 2, 3)
+    needed = jnp.any(tiles, axis=(3, 4))
+
+    def one(at: tuple[tuple[jax.Array, ...], jax.Array, tuple[jax.Array, ...]]) -> Any:
+        (queries, keys, values, opened, visible), number, more = at
+        finite = jnp.all(jnp.isfinite(keys), axis=(1, 2)) & jnp.all(jnp.isfinite(values), axis=(1, 2))
+        return function(Blocks(queries, keys, values, opened, visible, tiles[number], needed[number] | ~finite), *more)
+
+    return jax.lax.map(one, (sides, numbers, tuple(cut(array, rows) for array in more)))
+
+
+def whole(array: jax.Array, count: int) -> jax.Array:
+    """The array without its blocks, (heads, blocks, rows, ...) as (heads, count, ...)."""
+    heads, blocks, part, *rest = array.shape
+    return array.reshape(heads, blocks * part, *rest)[:, :count]
+
+
+def opened_keys(masks: jax.Array, numbers: jax.Array) -> jax.Array:
+    """Whether any query may attend to the key by its mask, (heads, keys)."""
+    return jnp.any(masks, axis=1)[numbers]
+
+
+def finite_where(opened: jax.Array, values: jax.Array) -> jax.Array:
+    """Whether all values are finite that any query may attend to."""
+    # One head after the other: XLA would write down what is finite of all of them.
+    return jnp.all(jax.lax.map(lambda at: jnp.all(jnp.isfinite(at[1]) | ~at[0][:, None]), (opened, values)))
+
+
+def visible_keys(scale: float, *arguments: jax.Array) -> jax.Array:
+    """Whether any query may attend to the key, (heads, keys), by mask and by scores above -inf."""
+    opened = opened_keys(*arguments[3:])
+
+    def head(blocks: Blocks) -> jax.Array:
+        def column_block(column: jax.Array) -> jax.Array:
+            def add(row: Any, found: jax.Array) -> jax.Array:
+                return found | jnp.any(blocks.scores(scale, row, column) != -jnp.inf, axis=0)
+
+            return jax.lax.fori_loop(0, len(blocks.queries), add, jnp.zeros_like(blocks.visible[0]))
+
+        return jax.lax.map(column_block, jnp.arange(len(blocks.keys)))
+
+    # A weight of 0 does not silence a NaN, so values that no query may attend to are cleared; numbers it silences.
+    return jax.lax.cond(
+        finite_where(opened, arguments[2]),
+        lambda: opened,
+        lambda: whole(by_heads(head, *arguments, opened), opened.shape[1]),
+    )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def pooled(
+    scale: float, queries: jax.Array, keys: jax.Array, values: jax.Array, masks: jax.Array, numbers: jax.Array
+) -> jax.Array:
+    """The context of each query, (heads, queries, value_features)."""
+    return pooled_there(scale, queries, keys, values, masks, numbers)[0]
+
+
+def pooled_there(scale: float, *arguments: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """The context; and what the way back reads: the arguments, what is visible, ln of the sum of e^s of each row."""
+    visible = visible_keys(scale, *arguments)
+
+    def head(blocks: Blocks) -> tuple[jax.Array, jax.Array]:
+        def row_block(row: jax.Array) -> tuple[jax.Array, jax.Array]:
+            def column_block(column: Any, sums: tuple[jax.Array, ...]) -> Any:
+                def add(sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+                    total, z, top = sums
+                    scores = blocks.scores(scale, row, column)
+                    larger = jnp.maximum(top, jnp.max(scores, axis=-1, keepdims=True))
+                    shift = jnp.where(larger == -jnp.inf, 0.0, larger)
+                    parts, kept = jnp.exp(scores - shift), jnp.exp(top - shift)
+                    total = total * kept + parts @ blocks.cleared_values(column)
+                    return total, z * kept + jnp.sum(parts, axis=-1, keepdims=True), larger
+
+                return blocks.add(row, column, add, sums)
+
+            rows, dtype = blocks.queries.shape[1], blocks.queries.dtype
+            none = jnp.zeros((rows, blocks.values.shape[2]), dtype), jnp.zeros((rows, 1), dtype)
+            start = *none, jnp.full((rows, 1), -jnp.inf, dtype)
+            total, z, top = jax.lax.fori_loop(0, len(blocks.keys), column_block, start)
+            closed = z == 0.0
+            z = jnp.where(closed, 1.0, z)
+            return total / z, jnp.where(closed, 0.0, top + jnp.log(z))
+
+        return jax.lax.map(row_block, jnp.arange(len(blocks.queries)))
+
+    found = by_heads(head, *arguments, visible)
+    context, logs = (whole(array, arguments[0].shape[1]) for array in found)
+    return context, (*arguments, visible, logs)
+
+
+def pooled_back(scale: float, kept: tuple[jax.Array, ...], cotangents: jax.Array) -> tuple[jax.Array | None, ...]:
+    """The gradients of queries, keys and values."""
+    *arguments, logs = kept
+
+    def head(blocks: Blocks, cotangents: jax.Array, logs: jax.Array) -> tuple[jax.Array, ...]:
+        def row_block(of_sides: tuple[jax.Array, jax.Array], row: jax.Array) -> tuple[Any, jax.Array]:
+            def weigh(column: Any, found: tuple[jax.Array, ...]) -> Any:
+                def add(found: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+                    weights, slopes, mean = found
+                    scores = blocks.scores(scale, row, column)
+                    weight = jnp.where(blocks.mask(row, column), jnp.exp(scores - logs[row]), 0.0)
+                    slope = jnp.where(scores == -jnp.inf, 0.0, cotangents[row] @ blocks.cleared_values(column).T)
+                    mean = mean + jnp.sum(weight * slope, axis=-1, keepdims=True)
+                    return weights.at[column].set(weight), slopes.at[column].set(slope), mean
+
+                return blocks.add(row, column, add, found)
+
+            none = jnp.zeros((len(blocks.keys), blocks.queries.shape[1], blocks.keys.shape[1]), logs.dtype)
+            found = jax.lax.fori_loop(0, len(blocks.keys), weigh, (none, none, jnp.zeros_like(logs[0])))
+
+            def back(column: Any, sums: tuple[jax.Array, ...]) -> Any:
+                def add(sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+                    of_queries, of_keys, of_values = sums
+                    weights, slopes, mean = found
+                    of_scores = weights[column] * (slopes[column] - mean) * scale
+                    of_scores = jnp.where(blocks.mask(row, column), of_scores, 0.0)
+                    of_queries = of_queries + of_scores @ blocks.cleared_keys(column)
+                    of_keys = of_keys.at[column].add(of_scores.T @ blocks.queries[row])
+                    return of_queries, of_keys, of_values.at[column].add(weights[column].T @ cotangents[row])
+
+                return blocks.add(row, column, add, sums)
+
+            start = jnp.zeros_like(blocks.queries[0]), *of_sides
+            of_queries, *sides = jax.lax.fori_loop(0, len(blocks.keys), back, start)
+            return tuple(sides), of_queries
+
+        none = jnp.zeros_like(blocks.keys), jnp.zeros_like(blocks.values)
+        (of_keys, of_values), of_queries = jax.lax.scan(row_block, none, jnp.arange(len(blocks.queries)))
+        of_keys = jnp.where(blocks.opened[..., None], of_keys, 0.0)
+        return of_queries, of_keys, jnp.where(blocks.visible[..., None], of_values, 0.0)
+
+    found = by_heads(head, *arguments, cotangents, logs)
+    gradients = (whole(array, own.shape[1]) for array, own in zip(found, arguments, strict=False))
+    return *gradients, None, None
+
+
+pooled.defvjp(pooled_there, pooled_back)

@@ -13,7 +13,7 @@ from flax import nnx
 from flax.core import freeze
 from jax.typing import DTypeLike
 
-from attention_core.errors import check, check_length, check_offset, check_options, check_positions
+from attention_core.errors import check, check_length, check_offset, check_options, check_per_head, check_positions
 from attention_core.operators import (
     ABLATION_IMPORTANCE,
     ADDITIVE_ATTENTION,
@@ -34,6 +34,7 @@ from attention_core.operators import (
 )
 from attention_core.sinusoids import rates
 from attention_core.specification import Layer, Operator, Part
+from backends.jax.blocked import DOT_LEAST, blocked_dot_attention, takes_blocks
 from backends.jax.masking import attention_mask, distances, open_keys
 from backends.jax.pooling import attention_pooling, average
 from backends.jax.scoring import (
@@ -81,6 +82,8 @@ class Attention(nnx.Module):
     """
 
     specification: Layer
+    projects = True
+    """Whether memory holds something else than the keys themselves."""
 
     def __init__(self, rngs: nnx.Rngs | None, **options: Any) -> None:
         # For a graphdef to be a static argument of jax.jit, all in a layer that is no array must have a hash.
@@ -118,21 +121,39 @@ class Attention(nnx.Module):
         memory = cleared(self.turned(keys), self.turned(values), valid_lens, mask)
         return memory._replace(keys=self.project(memory.keys))
 
+    def inner(self, features: int) -> float | None:
+        """The factor of q·k where the score is an inner product with a projected key; None for another score."""
+        return None
+
+    def alone(
+        self, queries: jax.Array, keys: jax.Array, need_weights: bool, dropout_mask: jax.Array | None
+    ) -> float | None:
+        """That factor, if the context is to be computed alone, in blocks: without weights and without dropout."""
+        whole = need_weights or dropout_mask is not None or drops(self.dropout)
+        return None if whole or not takes_blocks(queries, keys, DOT_LEAST) else self.inner(queries.shape[-1])
+
     def attend(
-        self, queries: jax.Array, memory: Memory, *, dropout_mask: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+        self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, dropout_mask: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array | Any]:
         """Attend with queries to a prepared memory.
 
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
+
+        Shapes: returns (context, weights) as attention_pooling; weights is None without need_weights.
         """
+        check_options(self.method("attend"), need_weights=need_weights)
         check(
             self.method("attend"), self.sizes, dtype_of(self), queries=queries, memory=memory, dropout_mask=dropout_mask
         )
-        scores = self.score(self.turned(queries), memory.keys)
+        queries = self.turned(queries)
+        factor = self.alone(queries, memory.keys, need_weights, dropout_mask)
+        if factor is not None:
+            return self.turned(blocked_dot_attention(queries, *memory, factor)), None
+        scores = self.score(queries, memory.keys)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores)
         context, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
-        return self.turned(context), weights
+        return self.turned(context), weights if need_weights else None
 
     def __call__(
         self,
@@ -142,9 +163,11 @@ class Attention(nnx.Module):
         valid_lens: jax.Array | None = None,
         mask: jax.Array | None = None,
         *,
+        need_weights: bool = True,
         dropout_mask: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array | Any]:
         """Prepare the keys and values, and attend to them."""
+        check_options(self.method("call"), need_weights=need_weights)
         check(
             self.method("call"),
             self.sizes,
@@ -156,7 +179,13 @@ class Attention(nnx.Module):
             mask=mask,
             dropout_mask=dropout_mask,
         )
-        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), dropout_mask=dropout_mask)
+        own, others = self.turned(queries), self.turned(keys)
+        if not self.projects and self.alone(own, others, need_weights, dropout_mask) is not None:
+            # Blocks clear what is hidden as they come to it, without a copy of all keys and values.
+            memory = Memory(others, self.turned(values), one_mask(others, valid_lens, mask))
+        else:
+            memory = self.prepare(keys, values, valid_lens, mask)
+        return self.attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
 
     def method(self, name: str) -> Operator:
         """The method of that name in the specification, with the axes that it has here."""
@@ -178,6 +207,7 @@ class DotProductAttention(Attention):
     """
 
     specification = DOT_PRODUCT_ATTENTION
+    projects = False
 
     def __init__(
         self,
@@ -188,6 +218,11 @@ class DotProductAttention(Attention):
         rngs: nnx.Rngs | None = None,
     ) -> None:
         super().__init__(rngs, dropout=dropout, scale=scale, time_major=time_major)
+
+    def inner(self, features: int) -> float:
+        """The scale, or 1/√features."""
+        scale = self.sizes["scale"]
+        return float(max(features, 1) ** -0.5 if scale is None else scale)
 
     def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
         """Give scale · q·k."""
@@ -264,6 +299,10 @@ class GeneralAttention(Attention):
     def project(self, keys: jax.Array) -> jax.Array:
         """Give W k."""
         return self.W(keys)
+
+    def inner(self, features: int) -> float:
+        """One: W is in the projected key."""
+        return 1.0
 
     def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
         """Give q·W k."""
@@ -470,13 +509,15 @@ class LocalAttention(Attention):
         queries: jax.Array,
         memory: Memory,
         *,
+        need_weights: bool = True,
         offset: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array | Any]:
         """Attend with queries to a prepared memory.
 
         weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window
         """
+        check_options(self.method("attend"), need_weights=need_weights)
         check(
             self.method("attend"),
             self.sizes,
@@ -506,7 +547,7 @@ class LocalAttention(Attention):
             factor = near if dropout_mask is None else near * dropout_mask
             context, weights = attention_pooling(scores, memory.values, mask=allowed, dropout_mask=factor)
             weights = weights * near
-        return self.turned(context), weights
+        return self.turned(context), weights if need_weights else None
 
     def __call__(
         self,
@@ -516,10 +557,12 @@ class LocalAttention(Attention):
         valid_lens: jax.Array | None = None,
         mask: jax.Array | None = None,
         *,
+        need_weights: bool = True,
         offset: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array | Any]:
         """Prepare the keys and values, and attend to them."""
+        check_options(self.method("call"), need_weights=need_weights)
         check(
             self.method("call"),
             self.sizes,
@@ -533,7 +576,7 @@ class LocalAttention(Attention):
             dropout_mask=dropout_mask,
         )
         memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, offset=offset, dropout_mask=dropout_mask)
+        return self.attend(queries, memory, need_weights=need_weights, offset=offset, dropout_mask=dropout_mask)
 
     def centres(self, queries: jax.Array, mask: jax.Array | None, num_keys: int) -> jax.Array:
         """The position p that each query predicts, (batch, queries, 1), with heads or without; float32 at least."""
@@ -593,12 +636,13 @@ class HardAttention(Attention):
         return self.scored.score(queries, keys)
 
     def attend(  # type: ignore[override]
-        self, queries: jax.Array, memory: Memory, *, noise: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+        self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, noise: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array | Any]:
         """Attend with queries to a prepared memory.
 
         weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
         """
+        check_options(self.method("attend"), need_weights=need_weights)
         check(self.method("attend"), self.sizes, dtype_of(self), queries=queries, memory=memory, noise=noise)
         scores = jax.lax.stop_gradient(self.score(self.turned(queries), memory.keys))
         allowed = open_keys(scores, None, memory.mask)
@@ -609,7 +653,7 @@ class HardAttention(Attention):
         if scores.shape[-1]:
             best = jnp.argmax(jnp.where(allowed, chances, -jnp.inf), axis=-1, keepdims=True)
             weights = (allowed & (jnp.arange(scores.shape[-1]) == best)).astype(scores.dtype)
-        return self.turned(average(weights, memory.values, allowed)), weights
+        return self.turned(average(weights, memory.values, allowed)), weights if need_weights else None
 
     def __call__(  # type: ignore[override]
         self,
@@ -619,9 +663,11 @@ class HardAttention(Attention):
         valid_lens: jax.Array | None = None,
         mask: jax.Array | None = None,
         *,
+        need_weights: bool = True,
         noise: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array | Any]:
         """Prepare the keys and values, and attend to them."""
+        check_options(self.method("call"), need_weights=need_weights)
         check(
             self.method("call"),
             self.sizes,
@@ -633,7 +679,8 @@ class HardAttention(Attention):
             mask=mask,
             noise=noise,
         )
-        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), noise=noise)
+        memory = self.prepare(keys, values, valid_lens, mask)
+        return self.attend(queries, memory, need_weights=need_weights, noise=noise)
 
 
 class NadarayaWatson(nnx.Module):
@@ -771,16 +818,18 @@ class MultiHeadAttention(Attention):
         memory: Memory,
         *,
         per_head: bool = False,
+        need_weights: bool = True,
         head_mask: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array | Any]:
         """Attend with queries to a prepared memory.
 
         context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h)
 
         Shapes: head_mask (heads,) or (batch, heads); dropout_mask (batch, heads, queries, keys).
         """
-        check_options(self.method("attend"), per_head=per_head)
+        check_options(self.method("attend"), per_head=per_head, need_weights=need_weights)
+        check_per_head(self.specification.name, per_head, need_weights)
         check(
             self.method("attend"),
             self.sizes,
@@ -790,14 +839,21 @@ class MultiHeadAttention(Attention):
             head_mask=head_mask,
             dropout_mask=dropout_mask,
         )
-        scores = self.scored.score(self.split(self.W_q(self.turned(queries))), memory.keys)
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores)
-        heads, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
+        own = self.split(self.W_q(self.turned(queries)))
+        factor = self.alone(own, memory.keys, need_weights, dropout_mask)
+        if factor is not None:
+            heads, weights = blocked_dot_attention(own, *memory, factor), None
+        else:
+            scores = self.scored.score(own, memory.keys)
+            if dropout_mask is None:
+                dropout_mask = drawn_mask(self.dropout, scores)
+            heads, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]
         joined = jnp.swapaxes(heads, 1, 2)
         context = self.W_o(joined.reshape(*joined.shape[:2], self.sizes["hidden_size"]))
+        if not need_weights:
+            return self.turned(context), None
         return self.turned(context), weights if per_head else jnp.mean(weights, axis=1)
 
     def __call__(
@@ -809,11 +865,13 @@ class MultiHeadAttention(Attention):
         mask: jax.Array | None = None,
         *,
         per_head: bool = False,
+        need_weights: bool = True,
         head_mask: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> tuple[jax.Array, jax.Array | Any]:
         """Prepare the keys and values, and attend to them."""
-        check_options(self.method("call"), per_head=per_head)
+        check_options(self.method("call"), per_head=per_head, need_weights=need_weights)
+        check_per_head(self.specification.name, per_head, need_weights)
         check(
             self.method("call"),
             self.sizes,
@@ -827,7 +885,12 @@ class MultiHeadAttention(Attention):
             dropout_mask=dropout_mask,
         )
         memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, per_head=per_head, head_mask=head_mask, dropout_mask=dropout_mask)
+        options = {"per_head": per_head, "need_weights": need_weights}
+        return self.attend(queries, memory, **options, head_mask=head_mask, dropout_mask=dropout_mask)
+
+    def inner(self, features: int) -> float | None:
+        """As the layer of the score."""
+        return self.scored.inner(features)
 
     def split(self, array: jax.Array) -> jax.Array:
         """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""
@@ -976,13 +1039,17 @@ def dtype_of(layer: nnx.Module) -> jnp.dtype | None:
 
 def cleared(keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None) -> Memory:
     """Keys and values with 0 where no query may attend to them, and the one mask."""
-    allowed = attention_mask(keys.shape[-2], valid_lens, mask)
+    allowed = one_mask(keys, valid_lens, mask)
     if allowed is None:
         return Memory(keys, values, None)
-    if allowed.ndim < keys.ndim:
-        allowed = allowed[:, None]
     seen = jnp.any(allowed, axis=-2)[..., None]
     return Memory(jnp.where(seen, keys, 0.0), jnp.where(seen, values, 0.0), allowed)
+
+
+def one_mask(keys: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None) -> jax.Array | None:
+    """Lengths and mask as one mask, with an axis for heads where the keys have one."""
+    allowed = attention_mask(keys.shape[-2], valid_lens, mask)
+    return allowed if allowed is None or allowed.ndim == keys.ndim else allowed[:, None]
 
 
 def dropout_layer(rate: float, rngs: nnx.Rngs | None) -> nnx.Dropout:
@@ -991,6 +1058,11 @@ def dropout_layer(rate: float, rngs: nnx.Rngs | None) -> nnx.Dropout:
     return nnx.Dropout(float(rate), rngs=rngs if rate > 0.0 else None)
 
 
+def drops(dropout: nnx.Dropout) -> bool:
+    """Whether anything is dropped."""
+    return not dropout.deterministic and dropout.rate > 0.0
+
+
 def drawn_mask(dropout: nnx.Dropout, like: jax.Array | jax.ShapeDtypeStruct) -> jax.Array | None:
     """A dropout mask from the layer's own stream of random numbers, or None where nothing is dropped."""
-    return None if dropout.deterministic or dropout.rate == 0.0 else dropout(jnp.ones_like(like))
+    return dropout(jnp.ones_like(like)) if drops(dropout) else None

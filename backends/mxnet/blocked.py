@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 
 import mxnet as mx
-from mxnet import autograd, np
+from mxnet import autograd, np, npx
 
-from attention_core.errors import OptionError
+from attention_core.errors import check_path
+from backends.mxnet.masking import softmax_over
+from backends.mxnet.pooling import average, shown
 
-__all__ = ["takes_blocks", "force", "blocked_additive_score"]
+__all__ = ["takes_blocks", "force", "blocked_additive_score", "blocked_dot_attention"]
 
-LEAST = 2**18
+ADDITIVE_LEAST = 2**19
 """The elements, batch · heads · queries · keys · hidden_size, from which on blocks are faster on a CPU."""
+
+DOT_LEAST = 2**24
+"""The elements, batch · heads · queries · keys · features, from which on a context alone is faster in blocks."""
+
+STEPS_LEAST = 2**12
+"""The elements of a decoder's step, batch · keys · hidden_size, from which on one function for all steps is faster."""
+
+DOT_BLOCK = 2**21
+"""The scores of a block, unless one head of one sequence has more."""
 
 BLOCK = 2**21
 """The elements of a block, few enough for a cache, and enough to outweigh the cost of a call."""
@@ -21,34 +34,35 @@ BLOCK = 2**21
 FEATURES = 32
 """The features of a block: fewer give the sum over features too little to do, more leave the products too few rows."""
 
-choice: str | None = None
+forced: str | None = None
 
 
-def takes_blocks(queries: np.ndarray, keys: np.ndarray) -> bool:
-    """Whether scores of these projected queries and keys are computed in blocks.
+def takes_blocks(queries: np.ndarray, keys: np.ndarray, least: int) -> bool:
+    """Whether to compute in blocks: from `least` elements on, or as `force` says.
 
-    batch · heads · queries · keys · hidden_size >= LEAST, unless `force` or the environment variable
-    ATTENTION_PARITY_PATH ("blocked" or "plain", read at the import) says otherwise.
+    elements = batch · heads · queries · keys · features
 
-    In a graph nothing has a size, nor can it hold blocks: there it is False, forced or not.
-
-    Shapes: queries (batch, queries, hidden_size), keys (batch, keys, hidden_size), both with heads after batch or
-    without.
+    A graph has no sizes and holds no blocks: there it is False, forced or not.
     """
     if isinstance(queries, mx.symbol.Symbol):
         return False
-    return choice == "blocked" if choice else math.prod(queries.shape) * keys.shape[-2] >= LEAST
+    return forced == "blocked" if forced else math.prod(queries.shape) * keys.shape[-2] >= least
 
 
 def force(path: str | None) -> None:
-    """Take the "blocked" or the "plain" path from here on, whatever the sizes; with None, as takes_blocks says.
+    """Take one path for all sizes, "blocked" or "plain", or the one that suits them: None.
+
+    For the whole process, which begins as the environment variable ATTENTION_PARITY_PATH says at the import. A
+    graph, which holds no blocks, keeps the plain path.
 
     Raises: OptionError.
     """
-    global choice
-    if path not in ("blocked", "plain", None):
-        raise OptionError(f"force: path is {path!r}, expected one of 'blocked', 'plain', None.")
-    choice = path
+    global forced
+    check_path(path)
+    forced = path
+
+
+force(os.environ.get("ATTENTION_PARITY_PATH") or None)
 
 
 def blocked_additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> np.ndarray:
@@ -87,6 +101,149 @@ def blocked_additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarra
     recorded = autograd.is_recording()
     scores = score(mx.nd.concat(*arrays, dim=0)) if recorded else score.scores(*arrays)
     return scores.reshape(shape).as_np_ndarray().astype(queries.dtype, copy=False)
+
+
+def blocked_dot_attention(
+    queries: np.ndarray, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | None, scale: float
+) -> np.ndarray:
+    """Average the values by the softmax of scaled inner products, without keeping scores or weights.
+
+    context = attention_pooling(scale · queries keysᵀ, values, mask=mask), the context alone
+
+    A block holds all queries and keys of some sequences and heads, and the backward pass computes its weights w again.
+    With g = d context,
+
+    d values = wᵀ g;  d w = g valuesᵀ;  d scores = w (d w - sum over j of w[j] d w[j])
+    d queries = scale · d scores keys;  d keys = scale · d scoresᵀ queries
+
+    What is hidden gets -inf added to its score, and what a closed row gives is multiplied by 0: that holds of finite
+    numbers. Where a score, a value or g is not, the block takes the plain formula, whose own where is slow in MXNet,
+    and autograd its gradients. So beside the arguments and the result there are the scores and weights of one block.
+
+    float16 is computed in float32. A second derivative raises MXNetError.
+
+    Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features), with
+    heads after batch or without; mask of the same rank, each axis its size or 1, or None; returns the context, (batch,
+    queries, value_features), with heads or without.
+    """
+    shape, dtype = (*queries.shape[:-1], values.shape[-1]), queries.dtype
+    if 0 in shape or keys.shape[-2] == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+        return np.zeros(shape, dtype=dtype, ctx=queries.ctx)
+    if queries.shape[-1] == 0:
+        queries, keys = (np.zeros((*own.shape[:-1], 1), dtype=dtype, ctx=own.ctx) for own in (queries, keys))
+    if queries.ndim == 3:
+        queries, keys, values = (np.expand_dims(own, 1) for own in (queries, keys, values))
+        mask = None if mask is None else np.expand_dims(mask, 1)
+    if mask is not None:
+        ones = np.ones((*mask.shape[:2], 1, mask.shape[2]), ctx=mask.ctx)
+        seen = np.swapaxes(npx.batch_dot(ones, mask.astype("float32")), 2, 3) > 0
+        values = shown(np.broadcast_to(seen, (*values.shape[:-1], 1)), values)
+    wide = "float32" if dtype == "float16" else dtype
+    arrays = [own.astype(wide, copy=False).as_nd_ndarray() for own in (queries, keys, values)]
+    context = DotContext([own.shape for own in arrays], mask, scale)
+    # With one argument that holds all, as in blocked_additive_score.
+    found = context(row_of(*arrays)) if autograd.is_recording() else context.run(*arrays)
+    return found.as_np_ndarray().reshape(shape).astype(dtype, copy=False)
+
+
+Block = tuple[slice, slice]
+"""Some sequences, and some of their heads."""
+
+
+class DotContext(autograd.Function):
+    """The context, and the gradients, of queries, keys and values that are one row of numbers."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]], mask: np.ndarray | None, scale: float) -> None:
+        super().__init__()
+        self.shapes, self.mask, self.scale = shapes, mask, scale
+        (batch, heads, rows, _), columns = shapes[0], shapes[1][2]
+        count = max(1, DOT_BLOCK // (rows * columns))
+        self.blocks = [
+            (own, some) for own in cut(batch, max(1, count // heads)) for some in cut(heads, min(heads, count))
+        ]
+
+    def forward(self, row: mx.nd.NDArray) -> mx.nd.NDArray:
+        """The context."""
+        self.row = row
+        return self.run(*parts(row, self.shapes))
+
+    def run(self, *arrays: mx.nd.NDArray) -> mx.nd.NDArray:
+        """The context, block by block."""
+        context = mx.nd.empty((*self.shapes[0][:3], self.shapes[2][3]), dtype=arrays[0].dtype, ctx=arrays[0].ctx)
+        for block in self.blocks:
+            queries, keys, values = given = [own[block] for own in arrays]
+            found = self.weights(block, queries, keys, values)
+            if found is None:
+                context[block] = self.formula(block, *(own.as_np_ndarray() for own in given)).as_nd_ndarray()
+            else:
+                weights, kept = found
+                context[block] = rows_kept(mx.nd.linalg.gemm2(weights, values), kept)
+        return context
+
+    @mx.util.use_np  # another thread calls it, in which MXNet's NumPy mode is off
+    def backward(self, d_context: mx.nd.NDArray) -> mx.nd.NDArray:
+        """The gradients, as one row."""
+        arrays = parts(self.row, self.shapes)
+        gradients = [own.zeros_like() for own in arrays]
+        for block in self.blocks:
+            queries, keys, values = given = [own[block] for own in arrays]
+            g = d_context[block]
+            found = self.weights(block, queries, keys, values, g)
+            if found is None:
+                slopes = self.formula_gradients(block, g, given)
+            else:
+                weights, kept = found
+                g = rows_kept(g, kept)
+                d_scores = mx.nd.linalg.gemm2(g, values, transpose_b=True)
+                mx.nd._internal._backward_softmax(d_scores, weights, axis=-1, out=d_scores)
+                slopes = [
+                    mx.nd.linalg.gemm2(d_scores, keys, alpha=self.scale),
+                    mx.nd.linalg.gemm2(d_scores, queries, transpose_a=True, alpha=self.scale),
+                    mx.nd.linalg.gemm2(weights, g, transpose_a=True),
+                ]
+            for total, part in zip(gradients, slopes, strict=True):
+                total[block] = part
+        return row_of(*gradients)
+
+    def part(self, block: Block) -> np.ndarray | None:
+        """The mask of a block, of whose axes one entry may stand for all."""
+        if self.mask is None:
+            return None
+        first, second = (own if size > 1 else slice(None) for own, size in zip(block, self.mask.shape[:2], strict=True))
+        return self.mask[first, second]
+
+    def weights(
+        self, block: Block, queries: mx.nd.NDArray, keys: mx.nd.NDArray, *others: mx.nd.NDArray
+    ) -> tuple[mx.nd.NDArray, mx.nd.NDArray | None] | None:
+        """The weights of a block, and 0 for each closed row; None where scores or others are not finite."""
+        scores, mask = mx.nd.linalg.gemm2(queries, keys, transpose_b=True, alpha=self.scale), self.part(block)
+        if not all(finite(own) for own in (scores, *others)):
+            return None
+        if mask is None:
+            return mx.nd.softmax(scores), None
+        seen = mask.astype(scores.dtype).as_nd_ndarray()
+        kept = seen.max(axis=-1, keepdims=True)
+        # ln 1 = 0 and ln 0 = -inf; a closed row keeps its scores, so that its softmax is finite.
+        bias = mx.nd.log(mx.nd.broadcast_maximum(seen, 1 - kept))
+        return mx.nd.softmax(mx.nd.broadcast_add(scores, bias)), kept
+
+    def formula(self, block: Block, queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """The context of a block, plainly."""
+        scores, mask = npx.batch_dot(queries, keys, transpose_b=True) * self.scale, self.part(block)
+        allowed = scores != -np.inf
+        if mask is not None:
+            allowed = allowed * mask
+        return average(mx, softmax_over(mx, scores, allowed), values, allowed, None)
+
+    def formula_gradients(self, block: Block, g: mx.nd.NDArray, arrays: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+        """The gradients of a block, as autograd finds them of the plain formula."""
+        given = [own.copy().as_np_ndarray() for own in arrays]
+        for own in given:
+            own.attach_grad()
+        with autograd.record():
+            context = self.formula(block, *given)
+        context.backward(g.as_np_ndarray())
+        return [own.grad.as_nd_ndarray() for own in given]
 
 
 class Score(autograd.Function):
@@ -196,10 +353,7 @@ class OneQuery(Score):
     def sigmoid(self, queries: mx.nd.NDArray, keys: mx.nd.NDArray) -> mx.nd.NDArray:
         """r, (items · keys, features)."""
         items, _, columns, features = self.sizes
-        ones = mx.nd.ones((items, columns, 1), dtype=keys.dtype, ctx=keys.ctx)
-        queries, keys = queries.reshape((items, 1, features)), keys.reshape((items, columns, features))
-        r = mx.nd.linalg.gemm(ones, queries, keys, alpha=2.0, beta=2.0)
-        return mx.nd.Activation(r, act_type="sigmoid", out=r).reshape((-1, features))
+        return query_sigmoids(queries, 2 * keys.reshape((items, columns, features))).reshape((-1, features))
 
     def scores(self, queries: mx.nd.NDArray, keys: mx.nd.NDArray, w_v: mx.nd.NDArray) -> mx.nd.NDArray:
         """The scores, (items, 1, keys)."""
@@ -217,6 +371,261 @@ class OneQuery(Score):
         ones = mx.nd.ones((items, 1, columns), dtype=g.dtype, ctx=g.ctx)
         d_queries = mx.nd.batch_dot(ones, d_keys.reshape((items, columns, features))).reshape((-1, features))
         return d_queries, d_keys, d_w_v
+
+
+class Steps(autograd.Function):
+    """All steps of a GRU with additive attention by its previous output, as one function.
+
+    context[t], weights[t] = attention(h[t - 1] of the top layer, memory)
+    h[t] = gru([context[t]; embedded[t]], h[t - 1])
+
+    MXNet's cost is by call, and its autograd copies and sums all that a step reads, parameters and memory, at each
+    step. Here the loop is written out in both directions, and what all steps add to is added to in place. With the
+    inputs x of a layer, its state h before a step, a = W x + b, c = U h + [0; 0; b_hn], and the gradient d of h',
+
+    r, z = σ(a + c);  n = tanh(a_n + r c_n);  h' = n + z (h - n)
+    d a_n = d (1 - z) (1 - n²);  d c_n = r d a_n;  d r = c_n d a_n r (1 - r);  d z = d (h - n) z (1 - z)
+    d h = z d + Uᵀ [d r; d z; d c_n];  d x = Wᵀ [d r; d z; d a_n];  d U += [...] hᵀ;  d W += [...] xᵀ
+
+    Features stand before the batch: there the gates are rows of one array, c_n, r, z, n, and their parts no copies. It
+    begins as the biases, to which products are added. The gradients of attention are those of the softmax s and of
+    blocked_additive_score, where what is the same for all keys drops out:
+
+    d s = values · d context;  d scores = s (d s - sum over j of s[j] d s[j])
+
+    MXNet's product with one row is slow, and that with one column is not: so features stand before the keys in values,
+    and in the backward pass in keys. A second derivative raises MXNetError.
+
+    Shapes: embedded (steps, batch, embed_size), state (layers, hidden_size, batch); keys, projected, (batch, keys,
+    size), and values (batch, keys, features), both 0 where the mask, (batch, keys) or None, is; W_q (size,
+    hidden_size), w_v (1, size); W, U, b and b_hn of each layer, as matrices. Gives (outputs, state, contexts, weights):
+    (steps, batch, hidden_size), as state, (steps, batch, features), (steps, batch, keys).
+    """
+
+    def __init__(self, mask: mx.nd.NDArray | None, shapes: Sequence[tuple[int, ...]]) -> None:
+        super().__init__()
+        self.mask, self.shapes = mask, shapes
+
+    def forward(self, row: mx.nd.NDArray) -> tuple[mx.nd.NDArray, ...]:
+        """The outputs, of arguments that are one row of numbers; what the backward pass needs is kept."""
+        self.row = row
+        return self.run(*parts(row, self.shapes), keep=True)
+
+    def run(
+        self,
+        embedded: mx.nd.NDArray,
+        state: mx.nd.NDArray,
+        keys: mx.nd.NDArray,
+        values: mx.nd.NDArray,
+        W_q: mx.nd.NDArray,
+        w_v: mx.nd.NDArray,
+        *layers: mx.nd.NDArray,
+        keep: bool = False,
+    ) -> tuple[mx.nd.NDArray, ...]:
+        """The outputs."""
+        like = {"dtype": keys.dtype, "ctx": keys.ctx}
+        (steps, batch, embed_size), (count, size, _), (_, width, features) = embedded.shape, state.shape, values.shape
+        kept = steps if keep else 1
+        self.inputs = mx.nd.empty((kept, features + embed_size, batch), **like)
+        self.states = [mx.nd.empty((kept + 1, size, batch), **like) for _ in range(count)]
+        self.gates = [mx.nd.empty((kept, 4 * size, batch), **like) for _ in range(count)]
+        self.queries = mx.nd.empty((kept, batch, keys.shape[-1]), **like)
+        for held, own in zip(self.states, state, strict=True):
+            held[0] = own
+        network = []
+        for W, U, b, b_hn in grouped(layers):
+            biases = mx.nd.broadcast_axis(mx.nd.concat(b_hn, b, dim=0), axis=1, size=batch)
+            network.append((W, U[: 2 * size], U[2 * size :], biases))
+        outputs, contexts, self.weights = (
+            mx.nd.empty((steps, batch, last), **like) for last in (size, features, width)
+        )
+        place, values = mx.nd.empty(keys.shape, **like), values.swapaxes(1, 2)
+        twice, keys = 2 * w_v, 2 * keys
+        if self.mask is not None:  # a row without an open key keeps zeros: its softmax is finite, and no weight is left
+            some = self.mask.max(axis=1, keepdims=True).broadcast_like(self.mask)
+            hidden = mx.nd.where(some, mx.nd.full(some.shape, -math.inf, **like), some)
+        for t in range(steps):
+            step, before, after = t % kept, t % (kept + 1), (t + 1) % (kept + 1)
+            query, inputs, weights, context = self.queries[step], self.inputs[step], self.weights[t], contexts[t]
+            mx.nd.dot(self.states[-1][before], W_q, transpose_a=True, transpose_b=True, out=query)
+            scores = row_sums(query_sigmoids(query, keys, place).reshape((-1, twice.size)), twice).reshape(
+                (batch, width)
+            )
+            if self.mask is None:
+                mx.nd.softmax(scores, out=weights)
+            else:
+                mx.nd.softmax(mx.nd.where(self.mask, scores, hidden), out=weights)
+                weights *= self.mask
+            mx.nd.batch_dot(values, weights.reshape((batch, width, 1)), out=context.reshape((batch, features, 1)))
+            mx.nd.transpose(context, out=inputs[:features])
+            mx.nd.transpose(embedded[t], out=inputs[features:])
+            for (W, U, U_n, biases), held, gates in zip(network, self.states, self.gates, strict=True):
+                rows, h, new, (c_n, r, z, n) = gates[step], held[before], held[after], quarters(gates[step])
+                biases.copyto(rows)
+                add_product(W, inputs, rows[size:])
+                add_product(U, h, rows[size:-size])
+                add_product(U_n, h, c_n)
+                mx.nd.Activation(rows[size:-size], act_type="sigmoid", out=rows[size:-size])
+                n += r * c_n
+                mx.nd.Activation(n, act_type="tanh", out=n)
+                mx.nd.elemwise_sub(h, n, out=new)
+                new *= z
+                new += n
+                inputs = new
+            mx.nd.transpose(inputs, out=outputs[t])
+        ends = mx.nd.stack(*(held[steps % (kept + 1)] for held in self.states))
+        return outputs, ends, contexts, self.weights
+
+    @mx.util.use_np  # another thread calls it, in which MXNet's NumPy mode is off
+    def backward(
+        self, d_outputs: mx.nd.NDArray, d_ends: mx.nd.NDArray, d_contexts: mx.nd.NDArray, d_weights: mx.nd.NDArray
+    ) -> mx.nd.NDArray:
+        """The gradients, as one row."""
+        _, _, keys, values, W_q, w_v, *layers = parts(self.row, self.shapes)
+        like = {"dtype": keys.dtype, "ctx": keys.ctx}
+        (steps, batch, size), (_, width, features) = d_outputs.shape, values.shape
+        d_embedded, d_contexts = mx.nd.empty(self.shapes[0], **like), d_contexts.copy()
+        d_inputs, d_rows = self.inputs[0].zeros_like(), self.gates[0][0].zeros_like()
+        d_c_n, d_r, d_z, d_n = quarters(d_rows)
+        d_states = [own.copy() for own in d_ends]
+        keys = 2 * keys.swapaxes(1, 2)
+        d_keys, places = keys.zeros_like(), [mx.nd.empty(keys.shape, **like) for _ in range(2)]
+        d_W_q, network = W_q.zeros_like(), []
+        for W, U, *_ in grouped(layers):
+            network.append((W, U, W.zeros_like(), U.zeros_like(), mx.nd.zeros((4 * size, batch), **like)))
+        d_w_v = mx.nd.zeros((batch, w_v.size, 1), **like)
+        ones, fourfold = mx.nd.ones((1, width), **like), mx.nd.broadcast_axis(4 * w_v.T.expand_dims(0), 0, batch)
+        for t in reversed(range(steps)):
+            top = d_states[-1]
+            top += mx.nd.transpose(d_outputs[t])
+            d_inputs[:] = 0
+            for layer in reversed(range(len(self.states))):
+                W, U, d_W, d_U, d_biases = network[layer]
+                h, d, (c_n, r, z, n) = self.states[layer][t], d_states[layer], quarters(self.gates[layer][t])
+                inputs = self.states[layer - 1][t + 1] if layer else self.inputs[t]
+                d_below = d_states[layer - 1] if layer else d_inputs
+                mx.nd.elemwise_sub(h, n, out=d_z)
+                d_z *= d
+                mx.nd._internal._backward_sigmoid(d_z, z, out=d_z)
+                kept = z * d
+                mx.nd.elemwise_sub(d, kept, out=d_n)
+                mx.nd._internal._backward_tanh(d_n, n, out=d_n)
+                mx.nd.elemwise_mul(d_n, c_n, out=d_r)
+                mx.nd._internal._backward_sigmoid(d_r, r, out=d_r)
+                mx.nd.elemwise_mul(d_n, r, out=d_c_n)
+                kept.copyto(d)
+                d_biases += d_rows
+                add_product(W, d_rows[size:], d_below, transpose_a=True)
+                add_product(d_rows[size:], inputs, d_W, transpose_b=True)
+                for part, own in ((slice(None, -size), d_rows[size:-size]), (slice(-size, None), d_c_n)):
+                    add_product(U[part], own, d, transpose_a=True)
+                    add_product(own, h, d_U[part], transpose_b=True)
+            mx.nd.transpose(d_inputs[features:], out=d_embedded[t])
+            d_context = d_contexts[t]
+            d_context += mx.nd.transpose(d_inputs[:features])
+            d_s = mx.nd.batch_dot(values, d_context.reshape((batch, features, 1))).reshape((batch, width))
+            g = mx.nd._internal._backward_softmax(d_s + d_weights[t], self.weights[t], axis=-1)
+            query = self.queries[t]
+            r = query_sigmoids(query, keys, places[0], transposed=True)
+            d_w_v += mx.nd.batch_dot(r, 2 * g.reshape((batch, width, 1)))
+            mx.nd.batch_dot(fourfold, g.reshape((batch, 1, width)), out=places[1])
+            mx.nd._internal._backward_sigmoid(places[1], r, out=places[1])
+            d_keys += places[1]
+            d_query = row_sums(places[1].reshape((-1, width)), ones).reshape(query.shape)
+            add_product(d_query, self.states[-1][t], d_W_q, transpose_a=True, transpose_b=True)
+            add_product(W_q, d_query, top, transpose_a=True, transpose_b=True)
+        d_values = mx.nd.batch_dot(self.weights.swapaxes(0, 1), d_contexts.swapaxes(0, 1), transpose_a=True)
+        d_layers = []
+        for _, _, d_W, d_U, d_biases in network:
+            d_b = d_biases.sum(axis=1)
+            d_layers += [d_W, d_U, d_b[size:], d_b[:size]]
+        d_state = mx.nd.stack(*d_states)
+        return row_of(d_embedded, d_state, d_keys.swapaxes(1, 2), d_values, d_W_q, d_w_v.sum(axis=0), *d_layers)
+
+
+def blocked_steps(
+    embedded: np.ndarray,
+    state: np.ndarray,
+    memory: tuple[np.ndarray, np.ndarray, np.ndarray | None],
+    attention: tuple[np.ndarray, np.ndarray],
+    layers: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """All steps of a GRU with additive attention by its previous output, as Steps computes them.
+
+    Shapes: embedded (batch, steps, embed_size), state (layers, batch, hidden_size); memory: projected keys (batch,
+    keys, size), values (batch, keys, features), a mask (batch or 1, 1, keys) or None; attention: W_q (size,
+    hidden_size), w_v (size,); layers: W (3, hidden_size, inputs), U, b, b_hn of each. Returns (outputs, state,
+    contexts, weights): (batch, steps, hidden_size), as state, (batch, steps, features), (batch, steps, keys).
+    """
+    (keys, values, mask), (W_q, w_v) = memory, attention
+    given = [own.as_nd_ndarray() for own in (embedded.swapaxes(0, 1), state.swapaxes(1, 2), keys, values, W_q, w_v)]
+    given[-1] = given[-1].reshape((1, -1))
+    for W, U, b, b_hn in layers:
+        matrices = (W, W.shape[-1]), (U, U.shape[-1]), (b, 1), (b_hn, 1)
+        given += [own.as_nd_ndarray().reshape((-1, columns)) for own, columns in matrices]
+    if mask is not None:
+        mask = np.broadcast_to(mask[:, 0], keys.shape[:2]).astype(keys.dtype).as_nd_ndarray()
+    steps = Steps(mask, [array.shape for array in given])
+    # With one argument that holds all, as in blocked_additive_score.
+    found = steps(row_of(*given)) if autograd.is_recording() else steps.run(*given)
+    outputs, state, contexts, weights = (array.as_np_ndarray() for array in found)
+    return outputs.swapaxes(0, 1), state.swapaxes(1, 2), contexts.swapaxes(0, 1), weights.swapaxes(0, 1)
+
+
+def row_of(*arrays: mx.nd.NDArray) -> mx.nd.NDArray:
+    """All of them in one row."""
+    return mx.nd.concat(*(array.reshape((-1,)) for array in arrays), dim=0)
+
+
+def parts(row: mx.nd.NDArray, shapes: Sequence[tuple[int, ...]]) -> list[mx.nd.NDArray]:
+    """The arrays of those shapes of which a row was made, in the same memory."""
+    ends = list(accumulate(map(math.prod, shapes)))
+    places = zip([0, *ends], ends, shapes, strict=False)
+    return [row[start:end].reshape(shape) for start, end, shape in places]
+
+
+def finite(array: mx.nd.NDArray) -> bool:
+    """Whether every entry is: 0 times another is NaN, as is the sum."""
+    rows = array.reshape((-1, array.shape[-1]))
+    zeros = mx.nd.zeros((1, rows.shape[1]), dtype=array.dtype, ctx=array.ctx)
+    return bool(row_sums(rows, zeros).sum().asscalar() == 0)
+
+
+def rows_kept(rows: mx.nd.NDArray, kept: mx.nd.NDArray | None) -> mx.nd.NDArray:
+    """The rows, 0 where they are closed."""
+    return rows if kept is None else mx.nd.broadcast_mul(rows, kept)
+
+
+def grouped(layers: Sequence[mx.nd.NDArray]) -> Iterator[tuple[mx.nd.NDArray, ...]]:
+    """W, U, b and b_hn of each layer."""
+    return zip(layers[::4], layers[1::4], layers[2::4], layers[3::4], strict=True)
+
+
+def quarters(rows: mx.nd.NDArray) -> list[mx.nd.NDArray]:
+    """The four parts of the rows, in the same memory."""
+    size = rows.shape[0] // 4
+    return [rows[part * size : (part + 1) * size] for part in range(4)]
+
+
+def add_product(left: mx.nd.NDArray, right: mx.nd.NDArray, total: mx.nd.NDArray, **transposed: bool) -> None:
+    """Add the product of two matrices, in place."""
+    mx.nd.linalg.gemm(left, right, total, beta=1.0, out=total, **transposed)
+
+
+def query_sigmoids(
+    queries: mx.nd.NDArray, keys: mx.nd.NDArray, place: mx.nd.NDArray | None = None, *, transposed: bool = False
+) -> mx.nd.NDArray:
+    """σ(2 queries[i] + keys[i, j]) of one query an item, at that place.
+
+    Shapes: queries (items, features), keys and the result (items, keys, features), or transposed, (items, features,
+    keys).
+    """
+    (items, features), count = queries.shape, keys.shape[2 if transposed else 1]
+    factors = [mx.nd.ones((items, count, 1), dtype=keys.dtype, ctx=keys.ctx), queries.reshape((items, 1, features))]
+    if transposed:
+        factors = [array.reshape((items, array.shape[2], array.shape[1])) for array in reversed(factors)]
+    r = mx.nd.linalg.gemm(*factors, keys, alpha=2.0, beta=1.0, out=place)
+    return mx.nd.Activation(r, act_type="sigmoid", out=r)
 
 
 def cut(size: int, length: int) -> list[slice]:
@@ -238,6 +647,3 @@ def sigmoids(
 def row_sums(rows: mx.nd.NDArray, weights: mx.nd.NDArray) -> mx.nd.NDArray:
     """The sum of each row, weighted; this operator is several times faster than a product of matrices."""
     return mx.nd.FullyConnected(rows, weights, num_hidden=1, no_bias=True).reshape((-1,))
-
-
-force(os.environ.get("ATTENTION_PARITY_PATH"))

@@ -17,8 +17,11 @@ from attention_core.operators import (
     check_search,
 )
 from attention_core.specification import Layer
+from backends.mxnet.blocked import STEPS_LEAST, blocked_steps, takes_blocks
 from backends.mxnet.layers import (
+    AdditiveAttention,
     Memory,
+    Sized,
     Uniform,
     attention_layer,
     cleared,
@@ -211,27 +214,41 @@ class Decoder(Block):
         dropout_mask: np.ndarray | None,
         attention_dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, Any, np.ndarray]:
-        """The loop over the steps, in Python; what it calls are graphs."""
+        """The formula; it is no graph, since token ids are looked at before."""
         embedded = embed(self.specification.name, self.embedding, tokens)
         memory = self.prepare(encoder_outputs, valid_lens, mask)
         current, (batch, steps, _), keys = self.start(memory, state), embedded.shape, encoder_outputs.shape[1]
-        like = {"dtype": embedded.dtype, "ctx": embedded.ctx}
         if batch == 0 or steps == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+            like = {"dtype": embedded.dtype, "ctx": embedded.ctx}
             logits = np.zeros((batch, steps, self.sizes["vocab_size"]), **like)
             return logits, current, np.zeros((batch, steps, keys), **like)
+        features, current, weights = self.run_forced(embedded, current, memory, dropout_mask, attention_dropout_mask)
+        return self.logits(features), current, weights
+
+    def run_forced(
+        self,
+        embedded: np.ndarray,
+        state: Any,
+        memory: Memory,
+        dropout_mask: np.ndarray | None,
+        attention_dropout_mask: np.ndarray | None,
+    ) -> tuple[np.ndarray, Any, np.ndarray]:
+        """All steps without the last projection, in Python; what it calls are graphs."""
         features, weights = [], []
-        for t in range(steps):
-            feature, current, attended = self.advance(
+        for t in range(embedded.shape[1]):
+            feature, state, attended = self.advance(
                 embedded[:, t],
-                current,
+                state,
                 memory._replace(mask=row(memory.mask, t)),
                 None if dropout_mask is None else dropout_mask[:, :, t],
                 None if attention_dropout_mask is None else attention_dropout_mask[:, t],
             )
             features.append(feature)
             weights.append(attended)
-        logits = self.logits(np.stack(features, axis=1))
-        return logits, current, np.stack(weights, axis=1) if keys else np.zeros((batch, steps, 0), **like)
+        if memory.keys.shape[1] == 0:  # MXNet stacks no empty arrays
+            shape = (*embedded.shape[:2], 0)
+            return np.stack(features, axis=1), state, np.zeros(shape, dtype=embedded.dtype, ctx=embedded.ctx)
+        return np.stack(features, axis=1), state, np.stack(weights, axis=1)
 
     def greedy(
         self,
@@ -472,6 +489,45 @@ class BahdanauDecoder(Decoder):
         if self.sizes["readout"] == "maxout":
             output = np.concatenate([previous, embedded, context], axis=-1)
         return output, state, weights
+
+    def run_forced(
+        self,
+        embedded: np.ndarray,
+        state: np.ndarray,
+        memory: Memory,
+        dropout_mask: np.ndarray | None,
+        attention_dropout_mask: np.ndarray | None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """All steps without the last projections, one by one or as one function."""
+        if not self.in_blocks(memory, dropout_mask, attention_dropout_mask):
+            return super().run_forced(embedded, state, memory, dropout_mask, attention_dropout_mask)
+        assert self.attention is not None
+        ctx = embedded.ctx
+        attention = self.attention.W_q.weight.data(ctx), self.attention.w_v.data(ctx)
+        layers = [(own.W.data(ctx), own.U.data(ctx), own.b.data(ctx), own.b_hn.data(ctx)) for own in self.rnn.layers]
+        features, last, contexts, weights = blocked_steps(embedded, state, memory, attention, layers)
+        if self.sizes["readout"] == "maxout":
+            previous = np.concatenate([state[-1][:, None], features[:, :-1]], axis=1)
+            features = np.concatenate([previous, embedded, contexts], axis=-1)
+        return features, last, weights
+
+    def in_blocks(
+        self, memory: Memory, dropout_mask: np.ndarray | None, attention_dropout_mask: np.ndarray | None
+    ) -> bool:
+        """Whether to compute all steps as one function: of a GRU with additive attention, one mask and no dropout."""
+        (batch, keys, size), mask = memory.keys.shape, memory.mask
+        dropped = (
+            dropout_mask is not None or attention_dropout_mask is not None or self.dropout * autograd.is_training()
+        )
+        return (
+            self.sizes["cell"] == "gru"
+            and isinstance(self.attention, AdditiveAttention)
+            and not dropped
+            and (mask is None or mask.shape[1] == 1)
+            and keys > 0
+            and memory.keys.dtype != "float16"
+            and takes_blocks(Sized((batch, 1, size)), memory.keys, STEPS_LEAST)
+        )
 
     def logits(self, features: np.ndarray) -> np.ndarray:
         """The last projections, of one step or of all of them."""

@@ -20,6 +20,7 @@ from attention_core.errors import (
     check_length,
     check_offset,
     check_options,
+    check_per_head,
     check_positions,
     dtype_name,
 )
@@ -43,9 +44,9 @@ from attention_core.operators import (
 )
 from attention_core.sinusoids import rates
 from attention_core.specification import Layer, Part
-from backends.mxnet.blocked import takes_blocks
+from backends.mxnet.blocked import ADDITIVE_LEAST, DOT_LEAST, blocked_dot_attention, takes_blocks
 from backends.mxnet.masking import attention_mask, positions, softmax_over
-from backends.mxnet.pooling import average
+from backends.mxnet.pooling import average, shown
 from backends.mxnet.scoring import additive, direction, dot, gaussian
 
 __all__ = [
@@ -69,6 +70,8 @@ __all__ = [
 ]
 
 Pair = tuple[np.ndarray, np.ndarray]
+Answer = tuple[np.ndarray, np.ndarray | Any]
+"""Context and weights, which are None without need_weights."""
 
 
 class Memory(NamedTuple):
@@ -116,6 +119,10 @@ class Attention(HybridBlock):
         """The score of each query against each projected key, on arrays or in a graph."""
         raise NotImplementedError
 
+    def inner(self, features: int) -> float | None:
+        """The factor of q·k where the score is an inner product with a projected key; None for another score."""
+        return None
+
     def check_keys(self, num_keys: int) -> None:
         """Refuse more keys than the layer can score."""
 
@@ -145,14 +152,18 @@ class Attention(HybridBlock):
         memory = self.cleared(keys, values, valid_lens, mask)
         return memory._replace(keys=self.project(memory.keys))
 
-    def attend(self, queries: np.ndarray, memory: Memory, *, dropout_mask: np.ndarray | None = None) -> Pair:
+    def attend(
+        self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, dropout_mask: np.ndarray | None = None
+    ) -> Answer:
         """Attend with queries to a prepared memory.
 
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
 
         Shapes: queries (batch, queries, features of a query), with heads after batch or without, or
-        (queries, batch, ...) with time_major, as is context then; dropout_mask as weights, (batch, queries, keys).
+        (queries, batch, ...) with time_major, as is context then; dropout_mask as weights, (batch, queries, keys);
+        weights is None without need_weights.
         """
+        check_options(self.methods["attend"], need_weights=need_weights)
         check(
             self.methods["attend"],
             self.sizes,
@@ -161,7 +172,11 @@ class Attention(HybridBlock):
             memory=memory,
             dropout_mask=dropout_mask,
         )
-        return self.run(self.attended_graph, self.turned(queries), memory, dropout_mask)
+        queries = self.turned(queries)
+        if not need_weights and self.takes_context(queries, memory, dropout_mask):
+            return self.context(queries, memory), None
+        context, weights = self.run(self.attended_graph, queries, memory, dropout_mask)
+        return context, weights if need_weights else None
 
     def __call__(
         self,
@@ -171,9 +186,11 @@ class Attention(HybridBlock):
         valid_lens: np.ndarray | None = None,
         mask: np.ndarray | None = None,
         *,
+        need_weights: bool = True,
         dropout_mask: np.ndarray | None = None,
-    ) -> Pair:
+    ) -> Answer:
         """Prepare the keys and values, and attend to them."""
+        check_options(self.methods["call"], need_weights=need_weights)
         check(
             self.methods["call"],
             self.sizes,
@@ -186,7 +203,11 @@ class Attention(HybridBlock):
             dropout_mask=dropout_mask,
         )
         memory = self.cleared(keys, values, valid_lens, mask)
-        return self.run(super().__call__, self.turned(queries), memory, dropout_mask)
+        queries = self.turned(queries)
+        if not need_weights and self.takes_context(queries, memory, dropout_mask):
+            return self.context(queries, memory._replace(keys=self.project(memory.keys))), None
+        context, weights = self.run(super().__call__, queries, memory, dropout_mask)
+        return context, weights if need_weights else None
 
     def hybrid_forward(
         self,
@@ -223,6 +244,18 @@ class Attention(HybridBlock):
     def in_blocks(self, queries: np.ndarray, keys: np.ndarray) -> bool:
         """Whether the score takes blocks of these arguments."""
         return False
+
+    def takes_context(self, queries: np.ndarray, memory: Memory, dropout_mask: np.ndarray | None) -> bool:
+        """Whether a context alone takes blocks: of inner products, without dropout."""
+        dropped = dropout_mask is not None or (self.dropout > 0 and autograd.is_training())
+        inner = self.inner(queries.shape[-1]) is not None
+        return inner and not dropped and takes_blocks(queries, memory.keys, DOT_LEAST)
+
+    def context(self, queries: np.ndarray, memory: Memory) -> np.ndarray:
+        """The context alone, in blocks."""
+        scale = self.inner(queries.shape[-1])
+        assert scale is not None
+        return self.turned(blocked_dot_attention(queries, memory.keys, memory.values, memory.mask, scale))
 
     def attended_graph(self, *arrays: np.ndarray) -> Pair:
         """The formula of attend, as a graph where that of a call is the same: where keys are not projected."""
@@ -284,6 +317,10 @@ class DotProductAttention(Attention):
         super().__init__(prefix, params, dropout=dropout, scale=scale, time_major=time_major)
         self.scale = scale
 
+    def inner(self, features: int) -> float | None:
+        """Give scale."""
+        return max(features, 1) ** -0.5 if self.scale is None else self.scale
+
     def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give scale · q·k."""
         F, scale = functions(queries), self.scale
@@ -335,7 +372,8 @@ class AdditiveAttention(Attention):
 
     def in_blocks(self, queries: np.ndarray, keys: np.ndarray) -> bool:
         """Whether the additive score takes blocks of these arguments once they are projected."""
-        return takes_blocks(*(Sized((*array.shape[:-1], self.sizes["hidden_size"])) for array in (queries, keys)))
+        q, k = (Sized((*array.shape[:-1], self.sizes["hidden_size"])) for array in (queries, keys))
+        return takes_blocks(q, k, ADDITIVE_LEAST)
 
     def project(self, keys: np.ndarray) -> np.ndarray:
         """Give W_k k."""
@@ -383,6 +421,10 @@ class GeneralAttention(Attention):
     def project(self, keys: np.ndarray) -> np.ndarray:
         """Give W k."""
         return projected(self.W, keys)
+
+    def inner(self, features: int) -> float | None:
+        """Give 1."""
+        return 1.0
 
     def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give q·W k."""
@@ -433,7 +475,8 @@ class ConcatAttention(Attention):
 
     def in_blocks(self, queries: np.ndarray, keys: np.ndarray) -> bool:
         """Whether the additive score takes blocks of these arguments once they are projected."""
-        return takes_blocks(*(Sized((*array.shape[:-1], self.sizes["hidden_size"])) for array in (queries, keys)))
+        q, k = (Sized((*array.shape[:-1], self.sizes["hidden_size"])) for array in (queries, keys))
+        return takes_blocks(q, k, ADDITIVE_LEAST)
 
     def project(self, keys: np.ndarray) -> np.ndarray:
         """Give W [0; k]."""
@@ -632,15 +675,17 @@ class LocalAttention(Attention):
         queries: np.ndarray,
         memory: Memory,
         *,
+        need_weights: bool = True,
         offset: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
-    ) -> Pair:
+    ) -> Answer:
         """Attend with queries to a prepared memory.
 
         weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window
 
         Shapes: as Attention.attend; offset (batch,), 0 unless given, for mode="monotonic" alone.
         """
+        check_options(self.methods["attend"], need_weights=need_weights)
         check(
             self.methods["attend"],
             self.sizes,
@@ -652,7 +697,9 @@ class LocalAttention(Attention):
         )
         check_offset(self.specification.name, self.sizes["mode"], offset)
         queries = self.turned(queries)
-        return self.run(self.attended, queries, memory, dropout_mask, *self.places(queries, memory, offset))
+        places = self.places(queries, memory, offset)
+        context, weights = self.run(self.attended, queries, memory, dropout_mask, *places)
+        return context, weights if need_weights else None
 
     def __call__(
         self,
@@ -662,10 +709,12 @@ class LocalAttention(Attention):
         valid_lens: np.ndarray | None = None,
         mask: np.ndarray | None = None,
         *,
+        need_weights: bool = True,
         offset: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
-    ) -> Pair:
+    ) -> Answer:
         """Prepare the keys and values, and attend to them."""
+        check_options(self.methods["call"], need_weights=need_weights)
         check(
             self.methods["call"],
             self.sizes,
@@ -681,7 +730,8 @@ class LocalAttention(Attention):
         memory, queries = self.cleared(keys, values, valid_lens, mask), self.turned(queries)
         check_offset(self.specification.name, self.sizes["mode"], offset)
         places = self.places(queries, memory, offset)
-        return self.run(super(Attention, self).__call__, queries, memory, dropout_mask, *places)
+        context, weights = self.run(super(Attention, self).__call__, queries, memory, dropout_mask, *places)
+        return context, weights if need_weights else None
 
     def attended(
         self,
@@ -779,17 +829,19 @@ class HardAttention(Attention):
         self.scored.check_keys(num_keys)
 
     def attend(  # type: ignore[override]
-        self, queries: np.ndarray, memory: Memory, *, noise: np.ndarray | None = None
-    ) -> Pair:
+        self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, noise: np.ndarray | None = None
+    ) -> Answer:
         """Attend with queries to a prepared memory.
 
         weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
 
         Shapes: as Attention.attend; noise as weights, strictly between 0 and 1.
         """
+        check_options(self.methods["attend"], need_weights=need_weights)
         check(self.methods["attend"], self.sizes, self.dtype, queries=queries, memory=memory, noise=noise)
         queries = self.turned(queries)
-        return self.run(self.attended, queries, memory, None, *draws(queries, memory, noise))
+        context, weights = self.run(self.attended, queries, memory, None, *draws(queries, memory, noise))
+        return context, weights if need_weights else None
 
     def __call__(  # type: ignore[override]
         self,
@@ -799,9 +851,11 @@ class HardAttention(Attention):
         valid_lens: np.ndarray | None = None,
         mask: np.ndarray | None = None,
         *,
+        need_weights: bool = True,
         noise: np.ndarray | None = None,
-    ) -> Pair:
+    ) -> Answer:
         """Prepare the keys and values, and attend to them."""
+        check_options(self.methods["call"], need_weights=need_weights)
         check(
             self.methods["call"],
             self.sizes,
@@ -814,7 +868,9 @@ class HardAttention(Attention):
             noise=noise,
         )
         memory, queries = self.cleared(keys, values, valid_lens, mask), self.turned(queries)
-        return self.run(super(Attention, self).__call__, queries, memory, None, *draws(queries, memory, noise))
+        noisy = draws(queries, memory, noise)
+        context, weights = self.run(super(Attention, self).__call__, queries, memory, None, *noisy)
+        return context, weights if need_weights else None
 
     def attended(
         self,
@@ -989,9 +1045,10 @@ class MultiHeadAttention(Attention):
         memory: Memory,
         *,
         per_head: bool = False,
+        need_weights: bool = True,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
-    ) -> Pair:
+    ) -> Answer:
         """Attend with queries to a prepared memory.
 
         context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h)
@@ -999,7 +1056,8 @@ class MultiHeadAttention(Attention):
         Shapes: queries (batch, queries, query_size), or (queries, batch, query_size) with time_major, as is context
         then; head_mask (heads,) or (batch, heads); dropout_mask (batch, heads, queries, keys).
         """
-        check_options(self.methods["attend"], per_head=per_head)
+        check_options(self.methods["attend"], per_head=per_head, need_weights=need_weights)
+        check_per_head(self.specification.name, per_head, need_weights)
         check(
             self.methods["attend"],
             self.sizes,
@@ -1009,7 +1067,11 @@ class MultiHeadAttention(Attention):
             head_mask=head_mask,
             dropout_mask=dropout_mask,
         )
-        return self.run_heads(self.attended, queries, memory, per_head, head_mask, dropout_mask)
+        queries = self.turned(queries)
+        if not need_weights and self.takes_context(queries, memory, dropout_mask):
+            return self.context(queries, memory, head_mask), None
+        context, weights = self.run_heads(self.attended, queries, memory, per_head, head_mask, dropout_mask)
+        return context, weights if need_weights else None
 
     def __call__(
         self,
@@ -1020,11 +1082,13 @@ class MultiHeadAttention(Attention):
         mask: np.ndarray | None = None,
         *,
         per_head: bool = False,
+        need_weights: bool = True,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
-    ) -> Pair:
+    ) -> Answer:
         """Prepare the keys and values, and attend to them."""
-        check_options(self.methods["call"], per_head=per_head)
+        check_options(self.methods["call"], per_head=per_head, need_weights=need_weights)
+        check_per_head(self.specification.name, per_head, need_weights)
         check(
             self.methods["call"],
             self.sizes,
@@ -1037,9 +1101,13 @@ class MultiHeadAttention(Attention):
             head_mask=head_mask,
             dropout_mask=dropout_mask,
         )
-        memory = self.cleared(keys, values, valid_lens, mask)
+        memory, queries = self.cleared(keys, values, valid_lens, mask), self.turned(queries)
+        if not need_weights and self.takes_context(queries, memory, dropout_mask):
+            parts = self.project(memory.keys), self.split(projected(self.W_v, memory.values))
+            return self.context(queries, Memory(*parts, memory.mask), head_mask), None
         graph = super(Attention, self).__call__
-        return self.run_heads(graph, queries, memory, per_head, head_mask, dropout_mask)
+        context, weights = self.run_heads(graph, queries, memory, per_head, head_mask, dropout_mask)
+        return context, weights if need_weights else None
 
     def hybrid_forward(
         self,
@@ -1065,8 +1133,23 @@ class MultiHeadAttention(Attention):
         """The formula of attend, on arrays or in a graph, with the factor of each head."""
         (factor,), F = others, functions(queries)
         heads, weights = pooled(F, self.score(queries, keys), values, mask, dropout_mask)
-        heads = F.np.swapaxes(heads * factor, 1, 2)
-        return projected(self.W_o, F.npx.reshape(heads, (-2, -2, -5))), weights
+        return self.joined(heads * factor), weights
+
+    def inner(self, features: int) -> float | None:
+        """As the layer of the score."""
+        return self.scored.inner(self.sizes["head_size"])
+
+    def context(self, queries: np.ndarray, memory: Memory, head_mask: np.ndarray | None = None) -> np.ndarray:
+        """The context alone, of the heads in blocks."""
+        queries, scale = self.split(projected(self.W_q, queries)), self.inner(0)
+        assert scale is not None
+        heads = blocked_dot_attention(queries, memory.keys, memory.values, memory.mask, scale)
+        return self.turned(self.joined(heads * head_factor(head_mask, queries)))
+
+    def joined(self, heads: np.ndarray) -> np.ndarray:
+        """Give W_o [head_0; head_1; ...] + b_o, on arrays or in a graph."""
+        F = functions(heads)
+        return projected(self.W_o, F.npx.reshape(F.np.swapaxes(heads, 1, 2), (-2, -2, -5)))
 
     def run_heads(
         self,
@@ -1078,7 +1161,7 @@ class MultiHeadAttention(Attention):
         dropout_mask: np.ndarray | None,
     ) -> Pair:
         """The formula with all its arguments, of which MXNet's operators do not survive empty ones."""
-        queries, like = self.turned(queries), {"dtype": queries.dtype, "ctx": queries.ctx}
+        like = {"dtype": queries.dtype, "ctx": queries.ctx}
         (batch, steps, _), keys, heads = queries.shape, memory.keys.shape[-2], self.sizes["heads"]
         shape = (batch, heads, steps, keys)
         if 0 in shape:
@@ -1087,9 +1170,7 @@ class MultiHeadAttention(Attention):
             return self.turned(context), weights
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, shape, queries)
-        if head_mask is None:
-            head_mask = np.ones((1,), **like)
-        factor = head_mask.reshape(-1, head_mask.shape[-1], 1, 1)
+        factor = head_factor(head_mask, queries)
         masks = given(memory.mask, dropout_mask, memory.values)
         context, weights = formula(queries, memory.keys, memory.values, *masks, factor)
         return self.turned(context), weights if per_head else np.mean(weights, axis=1)
@@ -1287,7 +1368,7 @@ class AdditivePooling(HybridBlock):
 
     def forward(self, queries: np.ndarray, keys: np.ndarray, *others: np.ndarray) -> Pair:
         """The formula, or the graph of it."""
-        if takes_blocks(queries, keys):
+        if takes_blocks(queries, keys, ADDITIVE_LEAST):
             return self.hybrid_forward(mx, queries, keys, *others)
         return super().forward(queries, keys, *others)
 
@@ -1405,9 +1486,11 @@ def cleared(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None,
     if allowed.ndim < keys.ndim:
         allowed = allowed[:, None]
     seen = np.expand_dims(np.any(allowed, axis=-2), -1)
-    shown = where_seen(seen, keys)
-    # A decoder's keys are its values: MXNet's where is slow, and once is enough.
-    return Memory(shown, shown if values is keys else where_seen(seen, values), allowed)
+    if values is keys and keys.size:  # a decoder's: once is enough, and MXNet's where is slow
+        keys = shown(np.broadcast_to(seen, (*keys.shape[:-1], 1)), keys)
+        return Memory(keys, keys, allowed)
+    # Of keys that nothing reads, as those of location scores, shown would crash in the backward pass of a graph.
+    return Memory(where_seen(seen, keys), where_seen(seen, values), allowed)
 
 
 def where_seen(seen: np.ndarray, array: np.ndarray) -> np.ndarray:
@@ -1435,6 +1518,13 @@ def given(mask: np.ndarray | None, dropout_mask: np.ndarray | None, like: np.nda
     if dropout_mask is None:
         dropout_mask = np.ones(one, dtype=like.dtype, ctx=like.ctx)
     return mask, dropout_mask
+
+
+def head_factor(head_mask: np.ndarray | None, like: np.ndarray) -> np.ndarray:
+    """The factor of each head, (batch or 1, heads or 1, 1, 1)."""
+    if head_mask is None:
+        head_mask = np.ones((1,), dtype=like.dtype, ctx=like.ctx)
+    return head_mask.reshape(-1, head_mask.shape[-1], 1, 1)
 
 
 def draws(queries: np.ndarray, memory: Memory, noise: np.ndarray | None) -> Pair:

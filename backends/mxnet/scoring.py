@@ -16,7 +16,7 @@ from attention_core.operators import (
     LOCATION_SCORE,
     SCALED_DOT_SCORE,
 )
-from backends.mxnet.blocked import blocked_additive_score, takes_blocks
+from backends.mxnet.blocked import ADDITIVE_LEAST, blocked_additive_score, takes_blocks
 
 __all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
 
@@ -114,7 +114,7 @@ def dot(F: ModuleType, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
 def additive(F: ModuleType, queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> np.ndarray:
     """The formula of additive_score, on arrays or in a graph."""
-    if takes_blocks(queries, keys):
+    if takes_blocks(queries, keys, ADDITIVE_LEAST):
         return blocked_additive_score(queries, keys, w_v)
     hidden = F.np.expand_dims(queries, -2) + F.np.expand_dims(keys, -3)
     # np.tanh is slower than the activation function, and less accurate in float32.

@@ -76,7 +76,10 @@ class Decoder(Specified):
         attention_dropout_mask: tf.Tensor | None,
         layers: Sequence[tuple[tf.Tensor, ...]],
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
-        """One step without the last projection: (features of the logits, state, weights)."""
+        """One step without the last projection: (features of the logits, state, weights).
+
+        The memory's mask has one row, and its values are 0 where that is closed.
+        """
         raise NotImplementedError
 
     def prepare(
@@ -148,6 +151,7 @@ class Decoder(Specified):
         lead, keys = (size(memory.values, 0),), size(memory.values, 1)
         between, factor = self.dropped(dropout_mask, attention_dropout_mask, lead, keys, training)
         factor = None if factor is None else factor[:, None]
+        memory = memory._replace(values=seen(memory.values, memory.mask))
         features, state, weights = self.advance(self.embedded(tokens), state, memory, between, factor, self.of_steps())
         return self.dense(features), state, weights
 
@@ -227,7 +231,7 @@ class Decoder(Specified):
             own, after, attended = self.advance(
                 embedded.read(t),
                 state,
-                memory._replace(mask=row(memory.mask, t)),
+                of_step(memory, t),
                 None if between is None else between[:, :, t],
                 None if factors is None else factors[:, t, None],
                 layers,
@@ -490,9 +494,16 @@ class BahdanauDecoder(Decoder):
             self.readout = self.projection("readout", self.sizes["readout_size"], pairs, use_bias=True)
 
     def embedded(self, tokens: tf.Tensor) -> tf.Tensor:
-        """[embedding; its part in the first recurrent layer's W x + b]: one product for all steps."""
-        embedded = self.embedding(tokens)
-        return tf.concat([embedded, self.rnn.project_known(embedded)], axis=-1)
+        """The token's part in the first recurrent layer's W x + b, and the embedding where the readout has it, too.
+
+        It is one product, of the tokens of all steps or, where these are more, of the vocabulary.
+        """
+        count = tokens.shape.num_elements()
+        if count is not None and count > self.sizes["vocab_size"]:
+            known = keras.ops.take(self.rnn.project_known(self.embedding.embeddings.value), tokens, axis=0)
+        else:
+            known = self.rnn.project_known(self.embedding(tokens))
+        return known if self.sizes["readout"] == "dense" else tf.concat([known, self.embedding(tokens)], axis=-1)
 
     def of_steps(self) -> list[tuple[tf.Tensor, ...]]:
         """What each step reads of the recurrent layers beside what `embedded` gives."""
@@ -510,10 +521,10 @@ class BahdanauDecoder(Decoder):
         """One step without the last projection: (features of the logits, state, weights)."""
         assert self.attention is not None
         previous = tf.unstack(state, num=self.sizes["num_layers"])[-1][:, : self.sizes["hidden_size"]]
-        context, weights = self.attention.attend(previous[:, None], memory, dropout_mask=attention_dropout_mask)
-        context = tf.squeeze(context, axis=1)
-        embed_size = self.sizes["embed_size"]
-        embedded, known = embedded[:, :embed_size], embedded[:, embed_size:]
+        context, weights = self.attention.attend_cleared(previous[:, None], memory, attention_dropout_mask)
+        context, known = tf.squeeze(context, axis=1), embedded
+        if self.sizes["readout"] == "maxout":
+            known, embedded = tf.split(embedded, [-1, self.sizes["embed_size"]], axis=-1)
         features, state = self.rnn.advance(context, state, dropout_mask, layers, known)
         if self.sizes["readout"] == "maxout":
             pairs = self.readout(tf.concat([previous, embedded, context], axis=-1))
@@ -690,11 +701,19 @@ def shaped_as(after: Any, before: Any) -> Any:
     return after
 
 
-def row(mask: tf.Tensor | None, step: tf.Tensor) -> tf.Tensor | None:
-    """The mask's row for that step, or its only row, as (batch, 1, keys)."""
-    if mask is None or mask.shape[1] == 1:
-        return mask
-    return tf.expand_dims(tf.gather(mask, tf.minimum(step, size(mask, 1) - 1), axis=1), axis=1)
+def of_step(memory: Memory, step: tf.Tensor) -> Memory:
+    """The memory with the mask's row for that step, as (batch, 1, keys), and the values that it leaves open."""
+    if memory.mask is None or memory.mask.shape[1] == 1:
+        return memory
+    last = size(memory.mask, 1) - 1
+    mask = tf.expand_dims(tf.gather(memory.mask, tf.minimum(step, last), axis=1), axis=1)
+    return Memory(memory.keys, seen(memory.values, mask), mask)
+
+
+def seen(values: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+    """The values, with 0 where a mask of one row is closed."""
+    # A weight of 0 does not silence a NaN, which may stand in a value that another step may attend to.
+    return values if mask is None else tf.where(tf.transpose(mask, (0, 2, 1)), values, 0.0)
 
 
 def check_room(sizes: Mapping[str, Any], keys: tf.Tensor) -> None:

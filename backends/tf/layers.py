@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from attention_core.errors import check, check_length, check_offset, check_options, check_positions
+from attention_core.errors import check, check_length, check_offset, check_options, check_per_head, check_positions
 from attention_core.operators import (
     ABLATION_IMPORTANCE,
     ADDITIVE_ATTENTION,
@@ -30,7 +30,8 @@ from attention_core.operators import (
 )
 from attention_core.sinusoids import rates
 from attention_core.specification import Layer, Part
-from backends.tf.masking import attention_mask, open_keys, precise, size
+from backends.tf.blocked import DOT_LEAST, blocked_dot_attention, takes_blocks
+from backends.tf.masking import attention_mask, open_keys, precise, size, softmax_over
 from backends.tf.pooling import attention_pooling, average
 from backends.tf.scoring import (
     additive_score,
@@ -155,19 +156,49 @@ class Attention(Specified):
         queries: tf.Tensor,
         memory: Memory,
         *,
+        need_weights: bool = True,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
+
+        Shapes: as the call; weights is None without need_weights.
         """
+        check_options(self.methods["attend"], need_weights=need_weights)
         self.check("attend", queries=queries, memory=memory, dropout_mask=dropout_mask)
-        scores = self.score(self.turned(queries), memory.keys)
+        queries, dropped = self.turned(queries), drops(self.dropout, dropout_mask, training)
+        if not need_weights and not dropped and self.takes_blocks(queries, memory):
+            return self.turned(self.in_blocks(queries, memory)), None
+        scores = self.score(queries, memory.keys)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores, training)
         context, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
-        return self.turned(context), weights
+        return self.turned(context), weights if need_weights else None
+
+    def inner(self, features: int) -> float | None:
+        """The factor of q·k where the score is an inner product with a projected key; None for another score."""
+        return None
+
+    def takes_blocks(self, queries: tf.Tensor, memory: Memory) -> bool:
+        """Whether the context alone is computed in blocks."""
+        features, heads = queries.shape[-1], math.prod(size or 1 for size in queries.shape[:-2])
+        if features is None or self.inner(features) is None:
+            return False
+        return takes_blocks(queries, memory.keys, heads * DOT_LEAST)
+
+    def in_blocks(self, queries: tf.Tensor, memory: Memory) -> tf.Tensor:
+        """The context alone, in blocks."""
+        scale = self.inner(queries.shape[-1])
+        assert scale is not None
+        return blocked_dot_attention(queries, memory.keys, memory.values, memory.mask, scale)
+
+    def attend_cleared(
+        self, queries: tf.Tensor, memory: Memory, dropout_mask: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """As attend, in evaluation mode, to a memory whose values are 0 where its mask is closed to all queries."""
+        return self.attend(queries, memory, dropout_mask=dropout_mask)
 
     def __call__(
         self,
@@ -177,11 +208,13 @@ class Attention(Specified):
         valid_lens: tf.Tensor | None = None,
         mask: tf.Tensor | None = None,
         *,
+        need_weights: bool = True,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Prepare the keys and values, and attend to them."""
-        return self.entered(queries, keys, values, valid_lens, mask, training, dropout_mask=dropout_mask)
+        options = {"need_weights": need_weights}
+        return self.entered(queries, keys, values, valid_lens, mask, training, options, dropout_mask=dropout_mask)
 
     def call(
         self,
@@ -191,12 +224,13 @@ class Attention(Specified):
         valid_lens: tf.Tensor | None = None,
         mask: tf.Tensor | None = None,
         *,
+        need_weights: bool = True,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Prepare the keys and values, and attend to them; Keras enters here."""
         memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, dropout_mask=dropout_mask, training=training)
+        return self.attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask, training=training)
 
     def entered(
         self,
@@ -206,12 +240,14 @@ class Attention(Specified):
         valid_lens: tf.Tensor | None,
         mask: tf.Tensor | None,
         training: bool | None,
-        **keywords: Any,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+        options: Mapping[str, bool],
+        **keywords: tf.Tensor | None,
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Check the arguments of a call, and give them to Keras, which calls `call`."""
+        check_options(self.methods["call"], **options)
         self.check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **keywords)
         # Keras takes a mask given by keyword for one that belongs to the first input, and warns that it gets lost.
-        return super().__call__(queries, keys, values, valid_lens, mask, **keywords, **chosen(training))
+        return super().__call__(queries, keys, values, valid_lens, mask, **options, **keywords, **chosen(training))
 
     def check(self, method: str, **arrays: Any) -> None:
         """Refuse what does not fit the layer, with time first or batch first, and more keys than can be scored."""
@@ -254,6 +290,11 @@ class DotProductAttention(Attention):
     def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """Give scale · q·k."""
         return scaled_dot_score(queries, keys, scale=self.sizes["scale"])
+
+    def inner(self, features: int) -> float | None:
+        """Give scale."""
+        scale: float | None = self.sizes["scale"]
+        return max(features, 1) ** -0.5 if scale is None else scale
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -301,6 +342,14 @@ class AdditiveAttention(Attention):
         """Give w_v · tanh(W_q q + W_k k)."""
         return additive_score(projected(self.W_q, queries), keys, self.w_v.value)
 
+    def attend_cleared(
+        self, queries: tf.Tensor, memory: Memory, dropout_mask: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """As attend, but nothing is left to clear: tanh is bounded, so that the mask alone hides keys."""
+        scores = self.score(queries, memory.keys)
+        weights = softmax_over(scores, open_keys(scores, None, memory.mask))
+        return tf.matmul(weights if dropout_mask is None else weights * dropout_mask, memory.values), weights
+
 
 @keras.saving.register_keras_serializable(package="attention_parity")
 class GeneralAttention(Attention):
@@ -335,6 +384,10 @@ class GeneralAttention(Attention):
     def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """Give q·W k."""
         return dot_score(queries, keys)
+
+    def inner(self, features: int) -> float | None:
+        """Give 1."""
+        return 1.0
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -539,14 +592,16 @@ class LocalAttention(Attention):
         queries: tf.Tensor,
         memory: Memory,
         *,
+        need_weights: bool = True,
         offset: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
         weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window
         """
+        check_options(self.methods["attend"], need_weights=need_weights)
         self.check("attend", queries=queries, memory=memory, offset=offset, dropout_mask=dropout_mask)
         queries = self.turned(queries)
         scores = self.score(queries, memory.keys)
@@ -557,7 +612,7 @@ class LocalAttention(Attention):
             context, weights = attention_pooling(
                 scores, memory.values, mask=self.windowed(distance, memory.mask), dropout_mask=dropout_mask
             )
-            return self.turned(context), weights
+            return self.turned(context), weights if need_weights else None
         distance = self.distance_from(self.predicted_positions(queries, memory), scores)
         allowed = self.windowed(distance, memory.mask)
         near = tf.exp(-2.0 * (distance / self.sizes["window"]) ** 2)
@@ -565,7 +620,7 @@ class LocalAttention(Attention):
         factor = near if dropout_mask is None else near * dropout_mask
         # A factor of the weights in the average, as a dropout mask is: the softmax comes before both.
         context, soft = attention_pooling(scores, memory.values, mask=allowed, dropout_mask=factor)
-        return self.turned(context), soft * near
+        return self.turned(context), soft * near if need_weights else None
 
     def __call__(
         self,
@@ -575,12 +630,14 @@ class LocalAttention(Attention):
         valid_lens: tf.Tensor | None = None,
         mask: tf.Tensor | None = None,
         *,
+        need_weights: bool = True,
         offset: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Prepare the keys and values, and attend to them."""
-        return self.entered(queries, keys, values, valid_lens, mask, training, offset=offset, dropout_mask=dropout_mask)
+        options, keywords = {"need_weights": need_weights}, {"offset": offset, "dropout_mask": dropout_mask}
+        return self.entered(queries, keys, values, valid_lens, mask, training, options, **keywords)
 
     def call(
         self,
@@ -590,13 +647,15 @@ class LocalAttention(Attention):
         valid_lens: tf.Tensor | None = None,
         mask: tf.Tensor | None = None,
         *,
+        need_weights: bool = True,
         offset: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Prepare the keys and values, and attend to them; Keras enters here."""
         memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, offset=offset, dropout_mask=dropout_mask, training=training)
+        keywords = {"offset": offset, "dropout_mask": dropout_mask}
+        return self.attend(queries, memory, need_weights=need_weights, **keywords, training=training)
 
     def check(self, method: str, **arrays: Any) -> None:
         """Refuse what does not fit the layer, and an offset that would be ignored."""
@@ -676,12 +735,13 @@ class HardAttention(Attention):
         return self.scored.score(queries, keys)
 
     def attend(  # type: ignore[override]
-        self, queries: tf.Tensor, memory: Memory, *, noise: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+        self, queries: tf.Tensor, memory: Memory, *, need_weights: bool = True, noise: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
         weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
         """
+        check_options(self.methods["attend"], need_weights=need_weights)
         self.check("attend", queries=queries, memory=memory, noise=noise)
         scores = tf.stop_gradient(self.score(self.turned(queries), memory.keys))
         allowed = open_keys(scores, None, memory.mask)
@@ -693,7 +753,7 @@ class HardAttention(Attention):
         best = tf.logical_and(allowed, tf.equal(ranked, tf.reduce_max(ranked, axis=-1, keepdims=True)))
         first = tf.logical_and(best, tf.equal(tf.cumsum(tf.cast(best, tf.int32), axis=-1), 1))
         weights = tf.cast(first, scores.dtype)
-        return self.turned(average(weights, memory.values, allowed)), weights
+        return self.turned(average(weights, memory.values, allowed)), weights if need_weights else None
 
     def __call__(  # type: ignore[override]
         self,
@@ -703,10 +763,12 @@ class HardAttention(Attention):
         valid_lens: tf.Tensor | None = None,
         mask: tf.Tensor | None = None,
         *,
+        need_weights: bool = True,
         noise: tf.Tensor | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Prepare the keys and values, and attend to them."""
-        return self.entered(queries, keys, values, valid_lens, mask, None, noise=noise)
+        options = {"need_weights": need_weights}
+        return self.entered(queries, keys, values, valid_lens, mask, None, options, noise=noise)
 
     def call(  # type: ignore[override]
         self,
@@ -716,10 +778,12 @@ class HardAttention(Attention):
         valid_lens: tf.Tensor | None = None,
         mask: tf.Tensor | None = None,
         *,
+        need_weights: bool = True,
         noise: tf.Tensor | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Prepare the keys and values, and attend to them; Keras enters here."""
-        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), noise=noise)
+        memory = self.prepare(keys, values, valid_lens, mask)
+        return self.attend(queries, memory, need_weights=need_weights, noise=noise)
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -841,7 +905,11 @@ class MultiHeadAttention(Attention):
 
     def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """The scores of every head."""
-        return self.scored.score(self.split(projected(self.W_q, queries)), keys)
+        return self.scored.score(self.heads(queries), keys)
+
+    def heads(self, queries: tf.Tensor) -> tf.Tensor:
+        """The queries of every head, projected."""
+        return self.split(projected(self.W_q, queries))
 
     def prepare(
         self,
@@ -869,26 +937,34 @@ class MultiHeadAttention(Attention):
         memory: Memory,
         *,
         per_head: bool = False,
+        need_weights: bool = True,
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
         context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h)
 
         Shapes: head_mask (heads,) or (batch, heads), dropout_mask (batch, heads, queries, keys).
         """
-        check_options(self.methods["attend"], per_head=per_head)
+        check_options(self.methods["attend"], per_head=per_head, need_weights=need_weights)
+        check_per_head(self.specification.name, per_head, need_weights)
         self.check("attend", queries=queries, memory=memory, head_mask=head_mask, dropout_mask=dropout_mask)
-        scores = self.score(self.turned(queries), memory.keys)
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores, training)
-        context, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
+        heads, dropped = self.heads(self.turned(queries)), drops(self.dropout, dropout_mask, training)
+        if not need_weights and not dropped and self.scored.takes_blocks(heads, memory):
+            context, weights = self.scored.in_blocks(heads, memory), None
+        else:
+            scores = self.scored.score(heads, memory.keys)
+            if dropout_mask is None:
+                dropout_mask = drawn_mask(self.dropout, scores, training)
+            context, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
         if head_mask is not None:
             context *= head_mask[..., None, None]
-        context = projected(self.W_o, self.joined(context))
-        return self.turned(context), weights if per_head else tf.reduce_mean(weights, axis=-3)
+        context = self.turned(projected(self.W_o, self.joined(context)))
+        if not need_weights:
+            return context, None
+        return context, weights if per_head else tf.reduce_mean(weights, axis=-3)
 
     def __call__(
         self,
@@ -899,23 +975,16 @@ class MultiHeadAttention(Attention):
         mask: tf.Tensor | None = None,
         *,
         per_head: bool = False,
+        need_weights: bool = True,
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Prepare the keys and values, and attend to them."""
-        check_options(self.methods["call"], per_head=per_head)
-        return self.entered(
-            queries,
-            keys,
-            values,
-            valid_lens,
-            mask,
-            training,
-            per_head=per_head,
-            head_mask=head_mask,
-            dropout_mask=dropout_mask,
-        )
+        check_per_head(self.specification.name, per_head, need_weights)
+        options = {"per_head": per_head, "need_weights": need_weights}
+        keywords = {"head_mask": head_mask, "dropout_mask": dropout_mask}
+        return self.entered(queries, keys, values, valid_lens, mask, training, options, **keywords)
 
     def call(
         self,
@@ -926,14 +995,21 @@ class MultiHeadAttention(Attention):
         mask: tf.Tensor | None = None,
         *,
         per_head: bool = False,
+        need_weights: bool = True,
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Prepare the keys and values, and attend to them; Keras enters here."""
         memory = self.prepare(keys, values, valid_lens, mask)
         return self.attend(
-            queries, memory, per_head=per_head, head_mask=head_mask, dropout_mask=dropout_mask, training=training
+            queries,
+            memory,
+            per_head=per_head,
+            need_weights=need_weights,
+            head_mask=head_mask,
+            dropout_mask=dropout_mask,
+            training=training,
         )
 
     def split(self, array: tf.Tensor) -> tf.Tensor:
@@ -1121,6 +1197,11 @@ def cleared(keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None, ma
         allowed = allowed[:, None]
     seen = tf.expand_dims(tf.reduce_any(allowed, axis=-2), axis=-1)
     return Memory(tf.where(seen, keys, 0.0), tf.where(seen, values, 0.0), allowed)
+
+
+def drops(dropout: keras.layers.Dropout, dropout_mask: tf.Tensor | None, training: bool | None) -> bool:
+    """Whether weights are dropped: by a given mask, or by one that is to be drawn."""
+    return dropout_mask is not None or bool(training and dropout.rate > 0.0)
 
 
 def drawn_mask(dropout: keras.layers.Dropout, like: tf.Tensor, training: bool | None) -> tf.Tensor | None:

@@ -20,17 +20,20 @@ By rows, of which a block is (queries, keys, hidden_size): r is PyTorch's sigmoi
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from attention_core.errors import OptionError
+from attention_core.errors import check_path
+from backends.torch.pooling import attention_pooling
 
-__all__ = ["takes_blocks", "force", "blocked_additive_score"]
+__all__ = ["takes_blocks", "force", "blocked_additive_score", "blocked_dot_attention"]
 
-LEAST = 2**19
+ADDITIVE_LEAST = 2**19
 """The number of elements, batch · heads · queries · keys · hidden_size, from which on blocks are faster on a CPU."""
 
 BOUND = {torch.float32: 20.0, torch.float64: 160.0}
@@ -39,6 +42,24 @@ gradients. tanh is 1 to the last bit from 9.1 in float32, and from 19.1 in float
 
 QUERIES, SCORES = 8, 2**15
 """The number of queries, and of scores, from which on features are faster than rows."""
+
+CLIP = {torch.float32: 43.0, torch.float64: 350.0}
+"""How large a query may be for an exponential that is neither 0 nor infinite, beside keys within BOUND."""
+
+STEPS_LEAST = 2**12
+"""The number of elements, batch · steps · keys · features, from which on a decoder's steps are faster as one."""
+
+DOT_LEAST = 2**20
+"""The number of elements of one head, queries · keys · features, from which on inner products are faster in blocks."""
+
+BY_SCORES = 2**18
+"""The scores of a block of rows in attention by inner products."""
+
+LOG2_E = math.log2(math.e)
+"""exp x is 2 to the power of x log2 e, which takes half the time."""
+
+BY_STEPS = 2**19
+"""The elements of a block in a decoder's step."""
 
 GROUP = 32
 """The number of features that are added up by themselves, so that rounding grows with the number of groups."""
@@ -49,47 +70,45 @@ BY_FEATURES, BY_ROWS = 2**18, 2**17
 BY_ROWS_ELSEWHERE = 2**26
 """The elements of a block on other devices."""
 
-PATHS = ("blocked", "plain", None)
-VARIABLE = "ATTENTION_PARITY_PATH"
+forced: str | None = None
 
 
-def takes_blocks(queries: torch.Tensor, keys: torch.Tensor) -> bool:
-    """Whether additive_score is computed in blocks: from LEAST elements on, or as `force` says.
+def takes_blocks(queries: torch.Tensor, keys: torch.Tensor, least: int) -> bool:
+    """Whether to compute in blocks: from `least` elements on, or as `force` says.
 
-    elements = batch · heads · queries · keys · hidden_size
+    elements = batch · heads · queries · keys · features
 
     Only sizes are looked at, so that nothing waits for a device, and a compiled function is specialised to its sizes.
     """
     if forced is not None:
         return forced == "blocked"
-    return queries.numel() * keys.shape[-2] >= LEAST
+    return queries.numel() * keys.shape[-2] >= least
 
 
 def force(path: str | None) -> None:
-    """Take one path for all sizes, "blocked" or "plain", or let the sizes choose: None.
+    """Take one path for all sizes, "blocked" or "plain", or the one that suits them: None.
 
-    For the whole process. It begins as the environment variable ATTENTION_PARITY_PATH says at the import, and without
-    one as None. A function of torch.compile is compiled again where this changes.
+    For the whole process, which begins as the environment variable ATTENTION_PARITY_PATH says at the import. A
+    function of torch.compile is compiled again where this changes.
 
     Raises: OptionError.
     """
     global forced
-    if path not in PATHS:
-        raise OptionError(f"force: path is {path!r}, expected 'blocked', 'plain' or None.")
+    check_path(path)
     forced = path
 
 
-forced: str | None = None
-force(os.environ.get(VARIABLE))
+force(os.environ.get("ATTENTION_PARITY_PATH") or None)
 
 
 def blocked_additive_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
-    """The numbers of additive_score, block by block; the derivation is the module's.
+    """Score each projected query against each projected key by a weighted tanh of their sum, block by block.
+
+    scores[i, j] = sum over h of w_v[h] tanh(queries[i, h] + keys[j, h]);  the derivation is the module's
 
     Memory: that of the scores, of the exponentials of queries and keys, and of one block. float16 and bfloat16 are
     computed in float32. torch.compile takes score and gradients as one node each; torch.func maps and differentiates
-    them. It has first derivatives, in reverse mode; others raise RuntimeError, where `force("plain")`
-    has them.
+    them. It has first derivatives, in reverse mode; others raise RuntimeError, where `force("plain")` has them.
     """
     scores: torch.Tensor = Score.apply(queries, keys, w_v)
     return scores
@@ -146,8 +165,7 @@ class Gradients(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: torch.Tensor) -> tuple[Any, Any]:
         """One call for each position of the axis that torch.func.vmap adds."""
-        found = zip(*(Gradients.apply(*given) for given in along(info, in_dims, arguments)), strict=True)
-        return tuple(torch.stack(own) for own in found), (0, 0, 0)
+        return mapped(Gradients, info, in_dims, arguments)
 
 
 def scored(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
@@ -274,6 +292,535 @@ def takes_exponentials(q: torch.Tensor, k: torch.Tensor) -> bool:
     return bool(q.abs().max() <= bound) and bool(k.abs().max() <= bound)
 
 
+def blocked_dot_attention(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """Average the values by the softmax of scaled inner products, without keeping scores or weights.
+
+    context = attention_pooling(scale · queries keysᵀ, values, mask=mask), the context alone
+
+    Head by head, and some rows of queries at a time, over the keys up to the last that is open. With s the scores, l of
+    each query ln sum exp s, and g the gradient of the context, the backward computes each block again:
+
+        p = exp(s - l);  ds = p (dp - sum of p dp), dp = g valuesᵀ;  dvalues = pᵀ g
+        dqueries = scale ds keys;  dkeys = scale dsᵀ queries
+
+    float16 and bfloat16 are computed in float32. It has first derivatives, in reverse mode; others raise RuntimeError.
+    Where no gradient will be asked for and none of these keys is hidden, a head is scaled_dot_product_attention. The
+    plain formula stands in where a score may be infinite, in a compiled function, and on other devices than a CPU.
+    """
+    return dot_attention(queries, keys, values, mask, scale, False)[0]
+
+
+def dot_attention(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    need_weights: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The context as of blocked_dot_attention, and the weights, which the backward then does not compute again."""
+    narrow = need_weights and queries.dtype not in BOUND
+    if torch.compiler.is_compiling() or narrow or queries.device.type != "cpu":
+        context, weights = pooled(queries, keys, values, mask, scale)
+        return context, weights if need_weights else None
+    context, weights, _ = Attended.apply(queries, keys, values, mask, scale, need_weights, torch.is_grad_enabled())
+    return context, weights if need_weights else None
+
+
+def pooled(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Context and weights by the plain formula."""
+    return attention_pooling(queries @ keys.mT * scale, values, mask=mask)
+
+
+class Attended(torch.autograd.Function):
+    """Attention by inner products: context, weights if they are needed, and ln sum exp s of each query."""
+
+    @staticmethod
+    def forward(
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+        scale: float,
+        need_weights: bool,
+        keep: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(Context, weights, sums); without sums where it is computed by the plain formula."""
+        weights = queries.new_empty(*queries.shape[:-1], keys.shape[-2]) if need_weights else queries.new_empty(0)
+        sums = precise(queries).new_full(queries.shape[:-1], torch.inf)
+        if not finite(queries, keys, scale):
+            context, found = pooled(queries, keys, values, mask, scale)
+            return context, found if need_weights else weights, sums
+        context = values.new_zeros(*queries.shape[:-1], values.shape[-1])
+        for at, n, hidden in open_parts(queries, keys, mask):
+            q, k, v = precise(queries[at]), precise(keys[at][:n]), seen(values[at][:n], hidden)
+            if n and hidden is None and not (keep or need_weights):
+                given = (own[None, None] for own in (q, k, v))
+                context[at] = torch.nn.functional.scaled_dot_product_attention(*given, scale=scale)[0, 0]
+                continue
+            q = q * (scale * LOG2_E)
+            if need_weights:
+                weights[at][:, n:] = 0.0
+            for rows in blocks_of_rows(len(q), n):
+                p = torch.mm(q[rows], k.t(), out=weights[at][rows, :n] if need_weights else None)
+                if hidden is not None:
+                    p.masked_fill_(hidden[rows], -torch.inf)
+                top = p.amax(dim=-1, keepdim=True)
+                if hidden is not None:
+                    top.masked_fill_(top == -torch.inf, 0.0)
+                total = p.sub_(top).exp2_().sum(dim=-1, keepdim=True)
+                if hidden is not None:  # a sum of infinity makes all weights of a closed row 0
+                    total.masked_fill_(total == 0.0, torch.inf)
+                torch.add(top, total.log2(), out=sums[at][rows, None])
+                context[at][rows] = p.div_(total) @ v if need_weights else (p @ v).div_(total)
+        return context, weights, sums
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """Keep the arguments, and what was returned."""
+        *given, ctx.scale, ctx.need_weights, _ = inputs
+        ctx.save_for_backward(*given, *output[1:])
+        ctx.mark_non_differentiable(*output[1 if not ctx.need_weights else 2 :])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of queries, keys and values."""
+        found = AttendedGradients.apply(*gradients[:2], *ctx.saved_tensors, ctx.scale, ctx.need_weights)
+        return *found, None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        """One call for each position of the axis that torch.func.vmap adds."""
+        return mapped(Attended, info, in_dims, arguments)
+
+
+class AttendedGradients(torch.autograd.Function):
+    """The gradients of attention by inner products, of which there are no further ones."""
+
+    @staticmethod
+    def forward(
+        gradient: torch.Tensor | None,
+        of_weights: torch.Tensor | None,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+        weights: torch.Tensor,
+        sums: torch.Tensor,
+        scale: float,
+        need_weights: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The gradients of queries, keys and values."""
+        if gradient is None:
+            gradient = values.new_zeros(*queries.shape[:-1], values.shape[-1])
+        if not finite(queries, keys, scale):
+            cotangents = gradient, of_weights if need_weights else None
+            return pooled_gradients(queries, keys, values, mask, scale, cotangents)
+        d_queries, d_keys, d_values = (precise(torch.zeros_like(own)) for own in (queries, keys, values))
+        for at, n, hidden in open_parts(queries, keys, mask):
+            q, k, v = precise(queries[at]), precise(keys[at][:n]), seen(values[at][:n], hidden)
+            g, dk, dv, scaled = precise(gradient[at]), d_keys[at][:n], d_values[at][:n], q * (scale * LOG2_E)
+            for rows in blocks_of_rows(len(q), n):
+                if need_weights:
+                    p = weights[at][rows, :n]
+                else:
+                    p = torch.mm(scaled[rows], k.t()).sub_(sums[at][rows, None]).exp2_()
+                    if hidden is not None:
+                        p.masked_fill_(hidden[rows], 0.0)
+                dp = torch.mm(g[rows], v.t())
+                if of_weights is not None:
+                    dp += of_weights[at][rows, :n]
+                # Not by g · c, which may differ in the last bit where one weight is 1, and the gradient 0.
+                ds = dp.mul_(p)
+                ds.addcmul_(p, ds.sum(dim=-1, keepdim=True), value=-1)
+                dv.addmm_(p.t(), g[rows])
+                d_queries[at][rows].addmm_(ds, k, alpha=scale)
+                dk.addmm_(ds.t(), q[rows], alpha=scale)
+            if hidden is not None:
+                dv.masked_fill_(hidden.all(dim=0)[:, None], 0.0)
+        return d_queries.to(queries.dtype), d_keys.to(keys.dtype), d_values.to(values.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """Keep nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Refuse."""
+        raise RuntimeError(
+            "attention by inner products: no second derivative is known where it is computed in blocks. The plain "
+            'formula has all: call backends.torch.blocked.force("plain") before the attention is computed.'
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        """One call for each position of the axis that torch.func.vmap adds."""
+        return mapped(AttendedGradients, info, in_dims, arguments)
+
+
+def pooled_gradients(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    cotangents: tuple[torch.Tensor, torch.Tensor | None],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients of the plain formula."""
+    with torch.enable_grad():
+        given = [own.detach().requires_grad_() for own in (queries, keys, values)]
+        outputs = pooled(given[0], given[1], given[2], mask, scale)
+        pairs = [(own, g) for own, g in zip(outputs, cotangents, strict=True) if g is not None]
+        dq, dk, dv = torch.autograd.grad([own for own, _ in pairs], given, [g for _, g in pairs])
+    return dq, dk, dv
+
+
+def finite(queries: torch.Tensor, keys: torch.Tensor, scale: float) -> bool:
+    """Whether no score can be infinite, or NaN, by the largest entries."""
+    if not (queries.numel() and keys.numel()):
+        return True
+    largest = [max(abs(float(end)) for end in own.aminmax()) for own in (queries, keys)]
+    bound = largest[0] * largest[1] * queries.shape[-1] * max(abs(scale), 1.0)
+    return all(own == own for own in largest) and bound * LOG2_E < torch.finfo(queries.dtype).max / 2
+
+
+def open_parts(
+    queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None
+) -> Iterator[tuple[tuple[int, ...], int, torch.Tensor | None]]:
+    """Of each sequence, or head: its place, the number of keys up to the last open one, and what is hidden of these."""
+    lead, n = queries.shape[:-2], keys.shape[-2]
+    if mask is None or n == 0:
+        yield from ((at, n, None) for at in itertools.product(*map(range, lead)))
+        return
+    hidden = ~(mask if mask.ndim == queries.ndim else mask[:, None])
+    hidden = hidden.expand(*hidden.shape[:-1], n)
+    lens = (torch.arange(1, n + 1, device=mask.device) * ~hidden.all(dim=-2)).amax(dim=-1)
+    padding = torch.arange(n, device=mask.device) >= lens[..., None]
+    mixed = (hidden.any(dim=-2) != padding).any(dim=-1).expand(lead)
+    lens, hidden = lens.expand(lead), hidden.expand(*lead, queries.shape[-2], n)
+    for at in itertools.product(*map(range, lead)):
+        own = int(lens[at])
+        yield at, own, hidden[at][:, :own] if mixed[at] else None
+
+
+def seen(values: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor:
+    """The values in float32 at least, and 0 where no query may attend to them: a weight of 0 does not silence a NaN."""
+    values = precise(values)
+    return values if hidden is None else values.masked_fill(hidden.all(dim=0)[:, None], 0.0)
+
+
+def blocks_of_rows(queries: int, keys: int) -> Iterator[slice]:
+    """Rows of queries, so many that a block has BY_SCORES scores; none without keys."""
+    rows = max(1, BY_SCORES // max(keys, 1))
+    for first in range(0, queries if keys else 0, rows):
+        yield slice(first, first + rows)
+
+
+def takes_steps(
+    tokens: torch.Tensor,
+    state: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout_mask: torch.Tensor | None,
+    attention_dropout_mask: torch.Tensor | None,
+) -> bool:
+    """Whether a decoder's steps become one function: from STEPS_LEAST elements on, or as `force` says.
+
+    elements = batch · steps · keys · features of a key
+
+    On a CPU, in float32 or float64, outside of a compiler, with one mask for all steps, and where no dropout mask has a
+    gradient. Step by step everything else is computed.
+    """
+    if keys.device.type != "cpu" or keys.dtype not in BOUND or state.dtype != keys.dtype:
+        return False
+    if torch.compiler.is_compiling() or not (tokens.numel() and keys.numel() and values.numel()):
+        return False
+    if mask is not None and mask.shape[1] > 1:
+        return False
+    if any(own is not None and own.requires_grad for own in (dropout_mask, attention_dropout_mask)):
+        return False
+    return takes_blocks(keys[:, :1].expand(-1, tokens.shape[1], -1), keys, STEPS_LEAST)
+
+
+def blocked_steps(
+    embedded: torch.Tensor,
+    places: torch.Tensor,
+    state: torch.Tensor,
+    memory: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+    W_q: torch.Tensor,
+    w_v: torch.Tensor,
+    layers: list[list[torch.Tensor]],
+    dropout_mask: torch.Tensor | None,
+    attention_dropout_mask: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Run the steps of Bahdanau's decoder: (outputs of the top layer, the last state, weights, contexts).
+
+    embedded is one row for each word that occurs, which meets its part of W once, and places (steps, batch) tells the
+    row of each token. memory is keys, values and mask; layers are W, U, b and the hidden bias of each, as PyTorch's GRU
+    takes them. All that is returned but the state has its steps first. It has first derivatives, in reverse mode.
+    """
+    keys, values, mask = memory
+    hidden = None if mask is None else ~mask[:, 0].expand(len(keys), -1)
+    given = []
+    for layer, (W, U, b, b_h) in enumerate(layers):
+        W, b = (own.unflatten(0, (3, -1)).roll(1, 0).flatten(0, 1) for own in (W, b))  # to n, r, z
+        if layer == 0:
+            W, of_tokens = W.split([values.shape[-1], embedded.shape[-1]], dim=1)
+            b = torch.nn.functional.linear(embedded, of_tokens, b)[places]
+        given += [W, U, b, b_h]
+    factors = (
+        None if dropout_mask is None else dropout_mask.transpose(1, 2),
+        None if attention_dropout_mask is None else attention_dropout_mask.transpose(0, 1),
+    )
+    keep = torch.is_grad_enabled()
+    found = Steps.apply(keep, state, keys, values, hidden, W_q, w_v, *factors, *given)
+    outputs, last, weights, contexts, *_ = found
+    return outputs, last, weights, contexts
+
+
+class Steps(torch.autograd.Function):
+    """The steps of Bahdanau's decoder with gated recurrent units and additive scores.
+
+    With s the top output, k the keys, h and x what a layer of units is given:
+
+        e[j] = 2 w · σ(2(W_q s + k[j])), the score less a constant;  p = softmax(e);  c = sum over j of p[j] values[j]
+        r, z = σ(W x + b + U h);  m = U h + b_h;  n = tanh(W x + b + r m);  h' = n + z (h - n)
+
+    Backwards from step to step, with the gradient dh of h', those of what n, r, z and m are made of are
+
+        dn = (1 - z)(1 - n²) dh;  dr = r(1 - r) m dn;  dz = z(1 - z)(h - n) dh;  dm = r dn
+
+    which give the gradient of x by W, and of h by U and z dh. Of the context it goes to p, e, W_q s, and k:
+
+        dp[j] = dc · values[j];  de = p (dp - p · dp);  d(W_q s) = 4 w sum over j of de[j] r(1 - r), as dk[j] over steps
+
+    Gates stand in the order n, r, z, m: x has to do with the first three, h with the last three. The gradients of W, U,
+    W_q and of the values are one product each, of all steps, after the loop.
+    """
+
+    @staticmethod
+    def forward(
+        keep: bool,
+        state: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        hidden: torch.Tensor | None,
+        W_q: torch.Tensor,
+        w_v: torch.Tensor,
+        between: torch.Tensor | None,
+        factors: torch.Tensor | None,
+        *layers: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """(Outputs, last state, weights, contexts), and what the backward needs where keep is true."""
+        steps, kept, (count, batch, size) = len(layers[2]), len(layers[2]) if keep else 1, state.shape
+        below, top = state.new_empty(count - 1, steps, batch, size), state.new_empty(steps, batch, size)
+        outputs = *below, top
+        gates, queries = state.new_empty(count, kept, batch, 4 * size), state.new_empty(kept, batch, len(W_q))
+        weights = keys.new_empty(steps, batch, keys.shape[1])
+        contexts = values.new_empty(steps, batch, values.shape[-1])
+        features, inputs, last = Features(keys, w_v), state.new_empty(batch, 3 * size), list(state)
+        for t in range(steps):
+            query = torch.mm(last[-1], W_q.t(), out=queries[t % kept])
+            scores = weights[t]
+            features.score(query, scores)
+            if hidden is not None:
+                scores.masked_fill_(hidden, -torch.inf)
+            torch.softmax(scores, dim=-1, out=scores)
+            if hidden is not None:
+                scores.masked_fill_(hidden, 0.0)  # of a closed row, too, which is NaN
+            weighted = scores if factors is None else scores * factors[t]
+            x = contexts[t]
+            torch.bmm(weighted[:, None], values, out=x[:, None])
+            for layer, (W, U, b, b_h) in enumerate(grouped(layers)):
+                h, gate = last[layer], gates[layer, t % kept]
+                n, r, z, m = gate.chunk(4, dim=1)
+                torch.addmm(b_h, h, U.t(), out=gate[:, size:])
+                torch.addmm(b if layer else b[t], x, W.t(), out=inputs)
+                gate[:, size : 3 * size].add_(inputs[:, size:]).sigmoid_()
+                torch.addcmul(inputs[:, :size], r, m, out=n).tanh_()
+                x = last[layer] = torch.lerp(n, h, z, out=outputs[layer][t])
+                if between is not None and layer + 1 < count:
+                    x = x * between[layer, t]
+        return top, torch.stack(last), weights, contexts, below, gates, queries
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """Keep what the backward needs."""
+        _, state, keys, values, _, W_q, w_v, between, factors, *layers = inputs
+        top, _, weights, contexts, below, gates, queries = output
+        ctx.mark_non_differentiable(below, gates, queries)
+        ctx.set_materialize_grads(False)
+        given = state, keys, values, W_q, w_v, between, factors
+        ctx.save_for_backward(*given, top, weights, contexts, below, gates, queries, *layers[0::4], *layers[1::4])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of the arguments."""
+        found = StepsGradients.apply(*gradients[:4], *ctx.saved_tensors)
+        d_state, d_keys, d_values, d_W_q, d_w_v, *d_layers = found
+        return None, d_state, d_keys, d_values, None, d_W_q, d_w_v, None, None, *d_layers
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        """One call for each position of the axis that torch.func.vmap adds."""
+        return mapped(Steps, info, in_dims, arguments)
+
+
+class StepsGradients(torch.autograd.Function):
+    """The gradients of the steps, of which there are no further ones."""
+
+    @staticmethod
+    def forward(
+        d_top: torch.Tensor | None,
+        d_last: torch.Tensor | None,
+        d_weights: torch.Tensor | None,
+        d_contexts: torch.Tensor | None,
+        state: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        W_q: torch.Tensor,
+        w_v: torch.Tensor,
+        between: torch.Tensor | None,
+        factors: torch.Tensor | None,
+        top: torch.Tensor,
+        weights: torch.Tensor,
+        contexts: torch.Tensor,
+        below: torch.Tensor,
+        gates: torch.Tensor,
+        queries: torch.Tensor,
+        *of_layers: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """The gradients of state, keys, values, W_q, w_v, and of each layer's parameters."""
+        (count, steps, _, _), size, outputs = gates.shape, state.shape[-1], (*below, top)
+        Ws, Us = of_layers[:count], of_layers[count:]
+        d_gates, d_queries, d_given = torch.empty_like(gates), torch.empty_like(queries), torch.empty_like(contexts)
+        d_states = list(torch.zeros_like(state) if d_last is None else d_last.clone())
+        features, d_keys, d_w_v = Features(keys, w_v), torch.zeros_like(keys), torch.zeros_like(w_v)
+        for t in reversed(range(steps)):
+            if d_top is not None:
+                d_states[-1] += d_top[t]
+            for layer in reversed(range(count)):
+                h, dh = (outputs[layer][t - 1] if t else state[layer]), d_states[layer]
+                n, r, z, m = gates[layer, t].chunk(4, dim=1)
+                d_gate = d_gates[layer, t]
+                dn, dr, dz, dm = d_gate.chunk(4, dim=1)
+                torch.addcmul(dh, dh, z, value=-1, out=dn)
+                dn.mul_(1 - n * n)
+                torch.mul(dn, r, out=dm)
+                torch.mul(dn, m, out=dr).mul_(r - r * r)
+                torch.mul(h - n, dh, out=dz).mul_(z - z * z)
+                dh *= z
+                dh.addmm_(d_gate[:, size:], Us[layer])
+                dx = torch.mm(d_gate[:, : 3 * size], Ws[layer])
+                if layer:
+                    d_states[layer - 1] += dx if between is None else dx * between[layer - 1, t]
+            d_given[t] = dx if d_contexts is None else dx + d_contexts[t]
+            dp = torch.bmm(d_given[t, :, None], values.mT)[:, 0]
+            if factors is not None:
+                dp *= factors[t]
+            if d_weights is not None:
+                dp += d_weights[t]
+            p = weights[t]
+            de = p * (dp - (p * dp).sum(dim=-1, keepdim=True))
+            features.gradients(queries[t], de, d_queries[t], d_keys, d_w_v)
+            d_states[-1].addmm_(d_queries[t], W_q)
+        d_layers = []
+        for layer in range(count):
+            own, x = d_gates[layer].flatten(0, 1), outputs[layer - 1] if layer else contexts
+            if layer and between is not None:
+                x = x * between[layer - 1]
+            total = own.sum(dim=0)
+            dW, dU = own[:, : 3 * size].t() @ x.flatten(0, 1), own[:, size:].t() @ before(outputs[layer], state[layer])
+            d_layers += [dW, dU, total[: 3 * size] if layer else d_gates[0, :, :, : 3 * size], total[size:]]
+        weighted = weights if factors is None else weights * factors
+        d_values = weighted.permute(1, 2, 0) @ d_given.transpose(0, 1)
+        d_W_q = d_queries.flatten(0, 1).t() @ before(top, state[-1])
+        return torch.stack(d_states), d_keys.mul_(4 * w_v), d_values, d_W_q, d_w_v, *d_layers
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """Keep nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Refuse."""
+        raise RuntimeError(
+            "BahdanauDecoder: no second derivative is known where its steps are one function. Step by step it has all: "
+            'call backends.torch.blocked.force("plain") before it is called.'
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        """One call for each position of the axis that torch.func.vmap adds."""
+        return mapped(StepsGradients, info, in_dims, arguments)
+
+
+class Features:
+    """σ(2(q + k)) of one query for each key of its sequence, some sequences at a time, and what is made of it.
+
+    1/(1 + exp(-2q) exp(-2k)) where exponentials of the keys hold. A query is clipped to where tanh(q + k) has long been
+    1 to the last bit, so that the exponentials of queries hold always.
+    """
+
+    def __init__(self, keys: torch.Tensor, w_v: torch.Tensor) -> None:
+        self.w, self.doubled, self.one = w_v, 2 * w_v, torch.ones_like(w_v)
+        self.exact = not bool(keys.abs().max() <= BOUND[keys.dtype])
+        self.clip = CLIP[keys.dtype]
+        given = 2 * keys if self.exact else (-2 * keys).exp_()
+        self.rows = max(1, BY_STEPS // keys[0].numel())
+        self.given = given.split(self.rows)
+        self.room = torch.empty_like(self.given[0])
+
+    def blocks(self, query: torch.Tensor) -> Iterator[torch.Tensor]:
+        """The features, block by block, in the same place."""
+        own = 2 * query if self.exact else (-2 * query.clamp(-self.clip, self.clip)).exp_()
+        for a, c in zip(own[:, None].split(self.rows), self.given, strict=True):
+            r = self.room[: len(c)]
+            if self.exact:
+                yield torch.add(a, c, out=r).sigmoid_()
+            else:
+                yield torch.addcmul(self.one, a, c, out=r).reciprocal_()
+
+    def score(self, query: torch.Tensor, scores: torch.Tensor) -> None:
+        """Set the scores to 2 w · r."""
+        for r, own in zip(self.blocks(query), scores.split(self.rows), strict=True):
+            torch.mv(r.flatten(0, 1), self.doubled, out=own.flatten())
+
+    def gradients(
+        self,
+        query: torch.Tensor,
+        gradient: torch.Tensor,
+        d_query: torch.Tensor,
+        d_keys: torch.Tensor,
+        d_w: torch.Tensor,
+    ) -> None:
+        """Set d_query, and add to d_keys, without the factor 4 w, and to d_w."""
+        own = (tensor.split(self.rows) for tensor in (gradient, d_query, d_keys))
+        for r, g, of_query, of_keys in zip(self.blocks(query), *own, strict=True):
+            d_w.addmv_(r.flatten(0, 1).t(), 2 * g.flatten())
+            r.addcmul_(r, r, value=-1)
+            torch.bmm(g[:, None], r, out=of_query[:, None])
+            of_keys.addcmul_(r, g[..., None])
+        d_query *= 4 * self.w
+        d_w -= gradient.sum()
+
+
+def before(outputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    """The state before each step, all steps and sequences as one axis."""
+    return torch.cat([state[None], outputs[:-1]]).flatten(0, 1)
+
+
+def grouped(layers: tuple[torch.Tensor, ...]) -> Iterator[tuple[torch.Tensor, ...]]:
+    """W, U, b and the hidden bias of each layer."""
+    return zip(layers[0::4], layers[1::4], layers[2::4], layers[3::4], strict=True)
+
+
 def precise(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in float32 at least."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
@@ -308,6 +855,17 @@ def along(info: Any, in_dims: tuple[int | None, ...], arguments: tuple[torch.Ten
     """The arguments at each position of the axis that torch.func.vmap adds."""
     for i in range(info.batch_size):
         yield tuple(own if dim is None else own.select(dim, i) for own, dim in zip(arguments, in_dims, strict=True))
+
+
+def mapped(
+    function: type[torch.autograd.Function],
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    arguments: tuple[torch.Tensor, ...],
+) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
+    """Several outputs at each position of the axis that torch.func.vmap adds, and where they have it: first."""
+    found = list(zip(*(function.apply(*given) for given in along(info, in_dims, arguments)), strict=True))
+    return tuple(torch.stack(own) for own in found), (0,) * len(found)
 
 
 score_node = torch.library.custom_op("attention_parity::blocked_additive_score", scored, mutates_args=())

@@ -16,9 +16,10 @@ from attention_core.operators import (
     check_search,
 )
 from attention_core.specification import Layer
-from backends.torch.layers import Memory, attention_layer, cleared, drawn, drawn_mask
+from backends.torch.blocked import blocked_steps, takes_steps
+from backends.torch.layers import AdditiveAttention, Memory, attention_layer, cleared, drawn, drawn_mask
 from backends.torch.pooling import attention_pooling
-from backends.torch.recurrent import embed, recurrent_layer
+from backends.torch.recurrent import GRU, embed, recurrent_layer
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
 
@@ -169,26 +170,40 @@ class Decoder(nn.Module):
             attention_dropout_mask=attention_dropout_mask,
         )
         check_initial(self.specification.name, self.sizes["initial"], state)
-        embedded = embed(self.specification.name, self.embedding, tokens)
         memory = self.prepare(encoder_outputs, valid_lens, mask)
+        features, current, weights = self.run_forced(
+            tokens, self.start(memory, state), memory, dropout_mask, attention_dropout_mask
+        )
+        return self.dense(features).transpose(0, 1).contiguous(), current, weights.transpose(0, 1).contiguous()
+
+    def run_forced(
+        self,
+        tokens: torch.Tensor,
+        state: Any,
+        memory: Memory,
+        dropout_mask: torch.Tensor | None,
+        attention_dropout_mask: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, Any, torch.Tensor]:
+        """All steps without the last projection, steps first: (features of the logits, state, weights)."""
+        embedded = embed(self.specification.name, self.embedding, tokens.T)
+        steps, batch, _ = embedded.shape
+        if steps == 0:
+            features = embedded.new_zeros(0, batch, self.sizes["dense_size"])
+            return features, state, embedded.new_zeros(0, batch, memory.keys.shape[-2])
         one_row = memory.mask is None or memory.mask.shape[1] == 1
-        current, (batch, steps) = self.start(memory, state), tokens.shape
         features, weights = [], []
-        # unbind, as the gradient of each embedded[:, t] would be an array of the size of embedded.
-        for t, token in enumerate(embedded.unbind(dim=1)):
-            read, current, attended = self.advance(
+        # unbind, as the gradient of each embedded[t] would be an array of the size of embedded.
+        for t, token in enumerate(embedded.unbind()):
+            read, state, attended = self.advance(
                 token,
-                current,
+                state,
                 memory if one_row else at_step(memory, t),
                 None if dropout_mask is None else dropout_mask[:, :, t],
                 None if attention_dropout_mask is None else attention_dropout_mask[:, t : t + 1],
             )
             features.append(read)
             weights.append(attended)
-        if steps == 0:
-            keys, vocab_size = encoder_outputs.shape[1], self.sizes["vocab_size"]
-            return embedded.new_zeros(batch, 0, vocab_size), current, embedded.new_zeros(batch, 0, keys)
-        return self.dense(torch.stack(features, dim=1)), current, torch.stack(weights, dim=1)
+        return torch.stack(features), state, torch.stack(weights)
 
     @torch.no_grad()
     def greedy(
@@ -400,13 +415,51 @@ class BahdanauDecoder(Decoder):
         """One step without the last projection: (features of the logits, state, weights)."""
         previous = state[-1, :, : self.sizes["hidden_size"]]
         context, weights = self.attention.attend_cleared(previous[:, None], memory, attention_dropout_mask)
-        inputs = torch.cat([context[:, 0], embedded], dim=-1)
-        features, state = self.rnn.advance(inputs, state, dropout_mask)
+        output, state = self.rnn.advance(torch.cat([context[:, 0], embedded], dim=-1), state, dropout_mask)
         if self.sizes["readout"] == "maxout":
-            pairs = self.readout(torch.cat([previous, embedded, context[:, 0]], dim=-1))
-            first, second = pairs[:, 0::2], pairs[:, 1::2]
-            features = torch.where(first >= second, first, second)
-        return features, state, weights[:, 0]
+            output = self.maxout(previous, embedded, context[:, 0])
+        return output, state, weights[:, 0]
+
+    def maxout(self, previous: torch.Tensor, embedded: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+        """M of the formula, of one step or of all."""
+        pairs = self.readout(torch.cat([previous, embedded, context], dim=-1))
+        first, second = pairs[..., 0::2], pairs[..., 1::2]
+        return torch.where(first >= second, first, second)
+
+    def run_forced(
+        self,
+        tokens: torch.Tensor,
+        state: torch.Tensor,
+        memory: Memory,
+        dropout_mask: torch.Tensor | None,
+        attention_dropout_mask: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """All steps without the last projection; where `takes_steps` says so, as one function with its own backward."""
+        attention, rnn, masks = self.attention, self.rnn, (dropout_mask, attention_dropout_mask)
+        usual = isinstance(attention, AdditiveAttention) and isinstance(rnn, GRU)
+        if not (usual and takes_steps(tokens, state, *memory, *masks)):
+            return super().run_forced(tokens, state, memory, *masks)
+        steps = tokens.shape[1]
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(rnn.dropout, state[1:, :, None].expand(-1, -1, steps, -1))
+        if attention_dropout_mask is None:
+            attention_dropout_mask = drawn_mask(attention.dropout, memory.keys[:, None, :, 0].expand(-1, steps, -1))
+        words, places = tokens.T.unique(return_inverse=True)
+        embedded = embed(self.specification.name, self.embedding, words)
+        outputs, last, weights, contexts = blocked_steps(
+            embedded,
+            places,
+            state,
+            memory,
+            attention.W_q.weight,
+            attention.w_v,
+            [rnn.fused(own) for own in rnn.layers],
+            dropout_mask,
+            attention_dropout_mask,
+        )
+        if self.sizes["readout"] == "maxout":
+            outputs = self.maxout(torch.cat([state[-1:], outputs[:-1]]), embedded[places], contexts)
+        return outputs, last, weights
 
 
 class LuongDecoder(Decoder):

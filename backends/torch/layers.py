@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from attention_core.errors import check, check_length, check_offset, check_options, check_positions
+from attention_core.errors import check, check_length, check_offset, check_options, check_per_head, check_positions
 from attention_core.operators import (
     ABLATION_IMPORTANCE,
     ADDITIVE_ATTENTION,
@@ -29,6 +29,7 @@ from attention_core.operators import (
 )
 from attention_core.sinusoids import rates
 from attention_core.specification import Layer, Part
+from backends.torch.blocked import DOT_LEAST, dot_attention, takes_blocks
 from backends.torch.masking import attention_mask, distances, open_keys, softmax_over
 from backends.torch.pooling import attention_pooling, average
 from backends.torch.scoring import (
@@ -95,6 +96,10 @@ class Attention(nn.Module):
         """The score of each query against each projected key."""
         raise NotImplementedError
 
+    def inner(self, features: int) -> float | None:
+        """The factor of q·k where the score is an inner product with a projected key; None for another score."""
+        return None
+
     def prepare(
         self,
         keys: torch.Tensor,
@@ -119,12 +124,20 @@ class Attention(nn.Module):
         return memory._replace(keys=self.project(memory.keys))
 
     def attend(
-        self, queries: torch.Tensor, memory: Memory, *, dropout_mask: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self,
+        queries: torch.Tensor,
+        memory: Memory,
+        *,
+        need_weights: bool = True,
+        dropout_mask: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
+
+        Shapes: those of the layer; weights is None without need_weights.
         """
+        check_options(self.methods["attend"], need_weights=need_weights)
         check(
             self.methods["attend"],
             self.sizes,
@@ -133,11 +146,20 @@ class Attention(nn.Module):
             memory=memory,
             dropout_mask=dropout_mask,
         )
-        scores = self.score(self.turned(queries), memory.keys)
+        queries, factor = self.turned(queries), self.inner(queries.shape[-1])
+        if factor is not None and self.takes_blocks(queries, memory.keys, dropout_mask):
+            context, weights = dot_attention(queries, *memory, factor, need_weights)
+            return self.turned(context), weights
+        scores = self.score(queries, memory.keys)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores)
         context, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
-        return self.turned(context), weights
+        return self.turned(context), weights if need_weights else None
+
+    def takes_blocks(self, queries: torch.Tensor, keys: torch.Tensor, dropout_mask: torch.Tensor | None) -> bool:
+        """Whether inner products go by blocks: where nothing is dropped, from DOT_LEAST elements of one head on."""
+        dropped = dropout_mask is not None or (self.dropout.training and self.dropout.p > 0.0)
+        return not dropped and takes_blocks(queries[(slice(1),) * (queries.ndim - 2)], keys, DOT_LEAST)
 
     def attend_cleared(
         self, queries: torch.Tensor, memory: Memory, dropout_mask: torch.Tensor | None
@@ -162,9 +184,11 @@ class Attention(nn.Module):
         valid_lens: torch.Tensor | None = None,
         mask: torch.Tensor | None = None,
         *,
+        need_weights: bool = True,
         dropout_mask: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Prepare the keys and values, and attend to them."""
+        check_options(self.methods["call"], need_weights=need_weights)
         check(
             self.methods["call"],
             self.sizes,
@@ -176,7 +200,8 @@ class Attention(nn.Module):
             mask=mask,
             dropout_mask=dropout_mask,
         )
-        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), dropout_mask=dropout_mask)
+        memory = self.prepare(keys, values, valid_lens, mask)
+        return self.attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
 
     def turned(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor with batch first, of one with time first, or the other way round; as it is without time_major."""
@@ -197,6 +222,11 @@ class DotProductAttention(Attention):
 
     def __init__(self, *, dropout: float = 0.0, scale: float | None = None, time_major: bool = False) -> None:
         super().__init__(dropout=dropout, scale=scale, time_major=time_major)
+
+    def inner(self, features: int) -> float | None:
+        """The scale."""
+        scale: float | None = self.sizes["scale"]
+        return max(features, 1) ** -0.5 if scale is None else scale
 
     def score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Give scale · q·k."""
@@ -269,6 +299,10 @@ class GeneralAttention(Attention):
     def project(self, keys: torch.Tensor) -> torch.Tensor:
         """Give W k."""
         return self.W(keys)
+
+    def inner(self, features: int) -> float | None:
+        """1: keys are projected."""
+        return 1.0
 
     def score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Give q·W k."""
@@ -460,13 +494,15 @@ class LocalAttention(Attention):
         queries: torch.Tensor,
         memory: Memory,
         *,
+        need_weights: bool = True,
         offset: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
         weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window
         """
+        check_options(self.methods["attend"], need_weights=need_weights)
         check(
             self.methods["attend"],
             self.sizes,
@@ -498,7 +534,7 @@ class LocalAttention(Attention):
             factor = near if dropout_mask is None else near * dropout_mask
             context, weights = attention_pooling(scores, memory.values, mask=allowed, dropout_mask=factor)
             weights = weights * near
-        return self.turned(context), weights
+        return self.turned(context), weights if need_weights else None
 
     def forward(
         self,
@@ -508,10 +544,12 @@ class LocalAttention(Attention):
         valid_lens: torch.Tensor | None = None,
         mask: torch.Tensor | None = None,
         *,
+        need_weights: bool = True,
         offset: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Prepare the keys and values, and attend to them."""
+        check_options(self.methods["call"], need_weights=need_weights)
         check(
             self.methods["call"],
             self.sizes,
@@ -525,7 +563,7 @@ class LocalAttention(Attention):
             dropout_mask=dropout_mask,
         )
         memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, offset=offset, dropout_mask=dropout_mask)
+        return self.attend(queries, memory, need_weights=need_weights, offset=offset, dropout_mask=dropout_mask)
 
     def centres(self, queries: torch.Tensor, mask: torch.Tensor | None, num_keys: int) -> torch.Tensor:
         """The position p that each query predicts, (batch, queries, 1), with heads or without; float32 at least."""
@@ -586,12 +624,13 @@ class HardAttention(Attention):
         return self.scored.score(queries, keys)
 
     def attend(  # type: ignore[override]
-        self, queries: torch.Tensor, memory: Memory, *, noise: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, queries: torch.Tensor, memory: Memory, *, need_weights: bool = True, noise: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
         weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
         """
+        check_options(self.methods["attend"], need_weights=need_weights)
         check(self.methods["attend"], self.sizes, dtype_of(self), queries=queries, memory=memory, noise=noise)
         scores = self.score(self.turned(queries), memory.keys).detach()
         allowed = open_keys(scores, None, memory.mask)
@@ -603,7 +642,7 @@ class HardAttention(Attention):
                 visible = visible - torch.log(-torch.log(noise.detach().to(visible.dtype)))
             best = visible.masked_fill(~allowed, -torch.inf).argmax(dim=-1, keepdim=True)
             weights = (allowed & (torch.arange(scores.shape[-1], device=scores.device) == best)).to(scores.dtype)
-        return self.turned(average(weights, memory.values, allowed)), weights
+        return self.turned(average(weights, memory.values, allowed)), weights if need_weights else None
 
     def forward(  # type: ignore[override]
         self,
@@ -613,9 +652,11 @@ class HardAttention(Attention):
         valid_lens: torch.Tensor | None = None,
         mask: torch.Tensor | None = None,
         *,
+        need_weights: bool = True,
         noise: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Prepare the keys and values, and attend to them."""
+        check_options(self.methods["call"], need_weights=need_weights)
         check(
             self.methods["call"],
             self.sizes,
@@ -627,7 +668,8 @@ class HardAttention(Attention):
             mask=mask,
             noise=noise,
         )
-        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), noise=noise)
+        memory = self.prepare(keys, values, valid_lens, mask)
+        return self.attend(queries, memory, need_weights=need_weights, noise=noise)
 
 
 class NadarayaWatson(nn.Module):
@@ -766,14 +808,16 @@ class MultiHeadAttention(Attention):
         memory: Memory,
         *,
         per_head: bool = False,
+        need_weights: bool = True,
         head_mask: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
         context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h)
         """
-        check_options(self.methods["attend"], per_head=per_head)
+        check_options(self.methods["attend"], per_head=per_head, need_weights=need_weights)
+        check_per_head(self.specification.name, per_head, need_weights)
         check(
             self.methods["attend"],
             self.sizes,
@@ -783,14 +827,21 @@ class MultiHeadAttention(Attention):
             head_mask=head_mask,
             dropout_mask=dropout_mask,
         )
-        scores = self.scored.score(self.split(self.W_q(self.turned(queries))), memory.keys)
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores)
-        heads, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
+        queries = self.split(self.W_q(self.turned(queries)))
+        factor = self.scored.inner(queries.shape[-1])
+        if factor is not None and self.takes_blocks(queries, memory.keys, dropout_mask):
+            heads, weights = dot_attention(queries, *memory, factor, need_weights)
+        else:
+            scores = self.scored.score(queries, memory.keys)
+            if dropout_mask is None:
+                dropout_mask = drawn_mask(self.dropout, scores)
+            heads, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]
-        context = self.W_o(heads.transpose(1, 2).flatten(2))
-        return self.turned(context), weights if per_head else weights.mean(dim=1)
+        context = self.turned(self.W_o(heads.transpose(1, 2).flatten(2)))
+        if weights is None or not need_weights:
+            return context, None
+        return context, weights if per_head else weights.mean(dim=1)
 
     def forward(
         self,
@@ -801,11 +852,13 @@ class MultiHeadAttention(Attention):
         mask: torch.Tensor | None = None,
         *,
         per_head: bool = False,
+        need_weights: bool = True,
         head_mask: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Prepare the keys and values, and attend to them."""
-        check_options(self.methods["call"], per_head=per_head)
+        check_options(self.methods["call"], per_head=per_head, need_weights=need_weights)
+        check_per_head(self.specification.name, per_head, need_weights)
         check(
             self.methods["call"],
             self.sizes,
@@ -819,7 +872,8 @@ class MultiHeadAttention(Attention):
             dropout_mask=dropout_mask,
         )
         memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, per_head=per_head, head_mask=head_mask, dropout_mask=dropout_mask)
+        options = {"per_head": per_head, "need_weights": need_weights}
+        return self.attend(queries, memory, **options, head_mask=head_mask, dropout_mask=dropout_mask)
 
     def split(self, tensor: torch.Tensor) -> torch.Tensor:
         """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""

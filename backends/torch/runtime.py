@@ -88,7 +88,8 @@ def vjp(
     }
     differentiable = {name: tensor for name, tensor in arguments.items() if tensor.requires_grad}
     parameters = [] if layer is None else list(layer.parameters())
-    outputs = function(layer, **arguments)
+    with torch.set_grad_enabled(bool(cotangents)):  # without, as whoever asks for no gradient calls it
+        outputs = function(layer, **arguments)
     sources = [*differentiable.values(), *parameters]
     targets = [index for index in cotangents if outputs[index].requires_grad]
     if not sources or not targets:

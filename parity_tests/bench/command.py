@@ -115,7 +115,7 @@ def print_bench(found: runner.Bench) -> None:
         table = Table(header_style="bold", caption="theirs / ours: median of the rounds, and their quartiles")
         for name in ("item", "framework", "direction", "against"):
             table.add_column(name, overflow="fold")
-        for name in ("ratio", "quartiles", "goal", "reached"):
+        for name in ("ratio", "quartiles", "10⁹/s", "goal", "reached"):
             table.add_column(name, justify="right", overflow="fold")
         for row in found.rows:
             cells = (row.item, row.framework, runner.said(row), row.against, *runner.numbers(row))

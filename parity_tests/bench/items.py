@@ -158,6 +158,7 @@ DOT = Item(
         Goal("jax", "memory", 26, 50),
     ),
     quick={"batch": 2, "heads": 2, "queries": 64, "keys": 64},
+    ours={"need_weights": False},
 )
 DOT_LONG = replace(
     DOT,
@@ -204,6 +205,18 @@ def options(item: Item, sizes: Mapping[str, int]) -> dict[str, int]:
         own = {"vocab_size": sizes["vocabulary"], "embed_size": hidden, "hidden_size": hidden}
         return {**own, "num_layers": sizes["layers"]}
     return {}
+
+
+def work(item: Item, sizes: Mapping[str, int]) -> int:
+    """What a forward pass has to do: multiply-adds, but of additive attention the elements of which it takes a tanh."""
+    batch, keys, hidden = sizes["batch"], sizes["keys"], sizes["hidden"]
+    if item.layer == "AdditiveAttention":
+        return batch * sizes["queries"] * keys * hidden
+    if item.layer == "DotProductAttention":
+        return 2 * batch * sizes["heads"] * sizes["queries"] * keys * hidden
+    recurrent = 3 * hidden * (3 * hidden + (sizes["layers"] - 1) * 2 * hidden)
+    step = recurrent + hidden**2 + 2 * keys * hidden + hidden * sizes["vocabulary"]
+    return batch * (keys * hidden**2 + sizes["steps"] * step)
 
 
 def parameters(item: Item, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:

@@ -142,6 +142,22 @@ def taken(call: Call) -> int:
     return max(resident(peak=True) - before, 1)
 
 
+def rates(rounds: int = 7) -> dict[str, float]:
+    """What one core does in NumPy, in 10⁹ per second: multiply-adds of a product, elements of a tanh, bytes copied."""
+    matrix = np.ones((1024, 1024), np.float32)
+    small, large = np.ones(2**16, np.float32), np.ones(2**26, np.uint8)
+    room = np.empty_like(large)
+    calls: dict[str, tuple[float, Call]] = {
+        "multiply-adds": (1024.0**3, lambda: matrix @ matrix),
+        "tanh": (float(small.size), lambda: np.tanh(small)),
+        "bytes copied": (float(large.size), lambda: np.copyto(room, large)),
+    }
+    return {
+        name: amount / median([wall(call) for _ in range(rounds + 1)][1:]) / 1e9
+        for name, (amount, call) in calls.items()
+    }
+
+
 def pin() -> int:
     """Let this process run on one core, the last that it may run on, and name it."""
     core = max(os.sched_getaffinity(0))

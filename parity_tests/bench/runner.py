@@ -28,6 +28,7 @@ from parity_tests.bench.items import (
     Goal,
     Item,
     shown,
+    work,
 )
 from parity_tests.bench.measure import median, quartiles, ratios
 from parity_tests.expected import cache_folder
@@ -55,7 +56,8 @@ class Failed(Exception):
 class Row:
     """One ratio, theirs / ours: the median of the rounds, and the quartiles between which half of them lie.
 
-    part says what was compiled or what memory was taken by. refused says why there is no ratio, if there is none.
+    part says what was compiled or what memory was taken by, and work what a forward pass has to do. refused says why
+    there is no ratio, if there is none.
     """
 
     item: str
@@ -75,6 +77,12 @@ class Row:
     how: str = ""
     eps: dict[str, float] = field(default_factory=dict)
     refused: str = ""
+    work: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        """The work of a forward pass of ours in a second, in 10⁹; None where no forward pass was timed."""
+        return self.work / self.ours / 1e9 if self.direction == "forward" and self.ours else None
 
     @property
     def reached(self) -> bool | None:
@@ -131,7 +139,7 @@ class Bench:
             "seconds": round(self.seconds, 1),
             "missing": self.missing,
             "interrupted": self.interrupted,
-            "rows": [{**asdict(row), "reached": row.reached} for row in self.rows],
+            "rows": [{**asdict(row), "rate": row.rate, "reached": row.reached} for row in self.rows],
             "lengths": [asdict(length) for length in self.lengths],
         }
 
@@ -182,8 +190,8 @@ def process(job: Mapping[str, Any]) -> dict[str, Any]:
         output.seek(0)
         errors.seek(0)
         if worker.returncode:
-            told = errors.read().decode(errors="replace").strip()
-            raise Failed(f"the process ended with {worker.returncode}: {told[-KEPT_CHARACTERS:]}")
+            told = errors.read().decode(errors="replace").strip().splitlines() or [""]
+            raise Failed(f"the process ended with {worker.returncode}: {told[-1][-KEPT_CHARACTERS:]}")
         return dict(json.loads(output.read().decode().splitlines()[-1]))
 
 
@@ -222,6 +230,11 @@ def bench(
     here = [name for name in frameworks if name not in found.missing]
     found.machine = machine({name: known[name].versions for name in here}, device)
     try:
+        if here:
+            told("what the machine does in NumPy")
+            with suppress(Failed):
+                alone = {"task": "machine", "framework": here[0], "device": device, "form": None}
+                found.machine["rates"] = run(alone).get("rates", {})
         for item in items:
             for framework in filter(here.__contains__, item.frameworks):
                 for row in rows_of(item, framework, found.rounds, quick, device, run, told):
@@ -252,7 +265,7 @@ def rows_of(
             timed = {"refused": str(error)}
         for goal in own:
             row = Row(item.name, framework, goal.direction, goal.part, against, sizes, goal.least, goal.wanted)
-            row.eps = timed.get("errors", {})
+            row.eps, row.work = timed.get("errors", {}), work(item, sizes)
             if "refused" in timed:
                 row.refused = timed["refused"]
             elif goal.direction in timed["rounds"]:
@@ -317,8 +330,8 @@ OPENING, CLOSING = "<!-- bench -->", "<!-- end of bench -->"
 def page(found: Bench) -> str:
     """The table of the rows, in Markdown, and what they were measured on."""
     lines = [
-        "| item | framework | direction | against | ratio | quartiles | goal | reached |",
-        "|---|---|---|---|---|---|---|---|",
+        "| item | framework | direction | against | ratio | quartiles | 10⁹/s | goal | reached |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found.rows:
         cells = (row.item, row.framework, said(row), row.against, *numbers(row))
@@ -347,15 +360,16 @@ def said(row: Row) -> str:
     return row.direction if row.direction == row.part else f"{row.direction} ({row.part})"
 
 
-def numbers(row: Row) -> tuple[str, str, str, str]:
-    """The ratio, its quartiles, the goal, and whether it was reached, as they are printed."""
+def numbers(row: Row) -> tuple[str, str, str, str, str]:
+    """The ratio, its quartiles, the rate of ours, the goal, and whether it was reached, as they are printed."""
     goal = "" if row.goal is None else f"{row.goal:g}"
     if row.wanted is not None and row.wanted != row.goal:
         goal += f" → {row.wanted:g}"
     if row.ratio is None or row.spread is None:
-        return row.refused or "none", "", goal, ""
+        return row.refused or "none", "", "", goal, ""
     reached = {None: "", True: "yes", False: "no"}[row.reached]
-    return f"{row.ratio:.2f}", f"{row.spread[0]:.2f} to {row.spread[1]:.2f}", goal, reached
+    rate = "" if row.rate is None else f"{row.rate:.2g}"
+    return f"{row.ratio:.2f}", f"{row.spread[0]:.2f} to {row.spread[1]:.2f}", rate, goal, reached
 
 
 def taken(own: Length) -> tuple[str, str]:
@@ -366,11 +380,14 @@ def taken(own: Length) -> tuple[str, str]:
 
 
 def place(found: Bench) -> str:
-    """The machine, the versions and the rounds, in one line."""
+    """The machine and what it does in NumPy, the versions and the rounds, in one line."""
     own = found.machine
     versions = ", ".join(f"{name} {number}" for each in own["versions"].values() for name, number in each.items())
     where = "one thread" if own["device"] == "cpu" else own["device"]
-    return f"{own['cpu']}, {own['cores']} cores, {where}; {versions}; {found.rounds} rounds, {found.seconds:.0f} s"
+    rates = ", ".join(f"{rate:.2g} {what}" for what, rate in own.get("rates", {}).items())
+    does = f" (NumPy, 10⁹/s: {rates})" if rates else ""
+    length = f"{found.rounds} rounds, {found.seconds:.0f} s"
+    return f"{own['cpu']}, {own['cores']} cores, {where}{does}; {versions}; {length}"
 
 
 def write_json(found: Bench, path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import backends as registry
 from parity_tests.bench.items import ADDITIVE, ITEMS, LENGTH, Item, inputs, parameters
-from parity_tests.bench.measure import Call, Disagreement, interleave, median, pin, prove, taken, wall
+from parity_tests.bench.measure import Call, Disagreement, interleave, median, pin, prove, rates, taken, wall
 from parity_tests.worker import follow_court
 
 ANALYSIS, PEAK = "XLA's analysis", "peak of a fresh process"
@@ -24,6 +24,9 @@ def main() -> None:
     follow_court()
     job = json.load(sys.stdin)
     pin()
+    if job["task"] == "machine":
+        print("\n" + json.dumps({"rates": rates()}))
+        return
     registry.load(job["framework"])  # first: MXNet cannot be imported before what our backend prepares
     framework = importlib.import_module(f"parity_tests.bench.{job['framework']}")
     framework.configure()

@@ -537,7 +537,7 @@ def attention_layer_cases(
         "Prepare, then attend: the same as a call.",
         {**base(sizes, False), "valid_lens": CLOSED_LENS, "mask": closed_mask(sizes), **acting},
         method="attend",
-        options={"per_head": True} if layer.method("attend").options else {},
+        options={"per_head": True} if name == "MultiHeadAttention" else {},
     )
     yield case(
         "prepared_none",
@@ -546,8 +546,46 @@ def attention_layer_cases(
         method="attend",
         tiers=EXACT,
     )
+    wanted = {key: array for key, array in acting.items() if key != "dropout_mask"}
+    yield from context_cases(name, case, base, wanted, given)
     if "scale" in {option.name for option in layer.options}:
         yield case("scale", "A scale of its own.", full, config={**config, "scale": 0.375})
+
+
+def context_cases(
+    name: str,
+    case: Callable[..., Case],
+    base: Callable[[Sizes, bool], Arrays],
+    acting: Arrays,
+    parameters: Arrays,
+) -> Iterator[Case]:
+    """The context alone: in full of DotProductAttention, in brief where the score is another inner product."""
+    sizes = ATTENTION
+
+    def alone(label: str, shows: str, inputs: Arrays, **changes: Any) -> Case:
+        return case(
+            f"context_{label}", f"The context alone. {shows}", inputs, options={"need_weights": False}, **changes
+        )
+
+    full = open_inputs(base(sizes, False), sizes, dropout=False)
+    mixed = {**full, "valid_lens": CLOSED_LENS, "mask": closed_mask(sizes), **acting}
+    yield alone("closed", "Queries that may attend to nothing.", mixed)
+    yield alone("prepared", "Prepare, then attend.", mixed, method="attend", tiers=EXACT)
+    if name not in ("DotProductAttention", "GeneralAttention", "MultiHeadAttention"):
+        return
+    for label, shows, inputs, tiers in masked_variants(sizes, base):
+        in_heads = label == "heads" and name == "MultiHeadAttention"
+        if label != "closed" and not in_heads and (label in BRIEF or name == "DotProductAttention"):
+            yield alone(label, shows, inputs, tiers=tiers)
+    for label, shows, inputs in hidden_variants(full, sizes):
+        yield alone(label, shows, inputs)
+    if name == "DotProductAttention":
+        inputs, _ = large_layer_inputs(name, full, parameters)
+        yield alone("large", "Scores to ±2e6 with gaps of 1000 and more.", inputs)
+        ragged, with_heads = {**full, "valid_lens": hidden_keys(sizes)}, {**base(sizes, True), "valid_lens": BATCH_LENS}
+        yield alone("inference", "No gradient is asked for.", ragged, gradients=False)
+        yield alone("inference_heads", "Nor one of heads.", with_heads, gradients=False, tiers=EXACT)
+        yield alone("scale", "A scale of its own.", full, config={"scale": 0.375})
 
 
 UNBOUNDED = ("CosineAttention", "LocalAttention", "HardAttention", "MultiHeadAttention")

@@ -85,7 +85,7 @@ def discrete(case: Case, inputs: Arrays, parameters: Arrays) -> Arrays:
     layer = getattr(reference, case.operator)(**case.config)
     reference.set_parameters(layer, parameters)
     found = bind(reference, case.operator, case.method, case.options)(layer, **inputs)
-    answer = dict(zip(output_names(case.operator, case.method), map(np.asarray, found), strict=True))
+    answer = dict(zip(output_names(case.operator, case.method, case.options), map(np.asarray, found), strict=True))
     whole = {name: array for name, array in answer.items() if not is_floating(array)}
     return {**whole, **{name: array == 0.0 for name, array in answer.items() if name == "weights"}}
 

@@ -48,12 +48,18 @@ Own = own_layers(backends.mxnet, runtime, load_own, lambda array: array.dtype.na
 
 
 def recurrent(
-    layer: rnn.GRU | rnn.LSTM, parameters: Parameters, inputs: Array, state: Array | None
+    made: type[rnn.GRU] | type[rnn.LSTM],
+    parameters: Parameters,
+    inputs: Array,
+    state: Array | None,
+    hidden: int,
+    layers: int,
+    bidirectional: bool,
 ) -> tuple[Array, Array]:
     """Outputs and state of a fused layer."""
+    layer = made(hidden, layers, "NTC", input_size=inputs.shape[-1], bidirectional=bidirectional)
     load(layer, parameters)
-    batch, hidden, directions, layers = len(inputs), layer._hidden_size, layer._dir, layer._num_layers
-    parts = len(layer.state_info())
+    batch, directions, parts = len(inputs), 2 if bidirectional else 1, len(layer.state_info())
     if state is None:
         state = np.zeros((layers, batch, parts * directions * hidden), dtype=inputs.dtype)
     # Ours: (layers, batch, parts · directions · hidden); theirs: (layers · directions, batch, hidden) of each part.
@@ -73,14 +79,12 @@ class GRU:
         inputs: Array,
         state: Array | None = None,
         *,
-        input_size: int,
         hidden_size: int,
         num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[Array, Array]:
         """Lengths need cuDNN: on a CPU, MXNet refuses use_sequence_length."""
-        layer = rnn.GRU(hidden_size, num_layers, "NTC", input_size=input_size, bidirectional=bidirectional)
-        return recurrent(layer, parameters, inputs, state)
+        return recurrent(rnn.GRU, parameters, inputs, state, hidden_size, num_layers, bidirectional)
 
 
 class LSTM:
@@ -92,14 +96,12 @@ class LSTM:
         inputs: Array,
         state: Array | None = None,
         *,
-        input_size: int,
         hidden_size: int,
         num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[Array, Array]:
         """Lengths need cuDNN: on a CPU, MXNet refuses use_sequence_length."""
-        layer = rnn.LSTM(hidden_size, num_layers, "NTC", input_size=input_size, bidirectional=bidirectional)
-        return recurrent(layer, parameters, inputs, state)
+        return recurrent(rnn.LSTM, parameters, inputs, state, hidden_size, num_layers, bidirectional)
 
 
 # ------------------------------------------------------------------------------------------------ from their formulas
@@ -121,15 +123,13 @@ class TextbookEncoder:
         tokens: Array,
         state: Array | None = None,
         *,
-        embed_size: int,
         hidden_size: int,
         num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[Array, Array]:
         """Without lengths, as the layer."""
-        layer = rnn.GRU(hidden_size, num_layers, "NTC", input_size=embed_size, bidirectional=bidirectional)
         inputs = np.take(part_of(parameters, "embedding")["weight"], tokens, axis=0)
-        return recurrent(layer, part_of(parameters, "rnn"), inputs, state)
+        return recurrent(rnn.GRU, part_of(parameters, "rnn"), inputs, state, hidden_size, num_layers, bidirectional)
 
     @staticmethod
     def LSTMEncoder(
@@ -137,15 +137,13 @@ class TextbookEncoder:
         tokens: Array,
         state: Array | None = None,
         *,
-        embed_size: int,
         hidden_size: int,
         num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[Array, Array]:
         """Without lengths, as the layer."""
-        layer = rnn.LSTM(hidden_size, num_layers, "NTC", input_size=embed_size, bidirectional=bidirectional)
         inputs = np.take(part_of(parameters, "embedding")["weight"], tokens, axis=0)
-        return recurrent(layer, part_of(parameters, "rnn"), inputs, state)
+        return recurrent(rnn.LSTM, part_of(parameters, "rnn"), inputs, state, hidden_size, num_layers, bidirectional)
 
 
 def projected(parameters: Parameters, name: str, inputs: Array) -> Array:

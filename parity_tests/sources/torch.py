@@ -29,28 +29,33 @@ Own = own_layers(backends.torch, runtime, loaded, lambda tensor: str(tensor.dtyp
 
 
 def recurrent(
-    layer: nn.GRU | nn.LSTM,
+    made: type[nn.GRU] | type[nn.LSTM],
     parameters: Parameters,
     inputs: Tensor,
     valid_lens: Tensor | None,
     state: Tensor | None,
+    hidden: int,
+    layers: int,
+    bidirectional: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Outputs and state of a recurrent layer."""
-    batch, steps, _ = inputs.shape
-    layers, directions, hidden = layer.num_layers, 2 if layer.bidirectional else 1, layer.hidden_size
+    """Outputs and state of a recurrent layer; the lengths go in as a packed sequence."""
+    batch, steps, features = inputs.shape
+    directions = 2 if bidirectional else 1
+    bias = any(name.endswith("bias_ih_l0") for name in parameters)
+    layer = made(features, hidden, layers, bias, batch_first=True, bidirectional=bidirectional)
     first: Any = None
     if state is not None:
         # Ours: (layers, batch, parts · directions · hidden); theirs: (layers · directions, batch, hidden) of each part.
         split = state.reshape(layers, batch, -1, directions, hidden).permute(2, 0, 3, 1, 4)
         first = tuple(split.reshape(-1, layers * directions, batch, hidden).contiguous())
-        first = first if isinstance(layer, nn.LSTM) else first[0]
+        first = first if made is nn.LSTM else first[0]
     given: Any = inputs
     if valid_lens is not None:
         given = pack_padded_sequence(inputs, valid_lens, batch_first=True, enforce_sorted=False)
     outputs, last = loaded(layer, parameters)(given, first)
     if valid_lens is not None:
         outputs, _ = pad_packed_sequence(outputs, batch_first=True, total_length=steps)
-    parts = torch.stack(last if isinstance(layer, nn.LSTM) else (last,))
+    parts = torch.stack(last if made is nn.LSTM else (last,))
     parts = parts.reshape(len(parts), layers, directions, batch, hidden).permute(1, 3, 0, 2, 4)
     return outputs, parts.reshape(layers, batch, -1)
 
@@ -65,19 +70,12 @@ class GRU:
         valid_lens: Tensor | None = None,
         state: Tensor | None = None,
         *,
-        input_size: int,
         hidden_size: int,
         num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """The lengths go in as a packed sequence."""
-        own = {
-            "bias": any(name.endswith("bias_ih_l0") for name in parameters),
-            "batch_first": True,
-            "bidirectional": bidirectional,
-        }
-        layer = nn.GRU(input_size, hidden_size, num_layers, **own)
-        return recurrent(layer, parameters, inputs, valid_lens, state)
+        return recurrent(nn.GRU, parameters, inputs, valid_lens, state, hidden_size, num_layers, bidirectional)
 
 
 class LSTM:
@@ -90,19 +88,12 @@ class LSTM:
         valid_lens: Tensor | None = None,
         state: Tensor | None = None,
         *,
-        input_size: int,
         hidden_size: int,
         num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """The lengths go in as a packed sequence."""
-        own = {
-            "bias": any(name.endswith("bias_ih_l0") for name in parameters),
-            "batch_first": True,
-            "bidirectional": bidirectional,
-        }
-        layer = nn.LSTM(input_size, hidden_size, num_layers, **own)
-        return recurrent(layer, parameters, inputs, valid_lens, state)
+        return recurrent(nn.LSTM, parameters, inputs, valid_lens, state, hidden_size, num_layers, bidirectional)
 
 
 def hidden_keys(keys: Tensor, valid_lens: Tensor) -> Tensor:
@@ -168,15 +159,13 @@ class TextbookEncoder:
         valid_lens: Tensor | None = None,
         state: Tensor | None = None,
         *,
-        embed_size: int,
         hidden_size: int,
         num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """The lengths go in as a packed sequence."""
-        sizes: Any = {"hidden_size": hidden_size, "num_layers": num_layers, "bidirectional": bidirectional}
-        inputs = part_of(parameters, "embedding")["weight"][tokens]
-        return GRU.GRU(part_of(parameters, "rnn"), inputs, valid_lens, state, input_size=embed_size, **sizes)
+        inputs, own = part_of(parameters, "embedding")["weight"][tokens], part_of(parameters, "rnn")
+        return recurrent(nn.GRU, own, inputs, valid_lens, state, hidden_size, num_layers, bidirectional)
 
     @staticmethod
     def LSTMEncoder(
@@ -185,15 +174,13 @@ class TextbookEncoder:
         valid_lens: Tensor | None = None,
         state: Tensor | None = None,
         *,
-        embed_size: int,
         hidden_size: int,
         num_layers: int = 1,
         bidirectional: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """The lengths go in as a packed sequence."""
-        sizes: Any = {"hidden_size": hidden_size, "num_layers": num_layers, "bidirectional": bidirectional}
-        inputs = part_of(parameters, "embedding")["weight"][tokens]
-        return LSTM.LSTM(part_of(parameters, "rnn"), inputs, valid_lens, state, input_size=embed_size, **sizes)
+        inputs, own = part_of(parameters, "embedding")["weight"][tokens], part_of(parameters, "rnn")
+        return recurrent(nn.LSTM, own, inputs, valid_lens, state, hidden_size, num_layers, bidirectional)
 
 
 class TextbookBahdanauDecoder:

@@ -15,7 +15,18 @@ from click.testing import CliRunner
 
 from parity_tests import cli
 from parity_tests.bench import charts, measure, runner, worker
-from parity_tests.bench.items import DIRECTIONS, EAGER, FRAMEWORKS, GRAPH, ITEMS, PARTS, TEXTBOOK, inputs, parameters
+from parity_tests.bench.items import (
+    DIRECTIONS,
+    EAGER,
+    FRAMEWORKS,
+    GRAPH,
+    ITEMS,
+    PARTS,
+    TEXTBOOK,
+    inputs,
+    parameters,
+    work,
+)
 
 TO_REACH = [
     ("additive", "torch", TEXTBOOK, {"forward": (18, 25), "training": (9, 12), "memory training": (100, None)}),
@@ -96,6 +107,14 @@ def test_parameters_and_inputs_are_the_same_in_every_process(item):
             np.testing.assert_array_equal(array, second[name])
             assert array.dtype in (np.float32, np.int32)
     assert inputs(item, SIZES)["valid_lens"].tolist() == [4, 2]
+
+
+def test_the_work_of_a_forward_pass_is_counted():
+    assert work(ITEMS["additive"], {"batch": 2, "queries": 3, "keys": 5, "hidden": 7}) == 2 * 3 * 5 * 7
+    assert work(ITEMS["dot"], {"batch": 2, "heads": 4, "queries": 3, "keys": 5, "hidden": 7}) == 2 * (2 * 4 * 3 * 5 * 7)
+    one = {"batch": 1, "hidden": 2, "layers": 2, "vocabulary": 3, "steps": 1, "keys": 5}
+    gates, scores = 3 * 2 * (4 + 2) + 3 * 2 * (2 + 2), 5 * 2 + 5 * 2
+    assert work(ITEMS["decoder"], one) == 5 * 2 * 2 + gates + 2 * 2 + scores + 2 * 3
 
 
 # ----------------------------------------------------------------------------------------------------- arithmetic
@@ -257,6 +276,8 @@ ROW = {"item", "framework", "direction", "part", "against", "sizes", "goal", "wa
     "how",
     "eps",
     "refused",
+    "work",
+    "rate",
     "reached",
 }
 
@@ -287,7 +308,7 @@ def test_what_disagrees_is_neither_compiled_nor_weighed_and_has_no_ratio():
     assert {row.framework for row in found.refused} == {"jax"}
     assert all(row.ratio is None and row.reached is None for row in found.refused)
     assert {own["task"] for own in run.asked if own["framework"] == "jax"} == {"times"}
-    assert {own["task"] for own in run.asked if own["framework"] == "torch"} == {"times", "memory"}
+    assert {own["task"] for own in run.asked if own["framework"] == "torch"} == {"machine", "times", "memory"}
 
 
 @pytest.mark.usefixtures("installed")
@@ -295,7 +316,7 @@ def test_what_was_measured_before_an_interruption_is_given():
     told = answering()
 
     def run(asked_for: Mapping[str, Any]) -> dict[str, Any]:
-        if asked_for["task"] != "times":
+        if asked_for["task"] == "memory":
             raise KeyboardInterrupt
         return told(asked_for)
 
@@ -335,8 +356,8 @@ def test_the_page_holds_the_table_between_its_marks_and_the_rest_stays(tmp_path)
     runner.write_page(found, path)
     text = path.read_text()
     assert text.startswith("# Before\n") and text.endswith("after\n") and text.count(runner.OPENING) == 1
-    assert "| dot | tf | forward | textbook, tf.function | 3.00 | 3.00 to 3.00 | 1.3 → 2 | yes |" in text
-    assert "| dot | torch | forward | textbook | 3.00 | 3.00 to 3.00 | 5.4 → 7 | no |" in text
+    assert "| dot | tf | forward | textbook, tf.function | 3.00 | 3.00 to 3.00 | 1.1 | 1.3 → 2 | yes |" in text
+    assert "| dot | torch | forward | textbook | 3.00 | 3.00 to 3.00 | 1.1 | 5.4 → 7 | no |" in text
 
 
 @pytest.mark.usefixtures("installed")

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from parity_tests import certificate, cli
 from parity_tests.stranger import name_of
-from parity_tests.switches import SWITCHES, environment
+from parity_tests.switches import PATH, SWITCHES, environment
 from parity_tests.target import Target, load
 
 FAKES = Path(__file__).with_name("fakes")
@@ -66,6 +66,7 @@ def test_what_is_missing_is_red_where_all_is_required(check: Check):
     result = check(SOFTMAX, "--require-all", "--operator", "masked_softmax,dot_score")
     assert result.exit_code == 1
     assert "there is no dot_score" in result.output and "missing" in result.output
+    assert "attention-parity check mine.py --require-all --case 'dot_score-plain' --tier float64" in squeezed(result)
 
 
 def test_nothing_judged_is_not_green(check: Check):
@@ -432,6 +433,17 @@ def test_another_version_is_told_and_is_no_fault(certified: Path):
     assert result.exit_code == 0 and f"versions.numpy: 0.9 -> {np.__version__}" in squeezed(result)
 
 
+def test_the_path_of_a_certificate_is_taken_again(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(PATH, "blocked")
+    arguments = ("--case", "masked_softmax-mask", "--path", "plain", "--certificate", "own.json")
+    assert check(SOFTMAX, *arguments).exit_code == 0
+    told = json.loads((tmp_path / "own.json").read_text())
+    assert told["request"]["command"].endswith(" --path plain") and told["judged"]["mine"]["asked"][PATH] == "plain"
+    monkeypatch.delenv(PATH)
+    result = verify(tmp_path / "own.json")
+    assert result.exit_code == 0 and PATH not in result.output
+
+
 def test_other_inputs_are_a_difference(certified: Path):
     told = json.loads(certified.read_text())
     told["inputs"]["masked_softmax-mask/float64"] = "0" * 64
@@ -519,6 +531,14 @@ def test_known_divergences_are_tests_too(project: Path):
     (project / "known.toml").write_text(ENTRY.replace("masked_softmax", "dot_score").replace("weights", "scores"))
     done = pytest_run(project, *arguments, "--parity-divergences", "known.toml", "-k", "dot_score")
     assert done.returncode == 1 and "a known divergence that does not diverge" in done.stdout
+
+
+@pytest.mark.frameworks("torch")
+def test_a_target_of_ours_has_its_known_divergences_in_pytest_too(project: Path):
+    target = "parity_tests.peers.torch:scaled_dot_product_attention"
+    arguments = ("--parity-case", "DotProductAttention-hidden_*", "--parity-tier", "float64", "-m", "parity", "-q")
+    done = pytest_run(project, "--parity-target", target, *arguments)
+    assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize(

@@ -247,11 +247,11 @@ def test_a_side_of_which_nothing_is_judged_is_red(fake_job: Callable[..., Job], 
 
     def silent(*arguments: Any) -> Any:
         recording = proof.Recording("fake", "cpu", about={"framework": "none"})
-        cells = arguments[2]
+        cells = arguments[1]
         recording.status = {proof.key(cell): {"status": "not-implemented", "message": "nothing"} for cell in cells}
         return recording
 
-    monkeypatch.setattr(proof, "record", silent)
+    monkeypatch.setattr(proof, "record_cells", silent)
     run = prove(find("GRU"), SQUARE, right, [Side(fake_job(), right)])
     assert [own.reason for own in run.red] == ["nothing of it could be judged"]
 

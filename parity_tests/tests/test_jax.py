@@ -16,7 +16,7 @@ import pytest
 from flax import nnx
 
 import backends
-from attention_core.errors import OptionError, TokenError
+from attention_core.errors import PATHS, OptionError, TokenError
 from backends import jax as attention
 from backends.jax import blocked, masking, recurrent, runtime
 from parity_tests.cases import Case, all_cases, select
@@ -354,7 +354,7 @@ def test_masks_of_other_conventions_are_traced(dtype: str):
     assert (there_and_back(padding) == padding).all()
 
 
-@pytest.fixture(params=blocked.PATHS)
+@pytest.fixture(params=PATHS)
 def path(request: pytest.FixtureRequest) -> Any:
     """Both paths in turn, and the choice by size again after them."""
     blocked.force(request.param)
@@ -376,16 +376,23 @@ def gradient_square(*arrays: jax.Array) -> jax.Array:
 
 
 # Of saturated tanh, 1 - tanh² has lost digits in either formula.
-@pytest.mark.parametrize(("scale", "tolerance"), [(1.0, 1e-12), (300.0, 1e-8)], ids=["narrow", "wide"])
+@pytest.mark.parametrize(
+    ("scale", "tolerance"), [(1.0, 1e-12), (35.0, 1e-12), (300.0, 1e-8)], ids=["narrow", "at the bound", "wide"]
+)
 def test_blocks_have_the_scores_and_two_derivatives_of_the_plain_formula(scale: float, tolerance: float):
     found = []
-    for path in blocked.PATHS:
+    for path in PATHS:
         blocked.force(path)
         arrays = projected(scale)
         found.append((attention.additive_score(*arrays), jax.grad(gradient_square, argnums=(0, 1, 2))(*arrays)))
     blocked.force(None)
     for actual, desired in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(actual, desired, rtol=0.0, atol=tolerance * float(jnp.max(jnp.abs(desired))))
+
+
+def test_an_odd_number_of_features_is_paired_as_well(path: str):
+    queries, keys, w_v = (array[..., :3] for array in projected())
+    assert_close(attention.additive_score(queries, keys, w_v), jnp.tanh(queries[:, :, None] + keys[:, None]) @ w_v)
 
 
 def test_blocks_under_jit_and_vmap_give_the_same(path: str):
@@ -400,14 +407,95 @@ def test_a_nan_in_a_key_reaches_the_scores_of_that_key_alone(path: str):
     assert np.argwhere(np.isnan(scores)).tolist() == [[1, row, 2] for row in range(3)]
 
 
+def heads(queries: int = 5, keys: int = 7) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Queries, keys and values of two heads, and a mask of rows that closes one row and hides one key from all."""
+    rng = np.random.default_rng(1)
+    arrays = (jnp.asarray(rng.normal(size=(2, 2, size, 4))) for size in (queries, keys, keys))
+    mask = jnp.asarray(rng.random((2, 1, queries, keys)) < 0.7).at[0, 0, 1].set(False).at[1, :, :, 2].set(False)
+    return *arrays, mask
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch):
+    """Blocks that do not fill their axes."""
+    monkeypatch.setattr(blocked, "ROWS", 3)
+    monkeypatch.setattr(blocked, "COLUMNS", 2)
+
+
+def plain_context(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array) -> jax.Array:
+    scores = attention.scaled_dot_score(queries, keys, scale=0.5)
+    return attention.attention_pooling(scores, values, mask=mask)[0]
+
+
+def contexts(*arrays: jax.Array) -> list[jax.Array]:
+    return [function(*arrays) for function in (partial(blocked.blocked_dot_attention, scale=0.5), plain_context)]
+
+
+def context_gradients(*arrays: jax.Array) -> list[tuple[jax.Array, ...]]:
+    functions = partial(blocked.blocked_dot_attention, scale=0.5), plain_context
+    return [jax.grad(lambda *own, at=at: jnp.sum(at(*own) ** 2), argnums=(0, 1, 2))(*arrays) for at in functions]
+
+
+@pytest.mark.parametrize("rows", ["its own rows", "one row", "none"])
+def test_blocks_of_any_size_give_the_context_and_gradients_of_the_plain_formula(small_blocks: None, rows: str):
+    *sides, mask = heads()
+    mask = {"its own rows": mask, "one row": mask[:, :, :1], "none": None}[rows]
+    for actual, desired in zip(*context_gradients(*sides, mask), strict=True):
+        assert_close(actual, desired)
+    assert_close(*contexts(*sides, mask))
+
+
+def test_second_derivatives_of_a_context_alone_are_right(small_blocks: None):
+    *sides, mask = heads()
+    found = []
+    for function in (partial(blocked.blocked_dot_attention, scale=0.5), plain_context):
+        gradient = jax.grad(lambda *own, at=function: jnp.sum(at(*own, mask) ** 2), argnums=(0, 1, 2))
+        square = lambda *own, of=gradient: sum(jnp.sum(part**2) for part in of(*own))  # noqa: E731
+        found.append(jax.grad(square, argnums=(0, 1, 2))(*sides))
+    for actual, desired in zip(*found, strict=True):
+        assert_close(actual, desired)
+
+
+def test_a_value_hidden_from_all_by_mask_or_by_score_changes_nothing(small_blocks: None):
+    queries, keys, values, mask = heads()
+    keys = keys.at[0, 0, 4].set(-jnp.inf)
+    clean = contexts(jnp.abs(queries), keys, values, mask)
+    values = values.at[0, 0, 4].set(jnp.nan).at[1, :, 2].set(jnp.nan)
+    for own, actual in zip(clean, contexts(jnp.abs(queries), keys, values, mask), strict=True):
+        np.testing.assert_array_equal(actual, own)
+    assert_close(*clean)
+
+
+def test_a_nan_in_a_value_reaches_what_it_reaches_in_the_plain_formula():
+    *sides, mask = heads()
+    sides[2] = sides[2].at[0, 1, 3, 2].set(jnp.nan)
+    for actual, desired in [contexts(*sides, mask), *zip(*context_gradients(*sides, mask), strict=True)]:
+        np.testing.assert_array_equal(np.isnan(actual), np.isnan(desired))
+
+
+def test_a_context_alone_comes_without_weights_on_both_paths(path: str):
+    queries, keys, values, mask = heads()
+    context, weights = attention.DotProductAttention()(queries, keys, values, mask=mask, need_weights=False)
+    assert weights is None
+    assert_close(context, attention.DotProductAttention()(queries, keys, values, mask=mask)[0])
+
+
+def test_a_context_alone_under_jit_and_vmap_is_the_same(small_blocks: None):
+    *sides, mask = heads()
+    one_by_one = jax.jit(
+        jax.vmap(lambda q, k, v, m: blocked.blocked_dot_attention(q[None], k[None], v[None], m[None], 0.5)[0])
+    )
+    assert_close(one_by_one(*sides, mask), contexts(*sides, mask)[0])
+
+
 def test_the_condition_counts_elements_and_gives_way_to_force():
-    large = jnp.zeros((1, 512, 8)), jnp.zeros((1, blocked.LEAST // 4096, 8))
-    assert blocked.takes_blocks(*large) and not blocked.takes_blocks(large[0][:, 1:], large[1])
+    large = jnp.zeros((1, 512, 8)), jnp.zeros((1, 2**16 // 4096, 8))
+    assert blocked.takes_blocks(*large, 2**16) and not blocked.takes_blocks(large[0][:, 1:], large[1], 2**16)
     blocked.force("plain")
-    assert not blocked.takes_blocks(*large)
+    assert not blocked.takes_blocks(*large, 2**16)
     blocked.force(None)
 
 
 def test_an_unknown_path_is_refused():
-    with pytest.raises(OptionError, match="path is 'fast', expected one of blocked, plain, or None"):
+    with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
         blocked.force("fast")

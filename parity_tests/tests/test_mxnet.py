@@ -19,7 +19,7 @@ from attention_core.differentiation import gradients
 from attention_core.draws import integers, uniform
 from attention_core.errors import OptionError
 from backends import mxnet as attention
-from backends.mxnet import blocked, scoring
+from backends.mxnet import blocked, decoders, scoring
 from backends.mxnet.runtime import from_numpy, vjp
 
 # isort: split
@@ -166,7 +166,7 @@ def test_new_parameters_take_effect_under_a_standing_graph(name: str):
 @pytest.fixture
 def forced() -> Iterator[Callable[[str | None], None]]:
     """Choose the path of additive scores for one test."""
-    before = blocked.choice
+    before = blocked.forced
     yield blocked.force
     blocked.force(before)
 
@@ -240,20 +240,142 @@ def test_a_second_derivative_of_blocks_raises(rows: int, forced):
         total.backward()
 
 
+CONTEXTS = {
+    "open": {},
+    "rows": {"mask": (2, 1, 6, 1)},
+    "keys": {"mask": (2, 3, 1, 5)},
+    "all": {"mask": (1, 3, 6, 5)},
+}
+
+
+def weighed(shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
+    """Arguments of blocked_dot_attention, of three heads; of each mask about half is open, and its first row closed."""
+    sizes = {"queries": (2, 3, 6, 4), "keys": (2, 3, 5, 4), "values": (2, 3, 5, 7)}
+    arrays = {key: uniform(key, size) for key, size in sizes.items()}
+    if "mask" in shapes:
+        arrays["mask"] = uniform("mask", shapes["mask"]) > 0
+        arrays["mask"][0, 0, 0] = False
+    return arrays
+
+
+def contexts(arrays: Arrays, function: Callable[..., np.ndarray]) -> Arrays:
+    """The context, and gradients under random cotangents."""
+    mask = from_numpy(arrays["mask"]) if "mask" in arrays else None
+    learned = {key: from_numpy(array) for key, array in arrays.items() if key != "mask"}
+    call = lambda _, **named: (function(**named, mask=mask, scale=0.5),)  # noqa: E731
+    outputs, found, _ = vjp(call, learned, {0: from_numpy(uniform("cotangent", (2, 3, 6, 7)))})
+    return {"context": outputs[0].asnumpy(), **{key: array.asnumpy() for key, array in found.items()}}
+
+
+def plainly(queries: np.ndarray, keys: np.ndarray, values: np.ndarray, mask: np.ndarray, scale: float) -> np.ndarray:
+    """What blocked_dot_attention computes, by the operators of the specification."""
+    scores = attention.dot_score(queries, keys) * scale
+    return attention.attention_pooling(scores, values, mask=mask)[0]
+
+
+@pytest.mark.parametrize("block", [1, 60, 90, 1000])
+@pytest.mark.parametrize("shapes", CONTEXTS.values(), ids=CONTEXTS)
+def test_a_context_in_blocks_is_the_plain_one_whatever_the_block_holds(shapes, block: int, monkeypatch):
+    arrays = weighed(shapes)
+    monkeypatch.setattr(blocked, "DOT_BLOCK", block)
+    expected = contexts(arrays, plainly)
+    for key, found in contexts(arrays, blocked.blocked_dot_attention).items():
+        numpy.testing.assert_allclose(found, expected[key], rtol=0, atol=1e-14, err_msg=key)
+
+
+@pytest.mark.parametrize("bad", [numpy.nan, numpy.inf, -numpy.inf, 1e308], ids=str)
+@pytest.mark.parametrize("where", ["queries", "keys", "values"])
+@pytest.mark.parametrize("shapes", CONTEXTS.values(), ids=CONTEXTS)
+def test_a_context_in_blocks_passes_on_what_is_not_finite_as_the_plain_one_does(shapes, where: str, bad: float):
+    arrays = weighed(shapes)
+    arrays[where][1, 1, 2] = bad
+    expected = contexts(arrays, plainly)
+    for key, found in contexts(arrays, blocked.blocked_dot_attention).items():
+        numpy.testing.assert_allclose(found, expected[key], rtol=1e-13, atol=1e-14, err_msg=key)
+
+
+def test_a_context_in_blocks_adds_to_a_gradient_beside_arguments_that_want_none():
+    arrays = weighed({})
+    named = given(arrays)
+    named["keys"].attach_grad(grad_req="add")
+    factor = from_numpy(uniform("cotangent", (2, 3, 6, 7)))
+    for _ in range(2):
+        with autograd.record():
+            context = blocked.blocked_dot_attention(**named, mask=None, scale=0.5)
+        context.backward(factor)
+    expected = 2 * contexts(arrays, plainly)["keys"]
+    numpy.testing.assert_allclose(named["keys"].grad.asnumpy(), expected, rtol=0, atol=1e-13)
+
+
+def decoded(named: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """All steps of a decoder, and what its memory is made of."""
+    layer = built("BahdanauDecoder", "float64")
+    return layer(**{**named, "valid_lens": np.array([7, 3], dtype="int32")})[0], named["encoder_outputs"]
+
+
+def weighed_context(named: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """A context in blocks, and its keys."""
+    return blocked.blocked_dot_attention(**named, mask=None, scale=0.5), named["keys"]
+
+
+@pytest.mark.parametrize(
+    ("call", "arrays"), [(decoded, drawn("BahdanauDecoder", "float64")), (weighed_context, weighed({}))]
+)
+def test_a_second_derivative_of_a_function_of_our_own_raises(call, arrays: Arrays, forced):
+    forced("blocked")
+    named = given(arrays)
+    learned = named["encoder_outputs" if "encoder_outputs" in named else "keys"]
+    learned.attach_grad()
+    with autograd.record():
+        outputs, learned = call(named)
+        (slope,) = autograd.grad(outputs, [learned], create_graph=True)
+        total = (slope.as_np_ndarray() ** 2).sum() + (learned**2).sum()
+    with pytest.raises(mx.MXNetError, match="non-differentiable"):
+        total.backward()
+
+
+@MODES
+@pytest.mark.parametrize("path", ["plain", "blocked"])
+@pytest.mark.parametrize("name", [name for name in OPTIONS if "Attention" in name])
+def test_without_weights_the_context_stays_and_the_weights_are_none(name: str, path: str, hybrid: bool, forced):
+    layer, named = built(name, "float64"), given(drawn(name, "float64"))
+    forced("plain")
+    expected, _ = layer(**named)
+    if hybrid:
+        layer.hybridize()
+    forced(path)
+    lens = named.pop("valid_lens")
+    queries = named.pop("queries")
+    memory = layer.prepare(**named, valid_lens=lens)
+    for context, weights in (
+        layer(queries, **named, valid_lens=lens, need_weights=False),
+        layer.attend(queries, memory, need_weights=False),
+    ):
+        numpy.testing.assert_allclose(context.asnumpy(), expected.asnumpy(), rtol=0, atol=1e-14)
+        assert weights is None
+
+
 def test_a_path_that_does_not_exist_is_refused():
-    with pytest.raises(OptionError, match="path is 'fast', expected one of 'blocked', 'plain', None"):
+    with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
         blocked.force("fast")
 
 
-@pytest.mark.parametrize("name", ["AdditiveAttention", "ConcatAttention", "BahdanauDecoder"])
-def test_a_graph_gives_way_to_blocks_and_their_numbers_are_the_same(name: str, forced, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "module", "function"),
+    [
+        ("AdditiveAttention", scoring, "blocked_additive_score"),
+        ("ConcatAttention", scoring, "blocked_additive_score"),
+        ("BahdanauDecoder", decoders, "blocked_steps"),
+    ],
+)
+def test_a_graph_gives_way_to_blocks_and_their_numbers_are_the_same(name, module, function, forced, monkeypatch):
     layer, arrays, taken = built(name, "float64"), drawn(name, "float64"), []
     layer.hybridize()
     forced("plain")
     expected = answers(layer, arrays)
     forced("blocked")
-    whole = scoring.blocked_additive_score
-    monkeypatch.setattr(scoring, "blocked_additive_score", lambda *named: taken.append(1) or whole(*named))
+    whole = getattr(module, function)
+    monkeypatch.setattr(module, function, lambda *named: taken.append(1) or whole(*named))
     for key, found in answers(layer, arrays).items():
         numpy.testing.assert_allclose(found, expected[key], rtol=0, atol=1e-13, err_msg=key)
     assert taken

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +58,18 @@ def test_what_is_hidden_changes_not_one_bit(backend: SimpleNamespace, case_id: s
         other = answers(backend, case, tier, **{n: np.where(np.isnan(a), value, a) for n, a in spoilt.items()})
         for name, array in with_nan.items():
             assert array.tobytes() == other[name].tobytes(), f"{name} differs with {value} where NaN was hidden"
+
+
+@pytest.mark.parametrize("name", ["AdditiveAttention", "DotProductAttention-context", "BahdanauDecoder"])
+def test_what_is_hidden_changes_not_one_bit_in_blocks(backend: SimpleNamespace, name: str):
+    blocked = importlib.import_module(f"backends.{backend.name}.blocked")
+    case_id = next(own for own in HIDING if own.startswith(name))
+    before = blocked.forced
+    blocked.force("blocked")
+    try:
+        test_what_is_hidden_changes_not_one_bit(backend, case_id, "float32")
+    finally:
+        blocked.force(before)
 
 
 CLOSED = [

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import backends
 from attention_core.operators import FRAMEWORKS, SPECIFICATION_VERSION
 from backends import ArchiveError, load_archive, save_arrays
-from parity_tests import cli
+from parity_tests import cli, launch
 from parity_tests.cases import SEED, Case, all_cases, select
 from parity_tests.comparison import Verdict
 from parity_tests.divergences import Divergence, apply
@@ -66,7 +66,8 @@ def registry(monkeypatch: pytest.MonkeyPatch, fake_job: Callable[..., Job]) -> C
         def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress, **limits: Any) -> Recording:
             return record(replace(fake_job(fault), backend=job.backend), file, cells, progress, **limits)
 
-        monkeypatch.setattr(cli, "record", recorder)
+        for module in (cli, launch):
+            monkeypatch.setattr(module, "record", recorder)
 
     with_fault("")
     return with_fault
@@ -100,6 +101,15 @@ def refused(result: Result) -> str:
     assert result.exit_code == 2 and "comparisons" not in result.output and "worst error" not in result.output
     assert isinstance(result.exception, SystemExit)
     return in_one_line(result)
+
+
+@pytest.mark.parametrize(
+    ("given", "trained"),
+    [({}, False), ({"training": True}, True), ({"operators": ["training"]}, True), ({"operators": ["GRU"]}, False)],
+)
+def test_trainings_are_chosen_where_they_are_asked_for(given: dict[str, Any], trained: bool):
+    chosen = Selection(["float64"], **given).cases(all_cases(trained=True))
+    assert any(case.operator == "training" for case in chosen) == trained
 
 
 # ------------------------------------------------------------------------------------------------ record

@@ -73,6 +73,18 @@ def test_every_backend_has_the_same_files(framework: str):
     assert files == {"__init__", *FILES}
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_fast_paths_are_chosen_by_the_same_words(framework: str):
+    found, first = (definitions(backend_file(name, "blocked")) for name in (framework, FRAMEWORKS[0]))
+    for name in FILES["blocked"]:
+        assert isinstance(found[name], ast.FunctionDef)
+        assert arguments(found[name], framework) == arguments(first[name], FRAMEWORKS[0]), name
+        assert first_line(found[name]) == first_line(first[name]), name
+        assert any(
+            isinstance(own, ast.Call) and ast.unparse(own.func) == "check_path" for own in ast.walk(found["force"])
+        )
+
+
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_file_has_the_same_public_names_in_the_same_order(framework: str, file: str):

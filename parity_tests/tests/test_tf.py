@@ -487,29 +487,131 @@ def test_second_derivatives_of_blocks_are_refused(_unforced):
         outer.gradient(gradient, queries)
 
 
-def test_the_size_chooses_the_path_unless_one_is_forced(monkeypatch, _unforced):
+def test_the_size_chooses_the_path_unless_one_is_forced(_unforced):
     queries, keys = tf.constant(QUERIES), tf.constant(LIKE)
     blocked.force(None)
-    monkeypatch.setattr(blocked, "LEAST", 3 * 4 * 7 * 5)
-    assert blocked.takes_blocks(queries, keys)
-    monkeypatch.setattr(blocked, "LEAST", 3 * 4 * 7 * 5 + 1)
-    assert not blocked.takes_blocks(queries, keys)
+    assert blocked.takes_blocks(queries, keys, 3 * 4 * 7 * 5)
+    assert not blocked.takes_blocks(queries, keys, 3 * 4 * 7 * 5 + 1)
     blocked.force("blocked")
-    assert blocked.takes_blocks(queries, keys)
-    monkeypatch.setattr(blocked, "LEAST", 1)
+    assert blocked.takes_blocks(queries, keys, 3 * 4 * 7 * 5 + 1)
     blocked.force("plain")
-    assert not blocked.takes_blocks(queries, keys)
+    assert not blocked.takes_blocks(queries, keys, 1)
 
 
-def test_a_size_that_is_unknown_counts_as_small(monkeypatch, _unforced):
+def test_a_size_that_is_unknown_counts_as_small(_unforced):
     taken = []
-    monkeypatch.setattr(blocked, "LEAST", 1)
     blocked.force(None)
-    call = graph(lambda *pair: taken.append(blocked.takes_blocks(*pair)), [tf.constant(QUERIES), tf.constant(LIKE)])
+    call = graph(lambda *pair: taken.append(blocked.takes_blocks(*pair, 1)), [tf.constant(QUERIES), tf.constant(LIKE)])
     call(QUERIES, LIKE)
     assert taken == [False]
 
 
 def test_an_unknown_path_is_refused(_unforced):
-    with pytest.raises(OptionError, match="path is 'fast', expected one of 'blocked', 'plain', or None"):
+    with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
         blocked.force("fast")
+
+
+# ------------------------------------------------------------------------------------------------ the context alone
+
+
+def context_and_gradients(
+    path: str,
+    queries: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    mask: np.ndarray | None = None,
+    how: str = "eager",
+) -> tuple:
+    """The context alone of inner products, by that path, and the gradients of a random form of it."""
+    cotangent = uniform("cotangent", (*queries.shape[:-1], values.shape[-1])).astype(queries.dtype)
+    tensors, layer = [tf.constant(array) for array in (queries, keys, values)], attention.DotProductAttention()
+
+    def both(*tensors: tf.Tensor) -> tuple:
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            context, weights = layer(*tensors, mask=mask, need_weights=False)
+        assert weights is None
+        return context, tape.gradient(context, tensors, cotangent)
+
+    blocked.force(path)
+    return (graph(both, tensors) if how == "graph" else both)(*tensors)
+
+
+@pytest.mark.parametrize("path", ["blocked", "plain"])
+@pytest.mark.parametrize("name", sorted(layers.LAYERS))
+def test_who_needs_no_weights_gets_none(_unforced, name: str, path: str):
+    options = {
+        "AdditiveAttention": (4, 4, 3),
+        "ConcatAttention": (4, 4, 3),
+        "GeneralAttention": (4, 4),
+        "LocalAttention": (4, 4, 2),
+        "LocationAttention": (4, 9),
+    }
+    layer = layers.LAYERS[name](*options.get(name, ()))
+    arrays = [tf.constant(floats(part, 2, 7, 4)) for part in ("queries", "keys", "values")]
+    blocked.force(path)
+    context, weights = layer(*arrays, tf.constant([3, 0]), need_weights=False)
+    assert weights is None
+    same(context, layer(*arrays, tf.constant([3, 0]))[0], 1e-6)
+
+
+@pytest.mark.parametrize("how", ["eager", "graph"])
+@pytest.mark.parametrize("axes", [None, (2, 1, 1, 7), (1, 3, 9, 7), (2, 3, 9, 1)], ids=str)
+def test_a_context_in_blocks_is_that_of_the_plain_formula(monkeypatch, _unforced, axes: tuple | None, how: str):
+    monkeypatch.setattr(blocked, "DOT_BLOCK", 2 * 7)  # two rows: the last block of nine rows is not full
+    queries, keys, values = uniform("queries", (2, 3, 9, 4)), uniform("keys", (2, 3, 7, 4)), uniform("v", (2, 3, 7, 5))
+    mask = None if axes is None else uniform("mask", axes) > -0.3
+    found, expected = (context_and_gradients(path, queries, keys, values, mask, how) for path in ("blocked", "plain"))
+    same(found, expected, 1e-14)
+
+
+@pytest.mark.parametrize(
+    "key, value", [(-np.inf, np.nan), (-np.inf, 1.0), (1e200, np.inf), (np.nan, 1.0), (1.0, np.nan)]
+)
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_is_not_finite_reaches_the_same_numbers_in_blocks(_unforced, closed: bool, key: float, value: float):
+    queries, keys, values = abs(uniform("queries", (2, 5, 4))), uniform("keys", (2, 7, 4)), uniform("values", (2, 7, 4))
+    keys[1, 3], values[1, 3] = key, value
+    mask = np.ones((2, 5, 7), bool)
+    mask[1, : 3 if not closed else 5, 3] = False
+    found, expected = (context_and_gradients(path, queries, keys, values, mask) for path in ("blocked", "plain"))
+    same(found, expected, 1e-14)
+
+
+@pytest.mark.parametrize("batch, queries, keys, features", [(0, 5, 7, 4), (2, 0, 7, 4), (2, 5, 0, 4), (2, 5, 7, 0)])
+@pytest.mark.parametrize("how", ["eager", "graph"])
+def test_a_context_in_blocks_takes_empty_axes(_unforced, batch: int, queries: int, keys: int, features: int, how: str):
+    arrays = floats("q", batch, queries, features), floats("k", batch, keys, features), floats("v", batch, keys, 3)
+    found, expected = (context_and_gradients(path, *arrays, how=how) for path in ("blocked", "plain"))
+    same(found, expected, 1e-6)
+
+
+def test_second_derivatives_of_a_context_in_blocks_are_refused(_unforced):
+    blocked.force("blocked")
+    queries, keys, layer = tf.constant(QUERIES), tf.constant(LIKE), attention.DotProductAttention()
+    with tf.GradientTape() as outer:
+        outer.watch(keys)
+        with tf.GradientTape() as inner:
+            inner.watch(queries)
+            context, _ = layer(queries, keys, keys, need_weights=False)
+        gradient = inner.gradient(context, queries)
+    with pytest.raises(AttentionError, match="no second derivatives"):
+        outer.gradient(gradient, keys)
+
+
+def test_dropout_is_not_lost_with_the_weights(_unforced):
+    blocked.force("blocked")
+    layer, ones = attention.DotProductAttention(dropout=0.5), tf.ones((2, 3, 4))
+    context, _ = layer(ones, ones, ones, need_weights=False, dropout_mask=tf.zeros((2, 3, 3)))
+    same(context, tf.zeros((2, 3, 4)))
+    assert not np.allclose(layer(ones, ones, ones, need_weights=False, training=True)[0], 1.0)
+
+
+def test_the_size_of_a_head_chooses_the_path_of_a_context(monkeypatch, _unforced):
+    blocked.force(None)
+    layer, queries, keys = attention.DotProductAttention(), tf.zeros((2, 3, 4, 5)), tf.zeros((2, 3, 7, 5))
+    memory = layer.prepare(keys, keys)
+    monkeypatch.setattr(layers, "DOT_LEAST", 4 * 7 * 5)
+    assert layer.takes_blocks(queries, memory)
+    monkeypatch.setattr(layers, "DOT_LEAST", 4 * 7 * 5 + 1)
+    assert not layer.takes_blocks(queries, memory)

@@ -313,13 +313,13 @@ def test_a_path_can_be_forced(small_blocks, path: str):
     blocked.force(path)
     for size in (1, 10**6):
         like = torch.empty(1, size, 4, device="meta")
-        assert blocked.takes_blocks(like, like) == (path == "blocked")
+        assert blocked.takes_blocks(like, like, blocked.ADDITIVE_LEAST) == (path == "blocked")
     blocked.force(None)
-    assert not blocked.takes_blocks(like[:, :1], like[:, :1]) and blocked.takes_blocks(like, like)
+    assert not blocked.takes_blocks(like[:, :1], like[:, :1], 2**19) and blocked.takes_blocks(like, like, 2**19)
 
 
 def test_another_path_is_refused(small_blocks):
-    with pytest.raises(OptionError, match="path is 'fast', expected 'blocked', 'plain' or None"):
+    with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
         blocked.force("fast")
 
 
@@ -357,3 +357,211 @@ def test_blocks_are_an_operator_as_pytorch_checks_them(small_blocks):
     torch.library.opcheck(blocked.score_node, tuple(tensor.detach() for tensor in scored()), test_utils=checks)
     given = tuple(tensor.detach() for tensor in (torch.ones(3, 5, 7, dtype=torch.float64), *scored()))
     torch.library.opcheck(blocked.gradients_node, given, test_utils=checks)
+
+
+# -------------------------------------------------------------------------------- a decoder's steps as one function
+
+
+@pytest.fixture
+def short_blocks(monkeypatch):
+    """Blocks of two sequences, of three."""
+    monkeypatch.setattr(blocked, "BY_STEPS", 2 * 7 * 8)
+    yield
+    blocked.force(None)
+
+
+DECODING = {
+    "plain": {},
+    "dropout": {
+        "dropout_mask": 2.0 * (drawn("d", 1, 3, 4, 5) > 0),
+        "attention_dropout_mask": 2.0 * (drawn("a", 3, 4, 7) > 0),
+    },
+    "closed": {"mask": torch.tensor([True, False, True])[:, None, None]},
+}
+
+
+def decoded(decoder: torch.nn.Module, path: str, masks: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The outputs on a path, and the gradients of inputs and parameters."""
+    blocked.force(path)
+    tokens, memory, state, valid_lens = ARGUMENTS["BahdanauDecoder"]
+    given = [memory.double().requires_grad_(), state.double().requires_grad_()]
+    masks = {name: mask.double() if mask.is_floating_point() else mask for name, mask in masks.items()}
+    outputs = decoder(tokens, *given, valid_lens, **masks)
+    loss = sum((output * torch.tensor(uniform("c", tuple(output.shape)))).sum() for output in outputs)
+    return [*outputs, *torch.autograd.grad(loss, [*given, *decoder.parameters()])]
+
+
+@pytest.mark.parametrize("masks", DECODING.values(), ids=DECODING)
+@pytest.mark.parametrize("scale", [1.0, 100.0, 1000.0])
+@pytest.mark.parametrize("readout", ["dense", "maxout"])
+def test_steps_as_one_function_have_the_numbers_of_the_loop(short_blocks, readout: str, scale: float, masks):
+    decoder = MAKERS["BahdanauDecoder"](readout=readout, dtype=torch.float64)
+    with torch.no_grad():
+        decoder.attention.W_q.weight *= scale  # from 160 on, keys have no exponentials; queries are clipped
+        decoder.attention.W_k.weight *= scale
+    for one, other in zip(*(decoded(decoder, path, masks) for path in ("blocked", "plain")), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11 * max(1.0, float(other.detach().abs().max())))
+
+
+def test_steps_keep_nothing_without_gradients(short_blocks, monkeypatch):
+    blocked.force("blocked")
+    found = []
+    apply = blocked.Steps.apply
+    monkeypatch.setattr(blocked.Steps, "apply", lambda *given: found.append(apply(*given)) or found[-1])
+    decoder = MAKERS["BahdanauDecoder"]()
+    expected = decoder(*ARGUMENTS["BahdanauDecoder"])
+    with torch.no_grad():
+        outputs = decoder(*ARGUMENTS["BahdanauDecoder"])
+    assert [len(own[6]) for own in found] == [4, 1]
+    for one, other in zip(outputs, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_steps_differ_where_a_mask_does(short_blocks):
+    blocked.force("blocked")
+    decoder, (tokens, memory, state, _) = MAKERS["BahdanauDecoder"](), ARGUMENTS["BahdanauDecoder"]
+    one, other = (
+        decoder.prepare(memory, mask=torch.ones(1, 1, 7) > 0),
+        decoder.prepare(memory, mask=torch.ones(1, 4, 7) > 0),
+    )
+    assert blocked.takes_steps(tokens, state, *one, None, None)
+    assert not blocked.takes_steps(tokens, state, *other, None, None)
+    assert not blocked.takes_steps(tokens, state, *one, None, torch.ones(3, 4, 7, requires_grad=True))
+
+
+def test_a_second_derivative_through_steps_is_refused(short_blocks):
+    blocked.force("blocked")
+    decoder, (tokens, memory, state, _) = MAKERS["BahdanauDecoder"](), ARGUMENTS["BahdanauDecoder"]
+    memory = memory.clone().requires_grad_()
+    (first,) = torch.autograd.grad(decoder(tokens, memory, state)[0].sum(), memory, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative is known where its steps are one function"):
+        first.sum().backward()
+
+
+def test_steps_work_under_vmap_and_grad_of_torch_func(short_blocks):
+    decoder, (tokens, memory, state, _) = MAKERS["BahdanauDecoder"](), ARGUMENTS["BahdanauDecoder"]
+    loss = lambda own: decoder(tokens, own, state)[0].square().sum()  # noqa: E731
+    memories = torch.stack([memory, 2 * memory])
+    blocked.force("blocked")
+    found = torch.func.vmap(torch.func.grad(loss))(memories)
+    blocked.force("plain")  # whose cell torch.func does not map
+    torch.testing.assert_close(found, torch.stack([torch.func.grad(loss)(own) for own in memories]))
+
+
+# --------------------------------------------------------------------------- attention by inner products, in blocks
+
+
+@pytest.fixture
+def few_scores(monkeypatch):
+    """Blocks of two rows, of five."""
+    monkeypatch.setattr(blocked, "BY_SCORES", 2 * 7)
+    yield
+    blocked.force(None)
+
+
+def attending(heads: bool = False) -> list[torch.Tensor]:
+    """Queries, keys and values of 3 sequences, with 2 heads or without."""
+    lead = (3, 2) if heads else (3,)
+    shapes = {"q": (*lead, 5, 4), "k": (*lead, 7, 4), "v": (*lead, 7, 6)}
+    return [torch.tensor(uniform(name, shape)).requires_grad_() for name, shape in shapes.items()]
+
+
+HIDING = {
+    "none": None,
+    "padding": (torch.arange(7) < torch.tensor([7, 0, 4])[:, None])[:, None],
+    "causal": (torch.arange(7) <= torch.arange(5)[:, None])[None],
+    "heads": torch.tensor(uniform("hidden", (3, 2, 5, 7))) > 0,
+}
+
+
+def attended(
+    path: str, arguments: list[torch.Tensor], mask: torch.Tensor | None, need_weights: bool
+) -> list[torch.Tensor]:
+    """The outputs on a path, and their gradients."""
+    blocked.force(path)
+    layer = attention.DotProductAttention()
+    outputs = [own for own in layer(*arguments, mask=mask, need_weights=need_weights) if own is not None]
+    loss = sum((own * torch.tensor(uniform("c", tuple(own.shape)))).sum() for own in outputs)
+    return [*outputs, *torch.autograd.grad(loss, arguments)]
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("hiding", HIDING)
+def test_inner_products_in_blocks_have_the_numbers_of_the_plain_formula(few_scores, hiding: str, need_weights: bool):
+    arguments = attending(heads=hiding == "heads")
+    both = (attended(path, arguments, HIDING[hiding], need_weights) for path in ("blocked", "plain"))
+    for one, other in zip(*both, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("hiding", HIDING)
+def test_a_context_without_gradients_is_the_same(few_scores, hiding: str):
+    arguments = attending(heads=hiding == "heads")
+    context = attended("blocked", arguments, HIDING[hiding], False)[0]
+    with torch.no_grad():
+        found, weights = attention.DotProductAttention()(*arguments, mask=HIDING[hiding], need_weights=False)
+    assert weights is None
+    torch.testing.assert_close(found, context, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("path", ["blocked", "plain"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        attention.DotProductAttention(dropout=0.5),
+        attention.GeneralAttention(4, 4, dtype=torch.float64),
+        attention.CosineAttention(),
+        attention.LocalAttention(4, 4, 2, dtype=torch.float64),
+        attention.HardAttention(4, 4, score="general", dtype=torch.float64),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_a_context_alone_comes_without_weights(few_scores, layer: torch.nn.Module, path: str):
+    blocked.force(path)
+    layer.eval()
+    context, weights = layer(*attending(), need_weights=False)
+    assert weights is None
+    torch.testing.assert_close(context, layer(*attending())[0])
+
+
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_an_infinite_score_is_as_in_the_plain_formula(few_scores, need_weights: bool):
+    queries, keys, values = (own.detach() for own in attending())
+    queries, keys = queries.abs(), keys.clone()
+    keys[:, 3], values[:, 3] = -torch.inf, torch.nan
+    arguments = [own.requires_grad_() for own in (queries, keys, values)]
+    both = [attended(path, arguments, None, need_weights) for path in ("blocked", "plain")]
+    assert both[0][0].isfinite().all()
+    for one, other in zip(*both, strict=True):
+        torch.testing.assert_close(one, other, equal_nan=True)
+
+
+def test_inner_products_have_no_second_derivative_in_blocks(few_scores):
+    blocked.force("blocked")
+    arguments = attending()
+    context, _ = attention.DotProductAttention()(*arguments, need_weights=False)
+    (first,) = torch.autograd.grad(context.sum(), arguments[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative is known"):
+        first.sum().backward()
+
+
+def test_inner_products_work_under_vmap_and_grad_of_torch_func(few_scores):
+    layer, (queries, keys, values) = attention.DotProductAttention(), (own.detach() for own in attending())
+    loss = lambda q, k, v: layer(q[None], k[None], v[None], need_weights=False)[0].square().sum()  # noqa: E731
+    results = []
+    for path in ("blocked", "plain"):
+        blocked.force(path)
+        results.append(torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))(queries, keys, values))
+    torch.testing.assert_close(*results)
+
+
+def test_inner_products_are_one_graph_for_torch_compile(few_scores):
+    torch._dynamo.reset()
+    blocked.force("blocked")
+    layer = attention.DotProductAttention()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    mask = HIDING["padding"]
+    for need_weights in (False, True):
+        found, expected = (own(*attending(), mask=mask, need_weights=need_weights) for own in (compiled, layer))
+        torch.testing.assert_close(found[0], expected[0])
+        assert (found[1] is None) == (not need_weights)
