@@ -311,9 +311,18 @@ def gradients(given: Answer) -> str:
 
 
 def lengths_beyond(given: Answer) -> str:
-    """Whether a length beyond the keys means all of them."""
+    """Whether a length beyond the keys means all of them. If not, what comes out is whatever lies behind the array."""
+    return "clipped" if right_rows(given) == "right" else UNDEFINED
+
+
+def lengths_below(given: Answer) -> str:
+    """Whether a length below 0 means no key."""
     told = right_rows(given)
     return "clipped" if told == "right" else told
+
+
+UNDEFINED = "undefined"
+"""What is wrong rows at one time and a crash at another."""
 
 
 CLASSIFIERS: dict[str, Callable[[Answer], str]] = {
@@ -324,7 +333,7 @@ CLASSIFIERS: dict[str, Callable[[Answer], str]] = {
     "huge": right_rows,
     "half": lambda given: precision(given, [name for name in given.wanted if name in given.found]),
     "beyond": lengths_beyond,
-    "below": lengths_beyond,
+    "below": lengths_below,
     "polarity": lambda given: answer(given.found["context"]),
     "gradients": gradients,
 }
@@ -333,6 +342,8 @@ CLASSIFIERS: dict[str, Callable[[Answer], str]] = {
 
 def classified(name: str, given: Answer) -> str:
     """The finding of an answer, in a word or two."""
+    if (name, given.refused) == ("beyond", "crash"):
+        return UNDEFINED
     return given.refused or CLASSIFIERS[name](given)
 
 

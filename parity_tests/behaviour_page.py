@@ -164,8 +164,10 @@ COLUMNS = (
                 "weights = attention.masked_softmax(scores, valid_lens)",
             ),
             Convention(
-                "wrong, NaN, error, crash", "an error is told; the others are read from behind the array, or not hidden"
+                "undefined",
+                "memory behind the array is read: rows are wrong or NaN, or the process crashes, by chance",
             ),
+            Convention("wrong, NaN, error, crash", "an error is told; in the other rows, not every key is hidden"),
         ),
     ),
     Column(

@@ -73,7 +73,7 @@ def test_every_word_of_the_table_is_explained():
 
 def answered(name: str, change: str, operator: str = "DotProductAttention") -> Answer:
     """What the reference answers to a question, with one thing made wrong."""
-    case = asked(operator, "mask")[name].case
+    case = asked(operator, "lengths" if name in ("beyond", "below") else "mask")[name].case
     wanted = expected(case, "float64")
     found = {key: array.copy() for key, array in wanted.items()}
     if change == "context NaN":
@@ -114,6 +114,11 @@ def answered(name: str, change: str, operator: str = "DotProductAttention") -> A
         ("large", "", "right"),
         ("large", "row", "wrong in 1 of 10 rows"),
         ("huge", "context NaN", "NaN in 10 of 10 rows"),
+        ("below", "", "clipped"),
+        ("below", "row", "wrong in 1 of 10 rows"),
+        ("beyond", "", "clipped"),
+        ("beyond", "row", "undefined"),
+        ("beyond", "context NaN", "undefined"),
         ("gradients", "", "right"),
         ("gradients", "gradient NaN", "NaN"),
         ("gradients", "rounding", "as float32"),
@@ -125,6 +130,12 @@ def test_an_answer_is_called_by_its_name(name: str, change: str, words: str):
     if (name, change) == ("closed", "context NaN"):  # where NaN alone is: the other rows are not looked at
         given.found["context"][given.found["weights"].sum(-1) == 0.0] = np.nan
         words = "NaN; ∇ 0"
+    assert behaviour.classified(name, given) == words
+
+
+@pytest.mark.parametrize(("name", "words"), [("beyond", "undefined"), ("below", "crash")])
+def test_a_crash_beyond_the_array_is_one_of_its_undefined_answers(name: str, words: str):
+    given = replace(answered(name, ""), said={"status": "crash"}, found={}, wanted={})
     assert behaviour.classified(name, given) == words
 
 
