@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_core.errors import check_path
+from backends.jax.masking import softmax_over
 
-__all__ = ["takes_blocks", "force", "blocked_additive_score", "blocked_dot_attention"]
+__all__ = ["takes_blocks", "force", "blocked_additive_score", "blocked_additive_attention", "blocked_dot_attention"]
 
 ADDITIVE_LEAST = 2**24
 """So many elements, batch · heads · queries · keys · hidden_size, take blocks: measured on a CPU."""
@@ -76,7 +77,8 @@ def blocked_additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) 
 
     v/a + w/b = (v b + w a) / (a b)
 
-    Nothing overflows while all |q| and |k| are at most BOUND. With larger numbers, or a NaN, blocks are of plain tanh.
+    Nothing overflows while all |q| and |k| are at most BOUND. With larger numbers, a NaN, or a w_v that is not finite,
+    blocks are of plain tanh.
 
     Nothing of a block is kept. The way back computes each block again; with t = tanh(q + k) and the cotangents g,
     gradient of queries[i, h] = w_v[h] sum over j of g[i, j] (1 - t[i, j, h]²), of keys[j, h] the same sum over i, and
@@ -96,7 +98,7 @@ def blocked_additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) 
 @jax.custom_vjp
 def score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
     """The scores of (batch, queries, hidden_size) and (batch, keys, hidden_size)."""
-    return jax.lax.cond(narrow(queries, keys), partial(there, FACTORED), partial(there, PLAIN), queries, keys, w_v)
+    return jax.lax.cond(narrow(queries, keys, w_v), partial(there, FACTORED), partial(there, PLAIN), queries, keys, w_v)
 
 
 def score_there(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> tuple[jax.Array, Gradients]:
@@ -107,7 +109,7 @@ def score_there(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> tuple[ja
 def score_back(arguments: Gradients, cotangents: jax.Array) -> Gradients:
     """The gradients of the arguments."""
     branches = partial(back, FACTORED), partial(back, PLAIN)
-    return jax.lax.cond(narrow(*arguments[:2]), *branches, *arguments, cotangents)
+    return jax.lax.cond(narrow(*arguments), *branches, *arguments, cotangents)
 
 
 score.defvjp(score_there, score_back)
@@ -146,9 +148,11 @@ PLAIN = Tanh(
 )
 
 
-def narrow(*sides: jax.Array) -> jax.Array:
-    """Whether all exponentials are normal numbers; a NaN is no number."""
-    return jnp.all(jnp.stack([jnp.max(jnp.abs(side), initial=0.0) <= BOUND[side.dtype.name] for side in sides]))
+def narrow(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
+    """Whether all exponentials are normal numbers, and weights are finite; a NaN is no number."""
+    bound = BOUND[queries.dtype.name]
+    within = (jnp.max(jnp.abs(side), initial=0.0) <= bound for side in (queries, keys))
+    return jnp.all(jnp.stack([*within, jnp.all(jnp.isfinite(w_v))]))
 
 
 def there(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
@@ -180,13 +184,78 @@ def back(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array, cotang
     return w_v * of_queries, w_v * of_keys, jnp.sum(of_weights, axis=(0, 1))
 
 
-def in_blocks(function: Callable[..., Any], elements: int, rows: tuple[jax.Array, ...], others: jax.Array) -> Any:
+def blocked_additive_attention(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array | None, w_v: jax.Array
+) -> jax.Array:
+    """Average the values by the softmax of additive scores, without keeping scores or weights.
+
+    context = attention_pooling(additive_score(queries, keys, w_v), values, mask=mask), the context alone
+
+    By blocks of queries, each with all keys. Nothing of a block is kept: the way back computes each block again, with
+    the weights w, the cotangents g of the context and d[i, j] = g[i]·v[j], gradient of v[j] = sum over i of
+    w[i, j] g[i], of scores[i, j] = w[i, j] (d[i, j] - sum over k of w[i, k] d[i, k]), and from these what
+    blocked_additive_score says.
+
+    Shapes: queries (batch, queries, hidden_size), keys (batch, keys, hidden_size), values (batch, keys, features), with
+    heads after batch or without; mask as in Memory; the result (batch, queries, features). What no query may
+    attend to need not be cleared before. float16 and bfloat16 are computed in float32. Second derivatives and forward
+    mode: as of blocked_additive_score.
+    """
+    precise, lead = jnp.promote_types(queries.dtype, jnp.float32), queries.shape[:-2]
+    if 0 in (*queries.shape[:-1], keys.shape[-2]):
+        return jnp.zeros((*queries.shape[:-1], values.shape[-1]), values.dtype)
+    masks, numbers = shared(mask, lead, keys.shape[-2])
+    q, k, v = (array.astype(precise).reshape(len(numbers), *array.shape[-2:]) for array in (queries, keys, values))
+    w_v, opened = w_v.astype(precise), opened_keys(masks, numbers)
+    k = jnp.where(opened[..., None], k, 0.0)
+
+    def allowed(masks: jax.Array, scores: jax.Array, rows: jax.Array, numbers: jax.Array) -> jax.Array:
+        rows = jnp.minimum(rows, masks.shape[1] - 1)
+        return masks[numbers[:, None], rows] & (scores != -jnp.inf)
+
+    def visible() -> jax.Array:
+        def any_query(keys: jax.Array, rows: jax.Array, others: tuple[jax.Array, ...]) -> jax.Array:
+            queries, numbers = others
+            scores = blocked_additive_score(keys, queries, w_v)
+            return jnp.any(allowed(jnp.swapaxes(masks, 1, 2), scores, rows, numbers), axis=-1)
+
+        return in_blocks(any_query, q.shape[1], (k, positions(k)), (q, numbers))
+
+    # Only a w_v that is infinite has a score of -inf, which hides a value as a mask does.
+    seen = jax.lax.cond(jnp.all(jnp.isfinite(w_v)), lambda: opened, visible)
+    v = jnp.where(seen[..., None], v, 0.0)
+
+    @partial(jax.checkpoint, prevent_cse=False)  # each block is a step of a loop, where there is nothing to prevent
+    def block(queries: jax.Array, rows: jax.Array, others: tuple[jax.Array, ...]) -> jax.Array:
+        keys, values, numbers = others
+        scores = blocked_additive_score(queries, keys, w_v)
+        return softmax_over(scores, allowed(masks, scores, rows, numbers)) @ values
+
+    context = in_blocks(block, k.shape[1], (q, positions(q)), (k, v, numbers))
+    return context.reshape(*queries.shape[:-1], values.shape[-1]).astype(values.dtype)
+
+
+def shared(mask: jax.Array | None, lead: tuple[int, ...], num_keys: int) -> tuple[jax.Array, jax.Array]:
+    """The different masks, (masks, queries or 1, keys), and of each sequence and head the number of its own."""
+    mask = jnp.full((1,) * (len(lead) + 2), True) if mask is None else mask
+    masks = jnp.broadcast_to(mask, (*mask.shape[:-1], num_keys))
+    masks = masks.reshape(math.prod(masks.shape[:-2]), *masks.shape[-2:])
+    numbers = np.broadcast_to(np.arange(len(masks)).reshape(mask.shape[:-2]), lead)
+    return masks, jnp.asarray(numbers.reshape(math.prod(lead)))
+
+
+def positions(array: jax.Array) -> jax.Array:
+    """The position of each row of (batch, rows, ...)."""
+    return jnp.broadcast_to(jnp.arange(array.shape[1]), array.shape[:2])
+
+
+def in_blocks(function: Callable[..., Any], elements: int, rows: tuple[jax.Array, ...], others: Any) -> Any:
     """function(*rows, others) by blocks of at most BLOCK elements, or of one row: some rows, or some whole sequences.
 
-    Shapes: rows (batch, rows, ...), each row with so many elements in the function; others (batch, ...); the result,
-    or each of them, (batch, rows, ...).
+    Shapes: rows (batch, rows, ...), each row with so many elements in the function; others, an array or several,
+    (batch, ...); the result, or each of them, (batch, rows, ...).
     """
-    batch, count, _ = rows[0].shape
+    batch, count = rows[0].shape[:2]
     high = parted(count, BLOCK // max(elements, 1))
     wide = parted(batch, BLOCK // max(elements * count, 1))
 
@@ -205,8 +274,11 @@ def in_blocks(function: Callable[..., Any], elements: int, rows: tuple[jax.Array
         rows, others = at
         return jax.lax.map(lambda block: function(*block, others), rows)
 
-    others = padded(others, 0, wide)
-    blocks = tuple(cut(array) for array in rows), others.reshape(len(others) // wide, wide, *others.shape[1:])
+    def gathered(array: jax.Array) -> jax.Array:
+        array = padded(array, 0, wide)
+        return array.reshape(len(array) // wide, wide, *array.shape[1:])
+
+    blocks = tuple(cut(array) for array in rows), jax.tree.map(gathered, others)
     return jax.tree.map(joined, jax.lax.map(sequences, blocks))
 
 
@@ -245,16 +317,11 @@ def blocked_dot_attention(
     mode: as of blocked_additive_score.
     """
     precise, lead = jnp.promote_types(queries.dtype, jnp.float32), queries.shape[:-2]
-    together, num_keys = math.prod(lead), keys.shape[-2]
-    if 0 in (*queries.shape[:-1], num_keys):
+    if 0 in (*queries.shape[:-1], keys.shape[-2]):
         return jnp.zeros((*queries.shape[:-1], values.shape[-1]), values.dtype)
-    mask = jnp.full((1,) * queries.ndim, True) if mask is None else mask
-    masks = jnp.broadcast_to(mask, (*mask.shape[:-1], num_keys))
-    masks = masks.reshape(math.prod(masks.shape[:-2]), *masks.shape[-2:])
-    # Sequences and heads that share a mask hold the number of one.
-    numbers = np.broadcast_to(np.arange(len(masks)).reshape(mask.shape[:-2]), lead).reshape(together)
-    flat = [array.astype(precise).reshape(together, *array.shape[-2:]) for array in (queries, keys, values)]
-    context = pooled(float(scale), *flat, masks, jnp.asarray(numbers))
+    masks, numbers = shared(mask, lead, keys.shape[-2])
+    flat = (array.astype(precise).reshape(len(numbers), *array.shape[-2:]) for array in (queries, keys, values))
+    context = pooled(float(scale), *flat, masks, numbers)
     return context.reshape(*queries.shape[:-1], values.shape[-1]).astype(values.dtype)
 
 

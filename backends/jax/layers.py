@@ -34,7 +34,13 @@ from attention_core.operators import (
 )
 from attention_core.sinusoids import rates
 from attention_core.specification import Layer, Operator, Part
-from backends.jax.blocked import DOT_LEAST, blocked_dot_attention, takes_blocks
+from backends.jax.blocked import (
+    ADDITIVE_LEAST,
+    DOT_LEAST,
+    blocked_additive_attention,
+    blocked_dot_attention,
+    takes_blocks,
+)
 from backends.jax.masking import attention_mask, distances, open_keys
 from backends.jax.pooling import attention_pooling, average
 from backends.jax.scoring import (
@@ -125,12 +131,26 @@ class Attention(nnx.Module):
         """The factor of q·k where the score is an inner product with a projected key; None for another score."""
         return None
 
-    def alone(
-        self, queries: jax.Array, keys: jax.Array, need_weights: bool, dropout_mask: jax.Array | None
-    ) -> float | None:
-        """That factor, if the context is to be computed alone, in blocks: without weights and without dropout."""
-        whole = need_weights or dropout_mask is not None or drops(self.dropout)
-        return None if whole or not takes_blocks(queries, keys, DOT_LEAST) else self.inner(queries.shape[-1])
+    def perceptron(self, queries: jax.Array) -> tuple[jax.Array, jax.Array] | None:
+        """The projected queries and w_v, where the score is w_v · tanh(q + k) with a projected key; else None."""
+        return None
+
+    def drops(self, dropout_mask: jax.Array | None) -> bool:
+        """Whether weights are dropped."""
+        return dropout_mask is not None or drops(self.dropout)
+
+    def alone(self, queries: jax.Array, memory: Memory, dropout_mask: jax.Array | None) -> jax.Array | None:
+        """The context alone, in blocks; None for small sizes, another score, or dropout, which needs the weights."""
+        if self.drops(dropout_mask):
+            return None
+        factor = self.inner(queries.shape[-1])
+        if factor is not None and takes_blocks(queries, memory.keys, DOT_LEAST):
+            return blocked_dot_attention(queries, *memory, factor)
+        # A key is projected here already, a query not yet: both are hidden_size long then.
+        if takes_blocks(memory.keys, queries, ADDITIVE_LEAST) and (found := self.perceptron(queries)) is not None:
+            queries, w_v = found
+            return blocked_additive_attention(queries, *memory, w_v)
+        return None
 
     def attend(
         self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, dropout_mask: jax.Array | None = None
@@ -146,9 +166,8 @@ class Attention(nnx.Module):
             self.method("attend"), self.sizes, dtype_of(self), queries=queries, memory=memory, dropout_mask=dropout_mask
         )
         queries = self.turned(queries)
-        factor = self.alone(queries, memory.keys, need_weights, dropout_mask)
-        if factor is not None:
-            return self.turned(blocked_dot_attention(queries, *memory, factor)), None
+        if not need_weights and (alone := self.alone(queries, memory, dropout_mask)) is not None:
+            return self.turned(alone), None
         scores = self.score(queries, memory.keys)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores)
@@ -180,7 +199,8 @@ class Attention(nnx.Module):
             dropout_mask=dropout_mask,
         )
         own, others = self.turned(queries), self.turned(keys)
-        if not self.projects and self.alone(own, others, need_weights, dropout_mask) is not None:
+        whole = self.projects or need_weights or self.drops(dropout_mask)
+        if not whole and takes_blocks(own, others, DOT_LEAST):
             # Blocks clear what is hidden as they come to it, without a copy of all keys and values.
             memory = Memory(others, self.turned(values), one_mask(others, valid_lens, mask))
         else:
@@ -267,9 +287,14 @@ class AdditiveAttention(Attention):
         """Give W_k k."""
         return self.W_k(keys)
 
+    def perceptron(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """W_q q, and w_v."""
+        return self.W_q(queries), self.w_v[...]
+
     def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
         """Give w_v · tanh(W_q q + W_k k)."""
-        return additive_score(self.W_q(queries), keys, self.w_v[...])
+        queries, w_v = self.perceptron(queries)
+        return additive_score(queries, keys, w_v)
 
 
 class GeneralAttention(Attention):
@@ -346,9 +371,14 @@ class ConcatAttention(Attention):
         """Give W [0; k]."""
         return keys @ self.W.kernel[self.sizes["query_size"] :]
 
+    def perceptron(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """W [q; 0], and v."""
+        return queries @ self.W.kernel[: self.sizes["query_size"]], self.v[...]
+
     def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Give V · tanh(W [q; 0] + W [0; k])."""
-        return additive_score(queries @ self.W.kernel[: self.sizes["query_size"]], keys, self.v[...])
+        """Give v · tanh(W [q; 0] + W [0; k])."""
+        queries, v = self.perceptron(queries)
+        return additive_score(queries, keys, v)
 
 
 class CosineAttention(Attention):
@@ -840,10 +870,8 @@ class MultiHeadAttention(Attention):
             dropout_mask=dropout_mask,
         )
         own = self.split(self.W_q(self.turned(queries)))
-        factor = self.alone(own, memory.keys, need_weights, dropout_mask)
-        if factor is not None:
-            heads, weights = blocked_dot_attention(own, *memory, factor), None
-        else:
+        heads, weights = None if need_weights else self.alone(own, memory, dropout_mask), None
+        if heads is None:
             scores = self.scored.score(own, memory.keys)
             if dropout_mask is None:
                 dropout_mask = drawn_mask(self.dropout, scores)
@@ -891,6 +919,10 @@ class MultiHeadAttention(Attention):
     def inner(self, features: int) -> float | None:
         """As the layer of the score."""
         return self.scored.inner(features)
+
+    def perceptron(self, queries: jax.Array) -> tuple[jax.Array, jax.Array] | None:
+        """As the layer of the score."""
+        return self.scored.perceptron(queries)
 
     def split(self, array: jax.Array) -> jax.Array:
         """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""

@@ -103,6 +103,13 @@ ADDITIVE = Item(
     quick={"batch": 2, "queries": 128, "keys": 128, "hidden": 64},
     own={"mxnet": {"batch": 2}},
 )
+ADDITIVE_CONTEXT = replace(
+    ADDITIVE,
+    name="additive-context",
+    summary="additive attention, context only",
+    goals=tuple(goal for goal in ADDITIVE.goals if goal.against in (TEXTBOOK, GRAPH)),
+    ours={"need_weights": False},
+)
 DECODER = Item(
     "decoder",
     "Bahdanau decoder",
@@ -181,7 +188,10 @@ WEIGHTS_LONG = replace(
     sizes=DOT_LONG.sizes,
 )
 
-ITEMS = {item.name: item for item in (ADDITIVE, DECODER, SHORT, GREEDY, DOT, DOT_LONG, WEIGHTS, WEIGHTS_LONG)}
+ITEMS = {
+    item.name: item
+    for item in (ADDITIVE, ADDITIVE_CONTEXT, DECODER, SHORT, GREEDY, DOT, DOT_LONG, WEIGHTS, WEIGHTS_LONG)
+}
 """Every item by its name."""
 
 LENGTH = "length"

@@ -20,7 +20,12 @@ Arrays = dict[str, jax.Array]
 
 
 def configure() -> None:
-    """Nothing: XLA takes as many threads as there are cores to run on."""
+    """Run in the calling thread; XLA takes as many threads as there are cores to run on.
+
+    Otherwise a call returns with its result, and gives back its memory later: at the cost of the other form, whose turn
+    it is then.
+    """
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def clock(device: str) -> Clock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -418,37 +419,61 @@ def heads(queries: int = 5, keys: int = 7) -> tuple[jax.Array, jax.Array, jax.Ar
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch):
     """Blocks that do not fill their axes."""
-    monkeypatch.setattr(blocked, "ROWS", 3)
-    monkeypatch.setattr(blocked, "COLUMNS", 2)
+    for name, size in {"ROWS": 3, "COLUMNS": 2, "BLOCK": 16}.items():
+        monkeypatch.setattr(blocked, name, size)
 
 
-def plain_context(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array) -> jax.Array:
-    scores = attention.scaled_dot_score(queries, keys, scale=0.5)
-    return attention.attention_pooling(scores, values, mask=mask)[0]
+W_V = jnp.asarray([0.5, -1.0, 2.0, 0.25])
+
+Context = Callable[..., jax.Array]
 
 
-def contexts(*arrays: jax.Array) -> list[jax.Array]:
-    return [function(*arrays) for function in (partial(blocked.blocked_dot_attention, scale=0.5), plain_context)]
+def plain(score: Callable[[jax.Array, jax.Array], jax.Array]) -> Context:
+    """The context by the plain formula."""
+    return lambda queries, keys, values, mask: attention.attention_pooling(score(queries, keys), values, mask=mask)[0]
 
 
-def context_gradients(*arrays: jax.Array) -> list[tuple[jax.Array, ...]]:
-    functions = partial(blocked.blocked_dot_attention, scale=0.5), plain_context
-    return [jax.grad(lambda *own, at=at: jnp.sum(at(*own) ** 2), argnums=(0, 1, 2))(*arrays) for at in functions]
+@pytest.fixture(params=["dot", "additive"])
+def pair(request: pytest.FixtureRequest) -> tuple[Context, Context]:
+    """The context alone in blocks, and by the plain formula."""
+    if request.param == "dot":
+        in_blocks: Context = partial(blocked.blocked_dot_attention, scale=0.5)
+        return in_blocks, plain(partial(attention.scaled_dot_score, scale=0.5))
+    in_blocks = partial(blocked.blocked_additive_attention, w_v=W_V)
+    return in_blocks, plain(lambda queries, keys: jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ W_V)
+
+
+def contexts(pair: tuple[Context, Context], *arrays: jax.Array) -> list[jax.Array]:
+    return [function(*arrays) for function in pair]
+
+
+def context_gradients(pair: tuple[Context, Context], *arrays: jax.Array) -> list[tuple[jax.Array, ...]]:
+    return [jax.grad(lambda *own, at=at: jnp.sum(at(*own) ** 2), argnums=(0, 1, 2))(*arrays) for at in pair]
 
 
 @pytest.mark.parametrize("rows", ["its own rows", "one row", "none"])
-def test_blocks_of_any_size_give_the_context_and_gradients_of_the_plain_formula(small_blocks: None, rows: str):
+def test_blocks_of_any_size_give_the_context_and_gradients_of_the_plain_formula(pair, small_blocks: None, rows: str):
     *sides, mask = heads()
     mask = {"its own rows": mask, "one row": mask[:, :, :1], "none": None}[rows]
-    for actual, desired in zip(*context_gradients(*sides, mask), strict=True):
+    for actual, desired in zip(*context_gradients(pair, *sides, mask), strict=True):
         assert_close(actual, desired)
-    assert_close(*contexts(*sides, mask))
+    assert_close(*contexts(pair, *sides, mask))
 
 
-def test_second_derivatives_of_a_context_alone_are_right(small_blocks: None):
+def test_the_gradient_of_w_v_is_summed_over_all_blocks(small_blocks: None):
+    *sides, mask = heads()
+
+    def plainly(w_v: jax.Array) -> jax.Array:
+        return plain(lambda q, k: jnp.tanh(q[..., :, None, :] + k[..., None, :, :]) @ w_v)(*sides, mask)
+
+    functions = partial(blocked.blocked_additive_attention, *sides, mask), plainly
+    assert_close(*(jax.grad(lambda w_v, at=at: jnp.sum(at(w_v) ** 2))(W_V) for at in functions))
+
+
+def test_second_derivatives_of_a_context_alone_are_right(pair, small_blocks: None):
     *sides, mask = heads()
     found = []
-    for function in (partial(blocked.blocked_dot_attention, scale=0.5), plain_context):
+    for function in pair:
         gradient = jax.grad(lambda *own, at=function: jnp.sum(at(*own, mask) ** 2), argnums=(0, 1, 2))
         square = lambda *own, of=gradient: sum(jnp.sum(part**2) for part in of(*own))  # noqa: E731
         found.append(jax.grad(square, argnums=(0, 1, 2))(*sides))
@@ -458,34 +483,62 @@ def test_second_derivatives_of_a_context_alone_are_right(small_blocks: None):
 
 def test_a_value_hidden_from_all_by_mask_or_by_score_changes_nothing(small_blocks: None):
     queries, keys, values, mask = heads()
+    inner = partial(blocked.blocked_dot_attention, scale=0.5), plain(partial(attention.scaled_dot_score, scale=0.5))
     keys = keys.at[0, 0, 4].set(-jnp.inf)
-    clean = contexts(jnp.abs(queries), keys, values, mask)
+    clean = contexts(inner, jnp.abs(queries), keys, values, mask)
     values = values.at[0, 0, 4].set(jnp.nan).at[1, :, 2].set(jnp.nan)
-    for own, actual in zip(clean, contexts(jnp.abs(queries), keys, values, mask), strict=True):
+    for own, actual in zip(clean, contexts(inner, jnp.abs(queries), keys, values, mask), strict=True):
         np.testing.assert_array_equal(actual, own)
     assert_close(*clean)
 
 
-def test_a_nan_in_a_value_reaches_what_it_reaches_in_the_plain_formula():
+def test_a_value_hidden_from_all_by_an_infinite_w_v_changes_nothing(small_blocks: None):
+    queries, keys, values, mask = heads()
+    w_v = W_V.at[0].set(jnp.inf)
+    queries = queries.at[..., 0].set(0.0)
+    keys = jnp.abs(keys).at[0, 0, 4, 0].set(-1.0).at[1, :, 2].set(jnp.nan)  # hidden by its score, and by the mask
+    values = values.at[0, 0, 4].set(jnp.nan).at[1, :, 2].set(jnp.nan)
+    mask = mask.at[0, :, 0].set(jnp.arange(7) == 4).at[1, :, :, 2].set(False)
+    scores = jnp.where(mask, jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v, 0.0)
+    desired = attention.attention_pooling(scores, values, mask=mask)[0]
+    np.testing.assert_allclose(blocked.blocked_additive_attention(queries, keys, values, mask, w_v), desired)
+    assert jnp.isfinite(desired[0, 0, 0]).all() and jnp.isnan(desired).any()
+
+
+def test_a_nan_in_a_value_reaches_what_it_reaches_in_the_plain_formula(pair):
     *sides, mask = heads()
     sides[2] = sides[2].at[0, 1, 3, 2].set(jnp.nan)
-    for actual, desired in [contexts(*sides, mask), *zip(*context_gradients(*sides, mask), strict=True)]:
+    for actual, desired in [contexts(pair, *sides, mask), *zip(*context_gradients(pair, *sides, mask), strict=True)]:
         np.testing.assert_array_equal(np.isnan(actual), np.isnan(desired))
 
 
-def test_a_context_alone_comes_without_weights_on_both_paths(path: str):
+@pytest.mark.parametrize("name", ["DotProductAttention", "AdditiveAttention", "ConcatAttention"])
+def test_a_context_alone_comes_without_weights_on_both_paths(name: str, path: str):
     queries, keys, values, mask = heads()
-    context, weights = attention.DotProductAttention()(queries, keys, values, mask=mask, need_weights=False)
+    sizes = {} if name == "DotProductAttention" else {"query_size": 4, "key_size": 4, "hidden_size": 6}
+    given = {**sizes, "rngs": nnx.Rngs(0), "dtype": "float64"} if sizes else {}
+    layer = getattr(attention, name)(**given)
+    context, weights = layer(queries, keys, values, mask=mask, need_weights=False)
     assert weights is None
-    assert_close(context, attention.DotProductAttention()(queries, keys, values, mask=mask)[0])
+    assert_close(context, layer(queries, keys, values, mask=mask)[0])
 
 
-def test_a_context_alone_under_jit_and_vmap_is_the_same(small_blocks: None):
+def test_a_context_alone_under_jit_and_vmap_is_the_same(pair, small_blocks: None):
     *sides, mask = heads()
-    one_by_one = jax.jit(
-        jax.vmap(lambda q, k, v, m: blocked.blocked_dot_attention(q[None], k[None], v[None], m[None], 0.5)[0])
-    )
-    assert_close(one_by_one(*sides, mask), contexts(*sides, mask)[0])
+    one_by_one = jax.jit(jax.vmap(lambda *own: pair[0](*(array[None] for array in own))[0]))
+    assert_close(one_by_one(*sides, mask), contexts(pair, *sides, mask)[0])
+
+
+def test_a_context_alone_keeps_nothing_of_queries_by_keys():
+    """As XLA plans it, a step takes less than one array of scores."""
+    rng = np.random.default_rng(0)
+    arrays = tuple(jnp.asarray(rng.normal(size=(1, size, 4)), "float32") for size in (4096, 4096, 4096))
+
+    def loss(*sides: jax.Array) -> jax.Array:
+        return jnp.sum(blocked.blocked_additive_attention(*sides, None, W_V.astype("float32")))
+
+    step = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*arrays).compile()
+    assert step.memory_analysis().temp_size_in_bytes < 4096 * 4096 * 4 / 8
 
 
 def test_the_condition_counts_elements_and_gives_way_to_force():
