@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import backends as registry
-from parity_tests.bench.items import ADDITIVE, ITEMS, LENGTH, Item, inputs, parameters
+from parity_tests.bench.items import ADDITIVE_CONTEXT, ITEMS, LENGTH, Item, inputs, parameters
 from parity_tests.bench.measure import Call, Disagreement, interleave, median, pin, prove, rates, taken, wall
 from parity_tests.worker import follow_court
 
@@ -35,7 +35,7 @@ def main() -> None:
 
 def item_of(job: dict[str, Any]) -> Item:
     """The item that is told by its name."""
-    return replace(ADDITIVE, name=LENGTH) if job["item"] == LENGTH else ITEMS[job["item"]]
+    return replace(ADDITIVE_CONTEXT, name=LENGTH) if job["item"] == LENGTH else ITEMS[job["item"]]
 
 
 def make(framework: Any, job: dict[str, Any], against: str | None, sizes: dict[str, int] | None = None) -> Any:

@@ -29,10 +29,16 @@ from parity_tests.bench.items import (
 )
 
 TO_REACH = [
-    ("additive", "torch", TEXTBOOK, {"forward": (18, 25), "training": (9, 12), "memory training": (100, None)}),
-    ("additive", "jax", TEXTBOOK, {"forward": (11, 15), "training": (12, 15), "memory training": (100, None)}),
-    ("additive", "tf", GRAPH, {"forward": (2.4, 5), "training": (2.2, 4), "memory training": (50, None)}),
-    ("additive", "mxnet", TEXTBOOK, {"forward": (6, 8), "training": (2.4, 3), "memory training": (50, None)}),
+    *(
+        (name, framework, against, figures)
+        for name in ("additive", "additive-context")
+        for framework, against, figures in (
+            ("torch", TEXTBOOK, {"forward": (18, 25), "training": (9, 12), "memory training": (100, None)}),
+            ("jax", TEXTBOOK, {"forward": (11, 15), "training": (12, 15), "memory training": (100, None)}),
+            ("tf", GRAPH, {"forward": (2.4, 5), "training": (2.2, 4), "memory training": (50, None)}),
+            ("mxnet", TEXTBOOK, {"forward": (6, 8), "training": (2.4, 3), "memory training": (50, None)}),
+        )
+    ),
     ("decoder", "torch", TEXTBOOK, {"forward": (3.1, 4), "training": (2.5, 3), "memory training": (4, 6)}),
     ("decoder", "tf", EAGER, {"forward": (9, 12), "training": (5, 6)}),
     ("decoder", "tf", GRAPH, {"forward": (2.2, 2.7), "compile forward": (18, 30)}),
