@@ -1,4 +1,4 @@
-"""Additive scores in PyTorch without the (batch, queries, keys, hidden_size) array.
+"""Additive scores in PyTorch without the (batch, queries, keys, hidden_size) array, and attention without weights.
 
 Of r = σ(2(q + k)) the plain formula is made: tanh(q + k) = 2r - 1, and tanh' = 1 - tanh² = 4r(1 - r). With g the
 gradient of the scores and w = w_v:
@@ -23,7 +23,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ import torch
 from attention_core.errors import check_path
 from backends.torch.pooling import attention_pooling
 
-__all__ = ["takes_blocks", "force", "blocked_additive_score", "blocked_dot_attention"]
+__all__ = ["takes_blocks", "force", "blocked_additive_score", "blocked_additive_attention", "blocked_dot_attention"]
 
 ADDITIVE_LEAST = 2**19
 """The number of elements, batch · heads · queries · keys · hidden_size, from which on blocks are faster on a CPU."""
@@ -53,7 +54,7 @@ DOT_LEAST = 2**20
 """The number of elements of one head, queries · keys · features, from which on inner products are faster in blocks."""
 
 BY_SCORES = 2**18
-"""The scores of a block of rows in attention by inner products."""
+"""The scores of a block of rows in attention."""
 
 LOG2_E = math.log2(math.e)
 """exp x is 2 to the power of x log2 e, which takes half the time."""
@@ -292,6 +293,159 @@ def takes_exponentials(q: torch.Tensor, k: torch.Tensor) -> bool:
     return bool(q.abs().max() <= bound) and bool(k.abs().max() <= bound)
 
 
+def blocked_additive_attention(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, w_v: torch.Tensor
+) -> torch.Tensor:
+    """Average the values by the softmax of additive scores, without keeping scores or weights.
+
+    context = attention_pooling(additive_score(queries, keys, w_v), values, mask=mask), the context alone
+
+    Some sequences, or rows of queries of one, at a time, over the keys up to the last that is open. Only the arguments
+    are kept. With p the weights, g the gradient of the context, and ds that of the scores, the backward computes each
+    block again, and has from ds what blocked_additive_score has:
+
+        ds = p (dp - sum of p dp), dp = g valuesᵀ;  dvalues = pᵀ g
+
+    float16 and bfloat16 are computed in float32. It has first derivatives, in reverse mode; others raise RuntimeError.
+    The plain formula stands in where a score may be infinite, and blocks of scores, which are kept, in a compiled
+    function and on other devices than a CPU.
+    """
+    if torch.compiler.is_compiling() or queries.device.type != "cpu":
+        return attention_pooling(blocked_additive_score(queries, keys, w_v), values, mask=mask)[0]
+    context: torch.Tensor = Averaged.apply(queries, keys, values, mask, w_v)
+    return context
+
+
+class Averaged(torch.autograd.Function):
+    """Attention by additive scores: the context alone."""
+
+    @staticmethod
+    def forward(
+        queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, w_v: torch.Tensor
+    ) -> torch.Tensor:
+        """The context."""
+        if unbounded(w_v):
+            return averaged(queries, keys, values, mask, w_v)
+        q, k, v, w = flat(queries), flat(keys), flat(values), precise(w_v)
+        context = values.new_zeros(*q.shape[:2], v.shape[-1])
+        for n, length, hidden in open_sequences(queries, keys, mask):
+            own_keys, own_values = (seen(own[n, :length], hidden) for own in (k, v))
+            for rows in blocks_of_rows(q.shape[1], length * len(own_keys)):
+                context[n, rows] = weighed(q[n, rows], own_keys, w, hidden, rows) @ own_values
+        return context.reshape(*queries.shape[:-1], values.shape[-1])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor | None, ...], output: torch.Tensor) -> None:
+        """Keep the arguments alone."""
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of the arguments."""
+        d_queries, d_keys, d_values, d_w_v = AveragedGradients.apply(gradient, *ctx.saved_tensors)
+        return d_queries, d_keys, d_values, None, d_w_v
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        """One call for each position of the axis that torch.func.vmap adds."""
+        return torch.stack([Averaged.apply(*given) for given in along(info, in_dims, arguments)]), 0
+
+
+class AveragedGradients(torch.autograd.Function):
+    """The gradients of attention by additive scores, of which there are no further ones."""
+
+    @staticmethod
+    def forward(
+        gradient: torch.Tensor,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+        w_v: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """The gradients of queries, keys, values and w_v."""
+        given = queries, keys, values, w_v
+        if unbounded(w_v):
+            return plain_gradients(lambda q, k, v, w: (averaged(q, k, v, mask, w),), given, (gradient,))
+        g, q, k, v, w = flat(gradient), flat(queries), flat(keys), flat(values), precise(w_v)
+        dq, dk, dv, dw = (torch.zeros_like(own) for own in (q, k, v, w))
+        for n, length, hidden in open_sequences(queries, keys, mask):
+            own_keys, own_values = (seen(own[n, :length], hidden) for own in (k, v))
+            of_keys, of_values = dk[n, :length], dv[n, :length]
+            for rows in blocks_of_rows(q.shape[1], length * len(own_keys)):
+                p = weighed(q[n, rows], own_keys, w, hidden, rows)
+                of_values.baddbmm_(p.mT, g[n, rows])
+                ds = torch.bmm(g[n, rows], own_values.mT).mul_(p)
+                ds.addcmul_(p, ds.sum(dim=-1, keepdim=True), value=-1)
+                if hidden is not None:
+                    ds.masked_fill_(hidden[:, rows], 0.0)  # where g is NaN, too
+                dq[n, rows], d_own_keys, d_own_w = differentiated(ds, q[n, rows], own_keys, w)
+                of_keys += d_own_keys
+                dw += d_own_w
+            if hidden is not None:
+                of_values.masked_fill_(hidden.all(dim=-2)[..., None], 0.0)
+        found = zip((dq, dk, dv, dw), given, strict=True)
+        return tuple(own.reshape(like.shape).to(like.dtype) for own, like in found)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """Keep nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Refuse."""
+        raise RuntimeError(
+            "attention by additive scores: no second derivative is known where it is computed in blocks. The plain "
+            'formula has all: call backends.torch.blocked.force("plain") before the attention is computed.'
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        """One call for each position of the axis that torch.func.vmap adds."""
+        return mapped(AveragedGradients, info, in_dims, arguments)
+
+
+def averaged(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, w_v: torch.Tensor
+) -> torch.Tensor:
+    """The context by the plain formula."""
+    scores = torch.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
+    return attention_pooling(scores, values, mask=mask)[0]
+
+
+def unbounded(w_v: torch.Tensor) -> bool:
+    """Whether a score may be infinite, and hide its value if it is -inf. With a NaN in w_v all scores are NaN."""
+    return float(precise(w_v).abs().sum()) > torch.finfo(w_v.dtype).max / 2
+
+
+def open_sequences(
+    queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None
+) -> Iterator[tuple[slice, int, torch.Tensor | None]]:
+    """Sequences, or heads, that make a block: the number of keys up to the last open one, what is hidden of these."""
+    (*lead, count, _), n = queries.shape, keys.shape[-2]
+    every, together = math.prod(lead), max(1, BY_SCORES // max(1, count * n))
+    for first in range(0, every, together):
+        own = slice(first, min(first + together, every))
+        if mask is None or n == 0:
+            yield own, n, None
+            continue
+        allowed = mask.expand(*lead, -1, n)[torch.unravel_index(torch.arange(own.start, own.stop), lead)]
+        length = int((allowed.any(dim=0).any(dim=0) * torch.arange(1, n + 1)).max())
+        hidden = ~allowed[..., :length]
+        yield own, length, hidden.expand(-1, count, -1) if hidden.any() else None
+
+
+def weighed(
+    q: torch.Tensor, k: torch.Tensor, w: torch.Tensor, hidden: torch.Tensor | None, rows: slice
+) -> torch.Tensor:
+    """The weights of a block of rows."""
+    scores = scored(q, k, w)
+    if hidden is None:
+        return torch.softmax(scores, dim=-1, out=scores)
+    torch.softmax(scores.masked_fill_(hidden[:, rows], -torch.inf), dim=-1, out=scores)
+    return scores.masked_fill_(hidden[:, rows], 0.0)  # of a closed row, too, which is NaN
+
+
 def blocked_dot_attention(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
 ) -> torch.Tensor:
@@ -414,13 +568,13 @@ class AttendedGradients(torch.autograd.Function):
         sums: torch.Tensor,
         scale: float,
         need_weights: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, ...]:
         """The gradients of queries, keys and values."""
         if gradient is None:
             gradient = values.new_zeros(*queries.shape[:-1], values.shape[-1])
         if not finite(queries, keys, scale):
             cotangents = gradient, of_weights if need_weights else None
-            return pooled_gradients(queries, keys, values, mask, scale, cotangents)
+            return plain_gradients(partial(pooled, mask=mask, scale=scale), (queries, keys, values), cotangents)
         d_queries, d_keys, d_values = (precise(torch.zeros_like(own)) for own in (queries, keys, values))
         for at, n, hidden in open_parts(queries, keys, mask):
             q, k, v = precise(queries[at]), precise(keys[at][:n]), seen(values[at][:n], hidden)
@@ -463,21 +617,16 @@ class AttendedGradients(torch.autograd.Function):
         return mapped(AttendedGradients, info, in_dims, arguments)
 
 
-def pooled_gradients(
-    queries: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    mask: torch.Tensor | None,
-    scale: float,
-    cotangents: tuple[torch.Tensor, torch.Tensor | None],
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def plain_gradients(
+    formula: Callable[..., tuple[torch.Tensor, ...]],
+    arguments: tuple[torch.Tensor, ...],
+    cotangents: tuple[torch.Tensor | None, ...],
+) -> tuple[torch.Tensor, ...]:
     """The gradients of the plain formula."""
     with torch.enable_grad():
-        given = [own.detach().requires_grad_() for own in (queries, keys, values)]
-        outputs = pooled(given[0], given[1], given[2], mask, scale)
-        pairs = [(own, g) for own, g in zip(outputs, cotangents, strict=True) if g is not None]
-        dq, dk, dv = torch.autograd.grad([own for own, _ in pairs], given, [g for _, g in pairs])
-    return dq, dk, dv
+        given = [own.detach().requires_grad_() for own in arguments]
+        pairs = [(own, g) for own, g in zip(formula(*given), cotangents, strict=True) if g is not None]
+        return torch.autograd.grad([own for own, _ in pairs], given, [g for _, g in pairs])
 
 
 def finite(queries: torch.Tensor, keys: torch.Tensor, scale: float) -> bool:
@@ -508,10 +657,10 @@ def open_parts(
         yield at, own, hidden[at][:, :own] if mixed[at] else None
 
 
-def seen(values: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor:
-    """The values in float32 at least, and 0 where no query may attend to them: a weight of 0 does not silence a NaN."""
-    values = precise(values)
-    return values if hidden is None else values.masked_fill(hidden.all(dim=0)[:, None], 0.0)
+def seen(tensor: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor:
+    """In float32 at least, and 0 where no query may attend to it: a factor of 0 does not silence a NaN."""
+    tensor = precise(tensor)
+    return tensor if hidden is None else tensor.masked_fill(hidden.all(dim=-2)[..., None], 0.0)
 
 
 def blocks_of_rows(queries: int, keys: int) -> Iterator[slice]:

@@ -29,7 +29,13 @@ from attention_core.operators import (
 )
 from attention_core.sinusoids import rates
 from attention_core.specification import Layer, Part
-from backends.torch.blocked import DOT_LEAST, dot_attention, takes_blocks
+from backends.torch.blocked import (
+    ADDITIVE_LEAST,
+    DOT_LEAST,
+    blocked_additive_attention,
+    dot_attention,
+    takes_blocks,
+)
 from backends.torch.masking import attention_mask, distances, open_keys, softmax_over
 from backends.torch.pooling import attention_pooling, average
 from backends.torch.scoring import (
@@ -100,6 +106,10 @@ class Attention(nn.Module):
         """The factor of q·k where the score is an inner product with a projected key; None for another score."""
         return None
 
+    def perceptron(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The projected queries and w_v where the score is w_v · tanh(q + k) with a projected key; None for another."""
+        return None
+
     def prepare(
         self,
         keys: torch.Tensor,
@@ -146,20 +156,45 @@ class Attention(nn.Module):
             memory=memory,
             dropout_mask=dropout_mask,
         )
-        queries, factor = self.turned(queries), self.inner(queries.shape[-1])
-        if factor is not None and self.takes_blocks(queries, memory.keys, dropout_mask):
-            context, weights = dot_attention(queries, *memory, factor, need_weights)
-            return self.turned(context), weights
-        scores = self.score(queries, memory.keys)
+        context, weights = self.pooled(self, self.turned(queries), memory, need_weights, dropout_mask)
+        return self.turned(context), weights
+
+    def pooled(
+        self,
+        scored: Attention,
+        queries: torch.Tensor,
+        memory: Memory,
+        need_weights: bool,
+        dropout_mask: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+        """Pool by the score of a layer, of this one or of one inside it; where nothing is dropped, in blocks if it can.
+
+        context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
+        """
+        dropped = dropout_mask is not None or (self.dropout.training and self.dropout.p > 0.0)
+        found = None if dropped else scored.in_blocks(queries, memory, need_weights)
+        if found is not None:
+            return found
+        scores = scored.score(queries, memory.keys)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores)
         context, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
-        return self.turned(context), weights if need_weights else None
+        return context, weights if need_weights else None
 
-    def takes_blocks(self, queries: torch.Tensor, keys: torch.Tensor, dropout_mask: torch.Tensor | None) -> bool:
-        """Whether inner products go by blocks: where nothing is dropped, from DOT_LEAST elements of one head on."""
-        dropped = dropout_mask is not None or (self.dropout.training and self.dropout.p > 0.0)
-        return not dropped and takes_blocks(queries[(slice(1),) * (queries.ndim - 2)], keys, DOT_LEAST)
+    def in_blocks(
+        self, queries: torch.Tensor, memory: Memory, need_weights: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+        """The same in blocks, where there are some for the score and they suit the sizes; else None.
+
+        Inner products have them from DOT_LEAST elements of one head on, additive scores for the context alone.
+        """
+        factor, one_head = self.inner(queries.shape[-1]), queries[(slice(1),) * (queries.ndim - 2)]
+        if factor is not None and takes_blocks(one_head, memory.keys, DOT_LEAST):
+            return dot_attention(queries, *memory, factor, need_weights)
+        perceptron = None if need_weights else self.perceptron(queries)
+        if perceptron is not None and takes_blocks(perceptron[0], memory.keys, ADDITIVE_LEAST):
+            return blocked_additive_attention(perceptron[0], *memory, perceptron[1]), None
+        return None
 
     def attend_cleared(
         self, queries: torch.Tensor, memory: Memory, dropout_mask: torch.Tensor | None
@@ -269,7 +304,12 @@ class AdditiveAttention(Attention):
 
     def score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Give w_v · tanh(W_q q + W_k k)."""
-        return additive_score(self.W_q(queries), keys, self.w_v)
+        projected, w_v = self.perceptron(queries)
+        return additive_score(projected, keys, w_v)
+
+    def perceptron(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """W_q q, and w_v."""
+        return self.W_q(queries), self.w_v
 
 
 class GeneralAttention(Attention):
@@ -344,8 +384,12 @@ class ConcatAttention(Attention):
 
     def score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Give v · tanh(W [q; 0] + W [0; k])."""
-        queries = nn.functional.linear(queries, self.W.weight[:, : self.sizes["query_size"]])
-        return additive_score(queries, keys, self.v)
+        projected, v = self.perceptron(queries)
+        return additive_score(projected, keys, v)
+
+    def perceptron(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """W [q; 0], and v."""
+        return nn.functional.linear(queries, self.W.weight[:, : self.sizes["query_size"]]), self.v
 
 
 class CosineAttention(Attention):
@@ -828,14 +872,7 @@ class MultiHeadAttention(Attention):
             dropout_mask=dropout_mask,
         )
         queries = self.split(self.W_q(self.turned(queries)))
-        factor = self.scored.inner(queries.shape[-1])
-        if factor is not None and self.takes_blocks(queries, memory.keys, dropout_mask):
-            heads, weights = dot_attention(queries, *memory, factor, need_weights)
-        else:
-            scores = self.scored.score(queries, memory.keys)
-            if dropout_mask is None:
-                dropout_mask = drawn_mask(self.dropout, scores)
-            heads, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
+        heads, weights = self.pooled(self.scored, queries, memory, need_weights, dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]
         context = self.turned(self.W_o(heads.transpose(1, 2).flatten(2)))

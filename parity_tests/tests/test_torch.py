@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from attention_core.draws import uniform
 from attention_core.errors import OptionError
 from backends import torch as attention
-from backends.torch import blocked, runtime
+from backends.torch import blocked, layers, runtime
 from parity_tests import cli
 from parity_tests.cases import all_cases, select
 from parity_tests.peers import torch as peers
@@ -565,3 +565,183 @@ def test_inner_products_are_one_graph_for_torch_compile(few_scores):
         found, expected = (own(*attending(), mask=mask, need_weights=need_weights) for own in (compiled, layer))
         torch.testing.assert_close(found[0], expected[0])
         assert (found[1] is None) == (not need_weights)
+
+
+# --------------------------------------------------------------------------- attention by additive scores, in blocks
+
+
+@pytest.fixture
+def two_rows(small_blocks, few_scores):
+    """Blocks of two rows, of five, for weights and for scores."""
+
+
+def additive_arguments(heads: bool = False, w_v: float = 1.0) -> list[torch.Tensor]:
+    """Projected queries and keys, values and w_v, of 3 sequences, with 2 heads or without."""
+    return [*attending(heads), torch.tensor(w_v * uniform("w", (4,))).requires_grad_()]
+
+
+def additive_context(
+    function: Callable[..., torch.Tensor], arguments: list[torch.Tensor], mask: torch.Tensor | None
+) -> list[torch.Tensor]:
+    """The context and its gradients."""
+    queries, keys, values, w_v = arguments
+    context = function(queries, keys, values, mask, w_v)
+    cotangent = torch.tensor(uniform("c", tuple(context.shape))).bfloat16()  # numbers that every dtype holds
+    return [context, *torch.autograd.grad(context, arguments, cotangent.to(context.dtype))]
+
+
+def plain_context(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, w_v: torch.Tensor
+) -> torch.Tensor:
+    return attention.attention_pooling(plain_score(queries, keys, w_v), values, mask=mask)[0]
+
+
+@pytest.mark.parametrize("scores", [2 * 7, 2**18], ids=["rows", "sequences"])
+@pytest.mark.parametrize("path", ["blocked", None], ids=["features", "rows"])
+@pytest.mark.parametrize("heads", [False, True])
+@pytest.mark.parametrize("hiding", HIDING)
+def test_an_additive_context_has_the_numbers_of_the_plain_formula(
+    two_rows, monkeypatch, hiding: str, heads: bool, path: str | None, scores: int
+):
+    monkeypatch.setattr(blocked, "BY_SCORES", scores)
+    blocked.force(path)
+    arguments, mask = additive_arguments(heads or hiding == "heads"), HIDING[hiding]
+    if mask is not None and arguments[0].ndim > mask.ndim:
+        mask = mask[:, None]
+    functions = blocked.blocked_additive_attention, plain_context
+    for one, other in zip(*(additive_context(own, arguments, mask) for own in functions), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_an_additive_context_is_computed_in_float32(two_rows, dtype: torch.dtype):
+    arguments = [own.detach().to(dtype).requires_grad_() for own in additive_arguments()]
+    precise = [own.detach().float().requires_grad_() for own in arguments]
+    found, expected = (additive_context(blocked.blocked_additive_attention, own, None) for own in (arguments, precise))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other.to(dtype), rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+@pytest.mark.parametrize("place", [3, 6], ids=["between", "padding"])
+def test_what_is_hidden_from_all_has_no_influence_on_an_additive_context(two_rows, place: int, number: float):
+    mask = (torch.arange(7) != place) & HIDING["causal"].flip(1)
+    arguments = additive_arguments()
+    expected = additive_context(blocked.blocked_additive_attention, arguments, mask)
+    with torch.no_grad():
+        arguments[1][:, place], arguments[2][:, place] = number, number
+    found = additive_context(blocked.blocked_additive_attention, arguments, mask)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.0, atol=0.0)
+
+
+def test_a_nan_in_the_gradient_of_an_additive_context_does_not_reach_what_is_hidden(two_rows):
+    arguments, mask = additive_arguments(), torch.arange(7) != 3
+    cotangent = torch.ones(3, 5, 6, dtype=torch.float64)
+    cotangent[1, 2] = torch.nan
+    results = []
+    for function in (blocked.blocked_additive_attention, plain_context):
+        queries, keys, values, w_v = arguments
+        context = function(queries, keys, values, mask.expand(1, 1, 7), w_v)
+        results.append(torch.autograd.grad(context, (keys, values), cotangent))
+        assert all((own.isnan().any(dim=(0, 2)) == mask).all() for own in results[-1])
+    torch.testing.assert_close(*results, equal_nan=True)
+
+
+def test_a_nan_in_a_query_spoils_its_own_row_of_an_additive_context(two_rows):
+    queries, keys, values, w_v = (own.detach() for own in additive_arguments())
+    queries[1, 3, 2] = torch.nan
+    found = blocked.blocked_additive_attention(queries, keys, values, HIDING["padding"][[0, 2, 0]], w_v)
+    assert found.isnan().any(dim=-1).nonzero().tolist() == [[1, 3]]
+
+
+@pytest.mark.parametrize("number", [torch.inf, -torch.inf, torch.nan])
+def test_an_additive_score_that_is_not_finite_is_as_in_the_plain_formula(two_rows, number: float):
+    arguments = additive_arguments()
+    with torch.no_grad():
+        arguments[0].abs_(), arguments[1].abs_()  # by -inf in w_v all scores are -inf, and all rows closed
+        arguments[3][1] = number
+    functions = blocked.blocked_additive_attention, plain_context
+    for one, other in zip(*(additive_context(own, arguments, None) for own in functions), strict=True):
+        torch.testing.assert_close(one, other, equal_nan=True)
+
+
+@pytest.mark.parametrize("sizes", [(0, 5, 7, 4, 6), (3, 0, 7, 4, 6), (3, 5, 0, 4, 6), (3, 5, 7, 0, 6), (3, 5, 7, 4, 0)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_additive_context_of_empty_axes(two_rows, sizes: tuple[int, ...], masked: bool):
+    batch, queries, keys, hidden, features = sizes
+    shapes = (batch, queries, hidden), (batch, keys, hidden), (batch, keys, features), (hidden,)
+    arguments = [torch.ones(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    mask = (torch.arange(keys) < 4).expand(batch, 1, keys) if masked else None
+    functions = blocked.blocked_additive_attention, plain_context
+    for one, other in zip(*(additive_context(own, arguments, mask) for own in functions), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("mask", [None, HIDING["causal"]], ids=["open", "causal"])
+def test_an_additive_context_keeps_its_arguments_alone(two_rows, mask: torch.Tensor | None):
+    arguments, kept = additive_arguments(), []
+    queries, keys, values, w_v = arguments
+    with torch.autograd.graph.saved_tensors_hooks(lambda own: kept.append(own) or own, lambda own: own):
+        blocked.blocked_additive_attention(queries, keys, values, mask, w_v)
+    given = {own.data_ptr() for own in (*arguments, mask) if own is not None}
+    assert {own.data_ptr() for own in kept} == given
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        attention.AdditiveAttention(4, 4, 5, dtype=torch.float64),
+        attention.ConcatAttention(4, 4, 5, dtype=torch.float64),
+        attention.MultiHeadAttention(4, 2, value_size=6, score="additive", dtype=torch.float64),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_a_layer_takes_the_additive_context_where_it_can(two_rows, monkeypatch, layer: torch.nn.Module):
+    calls: list[tuple[torch.Tensor, ...]] = []
+    own = blocked.blocked_additive_attention
+    monkeypatch.setattr(layers, "blocked_additive_attention", lambda *given: calls.append(given) or own(*given))
+    arguments, dropped = attending(), layer.specification.name == "MultiHeadAttention"
+    mask = torch.ones((3, 2, 5, 7) if dropped else (3, 5, 7), dtype=torch.float64)
+    results = []
+    for path, options, taken in (
+        ("blocked", {"need_weights": False}, True),
+        ("plain", {"need_weights": False}, False),
+        ("blocked", {}, False),
+        ("blocked", {"need_weights": False, "dropout_mask": mask}, False),
+    ):
+        blocked.force(path)
+        calls.clear()
+        context, weights = layer(*arguments, mask=HIDING["padding"], **options)
+        assert bool(calls) == taken and (weights is None) == ("need_weights" in options)
+        cotangent = torch.tensor(uniform("c", tuple(context.shape)))
+        results.append([context, *torch.autograd.grad(context, [*arguments, *layer.parameters()], cotangent)])
+    for found in results[1:]:
+        torch.testing.assert_close(found, results[0])
+
+
+def test_an_additive_context_has_no_second_derivative_in_blocks(two_rows):
+    queries, keys, values, w_v = additive_arguments()
+    context = blocked.blocked_additive_attention(queries, keys, values, None, w_v)
+    (first,) = torch.autograd.grad(context.sum(), queries, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative is known"):
+        first.sum().backward()
+
+
+def test_an_additive_context_works_under_vmap_and_grad_of_torch_func(two_rows):
+    queries, keys, values, w_v = (own.detach() for own in additive_arguments())
+    results = []
+    for function in (blocked.blocked_additive_attention, plain_context):
+        loss = lambda q, k, v, m, w: function(q[None], k[None], v[None], m[None], w).square().sum()  # noqa: B023, E731
+        mapped = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2, 4)), in_dims=(0, 0, 0, 0, None))
+        results.append(mapped(queries, keys, values, HIDING["padding"], w_v))
+    torch.testing.assert_close(*results)
+
+
+def test_an_additive_context_is_one_graph_for_torch_compile(two_rows):
+    torch._dynamo.reset()
+    blocked.force("blocked")
+    layer = attention.AdditiveAttention(4, 4, 5, dtype=torch.float64)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    found, expected = (own(*attending(), mask=HIDING["padding"], need_weights=False)[0] for own in (compiled, layer))
+    torch.testing.assert_close(found, expected)
