@@ -231,7 +231,13 @@ FILES: dict[str, tuple[str, ...]] = {
         "masked_softmax",
     ),
     "scoring": ("dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"),
-    "blocked": ("takes_blocks", "force", "blocked_additive_score", "blocked_dot_attention"),
+    "blocked": (
+        "takes_blocks",
+        "force",
+        "blocked_additive_score",
+        "blocked_additive_attention",
+        "blocked_dot_attention",
+    ),
     "pooling": ("attention_pooling",),
     "layers": (
         "Memory",
