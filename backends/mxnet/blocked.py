@@ -1,10 +1,11 @@
-"""Additive scores in blocks, in MXNet: the same numbers without the array of all queries, keys and features."""
+"""Attention in blocks, in MXNet: the same numbers without the arrays of all queries, keys and features."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 
 import mxnet as mx
@@ -14,7 +15,7 @@ from attention_core.errors import check_path
 from backends.mxnet.masking import softmax_over
 from backends.mxnet.pooling import average, shown
 
-__all__ = ["takes_blocks", "force", "blocked_additive_score", "blocked_dot_attention"]
+__all__ = ["takes_blocks", "force", "blocked_additive_score", "blocked_additive_attention", "blocked_dot_attention"]
 
 ADDITIVE_LEAST = 2**19
 """The elements, batch · heads · queries · keys · hidden_size, from which on blocks are faster on a CPU."""
@@ -28,11 +29,17 @@ STEPS_LEAST = 2**12
 DOT_BLOCK = 2**21
 """The scores of a block, unless one head of one sequence has more."""
 
+SCORES = 2**17
+"""The additive scores that are pooled at once, unless one query has more: they are made of blocks of their own."""
+
 BLOCK = 2**21
 """The elements of a block, few enough for a cache, and enough to outweigh the cost of a call."""
 
 FEATURES = 32
 """The features of a block: fewer give the sum over features too little to do, more leave the products too few rows."""
+
+SPREAD = 4
+"""The features of a block for which the gradient of the scores, which is the same for all, is written down."""
 
 forced: str | None = None
 
@@ -87,20 +94,47 @@ def blocked_additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarra
     Shapes: queries (batch, queries, hidden_size), keys (batch, keys, hidden_size), both with heads after batch or
     without; w_v (hidden_size,); the result (batch, queries, keys), or (batch, heads, queries, keys).
     """
-    shape, (rows, features) = (*queries.shape[:-1], keys.shape[-2]), queries.shape[-2:]
-    items = math.prod(shape[:-2])
+    shape = (*queries.shape[:-1], keys.shape[-2])
     if queries.size == 0 or keys.size == 0:
         return np.zeros(shape, dtype=queries.dtype, ctx=queries.ctx)
     # Legacy arrays, of the same memory, reshape without a copy.
-    arrays = [array.as_nd_ndarray().reshape((-1, features)) for array in (queries, keys, w_v)]
+    arrays = rows_of(*(array.as_nd_ndarray() for array in (queries, keys, w_v)))
     if queries.dtype == "float16":
         arrays = [array.astype("float32") for array in arrays]
-    score = (OneQuery if rows == 1 else AdditiveScore)(items, rows, shape[-1], features)
+    score = score_of(queries, keys, {})
     # A Function writes no gradient behind an argument that wants none, and adds to none. With one argument that holds
     # all, it is always asked to write: the rest is left to operators of MXNet's own.
     recorded = autograd.is_recording()
     scores = score(mx.nd.concat(*arrays, dim=0)) if recorded else score.scores(*arrays)
     return scores.reshape(shape).as_np_ndarray().astype(queries.dtype, copy=False)
+
+
+def blocked_additive_attention(
+    queries: np.ndarray, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | None, w_v: np.ndarray
+) -> np.ndarray:
+    """Average the values by the softmax of additive scores, without keeping scores or weights.
+
+    context = attention_pooling(additive_score(queries, keys, w_v), values, mask=mask), the context alone
+
+    A block holds some queries of some sequences and heads, with all keys: its scores, weights and context. The backward
+    pass computes its scores again, as blocked_additive_score does, and from them
+
+    d values = wᵀ g;  d w = g valuesᵀ;  d scores = w (d w - sum over j of w[j] d w[j])
+
+    with the weights w and g = d context; of d scores it makes what blocked_additive_score says. With a w_v that is not
+    finite a score may be infinite: then all is computed plainly.
+
+    float16 is computed in float32. A second derivative raises MXNetError.
+
+    Shapes: queries (batch, queries, hidden_size), keys (batch, keys, hidden_size), values (batch, keys,
+    value_features), with heads after batch or without; mask as in blocked_dot_attention; w_v (hidden_size,); returns
+    the context, (batch, queries, value_features), with heads or without.
+    """
+    if 0 not in (queries.size, keys.size, values.size) and not finite(w_v.as_nd_ndarray()):
+        keys = seen_by_some(mask, keys)
+        hidden = np.expand_dims(queries, -2) + np.expand_dims(keys, -3)
+        return plain_context(np.dot(npx.activation(hidden, act_type="tanh"), w_v), values, mask)
+    return in_blocks(AdditiveContext, queries, keys, values, mask, w_v)
 
 
 def blocked_dot_attention(
@@ -118,7 +152,7 @@ def blocked_dot_attention(
 
     What is hidden gets -inf added to its score, and what a closed row gives is multiplied by 0: that holds of finite
     numbers. Where a score, a value or g is not, the block takes the plain formula, whose own where is slow in MXNet,
-    and autograd its gradients. So beside the arguments and the result there are the scores and weights of one block.
+    and autograd its gradients.
 
     float16 is computed in float32. A second derivative raises MXNetError.
 
@@ -126,132 +160,225 @@ def blocked_dot_attention(
     heads after batch or without; mask of the same rank, each axis its size or 1, or None; returns the context, (batch,
     queries, value_features), with heads or without.
     """
+    return in_blocks(partial(DotContext, scale=scale), queries, keys, values, mask)
+
+
+def in_blocks(
+    function: Callable[..., Context],
+    queries: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    mask: np.ndarray | None,
+    *others: np.ndarray,
+) -> np.ndarray:
+    """The context, of a function of these arguments, with heads, and of all that is hidden from no query."""
     shape, dtype = (*queries.shape[:-1], values.shape[-1]), queries.dtype
     if 0 in shape or keys.shape[-2] == 0:  # over an empty axis, MXNet reads foreign memory or crashes
         return np.zeros(shape, dtype=dtype, ctx=queries.ctx)
     if queries.shape[-1] == 0:
         queries, keys = (np.zeros((*own.shape[:-1], 1), dtype=dtype, ctx=own.ctx) for own in (queries, keys))
+        others = tuple(np.zeros((1,), dtype=dtype, ctx=own.ctx) for own in others)
     if queries.ndim == 3:
         queries, keys, values = (np.expand_dims(own, 1) for own in (queries, keys, values))
         mask = None if mask is None else np.expand_dims(mask, 1)
-    if mask is not None:
-        ones = np.ones((*mask.shape[:2], 1, mask.shape[2]), ctx=mask.ctx)
-        seen = np.swapaxes(npx.batch_dot(ones, mask.astype("float32")), 2, 3) > 0
-        values = shown(np.broadcast_to(seen, (*values.shape[:-1], 1)), values)
+    keys, values = seen_by_some(mask, keys), seen_by_some(mask, values)
     wide = "float32" if dtype == "float16" else dtype
-    arrays = [own.astype(wide, copy=False).as_nd_ndarray() for own in (queries, keys, values)]
-    context = DotContext([own.shape for own in arrays], mask, scale)
+    arrays = [own.astype(wide, copy=False).as_nd_ndarray() for own in (queries, keys, values, *others)]
+    context = function([own.shape for own in arrays], mask)
     # With one argument that holds all, as in blocked_additive_score.
     found = context(row_of(*arrays)) if autograd.is_recording() else context.run(*arrays)
     return found.as_np_ndarray().reshape(shape).astype(dtype, copy=False)
 
 
-Block = tuple[slice, slice]
-"""Some sequences, and some of their heads."""
+def seen_by_some(mask: np.ndarray | None, array: np.ndarray) -> np.ndarray:
+    """Keys or values with 0 where they are hidden from all queries."""
+    if mask is None:
+        return array
+    ones = np.ones((*mask.shape[:-2], 1, mask.shape[-2]), ctx=mask.ctx)
+    seen = np.swapaxes(npx.batch_dot(ones, mask.astype("float32")), -2, -1) > 0
+    return shown(np.broadcast_to(seen, (*array.shape[:-1], 1)), array)
 
 
-class DotContext(autograd.Function):
-    """The context, and the gradients, of queries, keys and values that are one row of numbers."""
+Block = tuple[slice, ...]
+"""Some sequences, some of their heads, and some queries of these."""
 
-    def __init__(self, shapes: Sequence[tuple[int, ...]], mask: np.ndarray | None, scale: float) -> None:
+Room = dict[str, mx.nd.NDArray]
+"""The large arrays of a block by name, of whose memory the next block makes its own."""
+
+
+class Context(autograd.Function):
+    """The context, and the gradients, of queries, keys, values and others that are one row of numbers.
+
+    What is held beside them is of one block: its scores and weights.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]], mask: np.ndarray | None, least: int, count: int) -> None:
+        """Of blocks of so many scores, but of at least so many queries."""
         super().__init__()
-        self.shapes, self.mask, self.scale = shapes, mask, scale
+        self.shapes, self.mask = shapes, mask
         (batch, heads, rows, _), columns = shapes[0], shapes[1][2]
-        count = max(1, DOT_BLOCK // (rows * columns))
+        height = min(rows, max(least, count // columns))
+        items = max(1, count // (height * columns))
         self.blocks = [
-            (own, some) for own in cut(batch, max(1, count // heads)) for some in cut(heads, min(heads, count))
+            (own, some, part)
+            for own in cut(batch, max(1, items // heads))
+            for some in cut(heads, min(heads, items))
+            for part in cut(rows, height)
         ]
+
+    def scores(self, room: Room, queries: mx.nd.NDArray, keys: mx.nd.NDArray, *others: mx.nd.NDArray) -> mx.nd.NDArray:
+        """The scores of a block."""
+        raise NotImplementedError
+
+    def gradients(
+        self, room: Room, d_scores: mx.nd.NDArray, queries: mx.nd.NDArray, keys: mx.nd.NDArray, *others: mx.nd.NDArray
+    ) -> Sequence[mx.nd.NDArray]:
+        """The gradients of what the scores of a block are made of."""
+        raise NotImplementedError
 
     def forward(self, row: mx.nd.NDArray) -> mx.nd.NDArray:
         """The context."""
         self.row = row
         return self.run(*parts(row, self.shapes))
 
-    def run(self, *arrays: mx.nd.NDArray) -> mx.nd.NDArray:
+    def run(
+        self, queries: mx.nd.NDArray, keys: mx.nd.NDArray, values: mx.nd.NDArray, *others: mx.nd.NDArray
+    ) -> mx.nd.NDArray:
         """The context, block by block."""
-        context = mx.nd.empty((*self.shapes[0][:3], self.shapes[2][3]), dtype=arrays[0].dtype, ctx=arrays[0].ctx)
+        context = mx.nd.empty((*queries.shape[:3], values.shape[3]), dtype=values.dtype, ctx=values.ctx)
+        room: Room = {}
         for block in self.blocks:
-            queries, keys, values = given = [own[block] for own in arrays]
-            found = self.weights(block, queries, keys, values)
-            if found is None:
-                context[block] = self.formula(block, *(own.as_np_ndarray() for own in given)).as_nd_ndarray()
-            else:
-                weights, kept = found
-                context[block] = rows_kept(mx.nd.linalg.gemm2(weights, values), kept)
+            scores = self.scores(room, queries[block], keys[block[:2]], *others)
+            context[block] = pooled(scores, values[block[:2]], self.part(block))
         return context
 
     @mx.util.use_np  # another thread calls it, in which MXNet's NumPy mode is off
-    def backward(self, d_context: mx.nd.NDArray) -> mx.nd.NDArray:
+    def backward(self, g: mx.nd.NDArray) -> mx.nd.NDArray:
         """The gradients, as one row."""
-        arrays = parts(self.row, self.shapes)
-        gradients = [own.zeros_like() for own in arrays]
+        queries, keys, values, *others = parts(self.row, self.shapes)
+        row = self.row.zeros_like()
+        d_queries, d_keys, d_values, *totals = parts(row, self.shapes)
+        room: Room = {}
         for block in self.blocks:
-            queries, keys, values = given = [own[block] for own in arrays]
-            g = d_context[block]
-            found = self.weights(block, queries, keys, values, g)
-            if found is None:
-                slopes = self.formula_gradients(block, g, given)
-            else:
-                weights, kept = found
-                g = rows_kept(g, kept)
-                d_scores = mx.nd.linalg.gemm2(g, values, transpose_b=True)
-                mx.nd._internal._backward_softmax(d_scores, weights, axis=-1, out=d_scores)
-                slopes = [
-                    mx.nd.linalg.gemm2(d_scores, keys, alpha=self.scale),
-                    mx.nd.linalg.gemm2(d_scores, queries, transpose_a=True, alpha=self.scale),
-                    mx.nd.linalg.gemm2(weights, g, transpose_a=True),
-                ]
-            for total, part in zip(gradients, slopes, strict=True):
-                total[block] = part
-        return row_of(*gradients)
+            given = queries[block], keys[block[:2]], *others
+            d_scores, slope = pooled_gradients(g[block], self.scores(room, *given), values[block[:2]], self.part(block))
+            d_values[block[:2]] += slope
+            d_queries[block], slope, *slopes = self.gradients(room, d_scores, *given)
+            d_keys[block[:2]] += slope
+            for total, own in zip(totals, slopes, strict=True):
+                total += own
+        return row
 
     def part(self, block: Block) -> np.ndarray | None:
         """The mask of a block, of whose axes one entry may stand for all."""
         if self.mask is None:
             return None
-        first, second = (own if size > 1 else slice(None) for own, size in zip(block, self.mask.shape[:2], strict=True))
-        return self.mask[first, second]
+        return self.mask[
+            tuple(own if size > 1 else slice(None) for own, size in zip(block, self.mask.shape, strict=False))
+        ]
 
-    def weights(
-        self, block: Block, queries: mx.nd.NDArray, keys: mx.nd.NDArray, *others: mx.nd.NDArray
-    ) -> tuple[mx.nd.NDArray, mx.nd.NDArray | None] | None:
-        """The weights of a block, and 0 for each closed row; None where scores or others are not finite."""
-        scores, mask = mx.nd.linalg.gemm2(queries, keys, transpose_b=True, alpha=self.scale), self.part(block)
-        if not all(finite(own) for own in (scores, *others)):
-            return None
-        if mask is None:
-            return mx.nd.softmax(scores), None
-        seen = mask.astype(scores.dtype).as_nd_ndarray()
-        kept = seen.max(axis=-1, keepdims=True)
-        # ln 1 = 0 and ln 0 = -inf; a closed row keeps its scores, so that its softmax is finite.
-        bias = mx.nd.log(mx.nd.broadcast_maximum(seen, 1 - kept))
-        return mx.nd.softmax(mx.nd.broadcast_add(scores, bias)), kept
 
-    def formula(self, block: Block, queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """The context of a block, plainly."""
-        scores, mask = npx.batch_dot(queries, keys, transpose_b=True) * self.scale, self.part(block)
-        allowed = scores != -np.inf
-        if mask is not None:
-            allowed = allowed * mask
-        return average(mx, softmax_over(mx, scores, allowed), values, allowed, None)
+class DotContext(Context):
+    """Of scaled inner products; a block has all queries of a head."""
 
-    def formula_gradients(self, block: Block, g: mx.nd.NDArray, arrays: Sequence[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
-        """The gradients of a block, as autograd finds them of the plain formula."""
-        given = [own.copy().as_np_ndarray() for own in arrays]
-        for own in given:
-            own.attach_grad()
-        with autograd.record():
-            context = self.formula(block, *given)
-        context.backward(g.as_np_ndarray())
-        return [own.grad.as_nd_ndarray() for own in given]
+    def __init__(self, shapes: Sequence[tuple[int, ...]], mask: np.ndarray | None, scale: float) -> None:
+        super().__init__(shapes, mask, shapes[0][2], DOT_BLOCK)
+        self.scale = scale
+
+    def scores(self, room: Room, queries: mx.nd.NDArray, keys: mx.nd.NDArray) -> mx.nd.NDArray:
+        """Give scale · queries keysᵀ."""
+        return mx.nd.linalg.gemm2(queries, keys, transpose_b=True, alpha=self.scale)
+
+    def gradients(
+        self, room: Room, d_scores: mx.nd.NDArray, queries: mx.nd.NDArray, keys: mx.nd.NDArray
+    ) -> Sequence[mx.nd.NDArray]:
+        """Give scale · d_scores keys, and scale · d_scoresᵀ queries."""
+        return (
+            mx.nd.linalg.gemm2(d_scores, keys, alpha=self.scale),
+            mx.nd.linalg.gemm2(d_scores, queries, transpose_a=True, alpha=self.scale),
+        )
+
+
+class AdditiveContext(Context):
+    """Of additive scores."""
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]], mask: np.ndarray | None) -> None:
+        super().__init__(shapes, mask, 1, SCORES)
+
+    def scores(self, room: Room, queries: mx.nd.NDArray, keys: mx.nd.NDArray, w_v: mx.nd.NDArray) -> mx.nd.NDArray:
+        """As blocked_additive_score."""
+        scores = score_of(queries, keys, room).scores(*rows_of(queries, keys, w_v))
+        return scores.reshape((*queries.shape[:3], -1))
+
+    def gradients(
+        self, room: Room, d_scores: mx.nd.NDArray, queries: mx.nd.NDArray, keys: mx.nd.NDArray, w_v: mx.nd.NDArray
+    ) -> Sequence[mx.nd.NDArray]:
+        """As of blocked_additive_score."""
+        flat = d_scores.reshape((-1, *d_scores.shape[2:]))
+        found = score_of(queries, keys, room).gradients(flat, *rows_of(queries, keys, w_v))
+        return [own.reshape(like.shape) for own, like in zip(found, (queries, keys, w_v), strict=True)]
+
+
+def pooled(scores: mx.nd.NDArray, values: mx.nd.NDArray, mask: np.ndarray | None) -> mx.nd.NDArray:
+    """The context of a block."""
+    if not (finite(scores) and finite(values)):
+        return plain_context(scores.as_np_ndarray(), values.as_np_ndarray(), mask).as_nd_ndarray()
+    weights, kept = weights_of(scores, mask)
+    return rows_kept(mx.nd.linalg.gemm2(weights, values), kept)
+
+
+def pooled_gradients(
+    g: mx.nd.NDArray, scores: mx.nd.NDArray, values: mx.nd.NDArray, mask: np.ndarray | None
+) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
+    """The gradients of the scores and values of a block."""
+    if not (finite(scores) and finite(values) and finite(g)):
+        return plain_gradients(g, scores, values, mask)
+    weights, kept = weights_of(scores, mask)
+    g = rows_kept(g, kept)
+    d_scores = mx.nd.linalg.gemm2(g, values, transpose_b=True)
+    mx.nd._internal._backward_softmax(d_scores, weights, axis=-1, out=d_scores)
+    return d_scores, mx.nd.linalg.gemm2(weights, g, transpose_a=True)
+
+
+def weights_of(scores: mx.nd.NDArray, mask: np.ndarray | None) -> tuple[mx.nd.NDArray, mx.nd.NDArray | None]:
+    """The weights of finite scores, and 0 for each closed row."""
+    if mask is None:
+        return mx.nd.softmax(scores), None
+    seen = mask.astype(scores.dtype).as_nd_ndarray()
+    kept = seen.max(axis=-1, keepdims=True)
+    # ln 1 = 0 and ln 0 = -inf; a closed row keeps its scores, so that its softmax is finite.
+    bias = mx.nd.log(mx.nd.broadcast_maximum(seen, 1 - kept))
+    return mx.nd.softmax(mx.nd.broadcast_add(scores, bias)), kept
+
+
+def plain_context(scores: np.ndarray, values: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """The context of a block by the formula of attention_pooling."""
+    allowed = scores != -np.inf
+    if mask is not None:
+        allowed = allowed * mask
+    return average(mx, softmax_over(mx, scores, allowed), values, allowed, None)
+
+
+def plain_gradients(
+    g: mx.nd.NDArray, scores: mx.nd.NDArray, values: mx.nd.NDArray, mask: np.ndarray | None
+) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
+    """The gradients of a block, as autograd finds them of the plain formula."""
+    given = [own.copy().as_np_ndarray() for own in (scores, values)]
+    for own in given:
+        own.attach_grad()
+    with autograd.record():
+        context = plain_context(given[0], given[1], mask)
+    context.backward(g.as_np_ndarray())
+    d_scores, d_values = (own.grad.as_nd_ndarray() for own in given)
+    return d_scores, d_values
 
 
 class Score(autograd.Function):
     """The scores, and the gradients, of queries, keys and w_v that are the rows of one matrix."""
 
-    def __init__(self, items: int, queries: int, keys: int, features: int) -> None:
+    def __init__(self, items: int, queries: int, keys: int, features: int, room: Room) -> None:
         super().__init__()
-        self.sizes = items, queries, keys, features
+        self.sizes, self.room = (items, queries, keys, features), room
 
     def scores(self, queries: mx.nd.NDArray, keys: mx.nd.NDArray, w_v: mx.nd.NDArray) -> mx.nd.NDArray:
         """The scores, (items, queries, keys)."""
@@ -282,15 +409,16 @@ class Score(autograd.Function):
 class AdditiveScore(Score):
     """Block by block.
 
-    The arrays of a block are made once for all blocks, since MXNet has each new one cleared by the system.
+    The arrays of a block are made once for all blocks, since the system clears each new one, and since what is freed is
+    seldom taken again as it is.
     """
 
-    def __init__(self, items: int, queries: int, keys: int, features: int) -> None:
-        super().__init__(items, queries, keys, features)
+    def __init__(self, items: int, queries: int, keys: int, features: int, room: Room) -> None:
+        super().__init__(items, queries, keys, features, room)
         depth = min(features, FEATURES)
         height = min(queries, max(1, BLOCK // (depth * keys)))
         count = min(items, max(1, BLOCK // (depth * height * keys)))
-        self.length = depth * count * height * keys
+        self.area = count * height * keys
         self.blocks = [(own, rows) for own in cut(items, count) for rows in cut(queries, height)]
         self.columns = cut(features, depth)
 
@@ -305,7 +433,7 @@ class AdditiveScore(Score):
         """The scores, (items, queries, keys)."""
         like = {"dtype": w_v.dtype, "ctx": w_v.ctx}
         left, right = self.factors(queries, keys)
-        scores, place = mx.nd.empty(self.sizes[:3], **like), mx.nd.empty((self.length,), **like)
+        scores, place = mx.nd.empty(self.sizes[:3], **like), taken(self.room, "r", FEATURES * self.area, w_v)
         for own, rows in self.blocks:
             summed = -w_v.sum()
             for some in self.columns:
@@ -324,19 +452,21 @@ class AdditiveScore(Score):
         d_queries = mx.nd.zeros((features, items, rows_of_all), **like)
         d_keys = mx.nd.zeros((features, items, columns_of_all), **like)
         d_w_v = mx.nd.zeros((features,), **like)
-        places = [mx.nd.empty((self.length,), **like) for _ in range(2)]
+        place = taken(self.room, "r", FEATURES * self.area, w_v)
+        spread = taken(self.room, "g", SPREAD * self.area, w_v)
         for own, rows in self.blocks:
-            flat, spread = g[own, rows].reshape((1, -1)), None
+            flat = g[own, rows].reshape((1, -1))
+            several = spread[: SPREAD * flat.size].reshape((SPREAD, -1))
+            mx.nd.batch_dot(
+                mx.nd.ones((1, SPREAD, 1), **like), flat.expand_dims(0), out=several.reshape((1, SPREAD, -1))
+            )
             for some in self.columns:
-                r = sigmoids(left, right, (some, own, rows), places[0])
-                (depth, count, height, width), length = r.shape, r.size
-                if spread is None:  # g for each feature of a block
-                    spread = places[1][:length]
-                    ones = mx.nd.ones((1, depth, 1), **like)
-                    mx.nd.batch_dot(ones, flat.expand_dims(0), out=spread.reshape((1, depth, -1)))
-                d_w_v[some] += 2 * row_sums(r.reshape((depth, -1)), flat)
-                s = r.reshape((-1,))
-                mx.nd._internal._backward_sigmoid(spread[:length], s, out=s)
+                r = sigmoids(left, right, (some, own, rows), place)
+                depth, count, height, width = r.shape
+                s = r.reshape((depth, -1))
+                d_w_v[some] += 2 * row_sums(s, flat)
+                for few in cut(depth, SPREAD):
+                    mx.nd._internal._backward_sigmoid(several[: few.stop - few.start], s[few], out=s[few])
                 sums = row_sums(s.reshape((-1, width)), mx.nd.ones((1, width), **like))
                 d_queries[some, own, rows] = sums.reshape((depth, count, height))
                 ones = mx.nd.ones((depth * count, 1, height), **like)
@@ -570,6 +700,24 @@ def blocked_steps(
     found = steps(row_of(*given)) if autograd.is_recording() else steps.run(*given)
     outputs, state, contexts, weights = (array.as_np_ndarray() for array in found)
     return outputs.swapaxes(0, 1), state.swapaxes(1, 2), contexts.swapaxes(0, 1), weights.swapaxes(0, 1)
+
+
+def score_of(queries: np.ndarray, keys: np.ndarray, room: Room) -> Score:
+    """What scores arrays of these sizes, in that room."""
+    items, (rows, features) = math.prod(queries.shape[:-2]), queries.shape[-2:]
+    return (OneQuery if rows == 1 else AdditiveScore)(items, rows, keys.shape[-2], features, room)
+
+
+def taken(room: Room, name: str, length: int, like: mx.nd.NDArray) -> mx.nd.NDArray:
+    """The array of that name, at least of that length."""
+    if name not in room or room[name].size < length:
+        room[name] = mx.nd.empty((length,), dtype=like.dtype, ctx=like.ctx)
+    return room[name]
+
+
+def rows_of(*arrays: mx.nd.NDArray) -> list[mx.nd.NDArray]:
+    """All of them as matrices, of as many columns as the first has features."""
+    return [array.reshape((-1, arrays[0].shape[-1])) for array in arrays]
 
 
 def row_of(*arrays: mx.nd.NDArray) -> mx.nd.NDArray:

@@ -44,7 +44,13 @@ from attention_core.operators import (
 )
 from attention_core.sinusoids import rates
 from attention_core.specification import Layer, Part
-from backends.mxnet.blocked import ADDITIVE_LEAST, DOT_LEAST, blocked_dot_attention, takes_blocks
+from backends.mxnet.blocked import (
+    ADDITIVE_LEAST,
+    DOT_LEAST,
+    blocked_additive_attention,
+    blocked_dot_attention,
+    takes_blocks,
+)
 from backends.mxnet.masking import attention_mask, positions, softmax_over
 from backends.mxnet.pooling import average, shown
 from backends.mxnet.scoring import additive, direction, dot, gaussian
@@ -121,6 +127,10 @@ class Attention(HybridBlock):
 
     def inner(self, features: int) -> float | None:
         """The factor of q·k where the score is an inner product with a projected key; None for another score."""
+        return None
+
+    def perceptron(self, queries: np.ndarray) -> Pair | None:
+        """The projected queries and w_v where the score is w_v · tanh(q + k) with a projected key; None for another."""
         return None
 
     def check_keys(self, num_keys: int) -> None:
@@ -238,24 +248,30 @@ class Attention(HybridBlock):
     def forward(self, queries: np.ndarray, keys: np.ndarray, *others: np.ndarray) -> Pair:
         """The formula of a whole call, or its graph; a graph cannot hold blocks."""
         if isinstance(queries, np.ndarray) and self.in_blocks(queries, keys):
-            return self.attended(queries, self.project(keys), *others)
+            return self.hybrid_forward(mx, queries, keys, *others)
         return super().forward(queries, keys, *others)
 
     def in_blocks(self, queries: np.ndarray, keys: np.ndarray) -> bool:
-        """Whether the score takes blocks of these arguments."""
+        """Whether an additive score takes blocks of these arguments."""
         return False
 
     def takes_context(self, queries: np.ndarray, memory: Memory, dropout_mask: np.ndarray | None) -> bool:
-        """Whether a context alone takes blocks: of inner products, without dropout."""
-        dropped = dropout_mask is not None or (self.dropout > 0 and autograd.is_training())
-        inner = self.inner(queries.shape[-1]) is not None
-        return inner and not dropped and takes_blocks(queries, memory.keys, DOT_LEAST)
+        """Whether a context alone takes blocks: of inner products or additive scores, without dropout."""
+        if dropout_mask is not None or (self.dropout > 0 and autograd.is_training()):
+            return False
+        if self.inner(queries.shape[-1]) is None:
+            return self.in_blocks(queries, memory.keys)
+        return takes_blocks(queries, memory.keys, DOT_LEAST)
 
     def context(self, queries: np.ndarray, memory: Memory) -> np.ndarray:
         """The context alone, in blocks."""
-        scale = self.inner(queries.shape[-1])
-        assert scale is not None
-        return self.turned(blocked_dot_attention(queries, memory.keys, memory.values, memory.mask, scale))
+        scale, perceptron = self.inner(queries.shape[-1]), self.perceptron(queries)
+        if scale is not None:
+            context = blocked_dot_attention(queries, *memory, scale)
+        else:
+            assert perceptron is not None
+            context = blocked_additive_attention(perceptron[0], *memory, perceptron[1])
+        return self.turned(context)
 
     def attended_graph(self, *arrays: np.ndarray) -> Pair:
         """The formula of attend, as a graph where that of a call is the same: where keys are not projected."""
@@ -379,13 +395,19 @@ class AdditiveAttention(Attention):
         """Give W_k k."""
         return projected(self.W_k, keys)
 
+    def perceptron(self, queries: np.ndarray) -> Pair:
+        """Give W_q q and w_v."""
+        return projected(self.W_q, queries), held(self.w_v, queries)
+
     def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give w_v · tanh(W_q q + W_k k)."""
-        return additive(functions(queries), projected(self.W_q, queries), keys, held(self.w_v, queries))
+        query, w_v = self.perceptron(queries)
+        return additive(functions(queries), query, keys, w_v)
 
     def attended(self, queries: np.ndarray, *others: np.ndarray) -> Pair:
         """The formula of attend, whose part behind the projection is a graph of its own."""
-        return self.pool(projected(self.W_q, queries), *others, held(self.w_v, queries))
+        query, w_v = self.perceptron(queries)
+        return self.pool(query, *others, w_v)
 
 
 class GeneralAttention(Attention):
@@ -482,14 +504,19 @@ class ConcatAttention(Attention):
         """Give W [0; k]."""
         return self.projected(keys, slice(self.sizes["query_size"], None))
 
+    def perceptron(self, queries: np.ndarray) -> Pair:
+        """Give W [q; 0] and v."""
+        return self.projected(queries, slice(self.sizes["query_size"])), held(self.v, queries)
+
     def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give v · tanh(W [q; 0] + W [0; k])."""
-        query = self.projected(queries, slice(self.sizes["query_size"]))
-        return additive(functions(queries), query, keys, held(self.v, queries))
+        query, v = self.perceptron(queries)
+        return additive(functions(queries), query, keys, v)
 
     def attended(self, queries: np.ndarray, *others: np.ndarray) -> Pair:
         """The formula of attend, whose part behind the projection is a graph of its own."""
-        return self.pool(self.projected(queries, slice(self.sizes["query_size"])), *others, held(self.v, queries))
+        query, v = self.perceptron(queries)
+        return self.pool(query, *others, v)
 
     def projected(self, inputs: np.ndarray, columns: slice) -> np.ndarray:
         """The inputs under those columns of W; there may be none: MXNet then writes foreign memory into gradients."""
@@ -1139,11 +1166,14 @@ class MultiHeadAttention(Attention):
         """As the layer of the score."""
         return self.scored.inner(self.sizes["head_size"])
 
+    def in_blocks(self, queries: np.ndarray, keys: np.ndarray) -> bool:
+        """As the layer of the score, of every head."""
+        batch, steps, _ = queries.shape
+        return self.scored.in_blocks(Sized((batch, self.sizes["heads"], steps, self.sizes["head_size"])), keys)
+
     def context(self, queries: np.ndarray, memory: Memory, head_mask: np.ndarray | None = None) -> np.ndarray:
         """The context alone, of the heads in blocks."""
-        queries, scale = self.split(projected(self.W_q, queries)), self.inner(0)
-        assert scale is not None
-        heads = blocked_dot_attention(queries, memory.keys, memory.values, memory.mask, scale)
+        heads = self.scored.context(self.split(projected(self.W_q, queries)), memory)
         return self.turned(self.joined(heads * head_factor(head_mask, queries)))
 
     def joined(self, heads: np.ndarray) -> np.ndarray:

@@ -248,9 +248,9 @@ CONTEXTS = {
 }
 
 
-def weighed(shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
-    """Arguments of blocked_dot_attention, of three heads; of each mask about half is open, and its first row closed."""
-    sizes = {"queries": (2, 3, 6, 4), "keys": (2, 3, 5, 4), "values": (2, 3, 5, 7)}
+def weighed(shapes: Mapping[str, tuple[int, ...]], **more: tuple[int, ...]) -> Arrays:
+    """Arguments of a context, of three heads; of each mask about half is open, and its first row closed."""
+    sizes = {"queries": (2, 3, 6, 4), "keys": (2, 3, 5, 4), "values": (2, 3, 5, 7), **more}
     arrays = {key: uniform(key, size) for key, size in sizes.items()}
     if "mask" in shapes:
         arrays["mask"] = uniform("mask", shapes["mask"]) > 0
@@ -262,46 +262,89 @@ def contexts(arrays: Arrays, function: Callable[..., np.ndarray]) -> Arrays:
     """The context, and gradients under random cotangents."""
     mask = from_numpy(arrays["mask"]) if "mask" in arrays else None
     learned = {key: from_numpy(array) for key, array in arrays.items() if key != "mask"}
-    call = lambda _, **named: (function(**named, mask=mask, scale=0.5),)  # noqa: E731
+    call = lambda _, **named: (function(**named, mask=mask),)  # noqa: E731
     outputs, found, _ = vjp(call, learned, {0: from_numpy(uniform("cotangent", (2, 3, 6, 7)))})
     return {"context": outputs[0].asnumpy(), **{key: array.asnumpy() for key, array in found.items()}}
 
 
-def plainly(queries: np.ndarray, keys: np.ndarray, values: np.ndarray, mask: np.ndarray, scale: float) -> np.ndarray:
-    """What blocked_dot_attention computes, by the operators of the specification."""
-    scores = attention.dot_score(queries, keys) * scale
+def inner(queries: np.ndarray, keys: np.ndarray, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """A context of inner products in blocks."""
+    return blocked.blocked_dot_attention(queries, keys, values, mask, 0.5)
+
+
+def plainly(queries: np.ndarray, keys: np.ndarray, values: np.ndarray, mask: np.ndarray, **w_v: np.ndarray):
+    """What both functions in blocks compute, by the operators of the specification; what is hidden is 0."""
+    if mask is not None:
+        seen = np.broadcast_to(np.expand_dims(np.any(mask, axis=-2), -1), (*keys.shape[:-1], 1))
+        keys = np.where(seen, keys, np.zeros_like(keys))
+    scores = attention.additive_score(queries, keys, **w_v) if w_v else attention.dot_score(queries, keys) * 0.5
     return attention.attention_pooling(scores, values, mask=mask)[0]
 
 
+KINDS = pytest.mark.parametrize(
+    ("function", "more"),
+    [(inner, {}), (blocked.blocked_additive_attention, {"w_v": (4,)})],
+    ids=["inner", "additive"],
+)
+
+
+@KINDS
 @pytest.mark.parametrize("block", [1, 60, 90, 1000])
 @pytest.mark.parametrize("shapes", CONTEXTS.values(), ids=CONTEXTS)
-def test_a_context_in_blocks_is_the_plain_one_whatever_the_block_holds(shapes, block: int, monkeypatch):
-    arrays = weighed(shapes)
-    monkeypatch.setattr(blocked, "DOT_BLOCK", block)
+def test_a_context_in_blocks_is_the_plain_one_whatever_the_block_holds(function, more, shapes, block, monkeypatch):
+    arrays = weighed(shapes, **more)
+    for name, size in {"DOT_BLOCK": block, "SCORES": block // 4, "BLOCK": block, "FEATURES": 3, "SPREAD": 2}.items():
+        monkeypatch.setattr(blocked, name, size)
     expected = contexts(arrays, plainly)
-    for key, found in contexts(arrays, blocked.blocked_dot_attention).items():
+    for key, found in contexts(arrays, function).items():
         numpy.testing.assert_allclose(found, expected[key], rtol=0, atol=1e-14, err_msg=key)
 
 
+@KINDS
 @pytest.mark.parametrize("bad", [numpy.nan, numpy.inf, -numpy.inf, 1e308], ids=str)
 @pytest.mark.parametrize("where", ["queries", "keys", "values"])
 @pytest.mark.parametrize("shapes", CONTEXTS.values(), ids=CONTEXTS)
-def test_a_context_in_blocks_passes_on_what_is_not_finite_as_the_plain_one_does(shapes, where: str, bad: float):
-    arrays = weighed(shapes)
+def test_a_context_in_blocks_passes_on_what_is_not_finite_as_the_plain_one_does(function, more, shapes, where, bad):
+    arrays = weighed(shapes, **more)
     arrays[where][1, 1, 2] = bad
     expected = contexts(arrays, plainly)
-    for key, found in contexts(arrays, blocked.blocked_dot_attention).items():
+    for key, found in contexts(arrays, function).items():
         numpy.testing.assert_allclose(found, expected[key], rtol=1e-13, atol=1e-14, err_msg=key)
 
 
-def test_a_context_in_blocks_adds_to_a_gradient_beside_arguments_that_want_none():
-    arrays = weighed({})
+@pytest.mark.parametrize("bad", [numpy.inf, -numpy.inf, numpy.nan], ids=str)
+def test_a_context_of_scores_that_are_not_finite_is_the_plain_one(bad: float):
+    arrays = weighed(CONTEXTS["all"], w_v=(4,))
+    arrays["w_v"][1] = bad
+    expected = contexts(arrays, plainly)
+    for key, found in contexts(arrays, blocked.blocked_additive_attention).items():
+        numpy.testing.assert_allclose(found, expected[key], rtol=1e-13, atol=1e-14, err_msg=key)
+
+
+@KINDS
+def test_a_context_in_blocks_keeps_its_arguments_alone(function, more, monkeypatch):
+    kept: list[tuple[int, ...]] = []
+    whole = blocked.Context.backward
+
+    def backward(self: Any, g: Any) -> Any:
+        kept.extend(own.shape for own in vars(self).values() if isinstance(own, mx.nd.NDArray))
+        return whole(self, g)
+
+    monkeypatch.setattr(blocked.Context, "backward", backward)
+    arrays = weighed({}, **more)
+    contexts(arrays, function)
+    assert kept == [(sum(own.size for own in arrays.values()),)]
+
+
+@KINDS
+def test_a_context_in_blocks_adds_to_a_gradient_beside_arguments_that_want_none(function, more):
+    arrays = weighed({}, **more)
     named = given(arrays)
     named["keys"].attach_grad(grad_req="add")
     factor = from_numpy(uniform("cotangent", (2, 3, 6, 7)))
     for _ in range(2):
         with autograd.record():
-            context = blocked.blocked_dot_attention(**named, mask=None, scale=0.5)
+            context = function(**named, mask=None)
         context.backward(factor)
     expected = 2 * contexts(arrays, plainly)["keys"]
     numpy.testing.assert_allclose(named["keys"].grad.asnumpy(), expected, rtol=0, atol=1e-13)
@@ -315,11 +358,18 @@ def decoded(named: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 def weighed_context(named: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """A context in blocks, and its keys."""
-    return blocked.blocked_dot_attention(**named, mask=None, scale=0.5), named["keys"]
+    function = blocked.blocked_additive_attention if "w_v" in named else inner
+    return function(**named, mask=None), named["keys"]
 
 
 @pytest.mark.parametrize(
-    ("call", "arrays"), [(decoded, drawn("BahdanauDecoder", "float64")), (weighed_context, weighed({}))]
+    ("call", "arrays"),
+    [
+        (decoded, drawn("BahdanauDecoder", "float64")),
+        (weighed_context, weighed({})),
+        (weighed_context, weighed({}, w_v=(4,))),
+    ],
+    ids=["decoder", "inner", "additive"],
 )
 def test_a_second_derivative_of_a_function_of_our_own_raises(call, arrays: Arrays, forced):
     forced("blocked")
