@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -13,10 +13,13 @@ from attention_core.errors import AttentionError, check_path
 from backends.tf.masking import precise, size
 from backends.tf.pooling import attention_pooling
 
-__all__ = ["takes_blocks", "force", "blocked_additive_score", "blocked_dot_attention"]
+__all__ = ["takes_blocks", "force", "blocked_additive_score", "blocked_additive_attention", "blocked_dot_attention"]
 
 ADDITIVE_LEAST = 2**24
 """The elements, batch · heads · queries · keys · hidden_size, from which on blocks win, though they are compiled."""
+
+SEQUENCE_LEAST = 2**20
+"""The elements of one sequence, queries · keys · hidden_size, from which on a context may be computed on its own."""
 
 DOT_LEAST = 2**22
 """The elements of one head, queries · keys · features, from which on blocks win: no block has more than one head."""
@@ -114,33 +117,43 @@ def blocked_dot_attention(
     queries, value_features), with heads or without. Second derivatives raise an AttentionError, force("plain") apart.
     """
 
-    @tf.custom_gradient
-    def with_gradients(*arrays: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """The context, and the function that gives the gradients."""
-        q, k, v = map(tf.stop_gradient, arrays)  # a tape that saw the inside would keep every block
-        # By Cauchy and Schwarz, no score is larger.
-        finite = abs(scale) * 2 * LIMIT[q.dtype] <= q.dtype.max
-        fits = tf.logical_and(below_limit(q, k, v), finite)
-        found = tf.cond(fits, lambda: dot_blocks(q, k, v, mask, scale), lambda: plain_dot(q, k, v, mask, scale))
+    # By Cauchy and Schwarz, no score is larger.
+    dtype = precise(tf.convert_to_tensor(queries)).dtype
+    finite = abs(scale) * 2 * LIMIT[dtype] <= dtype.max
+    score = Score(
+        lambda queries, keys: tf.matmul(queries, keys, transpose_b=True) * scale,
+        lambda rows, keys: tf.matmul(rows * scale, keys, transpose_b=True),
+        lambda slopes, rows, keys: (
+            tf.matmul(slopes, keys) * scale,
+            tf.matmul(slopes, rows * scale, transpose_a=True),
+        ),
+    )
+    return attended(score, finite, values, mask, queries, keys)
 
-        @tf.custom_gradient
-        def gradients(upstream: tf.Tensor, *_: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Any]:
-            """The gradients, which have none themselves."""
-            given = tf.stop_gradient(upstream)
-            of_arrays = tf.cond(
-                tf.logical_and(fits, below_limit(given)),
-                lambda: dot_gradients(given, q, k, v, mask, scale, *found[1:]),
-                lambda: plain_gradients(given, q, k, v, mask, scale),
-            )
-            for gradient, array in zip(of_arrays, arrays, strict=True):
-                gradient.set_shape(array.shape)
-            return of_arrays, refused
 
-        return found[0], lambda upstream: gradients(upstream, *arrays)
+def blocked_additive_attention(
+    queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | None, w_v: tf.Tensor
+) -> tf.Tensor:
+    """Average the values by the softmax of additive scores, without keeping scores or weights.
 
-    context = with_gradients(*(precise(tf.convert_to_tensor(array)) for array in (queries, keys, values)))
-    context.set_shape([*queries.shape[:-1], values.shape[-1]])
-    return tf.cast(context, queries.dtype)
+    context = attention_pooling(additive_score(queries, keys, w_v), values, mask=mask), the context alone
+
+    As blocked_dot_attention, with the scores of a block and their gradients as in blocked_additive_score: XLA compiles
+    these alone, for one sequence. Where a query or a key is beyond BOUND, a value or w_v beyond LIMIT, or a number is
+    NaN, blocked_additive_score and attention_pooling are computed. Half types are computed in float32.
+
+    Shapes: queries (batch, queries, hidden_size) and keys (batch, keys, hidden_size), both projected, w_v
+    (hidden_size,); values, mask and the result as in blocked_dot_attention. Second derivatives raise an AttentionError,
+    force("plain") apart.
+    """
+    score = Score(
+        blocked_additive_score,
+        lambda rows, keys, w_v: scores_of(factor(rows, True), factor(keys, True), w_v, factored=True),
+        lambda slopes, rows, keys, w_v: gradients_of(
+            slopes, factor(rows, True), factor(keys, True), w_v, factored=True
+        ),
+    )
+    return attended(score, within(precise(queries), precise(keys)), values, mask, queries, keys, w_v)
 
 
 @tf.custom_gradient
@@ -189,12 +202,11 @@ def forward_blocks(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, facto
     """The scores."""
 
     def of_sequence(pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        blocks, against = pair
-        return tf.map_fn(lambda block: tf.linalg.matvec(hidden(block, against, factored)[0], w_v), blocks)
+        return sequence_scores(*pair, w_v, factored=factored)
 
-    blocks = in_blocks(factor(queries, factored), BLOCK, size(keys, -2) * size(keys, -1))
-    scores = tf.map_fn(of_sequence, (blocks, merged(factor(keys, factored))), fn_output_signature=w_v.dtype)
-    return out_of_blocks(scores, queries)
+    factors = merged(factor(queries, factored)), merged(factor(keys, factored))
+    scores = tf.map_fn(of_sequence, factors, fn_output_signature=w_v.dtype)
+    return unmerged(scores, queries)
 
 
 @tf.function(jit_compile=True, autograph=False)
@@ -202,36 +214,48 @@ def backward_blocks(
     upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, factored: bool
 ) -> tuple[tf.Tensor, ...]:
     """The gradients of queries, keys and w_v."""
-    dtype, hidden_size, sequences = w_v.dtype, size(w_v, 0), tf.reduce_prod(tf.shape(keys)[:-2])
 
     def of_sequence(arrays: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-        given, blocks, against = arrays
-        count = size(blocks, 0)
+        given, own_queries, own_keys = arrays
+        return sequence_gradients(given, own_queries, own_keys, w_v, factored=factored)
 
-        def add(
-            index: tf.Tensor, of_queries: tf.TensorArray, of_keys: tf.Tensor, of_w_v: tf.Tensor
-        ) -> tuple[tf.Tensor, ...]:
-            tanh, slope = hidden(blocks[index], against, factored)
-            rows = given[index][:, None]
-            of_queries = of_queries.write(index, tf.squeeze(tf.matmul(rows, slope), axis=1))
-            of_keys += tf.reduce_sum(given[index][:, :, None] * slope, axis=0)
-            of_w_v += tf.reduce_sum(tf.matmul(rows, tanh), axis=(0, 1))
-            return index + 1, of_queries, of_keys, of_w_v
+    arrays = merged(upstream), merged(factor(queries, factored)), merged(factor(keys, factored))
+    of_queries, of_keys, of_w_v = tf.map_fn(of_sequence, arrays, fn_output_signature=(w_v.dtype,) * 3)
+    return unmerged(of_queries, queries), unmerged(of_keys, keys), tf.reduce_sum(of_w_v, axis=0)
 
-        of_queries = tf.TensorArray(dtype, size=count)
-        start = (0, of_queries, tf.zeros_like(against), tf.zeros((hidden_size,), dtype))
-        _, of_queries, of_keys, of_w_v = tf.while_loop(lambda index, *_: index < count, add, start)
-        return of_queries.stack(), of_keys, of_w_v
 
-    of_query = size(keys, -2) * size(keys, -1)
-    arrays = (
-        in_blocks(upstream, BLOCK, of_query),
-        in_blocks(factor(queries, factored), BLOCK, of_query),
-        merged(factor(keys, factored)),
-    )
-    of_queries, of_keys, of_w_v = tf.map_fn(of_sequence, arrays, fn_output_signature=(dtype, dtype, dtype))
-    of_queries, of_keys = out_of_blocks(of_queries, queries), tf.reshape(of_keys[:sequences], tf.shape(keys))
-    return w_v * of_queries, w_v * of_keys, tf.reduce_sum(of_w_v, axis=0)
+def sequence_scores(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, factored: bool) -> tf.Tensor:
+    """The scores of one sequence, (queries, keys), of what `factor` makes of its queries and keys."""
+    blocks = in_blocks(queries, BLOCK, size(keys, 0) * size(keys, 1))[0]
+    scores = tf.map_fn(lambda block: tf.linalg.matvec(hidden(block, keys, factored)[0], w_v), blocks)
+    return out_of_blocks(scores[None], queries)
+
+
+def sequence_gradients(
+    upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, factored: bool
+) -> tuple[tf.Tensor, ...]:
+    """The gradients of queries, keys and w_v of one sequence, of what `factor` makes of its queries and keys."""
+    of_query = size(keys, 0) * size(keys, 1)
+    blocks, given = (in_blocks(array, BLOCK, of_query)[0] for array in (queries, upstream))
+    count = size(blocks, 0)
+
+    def add(
+        index: tf.Tensor, of_queries: tf.TensorArray, of_keys: tf.Tensor, of_w_v: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        tanh, slope = hidden(blocks[index], keys, factored)
+        rows = given[index][:, None]
+        of_queries = of_queries.write(index, tf.squeeze(tf.matmul(rows, slope), axis=1))
+        of_keys += tf.reduce_sum(given[index][:, :, None] * slope, axis=0)
+        of_w_v += tf.reduce_sum(tf.matmul(rows, tanh), axis=(0, 1))
+        return index + 1, of_queries, of_keys, of_w_v
+
+    start = (0, tf.TensorArray(w_v.dtype, size=count), tf.zeros_like(keys), tf.zeros_like(w_v))
+    _, of_queries, of_keys, of_w_v = tf.while_loop(lambda index, *_: index < count, add, start)
+    return w_v * out_of_blocks(of_queries.stack()[None], queries), w_v * of_keys, of_w_v
+
+
+scores_of = tf.function(sequence_scores, jit_compile=True, autograph=False)
+gradients_of = tf.function(sequence_gradients, jit_compile=True, autograph=False)
 
 
 def factor(array: tf.Tensor, factored: bool) -> tf.Tensor:
@@ -250,35 +274,94 @@ def hidden(block: tf.Tensor, against: tf.Tensor, factored: bool) -> tuple[tf.Ten
 
 def merged(array: tf.Tensor) -> tf.Tensor:
     """The array with one axis for sequences and their heads, (sequences, rows, features), and one sequence at least."""
-    shape = tf.shape(array)
-    sequences = tf.reduce_prod(shape[:-2])
-    array = tf.reshape(array, tf.concat([[sequences], shape[-2:]], axis=0))
+    lead, (rows, features) = math.prod(sizes(array)[:-2]), sizes(array)[-2:]
+    array = tf.reshape(array, (lead, rows, features))
     # XLA compiles the body of a loop that never turns, and finds nothing there to take the first entry of.
-    return tf.pad(array, [[0, tf.cast(tf.equal(sequences, 0), tf.int32)], [0, 0], [0, 0]])
+    none = int(lead == 0) if isinstance(lead, int) else tf.cast(tf.equal(lead, 0), tf.int32)
+    return tf.pad(array, [[0, none], [0, 0], [0, 0]])
 
 
-def in_blocks(array: tf.Tensor, most: int, of_query: int | tf.Tensor) -> tf.Tensor:
-    """Something of each query as (sequences, blocks, rows, features), with rows of 0 at the end of the last block.
+def in_blocks(array: tf.Tensor, most: int, of_query: int | tf.Tensor, fill: float = 0.0) -> tf.Tensor:
+    """Something of each query as (sequences, blocks, rows, features), with rows of fill at the end of the last block.
 
     A block has at most that many elements, and a query so many of them.
     """
     array = merged(array)
-    sequences, queries, features = tf.unstack(tf.shape(array))
-    rows = tf.clip_by_value(most // tf.maximum(of_query, 1), 1, tf.maximum(queries, 1))
-    blocks = tf.maximum((queries + rows - 1) // rows, 1)
-    padded = tf.pad(array, [[0, 0], [0, blocks * rows - queries], [0, 0]])
+    sequences, queries, features = sizes(array)
+    # XLA takes far less memory to compile for sizes that are known than for those that it has to work out.
+    known = isinstance(queries, int) and isinstance(of_query, int)
+    lower, higher = (min, max) if known else (tf.minimum, tf.maximum)
+    rows = higher(lower(most // higher(of_query, 1), queries), 1)
+    blocks = higher((queries + rows - 1) // rows, 1)
+    padding = [[0, 0], [0, blocks * rows - queries], [0, 0]]
+    padded = tf.pad(array, padding, constant_values=tf.cast(fill, array.dtype))
     return tf.reshape(padded, (sequences, blocks, rows, features))
 
 
 def out_of_blocks(array: tf.Tensor, queries: tf.Tensor) -> tf.Tensor:
     """The array with the axes of queries but the last, of one that stands in blocks."""
-    _, blocks, rows, features = tf.unstack(tf.shape(array))
-    sequences = tf.reduce_prod(tf.shape(queries)[:-2])
-    whole = tf.reshape(array, (-1, blocks * rows, features))[:sequences, : size(queries, -2)]
-    return tf.reshape(whole, tf.concat([tf.shape(queries)[:-1], [features]], axis=0))
+    sequences, blocks, rows, features = sizes(array)
+    return unmerged(tf.reshape(array, (sequences, blocks * rows, features))[:, : size(queries, -2)], queries)
 
 
-# ------------------------------------------------------------------------------------------------ inner products
+def unmerged(array: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """The array with the axes before rows and features that `like` has, of one that is merged."""
+    lead = sizes(like)[:-2]
+    return tf.reshape(array[: math.prod(lead)], lead + sizes(array)[1:])
+
+
+def sizes(array: tf.Tensor) -> list[int | tf.Tensor]:
+    """The size of each axis, as `size` gives it."""
+    return [size(array, axis) for axis in range(array.shape.rank)]
+
+
+# ------------------------------------------------------------------------------------------------ the context alone
+
+
+class Score(NamedTuple):
+    """A score: of whole arrays; of some queries with all keys of one sequence; and the gradients of these.
+
+    plain(queries, keys, *parameters) and rows(queries, keys, *parameters) give scores, and gradients(of_scores,
+    queries, keys, *parameters) what belongs to queries, keys and each parameter.
+    """
+
+    plain: Callable[..., tf.Tensor]
+    rows: Callable[..., tf.Tensor]
+    gradients: Callable[..., tuple[tf.Tensor, ...]]
+
+
+def attended(
+    score: Score, fits: bool | tf.Tensor, values: tf.Tensor, mask: tf.Tensor | None, *arrays: tf.Tensor
+) -> tf.Tensor:
+    """The context alone, of queries, keys and parameters: in blocks where that fits, and all is below LIMIT."""
+
+    @tf.custom_gradient
+    def with_gradients(*arrays: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """The context, and the function that gives the gradients."""
+        inside = tuple(map(tf.stop_gradient, arrays))  # a tape that saw the inside would keep every block
+        small = tf.logical_and(below_limit(*inside), fits)
+        found = tf.cond(small, lambda: by_blocks(score, mask, *inside), lambda: by_plain(score, mask, *inside))
+
+        @tf.custom_gradient
+        def gradients(upstream: tf.Tensor, *_: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Any]:
+            """The gradients, which have none themselves."""
+            given = tf.stop_gradient(upstream)
+            of_arrays = tf.cond(
+                tf.logical_and(small, below_limit(given)),
+                lambda: block_gradients(score, mask, given, *found[1:], *inside),
+                lambda: plain_gradients(score, mask, given, *inside),
+            )
+            for gradient, array in zip(of_arrays, arrays, strict=True):
+                gradient.set_shape(array.shape)
+            return of_arrays, refused
+
+        return found[0], lambda upstream: gradients(upstream, *arrays)
+
+    queries = arrays[0]
+    # A variable would be an argument that tf.custom_gradient does not expect.
+    context = with_gradients(*(precise(tf.convert_to_tensor(array)) for array in (values, *arrays)))
+    context.set_shape([*queries.shape[:-1], values.shape[-1]])
+    return tf.cast(context, queries.dtype)
 
 
 def below_limit(*arrays: tf.Tensor) -> tf.Tensor:
@@ -286,8 +369,13 @@ def below_limit(*arrays: tf.Tensor) -> tf.Tensor:
     return tf.reduce_all([tf.nn.l2_loss(array) <= LIMIT[array.dtype] for array in arrays])
 
 
-def dot_blocks(
-    queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | None, scale: float
+def by_blocks(
+    score: Score,
+    mask: tf.Tensor | None,
+    values: tf.Tensor,
+    queries: tf.Tensor,
+    keys: tf.Tensor,
+    *parameters: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The context, and each query's highest score and total of exponentials."""
     outputs = (keys.dtype,) * 3
@@ -298,7 +386,7 @@ def dot_blocks(
 
         def of_block(pair: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
             index, block = pair
-            scores = tf.matmul(block * scale, own_keys, transpose_b=True) + hiding(shown, index)
+            scores = score.rows(block, own_keys, *parameters) + hiding(shown, index)
             highest = tf.reduce_max(scores, axis=-1, keepdims=True)
             highest = tf.where(tf.math.is_finite(highest), highest, 0.0)
             exponentials = tf.exp(scores - highest)
@@ -314,74 +402,77 @@ def dot_blocks(
     return context, highest, total
 
 
-def dot_gradients(
-    upstream: tf.Tensor,
-    queries: tf.Tensor,
-    keys: tf.Tensor,
-    values: tf.Tensor,
+def block_gradients(
+    score: Score,
     mask: tf.Tensor | None,
-    scale: float,
+    upstream: tf.Tensor,
     highest: tf.Tensor,
     total: tf.Tensor,
+    values: tf.Tensor,
+    queries: tf.Tensor,
+    keys: tf.Tensor,
+    *parameters: tf.Tensor,
 ) -> tuple[tf.Tensor, ...]:
-    """The gradients of queries, keys and values."""
-    dtype, sequences = keys.dtype, tf.reduce_prod(tf.shape(keys)[:-2])
+    """The gradients of values, queries, keys and parameters."""
+    outputs = (keys.dtype,) * (3 + len(parameters))
     hiding, which = hidden_by(mask, queries, keys)
 
     def of_sequence(arrays: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
         blocks, given, highest, inverse, own_keys, own_values, shown = arrays
         count = size(blocks, 0)
 
-        def add(
-            index: tf.Tensor, of_queries: tf.TensorArray, of_keys: tf.Tensor, of_values: tf.Tensor
-        ) -> tuple[tf.Tensor, ...]:
-            block, above = blocks[index] * scale, given[index] * inverse[index]
-            scores = tf.matmul(block, own_keys, transpose_b=True) + hiding(shown, index)
+        def add(index: tf.Tensor, of_queries: tf.TensorArray, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            above = given[index] * inverse[index]
+            scores = score.rows(blocks[index], own_keys, *parameters) + hiding(shown, index)
             exponentials = tf.exp(scores - highest[index])
             slopes = tf.matmul(above, own_values, transpose_b=True)
             # Not above · context, which is rounded otherwise: a single open key has to get a gradient of 0.
             mean = tf.reduce_sum(exponentials * slopes, axis=-1, keepdims=True) * inverse[index]
             slopes = exponentials * (slopes - mean)
-            of_queries = of_queries.write(index, tf.matmul(slopes, own_keys))
-            of_keys += tf.matmul(slopes, block, transpose_a=True)
-            of_values += tf.matmul(exponentials, above, transpose_a=True)
-            return index + 1, of_queries, of_keys, of_values
+            of_block, *others = score.gradients(slopes, blocks[index], own_keys, *parameters)
+            found = tf.matmul(exponentials, above, transpose_a=True), *others
+            for own, start in zip(found, sums, strict=True):
+                own.set_shape(start.shape)  # what was traced for unknown sizes serves for known ones, too
+            return index + 1, of_queries.write(index, of_block), *map(tf.add, sums, found)
 
-        start = (0, tf.TensorArray(dtype, size=count), tf.zeros_like(own_keys), tf.zeros_like(own_values))
-        _, of_queries, of_keys, of_values = tf.while_loop(lambda index, *_: index < count, add, start)
-        return of_queries.stack(), of_keys, of_values
+        sums = map(tf.zeros_like, (own_values, own_keys, *parameters))
+        start = 0, tf.TensorArray(keys.dtype, size=count), *sums
+        _, of_queries, *sums = tf.while_loop(lambda index, *_: index < count, add, start)
+        return of_queries.stack(), *sums
 
-    blocks = (in_blocks(array, DOT_BLOCK, size(keys, -2)) for array in (queries, upstream, highest, 1.0 / total))
+    # The rows at the end of the last block have an exponential of 0, whatever their score.
+    rows = ((queries, 0.0), (upstream, 0.0), (highest, math.inf), (1.0 / total, 0.0))
+    blocks = (in_blocks(array, DOT_BLOCK, size(keys, -2), fill) for array, fill in rows)
     arrays = (*blocks, merged(keys), merged(values), which)
-    of_queries, of_keys, of_values = tf.map_fn(of_sequence, arrays, fn_output_signature=(dtype, dtype, dtype))
-    of_keys, of_values = (
-        tf.reshape(own[:sequences], tf.shape(array)) for own, array in ((of_keys, keys), (of_values, values))
+    of_queries, of_values, of_keys, *others = tf.map_fn(of_sequence, arrays, fn_output_signature=outputs)
+    return (
+        unmerged(of_values, values),
+        out_of_blocks(of_queries, queries),
+        unmerged(of_keys, keys),
+        *(tf.reduce_sum(own, axis=0) for own in others),
     )
-    return out_of_blocks(of_queries, queries) * scale, of_keys, of_values
 
 
-def plain_dot(
-    queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | None, scale: float
+def by_plain(
+    score: Score,
+    mask: tf.Tensor | None,
+    values: tf.Tensor,
+    queries: tf.Tensor,
+    keys: tf.Tensor,
+    *parameters: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The context by the plain formula, and two arrays in place of what else dot_blocks gives."""
-    scores = tf.matmul(queries, keys, transpose_b=True) * scale
-    nothing = tf.zeros_like(queries[..., :1])
+    """The context by the plain formula, and two arrays in place of what else by_blocks gives."""
+    scores, nothing = score.plain(queries, keys, *parameters), tf.zeros_like(queries[..., :1])
     return attention_pooling(scores, values, mask=mask)[0], nothing, nothing
 
 
 def plain_gradients(
-    upstream: tf.Tensor,
-    queries: tf.Tensor,
-    keys: tf.Tensor,
-    values: tf.Tensor,
-    mask: tf.Tensor | None,
-    scale: float,
+    score: Score, mask: tf.Tensor | None, upstream: tf.Tensor, *arrays: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
     """The gradients of the plain formula."""
-    arrays = queries, keys, values
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(arrays)
-        context, *_ = plain_dot(*arrays, mask, scale)
+        context, *_ = by_plain(score, mask, *arrays)
     return tuple(tape.gradient(context, arrays, upstream))
 
 
@@ -395,6 +486,7 @@ def hidden_by(
     which = tf.pad(which, [[0, tf.cast(tf.equal(size(which, 0), 0), tf.int32)]])  # as merged does
     if mask is None:
         return lambda shown, index: tf.zeros((), keys.dtype), which
+    mask = tf.convert_to_tensor(mask)
     one = mask.shape[-2] == 1
     if not one:
         rows = tf.concat([own, [size(queries, -2), tf.shape(mask)[-1]]], axis=0)

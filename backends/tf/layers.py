@@ -30,7 +30,14 @@ from attention_core.operators import (
 )
 from attention_core.sinusoids import rates
 from attention_core.specification import Layer, Part
-from backends.tf.blocked import DOT_LEAST, blocked_dot_attention, takes_blocks
+from backends.tf.blocked import (
+    ADDITIVE_LEAST,
+    DOT_LEAST,
+    SEQUENCE_LEAST,
+    blocked_additive_attention,
+    blocked_dot_attention,
+    takes_blocks,
+)
 from backends.tf.masking import attention_mask, open_keys, precise, size, softmax_over
 from backends.tf.pooling import attention_pooling, average
 from backends.tf.scoring import (
@@ -169,8 +176,9 @@ class Attention(Specified):
         check_options(self.methods["attend"], need_weights=need_weights)
         self.check("attend", queries=queries, memory=memory, dropout_mask=dropout_mask)
         queries, dropped = self.turned(queries), drops(self.dropout, dropout_mask, training)
-        if not need_weights and not dropped and self.takes_blocks(queries, memory):
-            return self.turned(self.in_blocks(queries, memory)), None
+        context = None if need_weights or dropped else self.in_blocks(queries, memory)
+        if context is not None:
+            return self.turned(context), None
         scores = self.score(queries, memory.keys)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores, training)
@@ -181,18 +189,23 @@ class Attention(Specified):
         """The factor of q·k where the score is an inner product with a projected key; None for another score."""
         return None
 
-    def takes_blocks(self, queries: tf.Tensor, memory: Memory) -> bool:
-        """Whether the context alone is computed in blocks."""
-        features, heads = queries.shape[-1], math.prod(size or 1 for size in queries.shape[:-2])
-        if features is None or self.inner(features) is None:
-            return False
-        return takes_blocks(queries, memory.keys, heads * DOT_LEAST)
+    def perceptron(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
+        """The projected queries and w_v where the score is w_v · tanh(q + k) with a projected key; None for another."""
+        return None
 
-    def in_blocks(self, queries: tf.Tensor, memory: Memory) -> tf.Tensor:
-        """The context alone, in blocks."""
-        scale = self.inner(queries.shape[-1])
-        assert scale is not None
-        return blocked_dot_attention(queries, memory.keys, memory.values, memory.mask, scale)
+    def in_blocks(self, queries: tf.Tensor, memory: Memory) -> tf.Tensor | None:
+        """The context alone, in blocks; None where they do not win, or do not know the score."""
+        features, keys, sequences = queries.shape[-1], memory.keys, math.prod(n or 1 for n in queries.shape[:-2])
+        scale = None if features is None else self.inner(features)
+        if scale is not None and takes_blocks(queries, keys, sequences * DOT_LEAST):
+            return blocked_dot_attention(queries, keys, memory.values, memory.mask, scale)
+        # Of queries and keys it is the keys that are projected by now.
+        if scale is None and takes_blocks(keys, queries, max(ADDITIVE_LEAST, sequences * SEQUENCE_LEAST)):
+            perceptron = self.perceptron(queries)
+            if perceptron is not None:
+                projected_queries, w_v = perceptron
+                return blocked_additive_attention(projected_queries, keys, memory.values, memory.mask, w_v)
+        return None
 
     def attend_cleared(
         self, queries: tf.Tensor, memory: Memory, dropout_mask: tf.Tensor | None
@@ -340,7 +353,12 @@ class AdditiveAttention(Attention):
 
     def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """Give w_v · tanh(W_q q + W_k k)."""
-        return additive_score(projected(self.W_q, queries), keys, self.w_v.value)
+        projected_queries, w_v = self.perceptron(queries)
+        return additive_score(projected_queries, keys, w_v)
+
+    def perceptron(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Give W_q q and w_v."""
+        return projected(self.W_q, queries), self.w_v.value
 
     def attend_cleared(
         self, queries: tf.Tensor, memory: Memory, dropout_mask: tf.Tensor | None
@@ -430,7 +448,12 @@ class ConcatAttention(Attention):
 
     def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """Give v · tanh(W [q; 0] + W [0; k])."""
-        return additive_score(tf.matmul(queries, self.W.kernel[: self.sizes["query_size"]]), keys, self.v.value)
+        projected_queries, v = self.perceptron(queries)
+        return additive_score(projected_queries, keys, v)
+
+    def perceptron(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Give W [q; 0] and v."""
+        return tf.matmul(queries, self.W.kernel[: self.sizes["query_size"]]), self.v.value
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -952,9 +975,8 @@ class MultiHeadAttention(Attention):
         check_per_head(self.specification.name, per_head, need_weights)
         self.check("attend", queries=queries, memory=memory, head_mask=head_mask, dropout_mask=dropout_mask)
         heads, dropped = self.heads(self.turned(queries)), drops(self.dropout, dropout_mask, training)
-        if not need_weights and not dropped and self.scored.takes_blocks(heads, memory):
-            context, weights = self.scored.in_blocks(heads, memory), None
-        else:
+        context, weights = None if need_weights or dropped else self.scored.in_blocks(heads, memory), None
+        if context is None:
             scores = self.scored.score(heads, memory.keys)
             if dropout_mask is None:
                 dropout_mask = drawn_mask(self.dropout, scores, training)

@@ -612,6 +612,101 @@ def test_the_size_of_a_head_chooses_the_path_of_a_context(monkeypatch, _unforced
     layer, queries, keys = attention.DotProductAttention(), tf.zeros((2, 3, 4, 5)), tf.zeros((2, 3, 7, 5))
     memory = layer.prepare(keys, keys)
     monkeypatch.setattr(layers, "DOT_LEAST", 4 * 7 * 5)
-    assert layer.takes_blocks(queries, memory)
+    assert layer.in_blocks(queries, memory) is not None
     monkeypatch.setattr(layers, "DOT_LEAST", 4 * 7 * 5 + 1)
-    assert not layer.takes_blocks(queries, memory)
+    assert layer.in_blocks(queries, memory) is None
+
+
+def additive_context_and_gradients(
+    path: str, *arrays: np.ndarray, mask: np.ndarray | None = None, how: str = "eager"
+) -> tuple:
+    """The context alone of additive scores of queries, keys, values and w_v, by that path, and its gradients."""
+    cotangent = uniform("cotangent", (*arrays[0].shape[:-1], arrays[2].shape[-1])).astype(arrays[0].dtype)
+    tensors = [tf.constant(array) for array in arrays]
+
+    def both(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, w_v: tf.Tensor) -> tuple:
+        with tf.GradientTape() as tape:
+            tape.watch((queries, keys, values, w_v))
+            if path == "blocked":
+                context = blocked.blocked_additive_attention(queries, keys, values, mask, w_v)
+            else:
+                context = pooling.attention_pooling(scoring.additive_score(queries, keys, w_v), values, mask=mask)[0]
+        return context, tape.gradient(context, (queries, keys, values, w_v), cotangent)
+
+    blocked.force(path)
+    return (graph(both, tensors) if how == "graph" else both)(*tensors)
+
+
+@pytest.mark.parametrize("how", ["eager", "graph"])
+@pytest.mark.parametrize("axes", [None, (2, 1, 1, 7), (1, 3, 9, 7), (2, 3, 9, 1)], ids=str)
+def test_an_additive_context_in_blocks_is_that_of_the_plain_formula(
+    monkeypatch, _unforced, axes: tuple | None, how: str
+):
+    monkeypatch.setattr(blocked, "DOT_BLOCK", 4 * 7)  # four rows: the last block of nine rows is not full
+    monkeypatch.setattr(blocked, "BLOCK", 2 * 7 * 4)
+    arrays = uniform("queries", (2, 3, 9, 4)), uniform("keys", (2, 3, 7, 4)), uniform("v", (2, 3, 7, 5))
+    mask = None if axes is None else uniform("mask", axes) > -0.3
+    if mask is not None:
+        mask[0, :, 0] = False
+    w_v = uniform("w_v", (4,), 1000.0)  # a score of a row that only fills a block has no exponential
+    found, expected = (
+        additive_context_and_gradients(path, *arrays, w_v, mask=mask, how=how) for path in ("blocked", "plain")
+    )
+    same(found, expected, 1e-11)
+
+
+@pytest.mark.parametrize("part, number", [(0, np.nan), (0, np.inf), (1, 400.0), (2, np.nan), (2, 1e300), (3, np.inf)])
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_is_not_finite_reaches_the_same_additive_context(_unforced, closed: bool, part: int, number: float):
+    shapes = {"queries": (2, 5, 4), "keys": (2, 7, 4), "values": (2, 7, 3), "w_v": (4,)}
+    arrays = [uniform(name, shape) for name, shape in shapes.items()]
+    arrays[part].flat[-1] = number
+    mask = np.ones((2, 5, 7), bool)
+    mask[1, : 5 if closed else 3, 6] = False
+    found, expected = (additive_context_and_gradients(path, *arrays, mask=mask) for path in ("blocked", "plain"))
+    same(found, expected, 1e-13)
+
+
+@pytest.mark.parametrize("batch, queries, keys, hidden", [(0, 5, 7, 4), (2, 0, 7, 4), (2, 5, 0, 4), (2, 5, 7, 0)])
+@pytest.mark.parametrize("how", ["eager", "graph"])
+def test_an_additive_context_in_blocks_takes_empty_axes(
+    _unforced, batch: int, queries: int, keys: int, hidden: int, how: str
+):
+    arrays = floats("q", batch, queries, hidden), floats("k", batch, keys, hidden), floats("v", batch, keys, 3)
+    found, expected = (
+        additive_context_and_gradients(path, *arrays, floats("w_v", hidden), how=how) for path in ("blocked", "plain")
+    )
+    same(found, expected, 1e-6)
+
+
+def test_second_derivatives_of_an_additive_context_in_blocks_are_refused(_unforced):
+    blocked.force("blocked")
+    queries, keys, w_v = tf.constant(QUERIES), tf.constant(LIKE), tf.ones(5)
+    with tf.GradientTape() as outer:
+        outer.watch(keys)
+        with tf.GradientTape() as inner:
+            inner.watch(queries)
+            context = blocked.blocked_additive_attention(queries, keys, keys, None, w_v)
+        gradient = inner.gradient(context, queries)
+    with pytest.raises(AttentionError, match="no second derivatives"):
+        outer.gradient(gradient, keys)
+
+
+@pytest.mark.parametrize("name", ["AdditiveAttention", "ConcatAttention", "MultiHeadAttention"])
+def test_an_additive_context_alone_keeps_no_weights(_unforced, name: str):
+    blocked.force("blocked")
+    layer = made(name, **({"score": "additive"} if name == "MultiHeadAttention" else {}))
+    queries, keys, values = floats("queries", 2, 11, 5), floats("keys", 2, 13, 6), floats("values", 2, 13, 8)
+
+    def kept(need_weights: bool) -> bool:
+        @tf.function(autograph=False)
+        def gradients(*arrays: tf.Tensor) -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                tape.watch(arrays)
+                context = layer(*arrays, need_weights=need_weights)[0]
+            return tape.gradient(context, arrays)
+
+        graph = gradients.get_concrete_function(*map(tf.constant, (queries, keys, values))).graph
+        return any(out.shape.rank and out.shape[-2:] == (11, 13) for op in graph.get_operations() for out in op.outputs)
+
+    assert kept(True) and not kept(False)
