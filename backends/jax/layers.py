@@ -139,14 +139,14 @@ class Attention(nnx.Module):
         """Whether weights are dropped."""
         return dropout_mask is not None or drops(self.dropout)
 
-    def alone(self, queries: jax.Array, memory: Memory, dropout_mask: jax.Array | None) -> jax.Array | None:
+    def in_blocks(self, queries: jax.Array, memory: Memory, dropout_mask: jax.Array | None) -> jax.Array | None:
         """The context alone, in blocks; None for small sizes, another score, or dropout, which needs the weights."""
         if self.drops(dropout_mask):
             return None
         factor = self.inner(queries.shape[-1])
         if factor is not None and takes_blocks(queries, memory.keys, DOT_LEAST):
             return blocked_dot_attention(queries, *memory, factor)
-        # A key is projected here already, a query not yet: both are hidden_size long then.
+        # Of queries and keys it is the keys that are projected by now.
         if takes_blocks(memory.keys, queries, ADDITIVE_LEAST) and (found := self.perceptron(queries)) is not None:
             queries, w_v = found
             return blocked_additive_attention(queries, *memory, w_v)
@@ -166,8 +166,8 @@ class Attention(nnx.Module):
             self.method("attend"), self.sizes, dtype_of(self), queries=queries, memory=memory, dropout_mask=dropout_mask
         )
         queries = self.turned(queries)
-        if not need_weights and (alone := self.alone(queries, memory, dropout_mask)) is not None:
-            return self.turned(alone), None
+        if not need_weights and (context := self.in_blocks(queries, memory, dropout_mask)) is not None:
+            return self.turned(context), None
         scores = self.score(queries, memory.keys)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores)
@@ -870,7 +870,7 @@ class MultiHeadAttention(Attention):
             dropout_mask=dropout_mask,
         )
         own = self.split(self.W_q(self.turned(queries)))
-        heads, weights = None if need_weights else self.alone(own, memory, dropout_mask), None
+        heads, weights = None if need_weights else self.in_blocks(own, memory, dropout_mask), None
         if heads is None:
             scores = self.scored.score(own, memory.keys)
             if dropout_mask is None:

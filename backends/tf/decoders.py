@@ -18,9 +18,10 @@ from attention_core.operators import (
     check_initial,
     check_search,
 )
-from backends.tf.layers import Memory, Specified, chosen, cleared, drawn_mask
+from backends.tf.blocked import blocked_steps, takes_steps
+from backends.tf.layers import AdditiveAttention, Memory, Specified, chosen, cleared, drawn_mask
 from backends.tf.masking import precise, size
-from backends.tf.recurrent import check_known, recurrent_layer
+from backends.tf.recurrent import GRU, check_known, recurrent_layer
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
 
@@ -215,10 +216,22 @@ class Decoder(Specified):
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
         """Decode given tokens, each step reading its own token (teacher forcing); Keras enters here."""
         memory = self.prepare(encoder_outputs, valid_lens, mask)
-        embedded, state = self.embedded(tokens), self.start(memory, state)
-        batch, steps, keys = size(tokens, 0), size(tokens, 1), size(encoder_outputs, 1)
-        layers = self.of_steps()
-        between, factors = self.dropped(dropout_mask, attention_dropout_mask, (batch, steps), keys, training)
+        lead, keys = (size(tokens, 0), size(tokens, 1)), size(encoder_outputs, 1)
+        masks = self.dropped(dropout_mask, attention_dropout_mask, lead, keys, training)
+        features, state, weights = self.run_forced(tokens, self.start(memory, state), memory, *masks)
+        return self.dense(features), state, weights
+
+    def run_forced(
+        self,
+        tokens: tf.Tensor,
+        state: Any,
+        memory: Memory,
+        between: tf.Tensor | None,
+        factors: tf.Tensor | None,
+    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
+        """All steps without the last projection, each reading its own token, with both dropout masks as a call's."""
+        embedded, layers = self.embedded(tokens), self.of_steps()
+        batch, steps, keys = size(tokens, 0), size(tokens, 1), size(memory.values, 1)
         dtype = embedded.dtype
         embedded = tf.TensorArray(dtype, size=steps).unstack(tf.transpose(embedded, (1, 0, 2)))
         # A row before the first step stands in front: an empty TensorArray cannot be stacked.
@@ -241,8 +254,8 @@ class Decoder(Specified):
         _, state, features, weights = tf.while_loop(
             lambda t, *_: t < steps, advance, (0, state, features, weights), maximum_iterations=steps
         )
-        features = tf.transpose(features.stack()[1:], (1, 0, 2))
-        return self.dense(features), state, tf.transpose(weights.stack()[1:], (1, 0, 2))
+        features, weights = (tf.transpose(own.stack()[1:], (1, 0, 2)) for own in (features, weights))
+        return features, state, weights
 
     def greedy(
         self,
@@ -527,10 +540,46 @@ class BahdanauDecoder(Decoder):
             known, embedded = tf.split(embedded, [-1, self.sizes["embed_size"]], axis=-1)
         features, state = self.rnn.advance(context, state, dropout_mask, layers, known)
         if self.sizes["readout"] == "maxout":
-            pairs = self.readout(tf.concat([previous, embedded, context], axis=-1))
-            first, second = pairs[:, 0::2], pairs[:, 1::2]
-            features = tf.where(first >= second, first, second)
+            features = self.maxout(previous, embedded, context)
         return features, state, tf.squeeze(weights, axis=1)
+
+    def maxout(self, previous: tf.Tensor, embedded: tf.Tensor, context: tf.Tensor) -> tf.Tensor:
+        """The larger of each pair, of the previous output, the token and the context."""
+        pairs = self.readout(tf.concat([previous, embedded, context], axis=-1))
+        first, second = pairs[..., 0::2], pairs[..., 1::2]
+        return tf.where(first >= second, first, second)
+
+    def run_forced(
+        self,
+        tokens: tf.Tensor,
+        state: tf.Tensor,
+        memory: Memory,
+        between: tf.Tensor | None,
+        factors: tf.Tensor | None,
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """All steps without the last projection; where `takes_steps` says so, as one function with its own backward."""
+        attention, usual = self.attention, isinstance(self.rnn, GRU)
+        if not (usual and isinstance(attention, AdditiveAttention) and takes_steps(tokens, state, *memory)):
+            return super().run_forced(tokens, state, memory, between, factors)
+        embedded = known = self.embedded(tf.transpose(tokens))
+        if self.sizes["readout"] == "maxout":
+            known, embedded = tf.split(embedded, [-1, self.sizes["embed_size"]], axis=-1)
+        one_layer = between is None or self.sizes["num_layers"] == 1
+        outputs, last, weights, contexts = blocked_steps(
+            known,
+            state,
+            memory._replace(values=seen(memory.values, memory.mask)),
+            attention.W_q.kernel,
+            attention.w_v,
+            self.of_steps(),
+            None if one_layer else tf.transpose(between, (0, 2, 1, 3)),
+            None if factors is None else tf.transpose(factors, (1, 0, 2)),
+        )
+        features = outputs
+        if self.sizes["readout"] == "maxout":
+            previous = tf.concat([state[-1:], outputs[:-1]], axis=0)
+            features = self.maxout(previous, embedded, contexts)
+        return tf.transpose(features, (1, 0, 2)), last, tf.transpose(weights, (1, 0, 2))
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")

@@ -191,10 +191,11 @@ class Attention(nn.Module):
         factor, one_head = self.inner(queries.shape[-1]), queries[(slice(1),) * (queries.ndim - 2)]
         if factor is not None and takes_blocks(one_head, memory.keys, DOT_LEAST):
             return dot_attention(queries, *memory, factor, need_weights)
-        perceptron = None if need_weights else self.perceptron(queries)
-        if perceptron is not None and takes_blocks(perceptron[0], memory.keys, ADDITIVE_LEAST):
-            return blocked_additive_attention(perceptron[0], *memory, perceptron[1]), None
-        return None
+        # Of queries and keys it is the keys that are projected by now.
+        perceptron = None
+        if not need_weights and takes_blocks(memory.keys, queries, ADDITIVE_LEAST):
+            perceptron = self.perceptron(queries)
+        return None if perceptron is None else (blocked_additive_attention(perceptron[0], *memory, perceptron[1]), None)
 
     def attend_cleared(
         self, queries: torch.Tensor, memory: Memory, dropout_mask: torch.Tensor | None

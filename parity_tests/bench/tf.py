@@ -210,9 +210,10 @@ class Form:
         self.optimizer = keras.optimizers.Adam(1e-3) if self.variables else None
         if self.optimizer is not None:
             self.optimizer.build(self.variables)
-        self.called, self.stepped = self.call, self.step
+        self.called, self.differentiated, self.stepped = self.call, self.gradients, self.step
         if not eager:
-            self.called, self.stepped = (tf.function(own, autograph=False) for own in (self.call, self.step))
+            forms = (self.called, self.differentiated, self.stepped)
+            self.called, self.differentiated, self.stepped = (tf.function(own, autograph=False) for own in forms)
 
     def call(self, inputs: Tensors) -> tuple[tf.Tensor, ...]:
         """The outputs."""
@@ -258,7 +259,7 @@ class Form:
             outputs = zip(self.names, self.forward(), strict=False)
             found = {name: to_numpy(output) for name, output in outputs if output is not None}
             if gradients:
-                loss, own, of_inputs = self.gradients(self.inputs, self.target)
+                loss, own, of_inputs = self.differentiated(self.inputs, self.target)
                 values = {
                     id(variable): to_numpy(gradient) for variable, gradient in zip(self.variables, own, strict=True)
                 }

@@ -710,3 +710,94 @@ def test_an_additive_context_alone_keeps_no_weights(_unforced, name: str):
         return any(out.shape.rank and out.shape[-2:] == (11, 13) for op in graph.get_operations() for out in op.outputs)
 
     assert kept(True) and not kept(False)
+
+
+# ------------------------------------------------------------------------------------------------ a decoder's steps
+
+DECODING: dict[str, dict[str, np.ndarray]] = {
+    "plain": {},
+    "dropout": {
+        "dropout_mask": 2.0 * (uniform("d", (1, 3, 4, 5)) > 0),
+        "attention_dropout_mask": 2.0 * (uniform("a", (3, 4, 7)) > 0),
+    },
+    "closed": {"mask": np.array([True, False, True])[:, None, None]},
+}
+
+
+def decoded(decoder: keras.layers.Layer, path: str | None, masks: dict[str, np.ndarray], how: str = "eager") -> list:
+    """The outputs on a path, and the gradients of inputs, dropout masks and parameters."""
+    tokens, lens = tf.constant(TARGET), tf.constant(LENS)
+    learned = {"encoder_outputs": VALUES, "state": STATE[: decoder.sizes["num_layers"]]}
+    learned |= {name: own for name, own in masks.items() if own.dtype != bool}
+    others = {name: tf.constant(own) for name, own in masks.items() if name not in learned}
+    given = {name: tf.constant(own.astype(decoder.variable_dtype)) for name, own in learned.items()}
+
+    def both(tensors: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            outputs = decoder(tokens, **tensors, valid_lens=lens, **others)
+            cotangents = [uniform("c", tuple(own.shape)).astype(own.dtype.name) for own in outputs]
+            loss = tf.add_n([tf.reduce_sum(own * c) for own, c in zip(outputs, cotangents, strict=True)])
+        sources = [*tensors.values(), *(parameter.value for parameter in decoder.trainable_variables)]
+        return [*outputs, *map(tf.convert_to_tensor, tape.gradient(loss, sources))]
+
+    blocked.force(path)
+    return (tf.function(both, autograph=False) if how == "graph" else both)(given)
+
+
+@pytest.mark.parametrize("masks", DECODING.values(), ids=DECODING)
+@pytest.mark.parametrize("readout, scale", [("dense", 1.0), ("dense", 1e3), ("maxout", 1.0)])
+def test_steps_as_one_function_have_the_numbers_of_the_loop(_unforced, readout: str, scale: float, masks: dict):
+    decoder = made("BahdanauDecoder", readout=readout, dtype="float64")
+    for own in (decoder.attention.W_q.kernel, decoder.attention.W_k.kernel):
+        own.assign(scale * own)  # then keys are beyond their bound, and e^(-2k) does not hold
+    same(*(decoded(decoder, path, masks) for path in ("blocked", "plain")), 1e-14 * scale)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_steps_in_a_graph_are_one_function_from_a_size_on(monkeypatch, _unforced, layers: int):
+    decoder, called, steps = made("BahdanauDecoder", num_layers=layers), [], decoders.blocked_steps
+    monkeypatch.setattr(decoders, "blocked_steps", lambda *given: called.append(1) or steps(*given))
+    monkeypatch.setattr(blocked, "STEPS_LEAST", 3 * 4 * 7 * 9)
+    found = decoded(decoder, None, {}, "graph")
+    assert called == [1]
+    monkeypatch.setattr(blocked, "STEPS_LEAST", 3 * 4 * 7 * 9 + 1)
+    same(found, decoded(decoder, None, {}, "graph"), 1e-5)
+    monkeypatch.setattr(blocked, "STEPS_LEAST", 1)
+    decoded(decoder, None, {})
+    assert called == [1]
+
+
+def test_steps_as_one_function_see_a_nan_where_the_loop_does(_unforced):
+    decoder, values = made("BahdanauDecoder"), VALUES.copy()
+    values[:, 6], values[2, 1] = np.nan, np.nan  # hidden from the first two sequences; open to the last
+    for path in ("blocked", "plain"):
+        blocked.force(path)
+        logits, *_ = decoder(TARGET, values, STATE, LENS)
+        np.testing.assert_array_equal(np.isnan(logits).any(axis=(1, 2)), [False, False, True])
+
+
+def test_steps_that_differ_in_their_mask_or_size_are_taken_one_by_one(_unforced):
+    blocked.force("blocked")
+    decoder, (tokens, values, state, _, mask) = made("BahdanauDecoder"), given("BahdanauDecoder")
+    assert blocked.takes_steps(tokens, state, *decoder.prepare(values, mask=mask[:, :1]))
+    assert not blocked.takes_steps(tokens, state, *decoder.prepare(values, mask=mask))
+    assert not blocked.takes_steps(tokens[:, :0], state, *decoder.prepare(values))
+    taken = []
+    graph(lambda *own: taken.append(blocked.takes_steps(*own, None)), [tokens, state, values, values])(
+        tokens, state, values, values
+    )
+    assert taken == [False]
+
+
+def test_a_second_derivative_through_steps_is_refused(_unforced):
+    blocked.force("blocked")
+    decoder, (tokens, values, state) = made("BahdanauDecoder"), given("BahdanauDecoder")[:3]
+    with tf.GradientTape() as outer:
+        outer.watch(values)
+        with tf.GradientTape() as inner:
+            inner.watch(values)
+            logits, *_ = decoder(tokens, values, state)
+        gradient = inner.gradient(logits, values)
+    with pytest.raises(AttentionError, match="no second derivative is known where its steps are one function"):
+        outer.gradient(gradient, values)
