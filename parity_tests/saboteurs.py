@@ -457,6 +457,20 @@ def _keys_of_the_first(context: Any, scores: Any, allowed: Any, values: Any) -> 
     return pooling.pool(scores, values, allowed & kept, None)[0]
 
 
+def _memory_of_the_last(original: Any) -> Any:
+    """Where the context alone is asked for, keys and values get the gradient of the last query alone."""
+
+    def attend(self: Any, queries: Any, memory: Any, *, need_weights: bool = True, **given: Any) -> Any:
+        found = original(self, queries, memory, need_weights=need_weights, **given)
+        if need_weights:
+            return found
+        detached = memory._replace(keys=promote(memory.keys).real, values=promote(memory.values).real)
+        before, _ = original(self, queries, detached, need_weights=False, **given)
+        return np.concatenate([before[..., :-1, :], found[0][..., -1:, :]], axis=-2), None
+
+    return attend
+
+
 def _identity(original: Any) -> Any:
     def prepare(self: Any, keys: Any, values: Any, valid_lens: Any = None, mask: Any = None) -> Any:
         self.parameters = {"W": np.eye(*self.parameters["W"].shape[-2:])}
@@ -1666,6 +1680,13 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("DotProductAttention-context_*", "DotProductAttention-ragged"),
         red=tuple(f"DotProductAttention-context_{name}:*" for name in ("ragged", "heads", "hidden_*", "inf*")),
         broken={"layers.DotProductAttention.attend": _alone(_keys_of_the_first)},
+    ),
+    Saboteur(
+        "last_block_overwrites",
+        "Without weights, the gradients of keys and values are those of the last block of queries, not of all.",
+        ("AdditiveAttention-context_*", "AdditiveAttention-open"),
+        red=tuple(f"AdditiveAttention-context_*:gradient_{name}" for name in ("keys", "values", "W_k")),
+        broken={"layers.AdditiveAttention.attend": _memory_of_the_last},
     ),
     Saboteur(
         "general_identity",
