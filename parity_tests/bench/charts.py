@@ -46,7 +46,7 @@ def bars(axes: Axes, rows: Sequence[Row]) -> None:
             axes.plot((row.goal, row.goal), (place - 0.4, place + 0.4), color="tab:red", linewidth=1.5)
     names = [f"{row.item}, {row.framework}, {said(row)}\nagainst {row.against}" for row in rows]
     axes.set_yticks(places, names, fontsize=5)
-    axes.invert_yaxis()
+    axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     steps = [step * 10**power for power in range(-3, 4) for step in (1, 2, 5)]

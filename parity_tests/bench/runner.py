@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -195,7 +196,9 @@ def process(job: Mapping[str, Any]) -> dict[str, Any]:
         errors.seek(0)
         if worker.returncode:
             told = errors.read().decode(errors="replace").strip().splitlines() or [""]
-            raise Failed(f"the process ended with {worker.returncode}: {told[-1][-KEPT_CHARACTERS:]}")
+            # What was raised, behind which a framework may say more.
+            raised = [line for line in told if re.match(r"[\w.]+(Error|Exception)\b", line)]
+            raise Failed(f"the process ended with {worker.returncode}: {[*told, *raised][-1][-KEPT_CHARACTERS:]}")
         return dict(json.loads(output.read().decode().splitlines()[-1]))
 
 
