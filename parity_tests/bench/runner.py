@@ -41,8 +41,6 @@ ROUNDS = 7
 QUICK_ROUNDS = 3
 FRESH = 3
 """How many pairs of fresh processes say what is compiled and what memory is taken, at most: a pair is a round."""
-GIVEN_BACK = {"MALLOC_TRIM_THRESHOLD_": str(2**17)}
-"""Has glibc give back an array as soon as it is freed: it learns otherwise to keep holes, which no form asked for."""
 LENGTH_ROUNDS = 3
 SHARE = 0.6
 """Of the memory that is free when a process starts, how much it may take before it is said not to fit."""
@@ -158,8 +156,6 @@ def process(job: Mapping[str, Any]) -> dict[str, Any]:
     """
     chosen = environment(job["framework"], cache_folder(), job["device"])
     chosen.pop("JAX_COMPILATION_CACHE_DIR", None)  # what is read from a cache is not compiled
-    if job["task"] == "memory":
-        chosen |= GIVEN_BACK
     root = str(Path(parity_tests.__file__).parents[1])
     given = os.environ.get("PYTHONPATH")
     variables = {**os.environ, **chosen, "PYTHONPATH": os.pathsep.join([root, *([given] if given else [])])}
