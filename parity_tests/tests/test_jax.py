@@ -505,6 +505,14 @@ def test_a_value_hidden_from_all_by_an_infinite_w_v_changes_nothing(small_blocks
     assert jnp.isfinite(desired[0, 0, 0]).all() and jnp.isnan(desired).any()
 
 
+def test_a_key_hidden_from_all_changes_no_gradient(pair, small_blocks: None):
+    queries, keys, values, mask = heads()
+    gradients = jax.grad(lambda *own: jnp.sum(pair[0](*own, mask) ** 2), argnums=(0, 1, 2))
+    clean, spoilt = (gradients(queries, own, values) for own in (keys, keys.at[1, :, 2].set(jnp.nan)))
+    for actual, desired in zip(spoilt, clean, strict=True):
+        np.testing.assert_array_equal(actual, desired)
+
+
 def test_a_nan_in_a_value_reaches_what_it_reaches_in_the_plain_formula(pair):
     *sides, mask = heads()
     sides[2] = sides[2].at[0, 1, 3, 2].set(jnp.nan)
