@@ -37,7 +37,8 @@ class Saboteur:
     broken maps a name in `attention_core.reference` to a function that takes the original and returns what replaces it;
     spoiled changes a whole answer, misread what is asked; withheld quantities are said not to be implemented. cases are
     patterns of the cases it is tried on; red and green are patterns of case:quantity: what matches red and not green
-    has to be red, and all else green.
+    has to be red, and all else green. A mistake that shows under a condition alone names that instead, as touches: some
+    case for which it holds has to be red, and every other case green.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Saboteur:
     misread: Callable[[Arrays], Arrays] | None = None
     withheld: tuple[str, ...] = ()
     tier: str = "float64"
+    touches: Callable[[Case], bool] | None = None
 
     def must_be_red(self, case: str, quantity: str) -> bool:
         """Whether that quantity of that case has to be red."""
@@ -107,6 +109,11 @@ def judged(saboteur: Saboteur, cells: Sequence[Cell], recording: Recording) -> C
     """Hold the saboteur's answers against the reference, and the verdicts against what it states."""
     verdicts: list[Verdict] = [verdict for cell in cells for verdict in judge(cell, expected(*cell), recording)]
     red = [f"{verdict.case}:{verdict.quantity}" for verdict in verdicts if verdict.red]
+    by = Counter(verdict.check for verdict in verdicts if verdict.red)
+    if saboteur.touches is not None:
+        touched = {case.id for case, _ in cells if saboteur.touches(case)}
+        accused = [place for place in red if place.split(":")[0] not in touched]
+        return Caught(saboteur, by, [] if red else sorted(touched) or ["no case"], accused)
     let_through = [
         f"{verdict.case}:{verdict.quantity}"
         for verdict in verdicts
@@ -115,7 +122,7 @@ def judged(saboteur: Saboteur, cells: Sequence[Cell], recording: Recording) -> C
     # A place that no verdict speaks of is no less let through.
     let_through += [pattern for pattern in saboteur.red if not any(fnmatchcase(place, pattern) for place in red)]
     accused = [place for place in red if not saboteur.must_be_red(*place.split(":"))]
-    return Caught(saboteur, Counter(verdict.check for verdict in verdicts if verdict.red), let_through, accused)
+    return Caught(saboteur, by, let_through, accused)
 
 
 @contextmanager
