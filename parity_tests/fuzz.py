@@ -212,7 +212,7 @@ class Campaign:
         for name, (number, judged) in batch.items():
             if recording.status.get(name, {}).get("status") in (None, "not-applicable"):
                 continue
-            verdicts = list(judge(judged.cell, judged.expected, recording, budget_for=judged.budget_for))
+            verdicts = list(judge(judged.cell, judged.expected, recording))
             drawn, place = judged.drawn, (recording.backend, judged.drawn.operator)
             self.cases[place] += 1
             shares = [v.error / v.budget for v in verdicts if v.status == "pass" and v.budget and v.error is not None]
@@ -251,5 +251,5 @@ def verdict_of(server: Server, drawn: Drawn) -> Verdict | None:
         if judged is None:
             return None
         recording = server.answers([judged.cell], pack_cases([judged.cell]))
-    verdicts = judge(judged.cell, judged.expected, recording, budget_for=judged.budget_for)
+    verdicts = judge(judged.cell, judged.expected, recording)
     return next((verdict for verdict in verdicts if verdict.red), None)
