@@ -14,10 +14,10 @@ from parity_tests.cases import Case
 from parity_tests.comparison import Verdict, excused, judge
 from parity_tests.diagnosis import explanations
 from parity_tests.divergences import Divergence, apply, load_divergences
-from parity_tests.expected import expected
+from parity_tests.expected import expected, held
 from parity_tests.launch import Job, Progress, Stopped, WorkerFault, record_cells
 from parity_tests.recordings import Cell, Recording, answered, cells_of, pack_cases, withheld
-from parity_tests.run import Run, judge_switches, split_seconds
+from parity_tests.run import Run, judge_switches, recheck, split_seconds, suspects
 from parity_tests.target import parted
 
 
@@ -74,26 +74,30 @@ def check(
 ) -> Run:
     """Judge a target against the reference, in what it implements; what it lacks is red under require_all alone.
 
-    Raises: WorkerFault if it cannot be started.
+    What the cache has is read before the target starts, and never again.
+    Raises: WorkerFault if it cannot be started; CacheError if the cache had something else than what is expected.
     """
     start = time.perf_counter()
     cells = cells_of(cases, tiers)
     outcome = Run(cells, tiers=tiers)
-    packed = pack_cases(cells)
-    outcome.seconds["cases"] = time.perf_counter() - start
-    begun = time.perf_counter()
-    recording = record_cells(job, cells, packed, progress, stopped=stopped)
-    outcome.seconds.update(split_seconds(recording, job.name, time.perf_counter() - begun))
-    outcome.recordings[job.name] = recording
-    outcome.interrupted = stopped()
-    if not recording.about and not outcome.interrupted:
-        said = next(iter(recording.status.values()))
-        raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
-    begun = time.perf_counter()
-    verdicts = [*judge_switches(recording), *judged(cells, recording, require_all)]
-    outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
-    outcome.cells = [cell for cell in cells if answered(recording, cell)["status"] != "not-implemented"]
-    outcome.explanations = list(explanations(outcome.cells, recording, outcome.verdicts))
+    with held(cells) as read:
+        packed = pack_cases(cells)
+        outcome.seconds["cases"] = time.perf_counter() - start
+        begun = time.perf_counter()
+        recording = record_cells(job, cells, packed, progress, stopped=stopped)
+        outcome.seconds.update(split_seconds(recording, job.name, time.perf_counter() - begun))
+        outcome.recordings[job.name] = recording
+        outcome.interrupted = stopped()
+        if not recording.about and not outcome.interrupted:
+            said = next(iter(recording.status.values()))
+            raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
+        begun = time.perf_counter()
+        verdicts = [*judge_switches(recording), *judged(cells, recording, require_all)]
+        outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
+        outcome.cells = [cell for cell in cells if answered(recording, cell)["status"] != "not-implemented"]
+        if not outcome.interrupted:
+            recheck(read, suspects(outcome.cells, verdicts))
+        outcome.explanations = list(explanations(outcome.cells, recording, outcome.verdicts))
     outcome.seconds["reference"] = time.perf_counter() - begun
     outcome.seconds["total"] = time.perf_counter() - start
     return outcome

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,6 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from parity_tests import certificate, cli
+from parity_tests.cases import all_cases, select
+from parity_tests.launch import Job, record
+from parity_tests.recordings import Recording
+from parity_tests.run import CacheError, run
 from parity_tests.stranger import name_of
 from parity_tests.switches import PATH, SWITCHES, environment
 from parity_tests.target import Target, load
@@ -30,6 +36,8 @@ def masked_softmax(scores, mask=None):
     total = raised.sum(-1, keepdims=True)
     return raised / np.where(total == 0, 1, total)
 """
+
+WRONG = SOFTMAX.replace("raised / ", "1.5 * raised / ")
 
 Check = Callable[..., Result]
 
@@ -309,9 +317,91 @@ def test_a_mistake_that_nobody_knows_is_not_explained(check: Check):
     assert result.exit_code == 1 and "looks like" not in result.output
 
 
+# ------------------------------------------------------------------------------------------------ forged values
+
+FORGING = """
+import os
+from backends import save_arrays
+from parity_tests.cases import all_cases, select
+from parity_tests.expected import computed_outputs, files
+
+os.environ["ATTENTION_PARITY_CACHE"] = {cache!r}
+for case in select(all_cases(), {pattern!r}):
+    path = files(case, "float64")["outputs"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_arrays(path, {{name: 1.5 * array for name, array in computed_outputs(case, *case.at("float64")).items()}})
+"""
+
+
+@pytest.fixture
+def forging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """A cache of this test's own, and the source that writes the values of WRONG to it."""
+    monkeypatch.setenv("ATTENTION_PARITY_CACHE", str(tmp_path / "cache"))
+    return lambda pattern="masked_softmax-*": FORGING.format(cache=str(tmp_path / "cache"), pattern=pattern)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_what_a_target_writes_to_the_cache_is_not_believed(check: Check, forging: Callable[..., str], warm: bool):
+    if warm:
+        assert check(SOFTMAX, "--operator", "masked_softmax").exit_code == 0
+    result = check(WRONG + forging(), "--operator", "masked_softmax")
+    assert result.exit_code == 1 and "15 of 36 comparisons" in result.output
+
+
+@pytest.mark.parametrize("pattern", ["masked_softmax-*", "masked_softmax-mask"])
+@pytest.mark.parametrize("target", [SOFTMAX, WRONG], ids=["right", "wrong"])
+def test_a_forged_cache_is_refused_and_nobody_is_red_for_it(
+    check: Check, forging: Callable[..., str], tmp_path: Path, target: str, pattern: str
+):
+    check(SOFTMAX + forging(pattern), "--operator", "masked_softmax")
+    asked = pattern if target is WRONG else "masked_softmax-*"  # a single forged value that none is red for may slip by
+    result = check(target, "--case", asked)
+    assert result.exit_code == 2, result.output
+    assert f"Delete {tmp_path / 'cache' / 'expected'} and run again" in squeezed(result)
+    shutil.rmtree(tmp_path / "cache" / "expected")
+    assert check(target, "--case", asked).exit_code == (1 if target is WRONG else 0)
+
+
+def test_a_forged_cache_is_refused_in_pytest_too(project: Path, forging: Callable[..., str], check: Check):
+    check(SOFTMAX + forging("masked_softmax-mask"), "--operator", "masked_softmax")
+    (project / "mine.py").write_text(SOFTMAX)
+    arguments = ("--parity-target", "mine.py", "--parity-tier", "float64", "-k", "masked_softmax-mask", "-q")
+    done = pytest_run(project, *arguments)
+    assert done.returncode == 1 and "does not hold what the reference gives for masked_softmax-mask" in done.stdout
+
+
+def test_a_forged_cache_is_refused_in_a_run_and_not_read_while_workers_run(
+    forging: Callable[..., str], fake_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+):
+    cases = list(select(all_cases(), "masked_softmax-*"))
+
+    def forge() -> None:
+        subprocess.run([sys.executable, "-c", forging()], check=True, cwd=FAKES.parents[2])
+
+    def recorder(*given: Any) -> Recording:
+        forge()
+        return record(*given)
+
+    assert not run(cases, ["float64"], [fake_job()], recorder=recorder).red
+    with pytest.raises(CacheError, match="does not hold what the reference gives"):
+        run(cases, ["float64"], [fake_job()])
+
+
+def test_a_worker_is_not_told_where_expected_values_are(check: Check, forging: Callable[..., str], tmp_path: Path):
+    source = """
+import json, os
+from pathlib import Path
+Path(__file__).with_name("environment.json").write_text(json.dumps(dict(os.environ)))
+"""
+    forging()
+    assert check(SOFTMAX + source, "--case", "masked_softmax-mask").exit_code == 0
+    told = json.loads((tmp_path / "environment.json").read_text())
+    named = {name: value for name, value in told.items() if value.startswith(str(tmp_path / "cache"))}
+    assert named == {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache" / "programs" / "jax")}
+
+
 # ------------------------------------------------------------------------------------------------ known divergences
 
-WRONG = SOFTMAX.replace("raised / ", "1.5 * raised / ")
 ENTRY = '[[divergence]]\ncase = "masked_softmax-*"\nquantity = "weights"\nreason = "Off by a half."\nlink = "https://a.b/1"\n'
 
 
