@@ -269,7 +269,7 @@ class Target(Asked):
         found |= {f"gradient_{name.removeprefix(PARAMETER)}": array for name, array in gradients.items()}
         arrays = {name: self.read(name, array) for name, array in found.items() if array is not None}
         asked = [*inputs, *parameters] if cotangents else []
-        lacking = [name for name in known(cell) if found.get(name, 0) is None]
+        lacking = [name for name in known(cell) if found.get(name) is None]
         lacking += [f"gradient_{name}" for name in asked if f"gradient_{name}" not in arrays]
         return Answer(arrays, self.changed(sent, given), lacking)
 
@@ -287,7 +287,8 @@ class Target(Asked):
             raise NotImplementedHere(f"{name} is a class, expected a function {name}(parameters, ...)")
         takes = taker(function)
         arrays = dict(inputs)
-        if not takes("valid_lens") and takes("mask") and "valid_lens" in arrays:
+        masked = "valid_lens" in arrays and num_keys(arrays, cell["config"]) is not None
+        if masked and takes("mask") and not takes("valid_lens"):
             arrays = as_one_mask(arrays, cell["config"])
         for own in [own for own in arrays if not takes(keyword(own)) and hides_nothing(own, arrays, cell["config"])]:
             del arrays[own]
@@ -382,8 +383,14 @@ def without_layer(function: Function, places: tuple[int, ...]) -> Function:
 
 
 def taker(function: Callable[..., Any]) -> Callable[[str], bool]:
-    """Whether the function takes a keyword of that name."""
-    parameters = inspect.signature(function).parameters.values()
+    """Whether the function takes a keyword of that name.
+
+    Raises: NotImplementedHere if it does not say what it takes.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError as error:
+        raise NotImplementedHere(f"{function!r} does not say what it takes: expected a function of Python") from error
     names = {own.name for own in parameters if own.kind in (own.POSITIONAL_OR_KEYWORD, own.KEYWORD_ONLY)}
     anything = any(own.kind is own.VAR_KEYWORD for own in parameters)
     return lambda name: anything or name in names
@@ -397,19 +404,36 @@ def as_one_mask(arrays: Arrays, config: Mapping[str, Any]) -> Arrays:
     return {**rest, "mask": one[:, None] if heads and one.ndim == 3 else one}
 
 
-def num_keys(arrays: Arrays, config: Mapping[str, Any]) -> int:
-    """The number of keys of scores, or of keys."""
-    if "scores" in arrays:
-        return arrays["scores"].shape[-1]
-    return arrays["keys"].shape[0 if config.get("time_major") else -2]
+KEYS = {"scores": -1, "keys": -2, "encoder_outputs": -2}
+"""The arrays with an axis of keys, which masks and lengths are about, and where; a decoder's are its encoder's."""
+STEPS = ("source", "tokens", "inputs", "targets")
+"""The arrays whose steps lengths are about where there are no keys: a translator's source comes before its inputs."""
+
+
+def num_keys(arrays: Arrays, config: Mapping[str, Any]) -> int | None:
+    """The number of keys that masks are about; None where there are no keys, but steps or none at all."""
+    for name, axis in KEYS.items():
+        if name in arrays:
+            return int(arrays[name].shape[0 if config.get("time_major") and name == "keys" else axis])
+    return None
+
+
+def num_steps(arrays: Arrays, config: Mapping[str, Any]) -> int | None:
+    """The number of steps that lengths are about where there are no keys."""
+    for name in STEPS:
+        if name in arrays:
+            return int(arrays[name].shape[0 if config.get("time_major") else 1])
+    return None
 
 
 def hides_nothing(name: str, arrays: Arrays, config: Mapping[str, Any]) -> bool:
-    """Whether an optional array changes nothing: an open mask, lengths of all keys, factors of 1."""
-    array = arrays[name]
+    """Whether an optional array changes nothing: an open mask, lengths of all keys or steps, factors of 1."""
+    array, keys = arrays[name], num_keys(arrays, config)
     if name == "valid_lens":
-        return {"scores", "keys"} & set(arrays) != set() and bool((array >= num_keys(arrays, config)).all())
-    return name in ("mask", "dropout_mask", "head_mask") and bool((array == 1).all())
+        most = num_steps(arrays, config) if keys is None else keys
+        return most is not None and bool((array >= most).all())
+    optional = name.endswith("dropout_mask") or name == "head_mask" or (name == "mask" and keys is not None)
+    return optional and bool((array == 1).all())
 
 
 def quantities(cell: Cell, count: int) -> list[str]:

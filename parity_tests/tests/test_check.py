@@ -1,5 +1,6 @@
 """Anybody's implementation: how it is found, what is asked of it, what it lacks, and what its author gets to read."""
 
+import io
 import json
 import os
 import shutil
@@ -14,14 +15,17 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from backends import unpack_arrays
 from parity_tests import certificate, cli
 from parity_tests.cases import all_cases, select
+from parity_tests.comparison import Verdict
 from parity_tests.launch import Job, record
-from parity_tests.recordings import Recording
+from parity_tests.recordings import Recording, cells_of, pack_cases
 from parity_tests.run import CacheError, run
-from parity_tests.stranger import name_of
+from parity_tests.stranger import judged, name_of
 from parity_tests.switches import PATH, SWITCHES, environment
 from parity_tests.target import Target, load
+from parity_tests.worker import answer_cells, frames, grouped
 
 FAKES = Path(__file__).with_name("fakes")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "add_a_backend"
@@ -219,6 +223,63 @@ def test_an_argument_that_is_changed_is_red(check: Check):
     assert result.exit_code == 1 and "the call changed its argument scores" in squeezed(result)
 
 
+# ------------------------------------------------------------------------------------------------ shapes of a target
+
+SHAPES = FAKES / "shapes.py"
+
+
+def verdicts_of(target: Target, pattern: str) -> list[Verdict]:
+    """What is found of a target in this process, as a worker asks it and as `check` judges it."""
+    cells = cells_of(select(all_cases(), pattern), ["float64"])
+    arrays, header = unpack_arrays(pack_cases(cells))
+    stream = io.BytesIO()
+    target.describe()
+    answer_cells(stream, target, grouped(arrays), header["cells"])
+    stream.seek(0)
+    recording = Recording("mine", "cpu")
+    for own, said in map(unpack_arrays, frames(stream)):
+        recording.status[said["key"]] = said
+        recording.cells[said["key"]] = own
+    return list(judged(cells, recording, require_all=False))
+
+
+RIGHT = [name for name, own in vars(load(str(SHAPES))[0]).items() if hasattr(own, "cases") and name[0] != "_"]
+
+
+@pytest.mark.parametrize("shape", RIGHT)
+def test_what_is_right_is_green_in_every_shape(shape: str):
+    where = f"{SHAPES}:{shape}"
+    found, runtime = load(where)
+    verdicts = verdicts_of(Target(found, runtime, where, "cpu"), found.cases)
+    assert [f"{one.case} {one.quantity}: {one.reason}" for one in verdicts if one.red] == []
+    asked = {one.quantity for one in verdicts if one.judged}
+    assert any(name.startswith("gradient_") for name in asked) == ("Gradients" in shape)
+    if hasattr(found, "lacks"):
+        assert not asked and all(found.lacks in one.reason for one in verdicts)
+    else:
+        assert asked
+
+
+TORCH = """
+import torch
+from backends import torch as ours
+from backends.torch import runtime
+
+def AdditiveAttention(parameters, queries, keys, values, mask=None):
+    queries, keys = queries @ parameters["W_q"].T, keys @ parameters["W_k"].T
+    return ours.attention_pooling(ours.additive_score(queries, keys, parameters["w_v"]), values, mask=mask)
+"""
+
+
+@pytest.mark.frameworks("torch")
+def test_what_is_right_is_green_in_the_arrays_of_a_framework(tmp_path: Path):
+    verdicts = verdicts_of(target_of(TORCH, tmp_path), "AdditiveAttention-[mr]*[kd]")
+    assert [f"{one.case} {one.quantity}: {one.reason}" for one in verdicts if one.red] == []
+    assert {"context", "weights", "gradient_queries", "gradient_w_v"} <= {
+        one.quantity for one in verdicts if one.judged
+    }
+
+
 # ------------------------------------------------------------------------------------------------ runtimes
 
 RUNTIME = """
@@ -322,7 +383,9 @@ def test_a_mistake_that_nobody_knows_is_not_explained(check: Check):
 FORGING = """
 import os
 from backends import save_arrays
+from backends import unpack_arrays
 from parity_tests.cases import all_cases, select
+from parity_tests.comparison import Verdict
 from parity_tests.expected import computed_outputs, files
 
 os.environ["ATTENTION_PARITY_CACHE"] = {cache!r}
