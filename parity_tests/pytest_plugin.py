@@ -98,10 +98,10 @@ class Target(pytest.Collector):
         """What is found for a cell."""
         from parity_tests.recordings import key, pack_cases
         from parity_tests.run import recheck
-        from parity_tests.stranger import judged
+        from parity_tests.stranger import is_registered, judged
 
         recording: Recording = self.server.answers([cell], pack_cases([cell]))
-        verdicts = list(judged([cell], recording, self.request.require_all))
+        verdicts = list(judged([cell], recording, self.request.require_all, is_registered(self.server.job)))
         if key(cell) in self.repeated or any(one.status == "fail" for one in verdicts):
             recheck(self.read, [cell])
         return verdicts

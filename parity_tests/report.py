@@ -184,6 +184,12 @@ def times(run: Run) -> str:
     return ", ".join(f"{name} {seconds:.1f}" for name, seconds in run.seconds.items()) + " s"
 
 
+def reasons(verdicts: Sequence[Verdict]) -> str:
+    """Why cells cannot exist: the reason of most, and how many others there are."""
+    told = Counter(verdict.reason for verdict in verdicts if verdict.status == "not-applicable").most_common()
+    return told[0][0] + (f" (and {len(told) - 1} more reasons)" if told[1:] else "")
+
+
 def summary(run: Run) -> Text:
     """The verdict in one line."""
     names, total = ", ".join(run.recordings), f"{len(run.verdicts):,}"
@@ -194,12 +200,14 @@ def summary(run: Run) -> Text:
     if run.red:
         return Text(f"red         {len(run.red)} of {total} comparisons of {names}", style="bold red")
     lacking = sum(verdict.status == "not-implemented" for verdict in run.verdicts)
-    total = f"{len(run.verdicts) - lacking:,}"
+    absent = sum(verdict.status == "not-applicable" for verdict in run.verdicts)
+    total = f"{len(run.verdicts) - lacking - absent:,}"
     if not run.judged:
         return Text(f"red         nothing was judged: {names} implements nothing that was asked for", style="bold red")
     known = sum(verdict.status == "known-divergence" for verdict in run.verdicts)
     shown = sum(verdict.status == "shown" for verdict in run.verdicts)
     tail = f", {known} known divergences" if known else ""
     tail += f"; {lacking:,} more are missing" if lacking else ""
+    tail += f"; {absent:,} not applicable: {reasons(run.verdicts)}" if absent else ""
     tail += f"; {shown:,} of them shown, not judged" if shown else ""
     return Text(f"green       {total} comparisons of {names}: all within budget{tail}", style="bold green")

@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import backends as registry
@@ -92,7 +93,7 @@ def check(
             said = next(iter(recording.status.values()))
             raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
         begun = time.perf_counter()
-        verdicts = [*judge_switches(recording), *judged(cells, recording, require_all)]
+        verdicts = [*judge_switches(recording), *judged(cells, recording, require_all, is_registered(job))]
         outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
         outcome.cells = [cell for cell in cells if answered(recording, cell)["status"] != "not-implemented"]
         if not outcome.interrupted:
@@ -103,12 +104,28 @@ def check(
     return outcome
 
 
-def judged(cells: Sequence[Cell], recording: Recording, require_all: bool) -> Iterator[Verdict]:
-    """What is found for each cell that was run; what is missing is not-implemented, unless all is required."""
+def is_registered(job: Job) -> bool:
+    """Whether a job is of a backend that is registered: what the framework cannot have is then not held against it."""
+    known = registry.available().get(job.backend)
+    return known is not None and known.module == job.module
+
+
+def judged(
+    cells: Sequence[Cell], recording: Recording, require_all: bool, registered: bool = False
+) -> Iterator[Verdict]:
+    """What is found for each cell that was run; what is missing is not-implemented, unless all is required.
+
+    Where all is required, what a stranger says that its framework cannot have is missing, too.
+    """
     for cell in cells:
         said = answered(recording, cell)
         if said["status"] == "missing":  # the run was interrupted before
             continue
         wanted = expected(*cell, withheld(said)) if said["status"] == "ok" else {}
         verdicts = judge(cell, wanted, recording)
-        yield from verdicts if require_all else excused(verdicts)
+        if not require_all:
+            yield from excused(verdicts)
+        elif registered:
+            yield from verdicts
+        else:
+            yield from (replace(own, status="missing") if own.status == "not-applicable" else own for own in verdicts)

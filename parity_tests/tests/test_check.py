@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -20,9 +21,9 @@ from parity_tests import certificate, cli
 from parity_tests.cases import all_cases, select
 from parity_tests.comparison import Verdict
 from parity_tests.launch import Job, record
-from parity_tests.recordings import Recording, cells_of, pack_cases
+from parity_tests.recordings import Recording, cells_of, key, pack_cases
 from parity_tests.run import CacheError, run
-from parity_tests.stranger import judged, name_of
+from parity_tests.stranger import is_registered, judged, name_of
 from parity_tests.switches import PATH, SWITCHES, environment
 from parity_tests.target import Target, load
 from parity_tests.worker import answer_cells, frames, grouped
@@ -294,6 +295,42 @@ def test_a_tier_that_does_not_come_back_is_said_by_name(check: Check):
     result = check(SOFTMAX + RUNTIME, "--case", "masked_softmax-mask", tier="float64,float32")
     assert result.exit_code == 0, result.output
     assert "float64 comes back as float32" in squeezed(result)
+
+
+ABSENT = """
+class runtime:
+    def from_numpy(array): return array
+    def to_numpy(array): return array
+    def describe():
+        return {"framework": "NumPy", "versions": {}, "absent": [
+            {"operator": "masked_*", "tier": "float32", "device": "*", "reason": "no such product here"}
+        ]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("runtime", "told"), [(RUNTIME, "float64 comes back as float32"), (ABSENT, "no such product here")]
+)
+def test_what_a_stranger_says_to_be_absent_is_counted_and_red_where_all_is_required(
+    check: Check, runtime: str, told: str
+):
+    arguments = ("--case", "masked_softmax-mask")
+    result = check(SOFTMAX + runtime, *arguments, tier="float64,float32")
+    assert result.exit_code == 0 and f"1 not applicable: {told}" in squeezed(result)
+    assert "green 1 comparisons" in squeezed(result)
+    result = check(SOFTMAX + runtime, *arguments, "--require-all", tier="float64,float32")
+    assert result.exit_code == 1 and f"* {told}" in squeezed(result) and "n/a" not in result.output
+
+
+def test_what_a_registered_backend_cannot_have_is_not_red(monkeypatch: pytest.MonkeyPatch):
+    known = {"fake": SimpleNamespace(module="numpy_backend"), "other": SimpleNamespace(module="elsewhere")}
+    monkeypatch.setattr("backends.available", lambda: known)
+    cells = cells_of(select(all_cases(), "masked_softmax-mask"), ["float64"])
+    for job, status in ((Job("fake", "numpy_backend"), "not-applicable"), (Job("other", "mine.py"), "missing")):
+        said = {"status": "not-applicable", "message": "there is no such product"}
+        recording = Recording(job.backend, "cpu", status={key(cell): said for cell in cells})
+        (verdict,) = judged(cells, recording, True, is_registered(job))
+        assert verdict.status == status
 
 
 def test_gradients_are_those_of_the_outputs_that_are_given(check: Check):
