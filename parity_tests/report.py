@@ -184,12 +184,6 @@ def times(run: Run) -> str:
     return ", ".join(f"{name} {seconds:.1f}" for name, seconds in run.seconds.items()) + " s"
 
 
-def reasons(verdicts: Sequence[Verdict]) -> str:
-    """Why cells cannot exist: the reason of most, and how many others there are."""
-    told = Counter(verdict.reason for verdict in verdicts if verdict.status == "not-applicable").most_common()
-    return told[0][0] + (f" (and {len(told) - 1} more reasons)" if told[1:] else "")
-
-
 def summary(run: Run) -> Text:
     """The verdict in one line."""
     names, total = ", ".join(run.recordings), f"{len(run.verdicts):,}"
@@ -208,6 +202,7 @@ def summary(run: Run) -> Text:
     shown = sum(verdict.status == "shown" for verdict in run.verdicts)
     tail = f", {known} known divergences" if known else ""
     tail += f"; {lacking:,} more are missing" if lacking else ""
-    tail += f"; {absent:,} not applicable: {reasons(run.verdicts)}" if absent else ""
+    reasons = dict.fromkeys(verdict.reason for verdict in run.verdicts if verdict.status == "not-applicable")
+    tail += f"; {absent:,} not applicable: {'; '.join(reasons)}" if absent else ""
     tail += f"; {shown:,} of them shown, not judged" if shown else ""
     return Text(f"green       {total} comparisons of {names}: all within budget{tail}", style="bold green")

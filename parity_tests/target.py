@@ -29,7 +29,8 @@ import json
 import platform
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -39,8 +40,9 @@ from typing import Any
 import numpy as np
 
 from attention_core import reference
+from attention_core.errors import dtype_name
 from attention_core.operators import LAYERS, OPERATORS, find
-from attention_core.specification import Layer
+from attention_core.specification import FLOATING, Layer
 from parity_tests.invocation import Function, as_tuple, bind, layer_of, output_names, train, with_losses
 
 Arrays = dict[str, np.ndarray]
@@ -137,6 +139,9 @@ class Asked:
         self.device = device
         self.switches = self.runtime.configure() if hasattr(self.runtime, "configure") else {}
         self.absent: list[Mapping[str, str]] = []
+        self.handed: dict[int, np.ndarray] = {}
+        """NumPy's arrays that the runtime was given since a cell began, by the identity of what it made of them."""
+        self.noise = np.random.default_rng()
 
     def describe(self) -> dict[str, Any]:
         """Versions, device and switches in force."""
@@ -164,7 +169,9 @@ class Asked:
     def place(self, array: np.ndarray) -> Any:
         """The array as one of the framework, on the device."""
         # A simple runtime knows the CPU alone, and need not take a device.
-        return self.runtime.from_numpy(array) if self.device == "cpu" else self.runtime.from_numpy(array, self.device)
+        made = self.runtime.from_numpy(array) if self.device == "cpu" else self.runtime.from_numpy(array, self.device)
+        self.handed[id(made)] = array
+        return made
 
     def read(self, name: str, array: Any) -> np.ndarray:
         """The framework's array as NumPy's."""
@@ -178,8 +185,40 @@ class Asked:
         return float(self.runtime.compile_seconds()) if hasattr(self.runtime, "compile_seconds") else 0.0
 
     def changed(self, sent: Mapping[str, np.ndarray], given: Mapping[str, Any]) -> list[str]:
-        """The inputs that are no longer what was sent."""
-        return [name for name, array in sent.items() if not same(self.runtime.to_numpy(given[name]), array)]
+        """The inputs that are no longer what was sent, however they are read: a runtime may hide what a call did.
+
+        Raises: RuntimeError if the runtime does not give back the arrays that it is given.
+        """
+        told = [name for name, array in sent.items() if any(not same(own, array) for own in self.roads(given[name]))]
+        for array in {array.dtype: noisy(self.noise, array) for array in sent.values()}.values():
+            if not same(np.asarray(self.runtime.to_numpy(self.place(array.copy()))), array):
+                raise RuntimeError(f"to_numpy(from_numpy(array)) is another array than {array!r}")
+        self.handed.clear()
+        return told
+
+    def roads(self, array: Any) -> Iterator[np.ndarray]:
+        """The values of a framework's array: by its runtime, without it where the array allows, and where it came from.
+
+        Where memory is shared, NumPy's array changes with the framework's.
+        """
+        said = np.asarray(self.runtime.to_numpy(array))
+        yield said
+        for protocol, read in PROTOCOLS.items():
+            if hasattr(type(array), protocol):
+                with suppress(Exception):  # whatever a framework raises for an array that it does not hand out
+                    found = read(array)
+                    if (found.dtype, found.shape) == (said.dtype, said.shape):  # else it knows no such dtype
+                        yield found
+        if id(array) in self.handed:
+            yield self.handed[id(array)]
+
+
+PROTOCOLS: dict[str, Callable[[Any], np.ndarray]] = {
+    "__array_finalize__": lambda array: np.ndarray.view(array, np.ndarray),  # NumPy's own, whatever a class makes of it
+    "__dlpack__": np.from_dlpack,
+    "__array__": np.asarray,
+}
+"""How an array may be read without its runtime, by the attribute that tells."""
 
 
 class Backend(Asked):
@@ -192,6 +231,7 @@ class Backend(Asked):
 
     def run(self, cell: Cell, inputs: Given, parameters: Given, cotangents: Given) -> Answer:
         """Outputs by name, then gradients as gradient_<name>."""
+        self.handed.clear()
         operator, method, tier = cell["operator"], cell["method"], cell["tier"]
         config, options = json.dumps(cell["config"]), json.dumps(cell["options"])
         layer = self.layer(layer_of(operator), config, tier) if method else None
@@ -259,6 +299,7 @@ class Target(Asked):
 
         Raises: NotImplementedHere if it cannot answer at all.
         """
+        self.handed.clear()
         function, taken = self.fitted(cell, inputs)
         sent = {name: array.copy() for name, array in taken.items()}
         given = {name: self.place(array.copy()) for name, array in taken.items()}
@@ -445,6 +486,14 @@ def quantities(cell: Cell, count: int) -> list[str]:
 def known(cell: Cell) -> tuple[str, ...]:
     """The names of the outputs that the specification has."""
     return output_names(cell["operator"], cell["method"], cell["options"])
+
+
+def noisy(noise: np.random.Generator, like: np.ndarray) -> np.ndarray:
+    """An array that nobody can foresee, in shape and dtype like another; a floating one holds NaN and inf, too."""
+    array = np.asarray(noise.integers(2 if like.dtype.kind == "b" else 100, size=like.shape), like.dtype)
+    if dtype_name(like.dtype) in FLOATING:
+        array.flat[:3] = np.array([np.nan, np.inf, noise.normal()])[: array.size]
+    return array
 
 
 def same(found: np.ndarray, sent: np.ndarray) -> bool:

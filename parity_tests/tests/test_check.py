@@ -281,6 +281,52 @@ def test_what_is_right_is_green_in_the_arrays_of_a_framework(tmp_path: Path):
     }
 
 
+CHANGING = """
+import numpy as np
+
+class Hidden:
+    def __init__(self, array): self.array = array
+
+class Open(Hidden):
+    def __array__(self, dtype=None, copy=None): return self.array
+
+class runtime:
+    kept = {}
+    def from_numpy(array): MAKE; runtime.kept[id(made)] = made, array.copy(); return made
+    def to_numpy(array): return runtime.kept[id(array)][1] if id(array) in runtime.kept else array
+    def describe(): return {"framework": "NumPy", "versions": {}}
+
+def dot_score(queries, keys):
+    queries, keys = (own.array if isinstance(own, Hidden) else own for own in (queries, keys))
+    answer = queries @ keys.swapaxes(-1, -2)
+    if CHANGED: queries *= 1.5
+    return answer
+"""
+MAKES = {
+    "NumPy's own": "made = array",
+    "a subclass": "made = array.copy().view(type('Own', (np.ndarray,), {'__array__': lambda own: 0}))",
+    "one that hides it": "made = Hidden(array)",
+    "one with a copy that may be read": "made = Open(array.copy())",
+}
+"""What a runtime makes of an array."""
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("kind", MAKES)
+def test_a_runtime_cannot_hide_what_a_call_changed(kind: str, changed: bool, tmp_path: Path):
+    source = CHANGING.replace("MAKE", MAKES[kind]).replace("CHANGED", str(changed))
+    red = [one.quantity for one in verdicts_of(target_of(source, tmp_path), "dot_score-plain") if one.red]
+    assert red == ["argument_queries"] * changed
+
+
+@pytest.mark.parametrize("lie", ["np.nan_to_num(array)", "np.clip(array, -50, 50)"])
+def test_a_runtime_gives_back_what_it_is_given(lie: str, tmp_path: Path):
+    source = CHANGING.replace("MAKE", "made = array").replace("CHANGED", "False")
+    told = f"{source}\nruntime.to_numpy = staticmethod(lambda array: {lie})"
+    (one,) = [one for one in verdicts_of(target_of(told, tmp_path), "dot_score-plain") if one.red]
+    assert one.status == "error" and "to_numpy(from_numpy(array)) is another array than" in one.reason
+
+
 # ------------------------------------------------------------------------------------------------ runtimes
 
 RUNTIME = """
