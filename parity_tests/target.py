@@ -5,13 +5,13 @@ with functions under the specification's names, which are called by keyword:
 
     def masked_softmax(scores, valid_lens=None, mask=None): ...
     def AdditiveAttention(parameters, queries, keys, values, mask=None): ...
-    def BahdanauDecoder_greedy(parameters, tokens, outputs, state, ...): ...
+    def BahdanauDecoder_greedy(parameters, encoder_outputs, state, mask=None, *, bos, eos, max_steps): ...
 
 They return an array, or a tuple of the outputs in order. A layer takes its canonical parameters first, by name; another
 method than its call is a function of its own. What is not there, or not taken by a function's signature, or answered
-with None, is not implemented: told, and not judged; so are outputs left out at the end. A function that takes a mask and
-no lengths gets both as one mask, where there are keys; what hides nothing need not be taken. Arrays are NumPy's, unless
-the target has a `runtime`:
+with None, is not implemented: told, and not judged; so are outputs left out at the end. A function that takes a mask
+and no lengths gets both as one mask, where there are keys; what hides nothing need not be taken. Arrays are NumPy's,
+unless the target has a `runtime`:
 
     from_numpy(array), to_numpy(array)       into the framework, and out of it
     vjp(function, arguments, cotangents)     (outputs, gradients): the outputs of function(**arguments), a tuple, and by
@@ -19,8 +19,8 @@ the target has a `runtime`:
     describe()                               {"framework": "...", "versions": {"...": "..."}}
 
 That of each of our backends will do: `from backends.torch import runtime`. Without vjp, there are no gradients. Under
-`absent`, describe may name operators that the framework cannot have in a tier on a device: they are counted, and missing
-where all is required. Arguments are read back in more ways than by to_numpy, and have to be what they were.
+`absent`, describe may name operators that the framework cannot have in a tier on a device: they are counted, and
+missing where all is required. Arguments are read back in more ways than by to_numpy, and have to be what they were.
 """
 
 from __future__ import annotations
