@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from parity_tests.budgets import Budget, budget_of
-from parity_tests.cases import Arrays, epsilon, is_floating
+from parity_tests.budgets import Budget, EntryBudget, budget_of, entry_budget_of
+from parity_tests.cases import Arrays, epsilon, is_floating, least_normal
 from parity_tests.recordings import Cell, Recording, answered, key, labelled
 
 RED = ("fail", "crash", "timeout", "error", "missing")
@@ -23,8 +23,10 @@ class Verdict:
     """What was found for one quantity of one case of one backend, against the reference or another backend.
 
     status: pass, fail, crash, timeout, error, missing, not-applicable, known-divergence; shown, which is measured and
-    not judged; not-implemented, which is missing where not all is asked for. error and budget are in eps of the tier,
-    None where there is nothing to measure. check is the name of what said no.
+    not judged; not-implemented, which is missing where not all is asked for. error and budget are in eps of the tier
+    and of the largest entry, or of the entry itself where that check said no; None where there is nothing to measure.
+    check is the name of what said no. entry_error is the largest error of an entry in eps of itself, None where small
+    entries are not asked for.
     """
 
     operator: str
@@ -39,6 +41,7 @@ class Verdict:
     budget: float | None = None
     reason: str = ""
     check: str = ""
+    entry_error: float | None = None
 
     @property
     def name(self) -> str:
@@ -57,9 +60,12 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """The verdict as an object; an error without measure, as of NaN, is null and told in reason."""
-        # Four digits: the reference's own last bits depend on where NumPy's arrays lie in memory.
-        error = None if self.error is None or not np.isfinite(self.error) else float(f"{self.error:.4g}")
-        return {**asdict(self), "error": error}
+        return {**asdict(self), "error": _told(self.error), "entry_error": _told(self.entry_error)}
+
+
+def _told(error: float | None) -> float | None:
+    # Four digits: the reference's own last bits depend on where NumPy's arrays lie in memory.
+    return None if error is None or not np.isfinite(error) else float(f"{error:.4g}")
 
 
 # ------------------------------------------------------------------------------------------------ cells
@@ -72,11 +78,12 @@ def judge(
     against: Recording | None = None,
     *,
     budget_for: Callable[[str, str, str, str], Budget] = budget_of,
+    entry_budget_for: Callable[[str, str, str, str], EntryBudget | None] = entry_budget_of,
 ) -> Iterator[Verdict]:
     """Verdicts for every quantity of a cell: a recording against the reference, or against another recording.
 
-    Between two recordings, errors are still measured in eps of the reference's largest entry, so that the numbers of
-    both kinds compare; what either lacks is told by the verdicts against the reference.
+    Between two recordings, errors are still measured in eps of the reference's entries, so that the numbers of both
+    kinds compare; what either lacks is told by the verdicts against the reference.
     """
     case, tier = cell
     blank = Verdict(
@@ -99,10 +106,11 @@ def judge(
         wanted = against.cells[key(cell)] if answered(against, cell)["status"] == "ok" else {}
     for quantity in expected:
         if quantity in found and quantity in wanted:
-            budget = budget_for(case.operator, case.id, tier, quantity)
+            named = case.operator, case.id, tier, quantity
+            budget, by_entry = budget_for(*named), entry_budget_for(*named)
             verdict = replace(blank, quantity=quantity)
             arrays = found[quantity], wanted[quantity], expected[quantity]
-            yield compare(verdict, *arrays, budget, expected.get(budget.beside))
+            yield compare(verdict, *arrays, budget, expected.get(budget.beside), by_entry)
 
 
 CellCheck = Callable[[Verdict, Any, Arrays, Arrays], Iterator[Verdict]]
@@ -163,7 +171,8 @@ def excused(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
 class Pair:
     """An answer beside what is wanted; errors are measured in eps of the tier and the reference's largest entry.
 
-    Where there is a tensor beside, its largest entry counts if it is the larger one.
+    Where there is a tensor beside, its largest entry counts if it is the larger one. Where there is a budget by entry,
+    errors are measured in eps of each entry, too.
     """
 
     name: str
@@ -173,6 +182,7 @@ class Pair:
     reference: np.ndarray
     budget: float
     beside: np.ndarray | None = None
+    by_entry: EntryBudget | None = None
 
     @property
     def dtype(self) -> str:
@@ -211,9 +221,27 @@ class Pair:
             distance = np.where(self.finite, np.abs(found - wanted), 0.0)
         return distance / (epsilon(self.tier) * (self.scale or 1.0))
 
-    def worst(self, wrong: np.ndarray) -> str:
+    @property
+    def entry_errors(self) -> np.ndarray:
+        """The distance of finite entries, in eps of each; what lies below the least normal number counts as that."""
+        least, reference = least_normal(self.tier), self.reference.astype(np.float64)
+
+        def normal(array: np.ndarray) -> np.ndarray:
+            return np.where(np.abs(array) < least, np.copysign(least, reference), array)
+
+        found, wanted = self.doubles
+        size = np.abs(normal(reference))
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            distance = np.where(self.finite, np.abs(normal(found) - normal(wanted)), 0.0)
+            if self.by_entry is not None and self.by_entry.softmax:
+                apart = np.where(reference > 0.0, -np.log(reference), 0.0)
+                size = size * (1.0 + apart.max(axis=-1, keepdims=True, initial=0.0))
+            return np.where(distance > 0.0, distance / (epsilon(self.tier) * size), 0.0)
+
+    def worst(self, wrong: np.ndarray, errors: np.ndarray | None = None) -> str:
         """The first of the worst elements among the wrong ones, in words."""
-        rank = np.where(wrong, self.errors, -1.0) if is_floating(self.reference) else wrong
+        rank = np.where(wrong, self.errors if errors is None else errors, -1.0)
+        rank = rank if is_floating(self.reference) else wrong
         where = np.unravel_index(int(rank.argmax()), wrong.shape)
         place = f"{self.name}[{', '.join(map(str, where))}]"
         return f"{place} is {self.found[where]}, expected {self.wanted[where]}"
@@ -265,6 +293,18 @@ def _value(pair: Pair) -> str | None:
     return f"{pair.worst(wrong)}: {measured}"
 
 
+def _entry(pair: Pair) -> str | None:
+    """Small entries are as exact as large ones, where the formula lets them be."""
+    if pair.by_entry is None or pair.by_entry.shown or not is_floating(pair.reference):
+        return None
+    errors = pair.entry_errors
+    wrong = ~(errors <= pair.by_entry.eps)
+    if not wrong.any():
+        return None
+    measured = f"{errors.max():.3g} eps, allowed {pair.by_entry.eps:g} ({_share(wrong)} of elements too far)"
+    return f"{pair.worst(wrong, errors)}: measured by itself, {measured}"
+
+
 CHECKS: dict[str, Callable[[Pair], str | None]] = {
     "shape": _shape,
     "dtype": _dtype,
@@ -272,6 +312,7 @@ CHECKS: dict[str, Callable[[Pair], str | None]] = {
     "nan": _special,
     "zero": _zero,
     "value": _value,
+    "entry": _entry,
 }
 """What is asked of an array, in this order; the first that says no decides."""
 
@@ -283,18 +324,26 @@ def compare(
     reference: np.ndarray,
     budget: Budget,
     beside: np.ndarray | None = None,
+    by_entry: EntryBudget | None = None,
 ) -> Verdict:
     """Compare two arrays by every check; the verdict says which of them says no, and where."""
     floating = is_floating(reference)
-    pair = Pair(verdict.quantity, verdict.tier, found, wanted, reference, budget.eps if floating else 0.0, beside)
+    pair = Pair(
+        verdict.quantity, verdict.tier, found, wanted, reference, budget.eps if floating else 0.0, beside, by_entry
+    )
     allowed = budget.eps if floating and pair.scale > 0.0 else 0.0
     for name, check in CHECKS.items():
         reason = None if budget.shown and name == "value" else check(pair)
-        if reason is not None:
-            error = _measured(pair) if name in ("exact", "zero", "value") else None
-            return replace(verdict, status="fail", error=error, budget=allowed, reason=reason, check=name)
-    status = "shown" if budget.shown else "pass"
-    return replace(verdict, status=status, error=_measured(pair), budget=allowed, reason=budget.reason)
+        if reason is None:
+            continue
+        said = replace(verdict, status="fail", reason=reason, check=name)
+        if name == "entry" and by_entry is not None:
+            error = _measured_by_entry(pair)
+            return replace(said, error=error, budget=by_entry.eps, entry_error=error)
+        return replace(said, error=_measured(pair) if name in ("exact", "zero", "value") else None, budget=allowed)
+    status, measured = "shown" if budget.shown else "pass", _measured(pair)
+    own = _measured_by_entry(pair)
+    return replace(verdict, status=status, error=measured, budget=allowed, reason=budget.reason, entry_error=own)
 
 
 def _measured(pair: Pair) -> float:
@@ -302,6 +351,11 @@ def _measured(pair: Pair) -> float:
     if not is_floating(pair.reference):
         return float(np.sum(pair.found != pair.wanted))
     return float(pair.errors.max(initial=0.0))
+
+
+def _measured_by_entry(pair: Pair) -> float | None:
+    """The largest error of an entry in eps of itself, None where none is asked for."""
+    return None if pair.by_entry is None else float(pair.entry_errors.max(initial=0.0))
 
 
 def _share(wrong: np.ndarray) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from attention_core.operators import find
-from parity_tests.budgets import budget_of
+from parity_tests.budgets import budget_of, entry_budget_of
 from parity_tests.cases import NAMES
 from parity_tests.comparison import Verdict, compare
 from parity_tests.expected import expected
@@ -75,7 +75,7 @@ def _is_output(verdict: Verdict) -> bool:
 
 
 def _is_wrong_number(verdict: Verdict) -> bool:
-    return _is_output(verdict) and verdict.check == "value"
+    return _is_output(verdict) and verdict.check in ("value", "entry")
 
 
 def _size(recording: Recording, name: str) -> int:
@@ -97,5 +97,7 @@ def _held(saboteur: Saboteur, operator: str, red: Red, cells: Mapping[str, Cell]
         for verdict in verdicts:
             if said["status"] == "ok" and verdict.quantity in wrong and verdict.quantity in wanted:
                 arrays = recording.cells[name][verdict.quantity], wrong[verdict.quantity], wanted[verdict.quantity]
-                same += compare(verdict, *arrays, budget_of(operator, case.id, tier, verdict.quantity)).status == "pass"
+                named = operator, case.id, tier, verdict.quantity
+                held = compare(verdict, *arrays, budget_of(*named), by_entry=entry_budget_of(*named))
+                same += held.status == "pass"
     return Explanation(operator, saboteur.name, saboteur.sentence, same, sum(map(len, red.values())))

@@ -25,9 +25,9 @@ from attention_core.errors import AttentionError
 from attention_core.operators import find
 from attention_core.specification import INTEGER, Layer, Operator
 from parity_tests import expected as reference
-from parity_tests.budgets import Budget
+from parity_tests.budgets import Budget, EntryBudget, entry_budget_of
 from parity_tests.cases import FULL, Arrays, Case, epsilon, is_floating
-from parity_tests.comparison import Verdict, judge
+from parity_tests.comparison import Pair, Verdict, judge
 from parity_tests.drawn import COUNTS, INFINITE, MOST, NAMES, WHOLE, Drawn, axes_of, called_of, inputs_of, is_size
 from parity_tests.launch import Server
 from parity_tests.recordings import Cell, Recording, key, pack_cases
@@ -328,12 +328,13 @@ NUDGES = 3
 
 @dataclass(frozen=True)
 class Judged:
-    """A case with what the reference answers, and the budget of every quantity."""
+    """A case with what the reference answers, the budget of every quantity, and of each entry of some."""
 
     drawn: Drawn
     case: Case
     expected: Arrays
     budgets: Mapping[str, Budget]
+    entry_budgets: Mapping[str, EntryBudget]
 
     @property
     def cell(self) -> Cell:
@@ -344,6 +345,22 @@ class Judged:
         """The budget of a quantity, as `judge` asks for it."""
         return self.budgets[quantity]
 
+    def entry_budget_for(self, operator: str, case: str, tier: str, quantity: str) -> EntryBudget | None:
+        """The budget of each entry of a quantity, as `judge` asks for it."""
+        return self.entry_budgets.get(quantity)
+
+    def verdicts(self, recording: Recording) -> list[Verdict]:
+        """What is found for the case in a recording."""
+        return list(
+            judge(
+                self.cell,
+                self.expected,
+                recording,
+                budget_for=self.budget_for,
+                entry_budget_for=self.entry_budget_for,
+            )
+        )
+
 
 def judgeable(drawn: Drawn) -> Judged | None:
     """The case and what is expected of it; None where rounding alone could change the answer."""
@@ -352,11 +369,12 @@ def judgeable(drawn: Drawn) -> Judged | None:
         return None
     case = Case(**drawn.as_case())
     wanted = reference.expected(case, drawn.tier)
-    growth, size = growth_of_outputs(drawn, case), answer_size(case, drawn.tier)
-    if growth is None:
+    grown, size = growth_of_outputs(drawn, case), answer_size(case, drawn.tier)
+    if grown is None:
         return None
-    growth *= distance_of_kernel(drawn, case)
-    allowed, budgets = BUDGETS[drawn.tier], {}
+    distance = distance_of_kernel(drawn, case)
+    growth = grown.worst * distance
+    allowed, budgets, entry_budgets = BUDGETS[drawn.tier], {}, {}
     for name, array in wanted.items():
         eps = allowed.eps * growth
         if name.startswith("gradient_") and (largest := np.abs(array).max(initial=0.0)) > 0.0:
@@ -367,18 +385,30 @@ def judgeable(drawn: Drawn) -> Judged | None:
         if not eps <= allowed.most:
             return None
         budgets[name] = Budget(eps, allowed.worst, GROWN, (drawn.tier,), beside=BESIDE.get(name, ""))
-    return Judged(drawn, case, wanted, budgets)
+        own = entry_budget_of(case.operator, case.id, drawn.tier, name)
+        by_entry = allowed.eps * grown.by_entry.get(name, 1.0) * distance
+        if own is not None and by_entry <= allowed.most:
+            entry_budgets[name] = replace(own, eps=by_entry)
+    return Judged(drawn, case, wanted, budgets, entry_budgets)
 
 
-def growth_of_outputs(drawn: Drawn, case: Case) -> float | None:
-    """How many times a relative change of every input and parameter grows in the outputs, at least 1.
+@dataclass
+class Growth:
+    """How many times a relative change of every input and parameter grows in the outputs, and by entry in some."""
+
+    worst: float = 1.0
+    by_entry: dict[str, float] = field(default_factory=dict)
+
+
+def growth_of_outputs(drawn: Drawn, case: Case) -> Growth | None:
+    """How a relative change of every input and parameter grows in the outputs, at least 1.
 
     None if it changes an output that is no floating number, as the best token of greedy decoding.
     """
+    growth, nudge = Growth(), max(NUDGE, 2.0 * epsilon(drawn.tier))
     if drawn.whole or not any(map(is_floating, {**case.inputs, **case.parameters}.values())):
-        return 1.0  # every product and sum is exact, or there is none
+        return growth  # every product and sum is exact, or there is none
     before = reference.outputs(case, drawn.tier)
-    worst, nudge = 1.0, max(NUDGE, 2.0 * epsilon(drawn.tier))
     for turn in range(NUDGES):
         moved = nudged(case, turn, nudge)
         after = reference.computed_outputs(moved, *moved.at("float64"))
@@ -387,8 +417,13 @@ def growth_of_outputs(drawn: Drawn, case: Case) -> float | None:
                 if not np.array_equal(array, after[name]):
                     return None
             elif array.size and (largest := np.abs(array).max()) > 0.0:
-                worst = max(worst, float(np.abs(after[name] - array).max() / (nudge * largest)))
-    return worst
+                growth.worst = max(growth.worst, float(np.abs(after[name] - array).max() / (nudge * largest)))
+                own = entry_budget_of(case.operator, case.id, drawn.tier, name)
+                if own is not None:
+                    pair = Pair(name, "float64", after[name], array, array, 0.0, by_entry=own)
+                    moved_by = float(pair.entry_errors.max() * epsilon("float64") / nudge)
+                    growth.by_entry[name] = max(growth.by_entry.get(name, 1.0), moved_by)
+    return growth
 
 
 def distance_of_kernel(drawn: Drawn, case: Case) -> float:
@@ -523,7 +558,7 @@ class Campaign:
         for name, (number, judged) in batch.items():
             if recording.status.get(name, {}).get("status") in (None, "not-applicable"):
                 continue
-            verdicts = list(judge(judged.cell, judged.expected, recording, budget_for=judged.budget_for))
+            verdicts = judged.verdicts(recording)
             drawn, place = judged.drawn, (recording.backend, judged.drawn.operator)
             self.cases[place] += 1
             shares = [v.error / v.budget for v in verdicts if v.status == "pass" and v.budget and v.error is not None]
@@ -562,5 +597,4 @@ def verdict_of(server: Server, drawn: Drawn) -> Verdict | None:
         if judged is None:
             return None
         recording = server.answers([judged.cell], pack_cases([judged.cell]))
-    verdicts = judge(judged.cell, judged.expected, recording, budget_for=judged.budget_for)
-    return next((verdict for verdict in verdicts if verdict.red), None)
+    return next((verdict for verdict in judged.verdicts(recording) if verdict.red), None)
