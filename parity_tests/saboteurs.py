@@ -1717,7 +1717,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
             *NOTHING,
             *(
                 f"DotProductAttention-{name}:*"
-                for name in ("none", "open", "one_key", "dropout", "prepared_none", "scale", "context_none")
+                for name in ("none", "open", "gap_*", "one_key", "dropout", "prepared_none", "scale", "context_none")
             ),
             *(f"DotProductAttention-context_{name}:*" for name in ("open", "one_key", "no_*", "scale")),
             "DotProductAttention-*large:gradient_[qk]*",
