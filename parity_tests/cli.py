@@ -509,13 +509,16 @@ def calibrate(reports: tuple[Path, ...]) -> None:
     measured = []
     for path in reports:
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            if cell["error"] is not None and cell["budget"]:
-                budget = budgets.budget_of(cell["operator"], cell["case"], cell["tier"], cell["quantity"])
-                if cell["budget"] != budget.eps:  # a drawn case, whose budget follows from its own conditioning
-                    continue
-                against = "" if cell["against"] == "reference" else f" against {cell['against']}"
-                where = f"{cell['backend']}{against}, {cell['case']}, {cell['quantity']}, {cell['tier']}"
+            named = [cell[name] for name in ("operator", "case", "tier", "quantity")]
+            against = "" if cell["against"] == "reference" else f" against {cell['against']}"
+            where = f"{cell['backend']}{against}, {cell['case']}, {cell['quantity']}, {cell['tier']}"
+            budget, by_entry = budgets.budget_of(*named), budgets.entry_budget_of(*named)
+            if cell["budget"] and cell["check"] != "entry" and cell["budget"] != budget.eps:
+                continue  # a drawn case, whose budgets follow from its own conditioning
+            if cell["error"] is not None and cell["budget"] and cell["check"] != "entry":
                 measured.append((budget, cell["error"], where))
+            if by_entry is not None and cell.get("entry_error") is not None:
+                measured.append((by_entry, cell["entry_error"], where))
     table = Table(header_style="bold", show_lines=True)
     table.add_column("budget for, and the worst measured")
     for column in ("measured", "seen", "budget", "would be"):
@@ -523,6 +526,7 @@ def calibrate(reports: tuple[Path, ...]) -> None:
     for line in budgets.calibrate(measured):
         own, kept = line.budget, line.proposed == line.budget.eps
         what = ", ".join([*own.tiers, *(part for part in (own.operator, own.case, own.quantity) if part != "*")])
+        what += ", by entry" if isinstance(own, budgets.EntryBudget) else ""
         proposed = "[green]as it is[/]" if kept else f"[yellow]{line.proposed:g}[/]"
         place = f"{what}\n[dim]{line.where}[/]"
         table.add_row(place, f"{line.measured:.3g}", f"{own.worst:g}", f"{own.eps:g}", proposed)
