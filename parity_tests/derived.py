@@ -16,7 +16,7 @@ from operator import eq, lt
 import numpy as np
 
 from attention_core.operators import find
-from attention_core.specification import INTEGER, Layer
+from attention_core.specification import INTEGER, Layer, Operator
 from parity_tests.cases import Arrays, Case, covering, is_floating
 from parity_tests.cases.covering import DIMENSIONS, SEARCHES, Call
 from parity_tests.comparison import judge
@@ -98,15 +98,20 @@ def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
         yield "masks", "lengths_of_one", _lengths(lambda lens: bool((lens == 1).all()))
     several = [tensor for tensor in call.inputs if tensor.axes]
     for layout in LAYOUTS if several else ():
+        if layout == "expanded" and not call.floating:
+            continue
         yield "layout", f"{layout}_input", _laid_out(layout)
     if {"keys", "values"} <= {tensor.name for tensor in call.inputs}:
         yield "layout", "gradient_of_one_array_twice", _shared_gradient
     yield "state", "asked_again", _if(lambda case: bool(case.again), _other_bits)
-    if any(tensor.kind == "floating" for tensor in call.inputs) and call.method not in (*SEARCHES, "start"):
+    if call.computes and call.method not in (*SEARCHES, "start"):
         yield "state", "second_call_answers_as_the_first", _first_for_second
         yield "state", "second_call_overwrites_the_first", _second_for_first
-        yield "state", "differentiates_the_newest_call", _newest_gradient
-    if any(tensor.kind == "floating" for tensor in called_of(call.entry, call.method).outputs) and call.floating:
+        if call.floating:
+            yield "state", "differentiates_the_newest_call", _newest_gradient
+    if any(covering.scaled(call, "tiny", "float64")) and (
+        isinstance(call.entry, Operator) or "value_features" in call.sizes
+    ):
         yield "magnitude", "flushed_below_1e-20", _flushed
         yield "magnitude", "single_to_1e-6", _absolute_error
         if any(covering.scaled(call, "huge", "float64")):
@@ -164,6 +169,7 @@ def sizes_of(case: Case) -> dict[str, int]:
         if array is not None and not tensor.broadcast:
             layout = next((own for own in tensor.layouts if len(own) == array.ndim), ())
             sizes |= dict(zip(layout, array.shape, strict=False))
+    sizes.setdefault("heads", sizes.get("num_heads", 0))
     return sizes
 
 
@@ -179,8 +185,9 @@ def _shifted(tier: str, answer: Arrays) -> Arrays:
     name, array = next(iter(answer.items()))
     if not is_floating(array):
         return {name: ~array if array.dtype.kind == "b" else array + 1}
-    finite = np.abs(np.where(np.isfinite(array), array, 0).astype(np.float64))
-    return {name: (array.astype(np.float64) + 0.01 * (finite.max(initial=0.0) or 1.0)).astype(array.dtype)}
+    numbers = array.astype(np.float64)
+    largest = np.abs(np.where(np.isfinite(numbers), numbers, 0.0)).max(initial=0.0)
+    return {name: (numbers + 0.01 * (largest or 1.0)).astype(array.dtype)}
 
 
 def _other_bits(tier: str, answer: Arrays) -> Arrays:

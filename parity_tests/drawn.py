@@ -180,7 +180,9 @@ class Drawn:
         if not self.twice:
             return {}
         other = replace(self, seed=self.seed + 1, twice=False, hidden="").as_case()["inputs"]
-        return {f"second.{name}": other[name] for name, array in inputs.items() if array.dtype.kind == "f"}
+        return {
+            f"second.{name}": other[name] for name, array in inputs.items() if array.dtype.kind == "f" or name in IDS
+        }
 
     def _config(self, layer: Layer) -> dict[str, Any]:
         config: dict[str, Any] = {}
