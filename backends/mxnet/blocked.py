@@ -433,7 +433,7 @@ class AdditiveScore(Score):
         left, right = self.factors(queries, keys)
         scores, place = mx.nd.empty(self.sizes[:3], **like), taken(self.room, "t", FEATURES * self.area, w_v)
         for own, rows in self.blocks:
-            summed = 0
+            summed = mx.nd.zeros((1,), **like)
             for some in self.columns:
                 t = tangents(left, right, (some, own, rows), place)
                 summed = mx.nd.batch_dot(w_v[:, some].expand_dims(0), t.reshape((1, t.shape[0], -1))) + summed

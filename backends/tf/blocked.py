@@ -32,7 +32,7 @@ DOT_BLOCK = 2**21
 """The scores of one block: products of larger matrices gain more than a smaller cache."""
 
 FORMS = ("sum", "exponentials", "tangents")
-"""What a block computes tanh(q + k) from: the sum itself, or a product and a quotient of what `factor` gives."""
+"""How a block computes tanh(q + k): of the sum itself, or from what `factor` makes of queries and of keys."""
 
 KEY_BOUND = {tf.float32: 20.0, tf.float64: 160.0}
 """How large a key may be for e^(-2q) e^(-2k) beside any query, clipped to QUERY_BOUND."""
@@ -203,10 +203,11 @@ def refused(*_: tf.Tensor) -> None:
 
 @tf.function(jit_compile=True, autograph=False)
 def form_of(keys: tf.Tensor, w_v: tf.Tensor) -> tf.Tensor:
-    """Which of FORMS is accurate for these keys, whatever the queries are.
+    """Which of FORMS, by its index, is accurate for these keys, whatever the queries are.
 
     With spread[h] half the range of feature h in a sequence, some |q + k| of each query is at least that. The error of
-    "tangents" is of eps |k|, that of "exponentials" of eps, and either must be small beside a tanh of that size.
+    "tangents" is about eps |k|, that of "exponentials" eps, and either has to be small beside a tanh of that size, by
+    the weights of the features. A feature whose keys are nearly equal, and cancel a query, is thus taken by the sum.
     """
     low, high = tf.reduce_min(keys, axis=-2), tf.reduce_max(keys, axis=-2)
     features = size(keys, -1)
@@ -245,7 +246,8 @@ def backward_blocks(
     """The gradients of queries, keys and w_v."""
 
     def of_sequence(arrays: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-        return sequence_gradients(*arrays, w_v, form=form)
+        given, own_queries, own_keys = arrays
+        return sequence_gradients(given, own_queries, own_keys, w_v, form=form)
 
     arrays = tuple(map(merged, (upstream, queries, keys)))
     of_queries, of_keys, of_w_v = tf.map_fn(of_sequence, arrays, fn_output_signature=(w_v.dtype,) * 3)
@@ -276,7 +278,11 @@ def sequence_gradients(
         slope = w_v * (1.0 - tanh * tanh)
         rows = given[index][:, None]
         of_queries = of_queries.write(index, tf.squeeze(tf.matmul(rows, slope), axis=1))
-        of_keys += tf.reduce_sum(given[index][:, :, None] * slope, axis=0)
+        terms = given[index][:, :, None] * slope
+        if form == "sum":  # an infinite weight makes NaN of the rows at the end of the last block
+            inside = index * size(rows, 0) + tf.range(size(rows, 0)) < size(queries, 0)
+            terms = tf.where(inside[:, None, None], terms, 0.0)
+        of_keys += tf.reduce_sum(terms, axis=0)
         of_w_v += tf.reduce_sum(tf.matmul(rows, tanh), axis=(0, 1))
         return index + 1, of_queries, of_keys, of_w_v
 
