@@ -39,7 +39,7 @@ FEATURES = 32
 """The features of a block: fewer give the sum over features too little to do, more leave the products too few rows."""
 
 SPREAD = 4
-"""The features of a block for which the gradient of the scores, which is the same for all, is written down."""
+"""The features of a block for which the gradient of the scores is multiplied by w_v at once."""
 
 forced: str | None = None
 
@@ -77,15 +77,13 @@ def blocked_additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarra
 
     scores[i, j] = sum over h of w_v[h] tanh(queries[i, h] + keys[j, h])
 
-    tanh(x) = 2σ(2x) - 1, and MXNet's σ is faster than its tanh. So, with r[i, j, h] = σ(2 queries[i, h] + 2 keys[j, h])
-    and the gradient g of the scores,
+    With t[i, j, h] = tanh(queries[i, h] + keys[j, h]) and the gradient g of the scores,
 
-    scores[i, j] = 2 sum over h of w_v[h] r[i, j, h] - sum over h of w_v[h]
-    d w_v[h] = 2 sum over i, j of g[i, j] r[i, j, h] - sum over i, j of g[i, j]
-    d queries[i, h] = 4 w_v[h] sum over j of s[i, j, h];  d keys[j, h] = 4 w_v[h] sum over i of s[i, j, h]
-    s[i, j, h] = g[i, j] r[i, j, h] (1 - r[i, j, h])
+    d w_v[h] = sum over i, j of g[i, j] t[i, j, h]
+    d queries[i, h] = sum over j of s[i, j, h];  d keys[j, h] = sum over i of s[i, j, h]
+    s[i, j, h] = g[i, j] w_v[h] (1 - t[i, j, h]²)
 
-    A block holds r for some features, queries and keys: the backward pass computes it again. MXNet broadcasts and sums
+    A block holds t for some features, queries and keys: the backward pass computes it again. MXNet broadcasts and sums
     slowly and multiplies matrices fast: the features stand before queries and keys, where a sum of the two is the
     matrix product [queries, 1] [1; keys], and each sum above a product with w_v, g or ones.
 
@@ -423,23 +421,23 @@ class AdditiveScore(Score):
         self.columns = cut(features, depth)
 
     def factors(self, queries: mx.nd.NDArray, keys: mx.nd.NDArray) -> tuple[mx.nd.NDArray, mx.nd.NDArray]:
-        """[2 queries, 1], (features, items, queries, 2), and [1; 2 keys], (features, items, 2, keys)."""
+        """[queries, 1], (features, items, queries, 2), and [1; keys], (features, items, 2, keys)."""
         items, rows, columns, features = self.sizes
-        left = 2 * queries.reshape((items, rows, features)).transpose((2, 0, 1))
-        right = 2 * keys.reshape((items, columns, features)).transpose((2, 0, 1))
+        left = queries.reshape((items, rows, features)).transpose((2, 0, 1))
+        right = keys.reshape((items, columns, features)).transpose((2, 0, 1))
         return mx.nd.stack(left, left.ones_like(), axis=3), mx.nd.stack(right.ones_like(), right, axis=2)
 
     def scores(self, queries: mx.nd.NDArray, keys: mx.nd.NDArray, w_v: mx.nd.NDArray) -> mx.nd.NDArray:
         """The scores, (items, queries, keys)."""
         like = {"dtype": w_v.dtype, "ctx": w_v.ctx}
         left, right = self.factors(queries, keys)
-        scores, place = mx.nd.empty(self.sizes[:3], **like), taken(self.room, "r", FEATURES * self.area, w_v)
+        scores, place = mx.nd.empty(self.sizes[:3], **like), taken(self.room, "t", FEATURES * self.area, w_v)
         for own, rows in self.blocks:
-            summed = -w_v.sum()
+            summed = mx.nd.zeros((1,), **like)
             for some in self.columns:
-                r = sigmoids(left, right, (some, own, rows), place)
-                summed = mx.nd.batch_dot(2 * w_v[:, some].expand_dims(0), r.reshape((1, r.shape[0], -1))) + summed
-            scores[own, rows] = summed.reshape(r.shape[1:])
+                t = tangents(left, right, (some, own, rows), place)
+                summed = mx.nd.batch_dot(w_v[:, some].expand_dims(0), t.reshape((1, t.shape[0], -1))) + summed
+            scores[own, rows] = summed.reshape(t.shape[1:])
         return scores
 
     def gradients(
@@ -452,52 +450,49 @@ class AdditiveScore(Score):
         d_queries = mx.nd.zeros((features, items, rows_of_all), **like)
         d_keys = mx.nd.zeros((features, items, columns_of_all), **like)
         d_w_v = mx.nd.zeros((features,), **like)
-        place = taken(self.room, "r", FEATURES * self.area, w_v)
+        place = taken(self.room, "t", FEATURES * self.area, w_v)
         spread = taken(self.room, "g", SPREAD * self.area, w_v)
         for own, rows in self.blocks:
             flat = g[own, rows].reshape((1, -1))
-            several = spread[: SPREAD * flat.size].reshape((SPREAD, -1))
-            mx.nd.batch_dot(
-                mx.nd.ones((1, SPREAD, 1), **like), flat.expand_dims(0), out=several.reshape((1, SPREAD, -1))
-            )
             for some in self.columns:
-                r = sigmoids(left, right, (some, own, rows), place)
-                depth, count, height, width = r.shape
-                s = r.reshape((depth, -1))
-                d_w_v[some] += 2 * row_sums(s, flat)
+                t = tangents(left, right, (some, own, rows), place)
+                depth, count, height, width = t.shape
+                s, weights = t.reshape((depth, -1)), w_v[0, some].reshape((-1, 1))
+                d_w_v[some] += row_sums(s, flat)
                 for few in cut(depth, SPREAD):
-                    mx.nd._internal._backward_sigmoid(several[: few.stop - few.start], s[few], out=s[few])
+                    several = spread[: (few.stop - few.start) * flat.size].reshape((-1, flat.size))
+                    mx.nd.linalg.gemm2(weights[few], flat, out=several)
+                    mx.nd._internal._backward_tanh(several, s[few], out=s[few])
                 sums = row_sums(s.reshape((-1, width)), mx.nd.ones((1, width), **like))
                 d_queries[some, own, rows] = sums.reshape((depth, count, height))
                 ones = mx.nd.ones((depth * count, 1, height), **like)
                 d_keys[some, own] += mx.nd.batch_dot(ones, s.reshape((-1, height, width))).reshape(
                     (depth, count, width)
                 )
-        d_queries, d_keys = (4 * array.reshape((features, -1)).T * w_v for array in (d_queries, d_keys))
-        return d_queries, d_keys, (d_w_v - g.sum()).reshape((1, -1))
+        return d_queries.reshape((features, -1)).T, d_keys.reshape((features, -1)).T, d_w_v.reshape((1, -1))
 
 
 class OneQuery(Score):
-    """Of one query, as in a decoder's step: r is no larger than the keys, and takes one block, laid out as they."""
+    """Of one query, as in a decoder's step: t is no larger than the keys, and takes one block, laid out as they."""
 
-    def sigmoid(self, queries: mx.nd.NDArray, keys: mx.nd.NDArray) -> mx.nd.NDArray:
-        """r, (items · keys, features)."""
+    def tanh(self, queries: mx.nd.NDArray, keys: mx.nd.NDArray) -> mx.nd.NDArray:
+        """t, (items · keys, features)."""
         items, _, columns, features = self.sizes
-        return query_sigmoids(queries, 2 * keys.reshape((items, columns, features))).reshape((-1, features))
+        return query_tangents(queries, keys.reshape((items, columns, features))).reshape((-1, features))
 
     def scores(self, queries: mx.nd.NDArray, keys: mx.nd.NDArray, w_v: mx.nd.NDArray) -> mx.nd.NDArray:
         """The scores, (items, 1, keys)."""
-        return (row_sums(self.sigmoid(queries, keys), 2 * w_v) - w_v.sum()).reshape(self.sizes[:3])
+        return row_sums(self.tanh(queries, keys), w_v).reshape(self.sizes[:3])
 
     def gradients(
         self, g: mx.nd.NDArray, queries: mx.nd.NDArray, keys: mx.nd.NDArray, w_v: mx.nd.NDArray
     ) -> tuple[mx.nd.NDArray, mx.nd.NDArray, mx.nd.NDArray]:
         """The gradients of the arguments, in their shapes."""
         items, _, columns, features = self.sizes
-        r, flat = self.sigmoid(queries, keys), g.reshape((1, 1, -1))
-        d_w_v = 2 * mx.nd.batch_dot(flat, r.expand_dims(0)).reshape((1, -1)) - g.sum()
-        d_keys = mx.nd.batch_dot(flat, 4 * w_v.expand_dims(0), transpose_a=True).reshape((-1, features))
-        mx.nd._internal._backward_sigmoid(d_keys, r, out=d_keys)
+        t, flat = self.tanh(queries, keys), g.reshape((1, 1, -1))
+        d_w_v = mx.nd.batch_dot(flat, t.expand_dims(0)).reshape((1, -1))
+        d_keys = mx.nd.batch_dot(flat, w_v.expand_dims(0), transpose_a=True).reshape((-1, features))
+        mx.nd._internal._backward_tanh(d_keys, t, out=d_keys)
         ones = mx.nd.ones((items, 1, columns), dtype=g.dtype, ctx=g.ctx)
         d_queries = mx.nd.batch_dot(ones, d_keys.reshape((items, columns, features))).reshape((-1, features))
         return d_queries, d_keys, d_w_v
@@ -519,7 +514,7 @@ class Steps(autograd.Function):
 
     Features stand before the batch: there the gates are rows of one array, c_n, r, z, n, and their parts no copies. It
     begins as the biases, to which products are added. The gradients of attention are those of the softmax s and of
-    blocked_additive_score, where what is the same for all keys drops out:
+    blocked_additive_score:
 
     d s = values · d context;  d scores = s (d s - sum over j of s[j] d s[j])
 
@@ -570,7 +565,6 @@ class Steps(autograd.Function):
             mx.nd.empty((steps, batch, last), **like) for last in (size, features, width)
         )
         place, values = mx.nd.empty(keys.shape, **like), values.swapaxes(1, 2)
-        twice, keys = 2 * w_v, 2 * keys
         if self.mask is not None:  # a row without an open key keeps zeros: its softmax is finite, and no weight is left
             some = self.mask.max(axis=1, keepdims=True).broadcast_like(self.mask)
             hidden = mx.nd.where(some, mx.nd.full(some.shape, -math.inf, **like), some)
@@ -578,9 +572,7 @@ class Steps(autograd.Function):
             step, before, after = t % kept, t % (kept + 1), (t + 1) % (kept + 1)
             query, inputs, weights, context = self.queries[step], self.inputs[step], self.weights[t], contexts[t]
             mx.nd.dot(self.states[-1][before], W_q, transpose_a=True, transpose_b=True, out=query)
-            scores = row_sums(query_sigmoids(query, keys, place).reshape((-1, twice.size)), twice).reshape(
-                (batch, width)
-            )
+            scores = row_sums(query_tangents(query, keys, place).reshape((-1, w_v.size)), w_v).reshape((batch, width))
             if self.mask is None:
                 mx.nd.softmax(scores, out=weights)
             else:
@@ -618,13 +610,13 @@ class Steps(autograd.Function):
         d_inputs, d_rows = self.inputs[0].zeros_like(), self.gates[0][0].zeros_like()
         d_c_n, d_r, d_z, d_n = quarters(d_rows)
         d_states = [own.copy() for own in d_ends]
-        keys = 2 * keys.swapaxes(1, 2)
+        keys = keys.swapaxes(1, 2)
         d_keys, places = keys.zeros_like(), [mx.nd.empty(keys.shape, **like) for _ in range(2)]
         d_W_q, network = W_q.zeros_like(), []
         for W, U, *_ in grouped(layers):
             network.append((W, U, W.zeros_like(), U.zeros_like(), mx.nd.zeros((4 * size, batch), **like)))
         d_w_v = mx.nd.zeros((batch, w_v.size, 1), **like)
-        ones, fourfold = mx.nd.ones((1, width), **like), mx.nd.broadcast_axis(4 * w_v.T.expand_dims(0), 0, batch)
+        ones, weights = mx.nd.ones((1, width), **like), mx.nd.broadcast_axis(w_v.T.expand_dims(0), 0, batch)
         for t in reversed(range(steps)):
             top = d_states[-1]
             top += mx.nd.transpose(d_outputs[t])
@@ -656,10 +648,10 @@ class Steps(autograd.Function):
             d_s = mx.nd.batch_dot(values, d_context.reshape((batch, features, 1))).reshape((batch, width))
             g = mx.nd._internal._backward_softmax(d_s + d_weights[t], self.weights[t], axis=-1)
             query = self.queries[t]
-            r = query_sigmoids(query, keys, places[0], transposed=True)
-            d_w_v += mx.nd.batch_dot(r, 2 * g.reshape((batch, width, 1)))
-            mx.nd.batch_dot(fourfold, g.reshape((batch, 1, width)), out=places[1])
-            mx.nd._internal._backward_sigmoid(places[1], r, out=places[1])
+            tanh = query_tangents(query, keys, places[0], transposed=True)
+            d_w_v += mx.nd.batch_dot(tanh, g.reshape((batch, width, 1)))
+            mx.nd.batch_dot(weights, g.reshape((batch, 1, width)), out=places[1])
+            mx.nd._internal._backward_tanh(places[1], tanh, out=places[1])
             d_keys += places[1]
             d_query = row_sums(places[1].reshape((-1, width)), ones).reshape(query.shape)
             add_product(d_query, self.states[-1][t], d_W_q, transpose_a=True, transpose_b=True)
@@ -760,10 +752,10 @@ def add_product(left: mx.nd.NDArray, right: mx.nd.NDArray, total: mx.nd.NDArray,
     mx.nd.linalg.gemm(left, right, total, beta=1.0, out=total, **transposed)
 
 
-def query_sigmoids(
+def query_tangents(
     queries: mx.nd.NDArray, keys: mx.nd.NDArray, place: mx.nd.NDArray | None = None, *, transposed: bool = False
 ) -> mx.nd.NDArray:
-    """σ(2 queries[i] + keys[i, j]) of one query an item, at that place.
+    """Give tanh(queries[i] + keys[i, j]) of one query an item, at that place.
 
     Shapes: queries (items, features), keys and the result (items, keys, features), or transposed, (items, features,
     keys).
@@ -772,8 +764,8 @@ def query_sigmoids(
     factors = [mx.nd.ones((items, count, 1), dtype=keys.dtype, ctx=keys.ctx), queries.reshape((items, 1, features))]
     if transposed:
         factors = [array.reshape((items, array.shape[2], array.shape[1])) for array in reversed(factors)]
-    r = mx.nd.linalg.gemm(*factors, keys, alpha=2.0, beta=1.0, out=place)
-    return mx.nd.Activation(r, act_type="sigmoid", out=r)
+    t = mx.nd.linalg.gemm(*factors, keys, beta=1.0, out=place)
+    return mx.nd.Activation(t, act_type="tanh", out=t)
 
 
 def cut(size: int, length: int) -> list[slice]:
@@ -781,15 +773,15 @@ def cut(size: int, length: int) -> list[slice]:
     return [slice(start, min(start + length, size)) for start in range(0, size, length)]
 
 
-def sigmoids(
+def tangents(
     left: mx.nd.NDArray, right: mx.nd.NDArray, part: tuple[slice, slice, slice], place: mx.nd.NDArray
 ) -> mx.nd.NDArray:
-    """σ of the products of matrices, (features, items, queries, keys), of that part, at that place."""
+    """The tanh of the products of matrices, (features, items, queries, keys), of that part, at that place."""
     left, right = left[part], right[part[:2]]
     shape = (*left.shape[:3], right.shape[3])
     flat = place[: math.prod(shape)].reshape((-1, *shape[2:]))
     mx.nd.batch_dot(left.reshape((-1, shape[2], 2)), right.reshape((-1, 2, shape[3])), out=flat)
-    return mx.nd.Activation(flat, act_type="sigmoid", out=flat).reshape(shape)
+    return mx.nd.Activation(flat, act_type="tanh", out=flat).reshape(shape)
 
 
 def row_sums(rows: mx.nd.NDArray, weights: mx.nd.NDArray) -> mx.nd.NDArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -30,17 +31,20 @@ BLOCK = 2**19
 DOT_BLOCK = 2**21
 """The scores of one block: products of larger matrices gain more than a smaller cache."""
 
-BOUND = {tf.float32: 43.0, tf.float64: 354.0}
-"""How large a query or a key may be before e^(-2q) e^(-2k) may be 0 · infinity: 4 · 43 < ln(largest / smallest)."""
+FORMS = ("sum", "exponentials", "tangents")
+"""How a block computes tanh(q + k): of the sum itself, or from what `factor` makes of queries and of keys."""
+
+KEY_BOUND = {tf.float32: 20.0, tf.float64: 160.0}
+"""How large a key may be for e^(-2q) e^(-2k) beside any query, clipped to QUERY_BOUND."""
+
+QUERY_BOUND = {tf.float32: 43.0, tf.float64: 354.0}
+"""Where a query is clipped: tanh(q + k) has long been 1 there, and e^(-2q) is still finite."""
 
 LIMIT = {tf.float32: 1e30, tf.float64: 1e300}
 """How large half the sum of the squares of an array may be, so that inner products with another are finite."""
 
 STEPS_LEAST = 2**12
 """The elements, batch · steps · keys · features, from which on a decoder's steps are one function in a graph."""
-
-STEPS_BOUND = {tf.float32: 20.0, tf.float64: 160.0}
-"""How large a key may be for e^(-2q) e^(-2k) beside any query, clipped to BOUND, where tanh(q + k) has long been 1."""
 
 forced: str | None = None
 
@@ -79,15 +83,20 @@ def blocked_additive_score(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) 
 
     scores[i, j] = sum over h of w_v[h] t[i, j, h];  t = tanh(queries[i, h] + keys[j, h])
 
-    tanh(q + k) = 2 r - 1 with r = 1 / (1 + e^(-2q) e^(-2k)): the exponentials are taken per query and per key, and each
-    of the (queries, keys, hidden_size) elements costs a product, a sum and a reciprocal. The backward computes each
-    block again, with tanh' = 1 - t² = 4 r (1 - r):
+    t is taken from functions of the queries and of the keys alone, so that each of its (queries, keys, hidden_size)
+    elements costs a product, sums and a quotient. `form_of` chooses between
 
-    dqueries[i, h] = w_v[h] sum over j of g[i, j] tanh'[i, j, h];  dkeys[j, h] = w_v[h] sum over i of the same
+    t = (tanh q + tanh k) / (1 + tanh q tanh k)   where all |k| <= 1: accurate at every magnitude of q + k
+    t = 2 / (1 + e^(-2q) e^(-2k)) - 1             with an absolute error of eps, where the largest |t| are not small
+    t = tanh(q + k)                               else: keys that are large, nearly equal, infinite or NaN
+
+    The backward computes each block again:
+
+    dqueries[i, h] = sum over j of g[i, j] w_v[h] (1 - t[i, j, h]²);  dkeys[j, h] = sum over i of the same
     dw_v[h] = sum over i and j of g[i, j] t[i, j, h]
 
-    XLA compiles both for each set of shapes, so that a block is computed in one pass. Where a query or a key is beyond
-    BOUND, or NaN, the blocks hold tanh(q + k) itself. Half types are computed in float32.
+    XLA compiles both for each set of shapes, so that a block is computed in one pass. Half types are computed in
+    float32.
 
     Shapes: as additive_score. Second derivatives raise an AttentionError: force("plain") has them.
     """
@@ -106,21 +115,20 @@ def blocked_additive_attention(
     context = attention_pooling(additive_score(queries, keys, w_v), values, mask=mask), the context alone
 
     As blocked_dot_attention, with the scores of a block and their gradients as in blocked_additive_score: XLA compiles
-    these alone, for one sequence. Where a query or a key is beyond BOUND, a value or w_v beyond LIMIT, or a number is
-    NaN, blocked_additive_score and attention_pooling are computed. Half types are computed in float32.
+    these alone, for one sequence. Where an array is beyond LIMIT, or a number is NaN, blocked_additive_score and
+    attention_pooling are computed. Half types are computed in float32.
 
     Shapes: queries (batch, queries, hidden_size) and keys (batch, keys, hidden_size), both projected, w_v
     (hidden_size,); values, mask and the result as in blocked_dot_attention. Second derivatives raise an AttentionError,
     force("plain") apart.
     """
+    form = form_of(*(tf.stop_gradient(precise(tf.convert_to_tensor(array))) for array in (keys, w_v)))
     score = Score(
         blocked_additive_score,
-        lambda rows, keys, w_v: scores_of(factor(rows, True), factor(keys, True), w_v, factored=True),
-        lambda slopes, rows, keys, w_v: gradients_of(
-            slopes, factor(rows, True), factor(keys, True), w_v, factored=True
-        ),
+        lambda *arrays: chosen_by(form, scores_of, *arrays),
+        lambda *arrays: chosen_by(form, gradients_of, *arrays),
     )
-    return attended(score, within(precise(queries), precise(keys)), values, mask, queries, keys, w_v)
+    return attended(score, True, values, mask, queries, keys, w_v)
 
 
 def blocked_dot_attention(
@@ -165,23 +173,25 @@ def blocked_dot_attention(
 @tf.custom_gradient
 def with_backward(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) -> tuple[tf.Tensor, Any]:
     """The scores, and the function that gives their gradients."""
-    fits = within(queries, keys)
+    # A tape that saw the inside would ask the compiled loop for the arrays of every turn.
+    inside = tuple(map(tf.stop_gradient, (queries, keys, w_v)))
+    form = form_of(*inside[1:])
 
     def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        found = only_once(upstream, queries, keys, w_v, fits)
+        found = only_once(upstream, queries, keys, w_v, form)
         for gradient, array in zip(found, (queries, keys, w_v), strict=True):
             gradient.set_shape(array.shape)
         return found
 
-    return chosen_by(fits, forward_blocks, queries, keys, w_v), backward
+    return chosen_by(form, forward_blocks, *inside), backward
 
 
 @tf.custom_gradient
 def only_once(
-    upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, fits: tf.Tensor
+    upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, form: tf.Tensor
 ) -> tuple[tuple[tf.Tensor, ...], Any]:
     """The gradients, which have none themselves."""
-    return chosen_by(fits, backward_blocks, upstream, queries, keys, w_v), refused
+    return chosen_by(form, backward_blocks, *map(tf.stop_gradient, (upstream, queries, keys, w_v))), refused
 
 
 def refused(*_: tf.Tensor) -> None:
@@ -191,91 +201,115 @@ def refused(*_: tf.Tensor) -> None:
     )
 
 
-def within(*arrays: tf.Tensor) -> tf.Tensor:
-    """Whether the factored form holds for these arrays; False where one holds a NaN."""
-    return tf.reduce_all([tf.reduce_all(tf.abs(array) <= BOUND[array.dtype]) for array in arrays])
+@tf.function(jit_compile=True, autograph=False)
+def form_of(keys: tf.Tensor, w_v: tf.Tensor) -> tf.Tensor:
+    """Which of FORMS, by its index, is accurate for these keys, whatever the queries are.
+
+    With spread[h] half the range of feature h in a sequence, some |q + k| of each query is at least that. The error of
+    "tangents" is about eps |k|, that of "exponentials" eps, and either has to be small beside a tanh of that size, by
+    the weights of the features. A feature whose keys are nearly equal, and cancel a query, is thus taken by the sum.
+    """
+    low, high = tf.reduce_min(keys, axis=-2), tf.reduce_max(keys, axis=-2)
+    features = size(keys, -1)
+    half_range = tf.reshape(0.5 * high - 0.5 * low, (-1, features))
+    spread = tf.minimum(tf.reduce_max(half_range, axis=0), 1.0)
+    largest = tf.reduce_max(tf.reshape(tf.maximum(tf.abs(low), tf.abs(high)), (-1, features)), axis=0)
+    total = tf.reduce_sum(tf.abs(w_v))
+    least = 4.0 * tf.reduce_sum(tf.abs(w_v) * spread)
+    tangents = tf.reduce_all(largest <= 1.0) & (tf.reduce_sum(tf.abs(w_v) * largest) <= least)
+    exponentials = tf.reduce_all(largest <= KEY_BOUND[keys.dtype]) & (total <= least)
+    form = tf.where(tangents, FORMS.index("tangents"), tf.where(exponentials, FORMS.index("exponentials"), 0))
+    # An infinite weight tells a tanh that is rounded to 0 from one that is tiny.
+    return tf.where(tf.math.is_finite(total), form, 0)
 
 
-def chosen_by(fits: tf.Tensor, function: tf.types.experimental.PolymorphicFunction, *arrays: tf.Tensor) -> Any:
-    """The function of the arrays, in the factored form where it holds."""
-    # A tape that saw the inside would ask the compiled loop for the arrays of every turn.
-    arrays = tuple(map(tf.stop_gradient, arrays))
-    return tf.cond(fits, lambda: function(*arrays, factored=True), lambda: function(*arrays, factored=False))
+def chosen_by(form: tf.Tensor, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The function of the arguments, in that form."""
+    return tf.switch_case(form, [partial(function, *arguments, form=name) for name in FORMS])
 
 
 @tf.function(jit_compile=True, autograph=False)
-def forward_blocks(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, factored: bool) -> tf.Tensor:
+def forward_blocks(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, form: str) -> tf.Tensor:
     """The scores."""
 
     def of_sequence(pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        return sequence_scores(*pair, w_v, factored=factored)
+        return sequence_scores(*pair, w_v, form=form)
 
-    factors = merged(factor(queries, factored)), merged(factor(keys, factored))
-    scores = tf.map_fn(of_sequence, factors, fn_output_signature=w_v.dtype)
+    scores = tf.map_fn(of_sequence, (merged(queries), merged(keys)), fn_output_signature=w_v.dtype)
     return unmerged(scores, queries)
 
 
 @tf.function(jit_compile=True, autograph=False)
 def backward_blocks(
-    upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, factored: bool
+    upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, form: str
 ) -> tuple[tf.Tensor, ...]:
     """The gradients of queries, keys and w_v."""
 
     def of_sequence(arrays: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
         given, own_queries, own_keys = arrays
-        return sequence_gradients(given, own_queries, own_keys, w_v, factored=factored)
+        return sequence_gradients(given, own_queries, own_keys, w_v, form=form)
 
-    arrays = merged(upstream), merged(factor(queries, factored)), merged(factor(keys, factored))
+    arrays = tuple(map(merged, (upstream, queries, keys)))
     of_queries, of_keys, of_w_v = tf.map_fn(of_sequence, arrays, fn_output_signature=(w_v.dtype,) * 3)
     return unmerged(of_queries, queries), unmerged(of_keys, keys), tf.reduce_sum(of_w_v, axis=0)
 
 
-def sequence_scores(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, factored: bool) -> tf.Tensor:
-    """The scores of one sequence, (queries, keys), of what `factor` makes of its queries and keys."""
-    blocks = in_blocks(queries, BLOCK, size(keys, 0) * size(keys, 1))[0]
-    scores = tf.map_fn(lambda block: tf.linalg.matvec(hidden(block, keys, factored)[0], w_v), blocks)
+def sequence_scores(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, form: str) -> tf.Tensor:
+    """The scores of one sequence, (queries, keys)."""
+    blocks = in_blocks(factor(queries, form), BLOCK, size(keys, 0) * size(keys, 1))[0]
+    factors = factor(keys, form)
+    scores = tf.map_fn(lambda block: tf.linalg.matvec(hidden(block[:, None], factors, form), w_v), blocks)
     return out_of_blocks(scores[None], queries)
 
 
 def sequence_gradients(
-    upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, factored: bool
+    upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, form: str
 ) -> tuple[tf.Tensor, ...]:
-    """The gradients of queries, keys and w_v of one sequence, of what `factor` makes of its queries and keys."""
-    of_query = size(keys, 0) * size(keys, 1)
-    blocks, given = (in_blocks(array, BLOCK, of_query)[0] for array in (queries, upstream))
+    """The gradients of queries, keys and w_v of one sequence."""
+    of_query = 2 * size(keys, 0) * size(keys, 1)  # the tanh and its slope
+    blocks, given = (in_blocks(array, BLOCK, of_query)[0] for array in (factor(queries, form), upstream))
+    factors = factor(keys, form)
     count = size(blocks, 0)
 
     def add(
         index: tf.Tensor, of_queries: tf.TensorArray, of_keys: tf.Tensor, of_w_v: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
-        tanh, slope = hidden(blocks[index], keys, factored)
+        tanh = hidden(blocks[index][:, None], factors, form)
+        slope = w_v * (1.0 - tanh * tanh)
         rows = given[index][:, None]
         of_queries = of_queries.write(index, tf.squeeze(tf.matmul(rows, slope), axis=1))
-        of_keys += tf.reduce_sum(given[index][:, :, None] * slope, axis=0)
+        terms = given[index][:, :, None] * slope
+        if form == "sum":  # an infinite weight makes NaN of the rows at the end of the last block
+            inside = index * size(rows, 0) + tf.range(size(rows, 0)) < size(queries, 0)
+            terms = tf.where(inside[:, None, None], terms, 0.0)
+        of_keys += tf.reduce_sum(terms, axis=0)
         of_w_v += tf.reduce_sum(tf.matmul(rows, tanh), axis=(0, 1))
         return index + 1, of_queries, of_keys, of_w_v
 
     start = (0, tf.TensorArray(w_v.dtype, size=count), tf.zeros_like(keys), tf.zeros_like(w_v))
     _, of_queries, of_keys, of_w_v = tf.while_loop(lambda index, *_: index < count, add, start)
-    return w_v * out_of_blocks(of_queries.stack()[None], queries), w_v * of_keys, of_w_v
+    return out_of_blocks(of_queries.stack()[None], queries), of_keys, of_w_v
 
 
 scores_of = tf.function(sequence_scores, jit_compile=True, autograph=False)
 gradients_of = tf.function(sequence_gradients, jit_compile=True, autograph=False)
 
 
-def factor(array: tf.Tensor, factored: bool) -> tf.Tensor:
-    """What a block is made of: e^(-2x), or x itself."""
-    return tf.exp(-2.0 * array) if factored else array
+def factor(array: tf.Tensor, form: str) -> tf.Tensor:
+    """What that form makes of some queries, or of keys within their bound: e^(-2x), tanh x, or x itself."""
+    if form == "exponentials":
+        bound = QUERY_BOUND[array.dtype]
+        return tf.exp(-2.0 * tf.maximum(tf.minimum(array, bound), -bound))  # which keep a NaN
+    return tf.tanh(array) if form == "tangents" else array
 
 
-def hidden(block: tf.Tensor, against: tf.Tensor, factored: bool) -> tuple[tf.Tensor, tf.Tensor]:
-    """tanh(q + k) and its slope, (rows, keys, hidden_size), from the factors of some queries and of all keys."""
-    if factored:
-        reciprocal = 1.0 / (1.0 + block[:, None] * against)
-        return 2.0 * reciprocal - 1.0, 4.0 * reciprocal * (1.0 - reciprocal)
-    tanh = tf.tanh(block[:, None] + against)
-    return tanh, 1.0 - tanh * tanh
+def hidden(queries: tf.Tensor, keys: tf.Tensor, form: str) -> tf.Tensor:
+    """Give tanh(q + k) of what `factor` makes of queries, (rows, 1, hidden_size), and of keys, (keys, hidden_size)."""
+    if form == "exponentials":
+        return 2.0 / (1.0 + queries * keys) - 1.0
+    if form == "tangents":
+        return (queries + keys) / (1.0 + queries * keys)
+    return tf.tanh(queries + keys)
 
 
 def merged(array: tf.Tensor) -> tf.Tensor:
@@ -520,7 +554,7 @@ def takes_steps(
     was measured. Step by step everything else is computed.
     """
     shapes = (*tokens.shape, *keys.shape, *values.shape)
-    if keys.dtype not in BOUND or state.dtype != keys.dtype or None in shapes or 0 in shapes:
+    if keys.dtype not in KEY_BOUND or state.dtype != keys.dtype or None in shapes or 0 in shapes:
         return False
     if mask is not None and mask.shape[1] != 1:
         return False
@@ -580,13 +614,13 @@ def blocked_steps(
         """The four arrays, and the function that gives the gradients."""
         # A tape that saw the inside would keep every step once more.
         (known, state, keys, values, W_q, w_v), layers, between, factors = parted([*map(tf.stop_gradient, arguments)])
-        fits = within_steps(keys)
-        exponentials = tf.cond(fits, lambda: factor(keys, True), lambda: keys)
+        form = form_of(keys, w_v)
+        against = chosen_by(form, factor, keys)
         reads = tf.TensorArray(known.dtype, steps, clear_after_read=False).unstack(known)
 
         def advance(t: tf.Tensor, states: list[tf.Tensor], *written: Any) -> tuple[Any, ...]:
             query = tf.matmul(states[-1], W_q)
-            weights = either(fits, step_weights, query, exponentials, w_v, mask)
+            weights = chosen_by(form, step_weights, query, against, w_v, mask)
             x = tf.squeeze(tf.matmul((weights if factors is None else weights * factors[t])[:, None], values), axis=1)
             kept, after = [query, weights, x], []
             for layer, (W, b, U, b_hn) in enumerate(layers):
@@ -639,8 +673,8 @@ def blocked_steps(
                 found[2] = dx
                 slopes = tf.squeeze(tf.matmul(values, dx[..., None]), axis=-1)
                 d_p += slopes if factors is None else slopes * factors[t]
-                dq, d_keys, d_w_v = either(
-                    fits, step_gradients, d_p, p, queries.read(t), exponentials, w_v, d_keys, d_w_v
+                dq, d_keys, d_w_v = chosen_by(
+                    form, step_gradients, d_p, p, queries.read(t), against, w_v, d_keys, d_w_v
                 )
                 dh[-1] += tf.matmul(dq, W_q_turned)
                 found = [array.write(t, own) for array, own in zip(written, [dq, slopes, *found], strict=True)]
@@ -667,7 +701,7 @@ def blocked_steps(
             d_masks = [] if between is None else [tf.stack([rest[3 * n + 5] * outputs[n] for n in range(count - 1)])]
             d_masks += [] if factors is None else [slopes * weights]
             of_parameters = product(before[-1], d_queries), d_w_v, *d_layers, *d_masks
-            return (rest[0], tf.stack(d_state), w_v * d_keys, d_values, *of_parameters), steps_refused
+            return (rest[0], tf.stack(d_state), d_keys, d_values, *of_parameters), steps_refused
 
         return (outputs[-1], tf.stack(last), weights, contexts), backward
 
@@ -675,30 +709,13 @@ def blocked_steps(
     return found
 
 
-def either(fits: tf.Tensor, function: tf.types.experimental.PolymorphicFunction, *arguments: Any) -> Any:
-    """The function of the arguments, in the factored form where it holds."""
-    return tf.cond(fits, lambda: function(*arguments, factored=True), lambda: function(*arguments, factored=False))
-
-
-def within_steps(keys: tf.Tensor) -> tf.Tensor:
-    """Whether the factored form holds for these keys and any query; False where one is NaN."""
-    return tf.reduce_all(tf.abs(keys) <= STEPS_BOUND[keys.dtype])
-
-
-def hidden_of_step(query: tf.Tensor, against: tf.Tensor, factored: bool) -> tuple[tf.Tensor, tf.Tensor]:
-    """tanh(q + k) and its slope, (batch, keys, hidden_size), for one query of each sequence."""
-    if factored:
-        bound = BOUND[query.dtype]
-        query = tf.maximum(tf.minimum(query, bound), -bound)  # which keep a NaN
-    return hidden(factor(query, factored), against, factored)
-
-
 @tf.function(jit_compile=True, autograph=False)
 def step_weights(
-    query: tf.Tensor, against: tf.Tensor, w_v: tf.Tensor, mask: tf.Tensor | None, *, factored: bool
+    query: tf.Tensor, against: tf.Tensor, w_v: tf.Tensor, mask: tf.Tensor | None, *, form: str
 ) -> tf.Tensor:
     """The weights of one step, (batch, keys)."""
-    scores = tf.linalg.matvec(hidden_of_step(query, against, factored)[0], w_v)[:, None]
+    tanh = hidden(factor(query, form)[:, None], against, form)
+    scores = tf.linalg.matvec(tanh, w_v)[:, None]
     return tf.squeeze(softmax_over(scores, open_keys(scores, None, mask)), axis=1)
 
 
@@ -712,12 +729,13 @@ def step_gradients(
     d_keys: tf.Tensor,
     d_w_v: tf.Tensor,
     *,
-    factored: bool,
+    form: str,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The gradient of a step's query, and those of keys, less the factor w_v, and of w_v with this step's added."""
-    tanh, slope = hidden_of_step(query, against, factored)
+    """The gradient of a step's query, and those of keys and of w_v with this step's added."""
+    tanh = hidden(factor(query, form)[:, None], against, form)
+    slope = w_v * (1.0 - tanh * tanh)
     de = p * (dp - tf.reduce_sum(p * dp, axis=-1, keepdims=True))
-    dq = w_v * tf.squeeze(tf.matmul(de[:, None], slope), axis=1)
+    dq = tf.squeeze(tf.matmul(de[:, None], slope), axis=1)
     of_w_v = tf.linalg.matvec(tf.reshape(tanh, (-1, w_v.shape[0])), tf.reshape(de, (-1,)), transpose_a=True)
     return dq, d_keys + de[..., None] * slope, d_w_v + of_w_v
 

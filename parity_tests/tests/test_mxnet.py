@@ -240,6 +240,108 @@ def test_a_second_derivative_of_blocks_raises(rows: int, forced):
         total.backward()
 
 
+def by_blocks(
+    queries: numpy.ndarray, keys: numpy.ndarray, w_v: numpy.ndarray, cotangent: numpy.ndarray
+) -> list[numpy.ndarray]:
+    """Additive scores by the path that is forced, and the gradients of queries, keys and w_v."""
+    named = {
+        key: from_numpy(array) for key, array in zip(("queries", "keys", "w_v"), (queries, keys, w_v), strict=True)
+    }
+    call = lambda _, **named: (attention.additive_score(**named),)  # noqa: E731
+    outputs, found, _ = vjp(call, named, {0: from_numpy(cotangent)})
+    return [outputs[0].asnumpy(), *(found[key].asnumpy() for key in ("queries", "keys", "w_v"))]
+
+
+def derived(arrays: list[numpy.ndarray], cotangent: numpy.ndarray) -> list[numpy.ndarray]:
+    """Scores and gradients in float64, by the reference and by hand."""
+    queries, keys, w_v, g = (array.astype(numpy.float64) for array in (*arrays, cotangent))
+    tanh = numpy.tanh(queries[:, :, None] + keys[:, None])
+    terms = g[..., None] * w_v * (1 - tanh) * (1 + tanh)
+    of_w_v = (g[..., None] * tanh).sum(axis=(0, 1, 2))
+    return [reference.additive_score(queries, keys, w_v), terms.sum(axis=2), terms.sum(axis=1), of_w_v]
+
+
+def spans(name: str, *shape: int, least: float) -> numpy.ndarray:
+    """Positive numbers of all magnitudes from that one up to 1."""
+    return least ** (0.5 - 0.5 * uniform(name, shape))
+
+
+def features(magnitudes: list[float], w_v: numpy.ndarray) -> list[numpy.ndarray]:
+    """Queries and keys of a magnitude for each feature, and w_v."""
+    return [uniform("queries", (2, 5, 4)) * magnitudes, uniform("keys", (2, 7, 4)) * magnitudes, w_v]
+
+
+def pairs(centre: float, spread: float) -> list[numpy.ndarray]:
+    """Queries and keys that cancel but for the spread, and w_v."""
+    queries, keys, w_v = features([spread] * 4, uniform("w_v", (4,)))
+    return [queries + centre, keys - centre, w_v]
+
+
+MAGNITUDES = [1e-30, 1e-6, 1e-4, 1e-3, 0.1, 1.0, 3.0, 10.0, 100.0, 1e30]
+ADDENDS: dict[str, list[numpy.ndarray]] = {
+    **{f"{size:g}": features([size] * 4, uniform("w_v", (4,))) for size in MAGNITUDES},
+    **{f"cancelling {centre:g}": pairs(centre, 1e-4 * centre) for centre in (1e-3, 0.5, 5.0, 15.0)},
+    "cancelling by one": [numpy.full((2, 5, 4), 3.0), numpy.full((2, 7, 4), -3.0 * (1 + 2**-20)), uniform("w_v", (4,))],
+    "one tiny": features([1e-6, 3.0, 3.0, 3.0], uniform("w_v", (4,))),
+    "one tiny of large weight": features([1e-6, 3.0, 3.0, 3.0], numpy.array([1e6, 1e-3, 1e-3, 1e-3])),
+    "tiny keys": [uniform("queries", (2, 5, 4), 3.0), uniform("keys", (2, 7, 4), 1e-6), uniform("w_v", (4,))],
+    "tiny queries": [uniform("queries", (2, 5, 4), 1e-6), uniform("keys", (2, 7, 4), 3.0), uniform("w_v", (4,))],
+    "large weights": features([1e-3] * 4, uniform("w_v", (4,), 1e30)),
+}
+
+
+@pytest.mark.parametrize("dtype", [numpy.float32, numpy.float64])
+@pytest.mark.parametrize("rows", [1, 5], ids=["one", "several"])
+@pytest.mark.parametrize("name", ADDENDS)
+def test_blocks_are_accurate_at_every_magnitude(forced, name: str, rows: int, dtype: type):
+    forced("blocked")
+    queries, *others = ADDENDS[name]
+    arrays = [array.astype(dtype) for array in (queries[:, :rows], *others)]
+    cotangent = uniform("cotangent", (2, rows, 7)).astype(dtype)
+    expected = derived(arrays, cotangent)
+    # Where tanh is near 1, the slope 1 - tanh² keeps an error of eps: so do the terms of the gradients.
+    term = float(numpy.abs(arrays[2]).max())
+    scales = [numpy.abs(expected[0]).max(), term, term, numpy.abs(expected[3]).max()]
+    for own, other, scale in zip(by_blocks(*arrays, cotangent), expected, scales, strict=True):
+        numpy.testing.assert_allclose(own, other, rtol=0, atol=15 * numpy.finfo(dtype).eps * scale)
+
+
+@pytest.mark.parametrize("dtype", [numpy.float32, numpy.float64])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_scores_of_one_sign_are_accurate_one_by_one(forced, sign: float, dtype: type):
+    forced("blocked")
+    queries, keys = spans("queries", 2, 5, 4, least=1e-6), spans("keys", 2, 7, 4, least=1e-6)
+    queries[0, 0], keys[1, 3] = 1e-6, 1e-6  # so that some scores are small
+    arrays = [array.astype(dtype) for array in (sign * queries, sign * keys, spans("w_v", 4, least=1e-6))]
+    found = by_blocks(*arrays, numpy.ones((2, 5, 7), dtype))
+    expected = derived(arrays, numpy.ones((2, 5, 7)))
+    for own, other in zip(found, expected, strict=True):
+        numpy.testing.assert_allclose(own, other, rtol=50 * numpy.finfo(dtype).eps, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [numpy.float32, numpy.float64])
+def test_scores_of_zeros_are_exactly_zero_in_blocks(forced, dtype: type):
+    forced("blocked")
+    arrays = [numpy.zeros((2, 5, 4), dtype), numpy.zeros((2, 7, 4), dtype), uniform("w_v", (4,)).astype(dtype)]
+    scores, *_, of_w_v = by_blocks(*arrays, uniform("cotangent", (2, 5, 7)).astype(dtype))
+    assert not numpy.any(scores) and not numpy.any(of_w_v)
+
+
+@pytest.mark.parametrize("number", [numpy.inf, -numpy.inf, numpy.nan], ids=str)
+@pytest.mark.parametrize("size", [1e-9, 1.0, 30.0])
+def test_a_weight_that_is_not_finite_gives_the_same_scores_in_blocks(forced, size: float, number: float):
+    forced("blocked")
+    arrays = features([size] * 4, uniform("w_v", (4,)))
+    arrays[0], arrays[1] = numpy.abs(arrays[0]), numpy.abs(arrays[1])
+    arrays[0][1], arrays[1][1] = -arrays[0][1], -arrays[1][1]  # one infinity of either sign
+    arrays[2][1] = number
+    cotangent = uniform("cotangent", (2, 5, 7))
+    found = by_blocks(*arrays, cotangent)
+    forced("plain")
+    for own, other in zip(found, by_blocks(*arrays, cotangent), strict=True):
+        numpy.testing.assert_allclose(own, other, rtol=1e-13, atol=1e-13)
+
+
 CONTEXTS = {
     "open": {},
     "rows": {"mask": (2, 1, 6, 1)},

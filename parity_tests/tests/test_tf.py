@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from attention_core import reference
 from attention_core.draws import integers, uniform
 from attention_core.errors import AttentionError, DtypeError, MaskError, OptionError, ShapeError
 from backends import tf as attention
@@ -444,7 +445,8 @@ def score_and_gradients(path: str, queries: np.ndarray, keys: np.ndarray, how: s
 @pytest.mark.parametrize("how", ["eager", "graph"])
 @pytest.mark.parametrize("lead", [(2,), (2, 3)], ids=["without heads", "with heads"])
 def test_blocks_give_the_numbers_of_the_plain_formula(monkeypatch, _unforced, lead: tuple[int, ...], how: str):
-    monkeypatch.setattr(blocked, "BLOCK", 2 * 7 * 4)  # two rows: the last block of nine rows is not full
+    # Four rows, and two in the backward: the last block of nine rows is not full.
+    monkeypatch.setattr(blocked, "BLOCK", 4 * 7 * 4)
     queries, keys = uniform("queries", (*lead, 9, 4)), uniform("keys", (*lead, 7, 4))
     found, expected = (score_and_gradients(path, queries, keys, how) for path in ("blocked", "plain"))
     same(found, expected, 1e-14)
@@ -509,6 +511,102 @@ def test_a_size_that_is_unknown_counts_as_small(_unforced):
 def test_an_unknown_path_is_refused(_unforced):
     with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
         blocked.force("fast")
+
+
+def by_blocks(
+    queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray, cotangent: np.ndarray, path: str = "blocked"
+) -> list[np.ndarray]:
+    """Additive scores by that path, and the gradients of queries, keys and w_v."""
+    blocked.force(path)
+    tensors = [tf.constant(array) for array in (queries, keys, w_v)]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        scores = attention.additive_score(*tensors)
+    return [array.numpy() for array in (scores, *tape.gradient(scores, tensors, cotangent))]
+
+
+def derived(arrays: list[np.ndarray], cotangent: np.ndarray) -> list[np.ndarray]:
+    """Scores and gradients in float64, by the reference and by hand."""
+    queries, keys, w_v, g = (array.astype(np.float64) for array in (*arrays, cotangent))
+    tanh = np.tanh(queries[:, :, None] + keys[:, None])
+    terms = g[..., None] * w_v * (1 - tanh) * (1 + tanh)
+    of_w_v = (g[..., None] * tanh).sum(axis=(0, 1, 2))
+    return [reference.additive_score(queries, keys, w_v), terms.sum(axis=2), terms.sum(axis=1), of_w_v]
+
+
+def spans(name: str, *shape: int, least: float) -> np.ndarray:
+    """Positive numbers of all magnitudes from that one up to 1."""
+    return least ** (0.5 - 0.5 * uniform(name, shape))
+
+
+def features(magnitudes: list[float], w_v: np.ndarray) -> list[np.ndarray]:
+    """Queries and keys of a magnitude for each feature, and w_v."""
+    return [uniform("queries", (2, 5, 4)) * magnitudes, uniform("keys", (2, 7, 4)) * magnitudes, w_v]
+
+
+def pairs(centre: float, spread: float) -> list[np.ndarray]:
+    """Queries and keys that cancel but for the spread, and w_v."""
+    queries, keys, w_v = features([spread] * 4, uniform("w_v", (4,)))
+    return [queries + centre, keys - centre, w_v]
+
+
+MAGNITUDES = [1e-30, 1e-6, 1e-4, 1e-3, 0.1, 1.0, 3.0, 10.0, 100.0, 1e30]
+ADDENDS: dict[str, list[np.ndarray]] = {
+    **{f"{size:g}": features([size] * 4, uniform("w_v", (4,))) for size in MAGNITUDES},
+    **{f"cancelling {centre:g}": pairs(centre, 1e-4 * centre) for centre in (1e-3, 0.5, 5.0, 15.0)},
+    "cancelling by one": [np.full((2, 5, 4), 3.0), np.full((2, 7, 4), -3.0 * (1 + 2**-20)), uniform("w_v", (4,))],
+    "one tiny": features([1e-6, 3.0, 3.0, 3.0], uniform("w_v", (4,))),
+    "one tiny of large weight": features([1e-6, 3.0, 3.0, 3.0], np.array([1e6, 1e-3, 1e-3, 1e-3])),
+    "tiny keys": [uniform("queries", (2, 5, 4), 3.0), uniform("keys", (2, 7, 4), 1e-6), uniform("w_v", (4,))],
+    "tiny queries": [uniform("queries", (2, 5, 4), 1e-6), uniform("keys", (2, 7, 4), 3.0), uniform("w_v", (4,))],
+    "large weights": features([1e-3] * 4, uniform("w_v", (4,), 1e30)),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ADDENDS)
+def test_blocks_are_accurate_at_every_magnitude(_unforced, name: str, dtype: type):
+    arrays, cotangent = [array.astype(dtype) for array in ADDENDS[name]], uniform("cotangent", (2, 5, 7)).astype(dtype)
+    expected = derived(arrays, cotangent)
+    # Where tanh is near 1, the slope 1 - tanh² keeps an error of eps: so do the terms of the gradients.
+    term = float(np.abs(arrays[2]).max())
+    scales = [np.abs(expected[0]).max(), term, term, np.abs(expected[3]).max()]
+    for own, other, scale in zip(by_blocks(*arrays, cotangent), expected, scales, strict=True):
+        np.testing.assert_allclose(own, other, rtol=0, atol=15 * np.finfo(dtype).eps * scale)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_scores_of_one_sign_are_accurate_one_by_one(_unforced, sign: float, dtype: type):
+    queries, keys = spans("queries", 2, 5, 4, least=1e-6), spans("keys", 2, 7, 4, least=1e-6)
+    queries[0, 0], keys[1, 3] = 1e-6, 1e-6  # so that some scores are small
+    arrays = [array.astype(dtype) for array in (sign * queries, sign * keys, spans("w_v", 4, least=1e-6))]
+    found = by_blocks(*arrays, np.ones((2, 5, 7), dtype))
+    expected = derived(arrays, np.ones((2, 5, 7)))
+    for own, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(own, other, rtol=50 * np.finfo(dtype).eps, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scores_of_zeros_are_exactly_zero_in_blocks(_unforced, dtype: type):
+    arrays = [np.zeros((2, 5, 4), dtype), np.zeros((2, 7, 4), dtype), uniform("w_v", (4,)).astype(dtype)]
+    scores, *_, of_w_v = by_blocks(*arrays, uniform("cotangent", (2, 5, 7)).astype(dtype))
+    assert not np.any(scores) and not np.any(of_w_v)
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan], ids=str)
+@pytest.mark.parametrize("size", [1e-9, 1.0, 30.0])
+def test_a_weight_that_is_not_finite_gives_the_same_scores_in_blocks(
+    monkeypatch, _unforced, size: float, number: float
+):
+    monkeypatch.setattr(blocked, "BLOCK", 4 * 7 * 4)
+    arrays = features([size] * 4, uniform("w_v", (4,)))
+    arrays[0], arrays[1] = np.abs(arrays[0][:, :3]), np.abs(arrays[1])
+    arrays[0][1], arrays[1][1] = -arrays[0][1], -arrays[1][1]  # one infinity of either sign
+    arrays[2][1] = number
+    cotangent = np.abs(uniform("cotangent", (2, 3, 7)))
+    for own, other in zip(by_blocks(*arrays, cotangent), by_blocks(*arrays, cotangent, path="plain"), strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-13, atol=1e-13)
 
 
 # ------------------------------------------------------------------------------------------------ the context alone
