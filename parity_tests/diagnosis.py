@@ -13,9 +13,10 @@ from parity_tests.cases import NAMES
 from parity_tests.comparison import Verdict, compare
 from parity_tests.expected import expected
 from parity_tests.invocation import TRAINING
+from parity_tests.library_bugs import KNOWN
 from parity_tests.recordings import Cell, Recording, key, withheld
 from parity_tests.run import Explanation
-from parity_tests.saboteurs import SABOTEURS, Saboteur, answer
+from parity_tests.saboteurs import Saboteur, answer
 
 MOST_CELLS = 4
 """Of each operator, so many red cells are held against saboteurs, the smallest."""
@@ -38,7 +39,7 @@ def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence
         answered = [name for name in telling if name in recording.cells]
         smallest = sorted(answered, key=lambda name: _size(recording, name))
         chosen = {name: telling[name] for name in smallest[:MOST_CELLS]}
-        near = [saboteur for saboteur in SABOTEURS if _near(saboteur, operator)]
+        near = [saboteur for saboteur in KNOWN if _near(saboteur, operator)]
         found = [_held(saboteur, operator, chosen, by_key, recording) for saboteur in near]
         best = max(found, key=lambda explanation: explanation.same)
         if 2 * best.same > best.red:
@@ -98,4 +99,4 @@ def _held(saboteur: Saboteur, operator: str, red: Red, cells: Mapping[str, Cell]
             if said["status"] == "ok" and verdict.quantity in wrong and verdict.quantity in wanted:
                 arrays = recording.cells[name][verdict.quantity], wrong[verdict.quantity], wanted[verdict.quantity]
                 same += compare(verdict, *arrays, budget_of(operator, case.id, tier, verdict.quantity)).status == "pass"
-    return Explanation(operator, saboteur.name, saboteur.sentence, same, sum(map(len, red.values())))
+    return Explanation(operator, saboteur.name, saboteur.told, same, sum(map(len, red.values())))

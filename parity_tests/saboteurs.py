@@ -38,7 +38,8 @@ class Saboteur:
     spoiled changes a whole answer, misread what is asked; withheld quantities are said not to be implemented. cases are
     patterns of the cases it is tried on; red and green are patterns of case:quantity: what matches red and not green
     has to be red, and all else green. A mistake that shows under a condition alone names that instead, as touches: some
-    case for which it holds has to be red, and every other case green.
+    case for which it holds has to be red, and every other case green. source is where a library was found to be so, as
+    owner/repository#number.
     """
 
     name: str
@@ -52,6 +53,12 @@ class Saboteur:
     withheld: tuple[str, ...] = ()
     tier: str = "float64"
     touches: Callable[[Case], bool] | None = None
+    source: str = ""
+
+    @property
+    def told(self) -> str:
+        """The sentence, and in parentheses the issue or pull request of the library that was so, where there is one."""
+        return f"{self.sentence} ({self.source})" if self.source else self.sentence
 
     def must_be_red(self, case: str, quantity: str) -> bool:
         """Whether that quantity of that case has to be red."""
