@@ -27,12 +27,19 @@ Red = Mapping[str, Sequence[Verdict]]
 def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence[Verdict]) -> Iterator[Explanation]:
     """For each operator with red values, the saboteur that explains most of them, if one explains more than half.
 
-    Where outputs are red, gradients follow from them, and are not asked; wrong numbers tell more than NaN.
+    Where outputs are red, gradients follow from them, and are not asked; wrong numbers tell more than NaN. Of saboteurs
+    that explain as many, the one that most of all outputs are, those that are right included; a training takes too long
+    for that.
     """
-    red: dict[str, dict[str, list[Verdict]]] = defaultdict(lambda: defaultdict(list))
+    red, outputs = _by_operator(), _by_operator()
     for verdict in verdicts:
-        if verdict.status == "fail" and verdict.quantity != "*" and verdict.against == "reference":
-            red[verdict.operator][f"{verdict.case}/{verdict.tier}"].append(verdict)
+        if verdict.quantity == "*" or verdict.against != "reference":
+            continue
+        name = f"{verdict.case}/{verdict.tier}"
+        if verdict.status == "fail":
+            red[verdict.operator][name].append(verdict)
+        if _is_output(verdict) and name in recording.cells:
+            outputs[verdict.operator][name].append(verdict)
     by_key = {key(cell): cell for cell in cells}
     for operator, own in red.items():
         telling = _first(own, _is_wrong_number, _is_output)
@@ -41,9 +48,17 @@ def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence
         chosen = {name: telling[name] for name in smallest[:MOST_CELLS]}
         near = [saboteur for saboteur in KNOWN if _near(saboteur, operator)]
         found = [_held(saboteur, operator, chosen, by_key, recording) for saboteur in near]
-        best = max(found, key=lambda explanation: explanation.same)
-        if 2 * best.same > best.red:
-            yield best
+        most = max(explanation.same for explanation in found)
+        best = [one for one in zip(near, found, strict=True) if one[1].same == most]
+        if 2 * most <= best[0][1].red:
+            continue
+        if len(best) > 1 and operator != TRAINING:
+            best.sort(key=lambda one: -_held(one[0], operator, outputs[operator], by_key, recording).same)
+        yield best[0][1]
+
+
+def _by_operator() -> dict[str, dict[str, list[Verdict]]]:
+    return defaultdict(lambda: defaultdict(list))
 
 
 def _near(saboteur: Saboteur, operator: str) -> bool:

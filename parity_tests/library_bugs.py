@@ -176,19 +176,23 @@ def _plane_behind(original: Any) -> Any:
     """A mask of one head is read as if it had all: head h of sequence b meets the plane that stands at b + h."""
 
     def call(scores: Any, valid_lens: Any, mask: Any) -> Any:
-        if mask is not None and mask.ndim == 4 and mask.shape[1] == 1 and scores.ndim == 4:
-            planes = np.add.outer(np.arange(len(mask)), np.arange(scores.shape[1])) % max(len(mask), 1)
-            mask = mask[planes, 0]
-        return original(scores, valid_lens, mask)
+        by_length = mask is None and scores.ndim == 4
+        mask = attention_mask(scores.shape[-1], valid_lens, mask)
+        if mask is None or scores.ndim < 4 or (mask.ndim < 4 and not by_length):
+            return original(scores, None, mask)
+        mask = mask[:, None] if by_length else mask
+        if mask.shape[1] == 1:
+            mask = mask[np.add.outer(np.arange(len(mask)), np.arange(scores.shape[1])) % max(len(mask), 1), 0]
+        return original(scores, None, mask)
 
     return call
 
 
-def _one_head_of_a_mask(case: Case) -> bool:
-    mask, first = case.inputs.get("mask"), case.inputs.get("scores", case.inputs.get("queries"))
-    if mask is None or first is None or mask.ndim < 4 or first.ndim < 4:
+def _mask_of_one_head(case: Case) -> bool:
+    first, allowed = case.inputs.get("scores", case.inputs.get("queries")), _allowed(case)
+    if first is None or allowed is None or first.ndim < 4 or first.shape[1] < 2:
         return False
-    return mask.shape[1] == 1 < first.shape[1] and bool((mask != mask[:1]).any())
+    return (allowed.ndim == 3 or allowed.shape[1] == 1) and bool((allowed != allowed[:1]).any())
 
 
 # ------------------------------------------------------------------------------------------------ heads
@@ -573,10 +577,10 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
     Saboteur(
         "mask_of_one_head_overrun",
         "A mask of one head is read as if it had all: the next heads meet the masks of the next sequences.",
-        ("masked_softmax-*", "attention_pooling-*", "DotProductAttention-*"),
+        ("masked_softmax-*", "DotProductAttention-heads*"),
         red=(),
         broken=dict.fromkeys(("masking.open_keys", "pooling.open_keys", "layers.open_keys"), _plane_behind),
-        touches=_one_head_of_a_mask,
+        touches=_mask_of_one_head,
         source="ooples/AiDotNet.Tensors#947",
     ),
     Saboteur(

@@ -1239,6 +1239,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         red=("scaled_dot_score-*:*", "DotProductAttention-open:*"),
         green=(*NOTHING, "*-scale:*"),
         broken={"scaled_dot_score": _scale_missing, "layers.scaled_dot_score": _scale_missing},
+        source="delzac/cntkx#10",
     ),
     Saboteur(
         "gradient_stopped",
@@ -1521,6 +1522,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("masked_softmax-*",),
         red=CLOSED,
         broken={"masked_softmax": _softmax(_closed_uniform)},
+        source="microsoft/onnxruntime#28904",
     ),
     Saboteur(
         "closed_row_nan",
@@ -1528,6 +1530,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("masked_softmax-*",),
         red=CLOSED,
         broken={"masked_softmax": _softmax(_closed_nan)},
+        source="pytorch/pytorch#41508",
     ),
     Saboteur(
         "softmax_over_queries",
@@ -1608,6 +1611,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
             "*:gradient_dropout_mask",
         ),
         broken={"pooling.pool": _pool(_dropped_weights_returned)},
+        source="pytorch/pytorch#42929",
     ),
     Saboteur(
         "dropout_ignored",
@@ -2072,6 +2076,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("SinusoidalPositions-*",),
         red=tuple(f"SinusoidalPositions-{name}:outputs" for name in ("plain", "offset", "concatenated")),
         broken={"layers.rates": _rates_to_the_end},
+        source="tensorflow/tensor2tensor#1423",
     ),
     Saboteur(
         "angles_of_float32",
@@ -2127,6 +2132,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("GRU-both_open", "GRU-both_ragged", "LSTM-both_ragged"),
         red=("*-both_ragged:*",),
         broken={"recurrent.Recurrent.run": _backward_from_the_end},
+        source="apache/mxnet#19323",
     ),
     Saboteur(
         "directions_swapped",
@@ -2260,6 +2266,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("BahdanauDecoder-beam", "LuongDecoder-beam", "BahdanauDecoder-greedy"),
         red=("*-beam:scores", "*-beam:weights", "LuongDecoder-beam:tokens"),
         broken={"decoders.Decoder.reordered": _reordering_lost, "decoders.LuongDecoder.reordered": _reordering_lost},
+        source="huggingface/transformers#46612",
     ),
     Saboteur(
         "width_of_one",
@@ -2267,6 +2274,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("BahdanauDecoder-beam*", "LuongDecoder-beam"),
         red=("*-beam*:*",),
         broken={"decoders.Decoder.beam": _one_hypothesis},
+        source="facebookresearch/ParlAI#2047",
     ),
     Saboteur(
         "decoder_score_unscaled",
@@ -2312,6 +2320,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("masked_cross_entropy-*", "training-short"),
         red=(*(f"masked_cross_entropy-{name}:*" for name in RAGGED), "training-short:*"),
         broken=_in_both(_mean_over_padding),
+        source="PaddlePaddle/Paddle#23708",
     ),
     Saboteur(
         "mean_of_means",
@@ -2340,6 +2349,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("training-short", "training-short_sgd", "training-adam_options"),
         red=("training-short:*", "training-adam_options:*"),
         broken={"adam": _optimiser(_epsilon_on_the_raw_root)},
+        source="tensorflow/tensorflow#35102",
     ),
     Saboteur(
         "epsilon_of_keras",
@@ -2361,6 +2371,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("training-short", "training-short_sgd"),
         red=("training-short:*",),
         broken={"adam": _optimiser(_bias_not_corrected)},
+        source="EurekaLabsAI/micrograd#2",
     ),
     Saboteur(
         "clipped_by_value",
@@ -2375,6 +2386,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("training-short_sgd", "training-unclipped"),
         red=("training-short_sgd:*",),
         broken={"training.clip_by_global_norm": _clipped_one_by_one},
+        source="carpedm20/MemN2N-tensorflow#19",
     ),
     Saboteur(
         "not_clipped",
