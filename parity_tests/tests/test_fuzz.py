@@ -20,21 +20,10 @@ from attention_core.specification import INTEGER, Layer
 from parity_tests import cases, cli
 from parity_tests import expected as reference
 from parity_tests.cases import FULL
-from parity_tests.drawn import Drawn, axes_of, called_of, inputs_of
-from parity_tests.fuzz import (
-    ABSENT,
-    FAMILY,
-    HIDDEN,
-    NAMES,
-    TIERS,
-    Campaign,
-    Finding,
-    Server,
-    draw,
-    judgeable,
-    methods_of,
-    shrink,
-)
+from parity_tests.condition import TIERS, judgeable
+from parity_tests.draw import FAMILY, HIDDEN, draw, methods_of
+from parity_tests.drawn import NAMES, Drawn, axes_of, called_of, inputs_of
+from parity_tests.fuzz import ABSENT, Campaign, Finding, Server, shrink
 from parity_tests.launch import Job, WorkerFault
 from parity_tests.run import run
 

@@ -1,0 +1,182 @@
+"""How far rounding alone may move the answer to a drawn case: budgets that grow with what it makes of an error."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attention_core import draws
+from parity_tests import expected as reference
+from parity_tests.budgets import Budget, budget_of
+from parity_tests.cases import Arrays, Case, epsilon, is_floating
+from parity_tests.drawn import LEAST, Drawn
+from parity_tests.recordings import Cell
+
+
+@dataclass(frozen=True)
+class FuzzBudget:
+    """How far rounding alone may move an answer in a tier, in eps of its largest entry.
+
+    eps: the budget of a well-conditioned tensor; `judgeable` multiplies it by what the case makes of an error.
+    most: the largest product; beyond it, a case cannot be judged and is left out.
+    worst: the largest error ever seen, in eps of a well-conditioned tensor.
+    """
+
+    eps: float
+    most: float
+    worst: float
+
+
+GROWN = (
+    "sums of a few products, and an exponential or a tanh, times how much a nudge of all inputs grows in the outputs, "
+    "and how much smaller a gradient is than what it sums"
+)
+
+BUDGETS: Mapping[str, FuzzBudget] = {
+    "float64": FuzzBudget(15, 1e9, worst=6.6),
+    "float32": FuzzBudget(15, 1e6, worst=6.6),
+    "float16": FuzzBudget(5, 250, worst=1.8),
+    "bfloat16": FuzzBudget(5, 30, worst=1.8),
+}
+"""By tier. float64: 1e9 eps are 2e-7, so that a scale that is off by 1e-5 is always seen; half tiers: a quarter."""
+
+TIERS = tuple(BUDGETS)
+"""The tiers from which cases can be drawn: those that have a budget. Half tiers are drawn on request."""
+
+BESIDE = {"gradient_b_k": "gradient_W_k"}
+"""What is 0 but for rounding, and what its errors are measured by: see `parity_tests.budgets`."""
+
+MANY = 100.0
+"""From so many times the budget of a well-conditioned gradient on, its conditioning is measured instead of bounded."""
+
+NUDGE = 2.0**-12
+NUDGES = 3
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A case with what the reference answers, and the budget of every quantity."""
+
+    drawn: Drawn
+    case: Case
+    expected: Arrays
+    budgets: Mapping[str, Budget]
+
+    @property
+    def cell(self) -> Cell:
+        """The case in its tier."""
+        return self.case, self.drawn.tier
+
+
+def budget_in(cell: Cell, quantity: str) -> Budget:
+    """The budget of a quantity of a cell: that of its name, or what is made of it where the case was drawn.
+
+    Raises: ValueError if the case was drawn, and rounding alone could change its answer.
+    """
+    case, tier = cell
+    if case.drawn is None:
+        return budget_of(case.operator, case.id, tier, quantity)
+    judged = judgeable(case.drawn)
+    if judged is None:
+        raise ValueError(f"{case.id}: rounding alone could change the answer to {case.drawn}")
+    return judged.budgets[quantity]
+
+
+@functools.lru_cache(maxsize=64)
+def judgeable(drawn: Drawn) -> Judged | None:
+    """The case and what is expected of it; None where rounding alone could change the answer."""
+    least = LEAST.get(drawn.operator, {})
+    if any(drawn.sizes.get(axis, 1) in range(1, size) for axis, size in least.items()):
+        return None
+    case = Case(**drawn.as_case())
+    wanted = reference.expected(case, drawn.tier)
+    growth, size = growth_of_outputs(drawn, case), answer_size(case, drawn.tier)
+    if growth is None:
+        return None
+    growth *= distance_of_kernel(drawn, case)
+    allowed, budgets = BUDGETS[drawn.tier], {}
+    moved: Arrays = {}
+    for name, array in wanted.items():
+        eps = allowed.eps * growth
+        if name.startswith("gradient_") and (largest := np.abs(wanted[BESIDE.get(name, name)]).max(initial=0.0)) > 0.0:
+            # It sums terms as large as what flows back times all other factors, of which little may be left.
+            argument = {**case.inputs, **case.parameters}[name.removeprefix("gradient_")]
+            own = np.abs(argument[np.isfinite(argument)]).max(initial=2.0**-20)
+            left = max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, own) / largest)
+            if eps * left > MANY * allowed.eps and name not in BESIDE:  # which says little where factors are tiny
+                moved = moved or nudged_gradients(drawn, case)
+                nudge = max(NUDGE, 2.0 * epsilon(drawn.tier))
+                left = min(left, max(1.0, 2.0 * float(np.abs(moved[name] - array).max()) / (nudge * largest)))
+            eps *= left
+        if not eps <= allowed.most:
+            return None
+        budgets[name] = Budget(eps, allowed.worst, GROWN, (drawn.tier,), beside=BESIDE.get(name, ""))
+    return Judged(drawn, case, wanted, budgets)
+
+
+def growth_of_outputs(drawn: Drawn, case: Case) -> float | None:
+    """How many times a relative change of every input and parameter grows in the outputs, at least 1.
+
+    None if it changes an output that is no floating number, as the best token of greedy decoding.
+    """
+    if drawn.whole or not any(map(is_floating, {**case.inputs, **case.parameters}.values())):
+        return 1.0  # every product and sum is exact, or there is none
+    before = reference.outputs(case, drawn.tier)
+    worst, nudge = 1.0, max(NUDGE, 2.0 * epsilon(drawn.tier))
+    for turn in range(NUDGES):
+        moved = nudged(case, turn, nudge)
+        after = reference.computed_outputs(moved, *moved.at("float64"))
+        for name, array in before.items():
+            if array.dtype.kind != "f":
+                if not np.array_equal(array, after[name]):
+                    return None
+            elif array.size and (largest := np.abs(array).max()) > 0.0:
+                worst = max(worst, float(np.abs(after[name] - array).max() / (nudge * largest)))
+    return worst
+
+
+def nudged_gradients(drawn: Drawn, case: Case) -> Arrays:
+    """The gradients at inputs and parameters that are a little off, against the same cotangents."""
+    moved = nudged(case, 0, max(NUDGE, 2.0 * epsilon(drawn.tier)))
+    factors = reference.cotangents(case, drawn.tier)
+    found = reference.computed_gradients(moved, *moved.at("float64"), factors)
+    return {f"gradient_{name}": array for name, array in found.items()}
+
+
+def distance_of_kernel(drawn: Drawn, case: Case) -> float:
+    """How far the scores of a Gaussian kernel may lie from 0, in eighths, at least 1.
+
+    Where all keys are far from a query and near each other, a nudge moves all scores alike, and the softmax takes that
+    back; what rounding did to each score of that size it does not.
+    """
+    if case.operator not in ("KernelAttention", "NadarayaWatson"):
+        return 1.0
+    apart = sum(drawn.scales.get(name, 1.0) for name in ("queries", "keys"))
+    w = max([1.0 / case.config.get("width", 1.0), *(float(abs(array)) for array in case.parameters.values())])
+    features = case.inputs["keys"].shape[-1] if case.operator == "KernelAttention" else 1
+    return max(1.0, 0.5 * features * (w * apart) ** 2 / 8.0)
+
+
+def nudged(case: Case, turn: int, nudge: float) -> Case:
+    """The case with every floating number but a dropout mask's multiplied by 1 ± nudge."""
+
+    def moved(arrays: Arrays) -> Arrays:
+        return {
+            name: array * (1.0 + nudge * np.sign(draws.uniform(f"nudge/{turn}/{name}", array.shape)))
+            if array.dtype.kind == "f" and not name.endswith("dropout_mask")
+            else array
+            for name, array in arrays.items()
+        }
+
+    return replace(case, inputs=moved(case.inputs), parameters=moved(case.parameters))
+
+
+def answer_size(case: Case, tier: str) -> float:
+    """The sum of |cotangent · output|: how much flows back."""
+    outputs = list(reference.outputs(case, tier).values())
+    return float(
+        sum(np.abs(factor * outputs[index]).sum() for index, factor in reference.cotangents(case, tier).items())
+    )
