@@ -16,6 +16,7 @@ from attention_core.reference.layers import Memory
 from attention_core.reference.masking import attention_mask, softmax_over
 from attention_core.reference.pooling import pool
 from parity_tests.cases import Arrays, Case
+from parity_tests.invocation import SECOND
 from parity_tests.saboteurs import (
     NOTHING,
     SABOTEURS,
@@ -32,83 +33,110 @@ from parity_tests.saboteurs import (
 
 # ------------------------------------------------------------------------------------------------ what a case holds
 
-
-def _sequences(case: Case) -> int:
-    """The number of sequences of an attention layer's case, or of scores."""
-    first = case.inputs.get("scores", case.inputs.get("queries"))
-    assert first is not None
-    return first.shape[1] if case.config.get("time_major") else first.shape[0]
+Holds = Callable[[Case, Arrays], bool]
+"""Whether something is so of a case, and of the arguments of a call of it, by name."""
 
 
-def _steps(case: Case, name: str) -> int:
-    """The number of queries or keys of an attention layer's case."""
-    return case.inputs[name].shape[0 if case.config.get("time_major") else -2]
+def _where(*all_of: Holds) -> Callable[[Case], bool]:
+    """Whether a case has a call of which all of it holds."""
+
+    def touches(case: Case) -> bool:
+        first = {name: array for name, array in case.inputs.items() if not name.startswith(SECOND)}
+        second = {name.removeprefix(SECOND): case.inputs[name] for name in case.inputs if name.startswith(SECOND)}
+        calls = (first, {**first, **second}) if case.twice else (first,)
+        shared = ({**call, **{name: call[other] for name, other in case.shared.items()}} for call in calls)
+        return any(all(holds(case, call) for holds in all_of) for call in shared)
+
+    return touches
 
 
-def _allowed(case: Case) -> np.ndarray | None:
-    """What lengths and mask leave open in a case of attention, None where there are none of either."""
-    inputs = case.inputs
-    if case.operator == "NadarayaWatson":
-        keys = inputs["keys"].shape[-1]
-    else:
-        keys = inputs["scores"].shape[-1] if "scores" in inputs else _steps(case, "keys")
+def _first(inputs: Arrays) -> np.ndarray:
+    """The first argument: its first axis is that of sequences, if time is not."""
+    return next(iter(inputs.values()))
+
+
+def _sequences(case: Case, inputs: Arrays) -> int:
+    """The number of sequences of an attention layer's call."""
+    return inputs["queries"].shape[1 if case.config.get("time_major") else 0]
+
+
+def _steps(case: Case, array: np.ndarray) -> int:
+    """The number of queries or keys of an attention layer's call."""
+    return array.shape[0 if case.config.get("time_major") else -2]
+
+
+def _allowed(case: Case, inputs: Arrays) -> np.ndarray | None:
+    """What lengths and mask leave open, None where there are none of either."""
+    keys = inputs["scores"].shape[-1] if "scores" in inputs else _steps(case, inputs["keys"])
     return attention_mask(keys, inputs.get("valid_lens"), inputs.get("mask"))
 
 
-def _hides(case: Case) -> bool:
+def _hides(case: Case, inputs: Arrays) -> bool:
     """Whether a key is hidden from a query."""
-    allowed = _allowed(case)
+    allowed = _allowed(case, inputs)
     hidden = allowed is not None and not allowed.all()
-    return hidden or bool(np.isneginf(case.inputs.get("scores", np.zeros(0))).any())
+    return hidden or bool(np.isneginf(inputs.get("scores", np.zeros(0))).any())
 
 
-def _hides_by_sequence(case: Case) -> bool:
-    """Whether the lengths, one for each sequence, hide a key."""
-    lens = case.inputs.get("valid_lens")
-    return lens is not None and lens.ndim == 1 and _hides(case)
+def _by_sequence(case: Case, inputs: Arrays) -> bool:
+    """Whether there is one length for each sequence."""
+    return "valid_lens" in inputs and inputs["valid_lens"].ndim == 1
 
 
-def _of_heads(case: Case) -> bool:
+def _of_heads(case: Case, inputs: Arrays) -> bool:
     """Whether several heads attend, in more than no sequences."""
-    return case.operator == "MultiHeadAttention" and case.config["num_heads"] > 1 and _sequences(case) > 0
+    return case.operator == "MultiHeadAttention" and case.config["num_heads"] > 1 and _sequences(case, inputs) > 0
 
 
-def _mask_of_sequences(case: Case) -> bool:
+def _mask_of_sequences(case: Case, inputs: Arrays) -> bool:
     """Whether all heads share a mask, and sequences do not."""
-    allowed = _allowed(case) if _of_heads(case) else None
+    allowed = _allowed(case, inputs) if _of_heads(case, inputs) else None
     return allowed is not None and allowed.ndim == 3 and bool((allowed != allowed[:1]).any())
 
 
-def _context_alone(case: Case) -> bool:
+def _several_queries(case: Case, inputs: Arrays) -> bool:
+    return _steps(case, inputs["queries"]) > 1
+
+
+def _as_many_heads(case: Case, inputs: Arrays) -> bool:
+    """Whether there are as many sequences as heads."""
+    return _sequences(case, inputs) == case.config["num_heads"]
+
+
+def _context_alone(case: Case, inputs: Arrays) -> bool:
     """Whether dot-product attention is asked for the context alone, of some keys."""
     alone = case.options.get("need_weights") is False
-    return case.operator == "DotProductAttention" and alone and _steps(case, "keys") > 0
+    return case.operator == "DotProductAttention" and alone and _steps(case, inputs["keys"]) > 0
 
 
-def _of_one_scale(case: Case) -> bool:
+def _of_one_scale(case: Case, inputs: Arrays) -> bool:
     """Whether inner products of more than one feature are scaled as features say."""
     if case.operator == "MultiHeadAttention":
         size = case.config.get("hidden_size", case.config["query_size"])
         return case.config.get("score", "scaled_dot") == "scaled_dot" and size > case.config["num_heads"]
     given = case.config.get("scale", case.options.get("scale"))
-    return given is None and case.inputs["queries"].shape[-1] > 1
+    return given is None and inputs["queries"].shape[-1] > 1
 
 
-def _both_directions(case: Case) -> bool:
+def _both_directions(case: Case, inputs: Arrays) -> bool:
     """Whether a recurrent layer runs in both directions, over some steps."""
-    return bool(case.config.get("bidirectional")) and next(iter(case.inputs.values())).shape[1] > 0
+    return bool(case.config.get("bidirectional")) and _first(inputs).shape[1] > 0
 
 
-def _ragged(case: Case) -> bool:
+def _several_sequences(case: Case, inputs: Arrays) -> bool:
+    return _first(inputs).shape[0] > 1
+
+
+def _ragged(case: Case, inputs: Arrays) -> bool:
     """Whether a sequence of a recurrent layer ends before its last step, and has a first one."""
-    steps, lens = next(iter(case.inputs.values())).shape[1], case.inputs.get("valid_lens")
+    steps, lens = _first(inputs).shape[1], inputs.get("valid_lens")
     return lens is not None and bool(((lens > 0) & (lens < steps)).any())
 
 
-def _positions(case: Case) -> bool:
+def _positions(case: Case, inputs: Arrays) -> bool:
     """Whether there is a position behind the first."""
-    inputs = case.inputs["inputs"]
-    return inputs.size > 0 and inputs.shape[-2] + case.options.get("offset", 0) > 1
+    array = inputs["inputs"]
+    return array.size > 0 and array.shape[-2] + case.options.get("offset", 0) > 1
 
 
 # ------------------------------------------------------------------------------------------------ masks
@@ -166,7 +194,7 @@ def _bottom_right(original: Any) -> Any:
     )
 
 
-def _ends_elsewhere(case: Case) -> bool:
+def _ends_elsewhere(case: Case, inputs: Arrays) -> bool:
     """Whether the last query does not stand at the last key."""
     sizes = case.options
     return case.operator == "causal_mask" and max(sizes["num_keys"] - sizes["num_queries"], 0) != sizes.get("offset", 0)
@@ -188,8 +216,8 @@ def _plane_behind(original: Any) -> Any:
     return call
 
 
-def _mask_of_one_head(case: Case) -> bool:
-    first, allowed = case.inputs.get("scores", case.inputs.get("queries")), _allowed(case)
+def _mask_of_one_head(case: Case, inputs: Arrays) -> bool:
+    first, allowed = inputs.get("scores", inputs.get("queries")), _allowed(case, inputs)
     if first is None or allowed is None or first.ndim < 4 or first.shape[1] < 2:
         return False
     return (allowed.ndim == 3 or allowed.shape[1] == 1) and bool((allowed != allowed[:1]).any())
@@ -255,10 +283,12 @@ def _scaled_by_the_model(original: Any) -> Any:
     return __init__
 
 
-def _scaled_by_all_features(case: Case) -> bool:
-    size = case.config.get("hidden_size", case.config.get("query_size", 0))
-    scaled = _of_heads(case) and case.config.get("score", "scaled_dot") == "scaled_dot"
-    return scaled and size // case.config["num_heads"] != case.config["query_size"]
+def _scaled_by_all_features(case: Case, inputs: Arrays) -> bool:
+    size = case.config.get("hidden_size", case.config["query_size"])
+    return (
+        case.config.get("score", "scaled_dot") == "scaled_dot"
+        and size != case.config["query_size"] * (case.config["num_heads"])
+    )
 
 
 # ------------------------------------------------------------------------------------------------ scores
@@ -279,9 +309,8 @@ def _first_features(original: Any) -> Any:
     return score
 
 
-def _many_features(case: Case) -> bool:
-    dot = case.operator in ("scaled_dot_score", "DotProductAttention")
-    return dot and case.inputs["queries"].shape[-1] > 64
+def _many_features(case: Case, inputs: Arrays) -> bool:
+    return inputs["queries"].shape[-1] > 64
 
 
 # ------------------------------------------------------------------------------------------------ fused kernels
@@ -300,8 +329,21 @@ def _as_many_keys_as_queries(context: Any, scores: Any, allowed: Any, values: An
     return pool(scores, values, allowed & (np.arange(keys) < queries), None)[0] if queries < keys else context
 
 
-def _never_written(context: Any, scores: Any, allowed: Any, values: Any) -> Any:
-    return context * 0.0 if scores.shape[-2] <= 8 and scores.shape[-1] >= 1024 else context
+def _more_keys(case: Case, inputs: Arrays) -> bool:
+    return _steps(case, inputs["queries"]) < _steps(case, inputs["keys"])
+
+
+def _never_written(original: Any) -> Any:
+    def attend(self: Any, queries: Any, memory: Any, **given: Any) -> Any:
+        context, weights = original(self, queries, memory, **given)
+        few = self.turned(queries).shape[-2] <= 8 and memory.keys.shape[-2] >= 1024
+        return context * 0.0 if few else context, weights
+
+    return attend
+
+
+def _two_passes(case: Case, inputs: Arrays) -> bool:
+    return _steps(case, inputs["queries"]) <= 8 and _steps(case, inputs["keys"]) >= 1024
 
 
 LOWEST = -5e4
@@ -325,12 +367,10 @@ def _largest_from_a_number(original: Any) -> Any:
     return attend
 
 
-def _below_the_lowest(case: Case) -> bool:
+def _below_the_lowest(case: Case, inputs: Arrays) -> bool:
     """Whether all inner products that a query is open to lie below what the maximum begins with."""
-    if not _context_alone(case) or case.config.get("time_major"):
-        return False
     with np.errstate(invalid="ignore"):  # of hidden keys
-        products, allowed = case.inputs["queries"] @ case.inputs["keys"].swapaxes(-1, -2), _allowed(case)
+        products, allowed = inputs["queries"] @ inputs["keys"].swapaxes(-1, -2), _allowed(case, inputs)
     if allowed is None:
         allowed = np.ones_like(products, bool)
     elif allowed.ndim < products.ndim:
@@ -359,11 +399,10 @@ def _next_keys_read(original: Any) -> Any:
     return attend
 
 
-def _partial_block(case: Case) -> bool:
-    if not _context_alone(case) or _allowed(case) is not None:
-        return False
-    queries, keys = _steps(case, "queries"), _steps(case, "keys")
-    return case.inputs["queries"].shape[-1] in (64, 96, 128) and queries <= min(8, keys) and keys % 32 > 0
+def _partial_block(case: Case, inputs: Arrays) -> bool:
+    queries, keys = _steps(case, inputs["queries"]), _steps(case, inputs["keys"])
+    sized = inputs["queries"].shape[-1] in (64, 96, 128) and queries <= min(8, keys) and keys % 32 > 0
+    return sized and _allowed(case, inputs) is None
 
 
 def _dropout_scaled_by_its_rate(scores: Any, values: Any, allowed: Any, dropout_mask: Any) -> tuple[Any, Any]:
@@ -381,8 +420,37 @@ def _dropout_scaled_by_its_rate(scores: Any, values: Any, allowed: Any, dropout_
     return dropped @ np.where(np.expand_dims(allowed.any(axis=-2), -1), values, 0.0), weights
 
 
-def _drops(case: Case) -> bool:
-    return case.gradients and bool((case.inputs.get("dropout_mask", np.ones(1)) > 1.0).any())
+def _drops(case: Case, inputs: Arrays) -> bool:
+    return case.gradients and bool((inputs.get("dropout_mask", np.ones(1)) > 1.0).any())
+
+
+# ------------------------------------------------------------------------------------------------ layouts
+
+
+def _read(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Arrays], Arrays]:
+    """Queries, keys and values that are read from memory otherwise than as they lie."""
+    names = [prefix + name for prefix in ("", SECOND) for name in ("queries", "keys", "values")]
+    return lambda inputs: {name: change(array) if name in names else array for name, array in inputs.items()}
+
+
+def _in_the_order_of_memory(array: np.ndarray) -> np.ndarray:
+    return array.ravel("K").reshape(array.shape)
+
+
+def _features_side_by_side(array: np.ndarray) -> np.ndarray:
+    apart = array.size > 0 and array.strides[-1] > array.itemsize
+    strides = (*array.strides[:-1], array.itemsize)
+    return np.lib.stride_tricks.as_strided(array, strides=strides, writeable=False) if apart else array
+
+
+def _laid(*layouts: str) -> Holds:
+    """Whether one of the three lies in memory so, and has more than one feature, or is more than a vector."""
+
+    def holds(case: Case, inputs: Arrays) -> bool:
+        named = [name for name in ("queries", "keys", "values") if case.layouts.get(name) in layouts]
+        return any(inputs[name].size > 1 for name in named if name in inputs)
+
+    return holds
 
 
 # ------------------------------------------------------------------------------------------------ positions
@@ -472,8 +540,8 @@ def _memory_not_masked(original: Any) -> Any:
     return prepare
 
 
-def _memory_is_ragged(case: Case) -> bool:
-    lens, outputs = case.inputs.get("valid_lens"), case.inputs.get("encoder_outputs")
+def _memory_is_ragged(case: Case, inputs: Arrays) -> bool:
+    lens, outputs = inputs.get("valid_lens"), inputs.get("encoder_outputs")
     if case.operator not in ("BahdanauDecoder", "LuongDecoder") or lens is None or outputs is None:
         return False
     return lens.ndim == 1 and bool((lens < outputs.shape[-2]).any())
@@ -492,9 +560,9 @@ def _empty_mean(original: Any, logits: Any, targets: Any, valid_lens: Any) -> An
     return original(logits, targets, valid_lens) + (0.0 if count else np.nan)
 
 
-def _no_step_open(case: Case) -> bool:
-    lens = case.inputs.get("valid_lens")
-    return case.inputs["targets"].size == 0 or (lens is not None and bool((lens <= 0).all()))
+def _no_step_open(case: Case, inputs: Arrays) -> bool:
+    lens = inputs.get("valid_lens")
+    return inputs["targets"].size == 0 or (lens is not None and bool((lens <= 0).all()))
 
 
 def _norm_raised(original: Any) -> Any:
@@ -532,7 +600,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("masked_softmax-*",),
         red=(),
         broken=_leaking(_filled_near_zero),
-        touches=_hides,
+        touches=_where(_hides),
         source="awslabs/gluonts#1401",
     ),
     Saboteur(
@@ -541,7 +609,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("masked_softmax-*",),
         red=(),
         broken=_leaking(_mask_added),
-        touches=_hides,
+        touches=_where(_hides),
         source="huggingface/transformers#41443",
     ),
     Saboteur(
@@ -562,7 +630,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("masked_softmax-*", "DotProductAttention-*ragged*"),
         red=(),
         broken=dict.fromkeys(("masking.attention_mask", "layers.attention_mask"), _lengths_lost),
-        touches=_hides_by_sequence,
+        touches=_where(_by_sequence, _hides),
         source="jax-ml/jax#23349",
     ),
     Saboteur(
@@ -571,7 +639,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("causal_mask-*",),
         red=(),
         broken={"causal_mask": _bottom_right},
-        touches=_ends_elsewhere,
+        touches=_where(_ends_elsewhere),
         source="ml-explore/mlx#2835",
     ),
     Saboteur(
@@ -580,7 +648,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("masked_softmax-*", "DotProductAttention-heads*"),
         red=(),
         broken=dict.fromkeys(("masking.open_keys", "pooling.open_keys", "layers.open_keys"), _plane_behind),
-        touches=_mask_of_one_head,
+        touches=_where(_mask_of_one_head),
         source="ooples/AiDotNet.Tensors#947",
     ),
     Saboteur(
@@ -589,16 +657,16 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("MultiHeadAttention-ragged*", "MultiHeadAttention-mask_row", "MultiHeadAttention-per_head*"),
         red=(),
         broken={"layers.MultiHeadAttention.attend": _heads_meet(_tiled)},
-        touches=_mask_of_sequences,
+        touches=_where(_mask_of_sequences),
         source="line/lighthouse#77",
     ),
     Saboteur(
         "mask_met_by_heads",
         "Where there are as many sequences as heads, the mask of a sequence hides keys from a head.",
-        ("MultiHeadAttention-*",),
+        ("MultiHeadAttention-cover_*", "MultiHeadAttention-ragged"),
         red=(),
         broken={"layers.MultiHeadAttention.attend": _heads_meet(_on_heads)},
-        touches=lambda case: _mask_of_sequences(case) and _sequences(case) == case.config["num_heads"],
+        touches=_where(_mask_of_sequences, _as_many_heads),
         source="lucidrains/vit-pytorch#71",
     ),
     Saboteur(
@@ -610,7 +678,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
             "layers.MultiHeadAttention.split": _split_as_it_lies,
             "layers.MultiHeadAttention.projected": _joined_as_they_lie,
         },
-        touches=_of_heads,
+        touches=_where(_of_heads),
         source="reczoo/FuxiCTR#30",
     ),
     Saboteur(
@@ -619,7 +687,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("MultiHeadAttention-none", "MultiHeadAttention-per_head", "MultiHeadAttention-no_queries"),
         red=(),
         broken={"layers.MultiHeadAttention.projected": _joined_as_they_lie},
-        touches=lambda case: _of_heads(case) and _steps(case, "queries") > 1,
+        touches=_where(_of_heads, _several_queries),
         source="jadore801120/attention-is-all-you-need-pytorch#7",
     ),
     Saboteur(
@@ -628,7 +696,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("MultiHeadAttention-none", "MultiHeadAttention-one_size", "MultiHeadAttention-score_dot"),
         red=(),
         broken={"layers.MultiHeadAttention.__init__": _scaled_by_the_model},
-        touches=_scaled_by_all_features,
+        touches=_where(_of_heads, _scaled_by_all_features),
         source="lucidrains/vit-pytorch#65",
     ),
     Saboteur(
@@ -637,16 +705,17 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("scaled_dot_score-*", "MultiHeadAttention-none"),
         red=(),
         broken={"scaled_dot_score": _divided_by_the_scale, "layers.scaled_dot_score": _divided_by_the_scale},
-        touches=_of_one_scale,
+        touches=_where(_of_one_scale),
         source="esceptico/perceiver-io#9",
     ),
     Saboteur(
         "features_beyond_64",
         "Scores leave out the features behind the 64th.",
-        ("scaled_dot_score-*", "DotProductAttention-*"),
+        ("scaled_dot_score-*",),
         red=(),
         broken={"scaled_dot_score": _first_features, "layers.scaled_dot_score": _first_features},
-        touches=_many_features,
+        tier="float16",
+        touches=_where(_many_features),
         source="triton-lang/triton#621",
     ),
     Saboteur(
@@ -655,7 +724,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("DotProductAttention-context_*", "DotProductAttention-open"),
         red=(),
         broken={"layers.DotProductAttention.attend": _alone(_padding_counted)},
-        touches=lambda case: _context_alone(case) and _steps(case, "keys") % 64 > 0,
+        touches=_where(_context_alone, lambda case, inputs: _steps(case, inputs["keys"]) % 64 > 0),
         source="flashinfer-ai/flashinfer#5090",
     ),
     Saboteur(
@@ -664,7 +733,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("DotProductAttention-context_*", "DotProductAttention-open"),
         red=(),
         broken={"layers.DotProductAttention.attend": _alone(_as_many_keys_as_queries)},
-        touches=lambda case: _context_alone(case) and _steps(case, "queries") < _steps(case, "keys"),
+        touches=_where(_context_alone, _more_keys),
         source="jax-ml/jax#24491",
     ),
     Saboteur(
@@ -673,7 +742,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("DotProductAttention-context_*", "DotProductAttention-large"),
         red=(),
         broken={"layers.DotProductAttention.attend": _largest_from_a_number},
-        touches=_below_the_lowest,
+        touches=_where(_context_alone, _below_the_lowest),
         source="flashinfer-ai/flashinfer#4267",
     ),
     Saboteur(
@@ -682,16 +751,17 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("DotProductAttention-context_*",),
         red=(),
         broken={"layers.DotProductAttention.attend": _next_keys_read},
-        touches=_partial_block,
+        touches=_where(_context_alone, _partial_block),
         source="pytorch/pytorch#169222",
     ),
     Saboteur(
         "second_pass_missing",
-        "Without weights, the context of up to eight queries over 1024 keys and more is never written.",
-        ("DotProductAttention-context_*",),
+        "The context of up to eight queries over 1024 keys and more is never written.",
+        ("DotProductAttention-cover_*",),
         red=(),
-        broken={"layers.DotProductAttention.attend": _alone(_never_written)},
-        touches=lambda case: _context_alone(case) and _steps(case, "queries") <= 8 and _steps(case, "keys") >= 1024,
+        broken={"layers.DotProductAttention.attend": _never_written},
+        tier="float32",
+        touches=_where(_two_passes),
         source="EricLBuehler/candle#73",
     ),
     Saboteur(
@@ -700,8 +770,26 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("attention_pooling-dropout", "attention_pooling-open", "DotProductAttention-dropout"),
         red=(),
         broken={name: lambda _: _dropout_scaled_by_its_rate for name in ("pooling.pool", "layers.pool")},
-        touches=_drops,
+        touches=_where(_drops),
         source="NVIDIA/apex#816",
+    ),
+    Saboteur(
+        "permutation_ignored",
+        "Queries, keys and values whose axes are permuted are read in the order in which they lie in memory.",
+        ("scaled_dot_score-cover_*", "DotProductAttention-cover_*"),
+        red=(),
+        misread=_read(_in_the_order_of_memory),
+        touches=_where(_laid("transposed")),
+        source="pytorch/pytorch#181133",
+    ),
+    Saboteur(
+        "features_side_by_side",
+        "The features of queries, keys and values are read as if they lay side by side in memory.",
+        ("scaled_dot_score-cover_*", "DotProductAttention-cover_*"),
+        red=(),
+        misread=_read(_features_side_by_side),
+        touches=_where(_laid("transposed", "strided")),
+        source="pytorch/pytorch#187506",
     ),
     Saboteur(
         "frequency_twice",
@@ -709,7 +797,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("SinusoidalPositions-*",),
         red=(),
         broken={"layers.SinusoidalPositions.__call__": _frequency_twice},
-        touches=_positions,
+        touches=_where(_positions),
         source="SamLynnEvans/Transformer#25",
     ),
     Saboteur(
@@ -727,7 +815,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("GRU-both_ragged", "GRU-both_open", "GRU-ragged"),
         red=(),
         broken={"recurrent.Recurrent.run": _mask_not_reversed},
-        touches=lambda case: _both_directions(case) and _ragged(case),
+        touches=_where(_both_directions, _ragged),
         source="keras-team/keras#1934",
     ),
     Saboteur(
@@ -736,7 +824,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("GRU-both_none", "GRU-none"),
         red=(),
         broken={"recurrent.Recurrent.run": _outputs_as_computed},
-        touches=_both_directions,
+        touches=_where(_both_directions),
         source="keras-team/keras#1001",
     ),
     Saboteur(
@@ -745,7 +833,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("LSTM-none", "LSTM-ragged", "LSTM-both_ragged", "LSTM-closed"),
         red=(),
         broken={"recurrent.Recurrent.run": _last_output_repeated},
-        touches=_ragged,
+        touches=_where(_ragged),
         source="keras-team/keras#7227",
     ),
     Saboteur(
@@ -754,7 +842,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("LSTM-both_none", "LSTM-none"),
         red=(),
         broken={"recurrent.Recurrent.__call__": _directions_mixed},
-        touches=lambda case: bool(case.config.get("bidirectional")) and next(iter(case.inputs.values())).shape[0] > 1,
+        touches=_where(_both_directions, _several_sequences),
         source="graykode/nlp-tutorial#38",
     ),
     Saboteur(
@@ -763,7 +851,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("GRU-both_none", "GRU-none"),
         red=(),
         broken={"recurrent.Recurrent.__call__": _forward_twice},
-        touches=_both_directions,
+        touches=_where(_both_directions),
         source="ematvey/tensorflow-seq2seq-tutorials#1",
     ),
     Saboteur(
@@ -781,7 +869,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("BahdanauDecoder-*ragged", "BahdanauDecoder-none", "LuongDecoder-ragged", "BahdanauDecoder-beam"),
         red=(),
         broken={"decoders.Decoder.prepare": _memory_not_masked},
-        touches=_memory_is_ragged,
+        touches=_where(_memory_is_ragged),
         source="tensorflow/addons#133",
     ),
     Saboteur(
@@ -799,7 +887,7 @@ LIBRARY_BUGS: tuple[Saboteur, ...] = (
         ("masked_cross_entropy-*",),
         red=(),
         broken=_in_both(_empty_mean),
-        touches=_no_step_open,
+        touches=_where(_no_step_open),
         source="pytorch/pytorch#70348",
     ),
     Saboteur(

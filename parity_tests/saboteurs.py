@@ -25,6 +25,7 @@ from parity_tests.cases import Arrays, Case, all_cases, is_floating
 from parity_tests.cases.decoders import DECODER
 from parity_tests.comparison import Verdict, judge
 from parity_tests.expected import computed_gradients, computed_outputs, cotangents, expected
+from parity_tests.layouts import arranged
 from parity_tests.recordings import Cell, Recording, key
 
 Break = Callable[[Any], Any]
@@ -37,9 +38,9 @@ class Saboteur:
     broken maps a name in `attention_core.reference` to a function that takes the original and returns what replaces it;
     spoiled changes a whole answer, misread what is asked; withheld quantities are said not to be implemented. cases are
     patterns of the cases it is tried on; red and green are patterns of case:quantity: what matches red and not green
-    has to be red, and all else green. A mistake that shows under a condition alone names that instead, as touches: some
-    case for which it holds has to be red, and every other case green. source is where a library was found to be so, as
-    owner/repository#number.
+    has to be red, and all else green, of the cases written by hand. A mistake that shows under a condition alone names
+    that instead, as touches: some case for which it holds has to be red, and every other case green. source is where a
+    library was found to be so, as owner/repository#number.
     """
 
     name: str
@@ -84,6 +85,8 @@ class Caught:
 def attempt(saboteur: Saboteur, cases: Sequence[Case] | None = None) -> tuple[list[Cell], Recording]:
     """What the saboteur answers to its cases, as a worker would record it."""
     chosen = [case for case in cases or all_cases(trained=True) if _matches(case.id, saboteur.cases)]
+    if saboteur.touches is None and cases is None:
+        chosen = [case for case in chosen if case.drawn is None and not case.again]
     cells = [(case, saboteur.tier) for case in chosen if saboteur.tier in case.tiers]
     recording = Recording(saboteur.name, "cpu")
     for cell in cells:
@@ -94,6 +97,7 @@ def attempt(saboteur: Saboteur, cases: Sequence[Case] | None = None) -> tuple[li
 def answer(saboteur: Saboteur, case: Case, tier: str, without: tuple[str, ...] = ()) -> tuple[dict[str, Any], Arrays]:
     """What becomes of a cell, and what the saboteur answers; the gradients are those of the outputs not left out."""
     inputs, parameters = case.at(tier)
+    inputs = {name: arranged(array, case.layouts.get(name, "")) for name, array in inputs.items()}
     inputs = saboteur.misread(inputs) if saboteur.misread else inputs
     before = {name: array.copy() for name, array in inputs.items()}
     factors = cotangents(case, tier, without)
@@ -1005,6 +1009,10 @@ def _axis_kept(case: Case, answer: Arrays) -> Arrays:
     return {**answer, "gradient_w_v": answer["gradient_w_v"][None]}
 
 
+def _another_rounding(case: Case, answer: Arrays) -> Arrays:
+    return {name: np.nextafter(array, np.inf) for name, array in answer.items()} if case.again else answer
+
+
 def _too_precise(case: Case, answer: Arrays) -> Arrays:
     return {name: array.astype(np.float64) for name, array in answer.items()}
 
@@ -1635,6 +1643,14 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("attention_pooling-*",),
         red=("attention_pooling-no_keys:context",),
         spoiled=_almost_zero,
+    ),
+    Saboteur(
+        "other_bits_again",
+        "What is asked again is answered with the last bit of another rounding.",
+        ("dot_score-plain*", "scaled_dot_score-plain*"),
+        red=(),
+        spoiled=_another_rounding,
+        touches=lambda case: bool(case.again),
     ),
     Saboteur(
         "gradient_missing",
