@@ -38,6 +38,17 @@ class Budget:
         return tier in self.tiers and all(fnmatchcase(name, pattern) for name, pattern in pairs)
 
 
+@dataclass(frozen=True)
+class EntryBudget(Budget):
+    """A bound on max(|a - b| / (eps · |reference|)) over the entries, each measured by itself.
+
+    Where the last axis holds the weights of a softmax, eps counts 1 + |ln w| times, w being the smallest weight of the
+    row: so far apart do its scores lie, and rounding moves them, and with them every weight, by eps times that.
+    """
+
+    softmax: bool = False
+
+
 DOUBLE, SINGLE, HALF = ("float64",), ("float32",), ("float16", "bfloat16")
 
 SATURATED = "tanh' = 1 - tanh² loses its leading digits where tanh is near 1, and only such elements remain"
@@ -61,6 +72,16 @@ SHIFT = "a bias of the keys moves all scores of a row alike, which the softmax t
 SUMMED = "one number, to which every pair of query and key adds a term of either sign: small beside the terms"
 CENTRED = "gradients pass the softmax, the window's Gaussian and the sigmoid of its centre"
 
+APART = "scores to ±40, of larger terms: the exponential turns the eps of a score into as much of a weight"
+
+SOFTMAX = "an exponential of each gap between given scores, and their sum"
+SCORED = "scores are sums of products, whose rounding the exponential turns into as much of each weight"
+CANCELLED = "the same, of scores that are small beside their terms"
+PREDICTED = "the same, and a Gaussian of the distance from a predicted centre"
+SQUARES = "a sum of squares, of which none is taken away"
+COPIED = "a copy: nothing is rounded"
+ADDED = "a single sum"
+
 WIDE = "sums over as many products as a real layer is wide: 512 features and 10,000 tokens when this was measured"
 CONSTANT = "0, -inf or the least finite number: nothing is rounded"
 
@@ -71,6 +92,8 @@ BUDGETS: tuple[Budget, ...] = (
     Budget(7.5, 2.5, SHIFT, HALF, "MultiHeadAttention", quantity="gradient_b_k", beside="gradient_W_k"),
     Budget(15, 5, SHORT, DOUBLE + SINGLE, "gaussian_score"),
     Budget(300, 75, SUMMED, DOUBLE + SINGLE, quantity="gradient_*w", beside="gradient_queries"),
+    Budget(200, 76, APART, DOUBLE + SINGLE, "ConcatAttention", case="*-gap_*"),
+    Budget(50, 19, APART, DOUBLE + SINGLE, case="*Attention-gap_*"),
     Budget(450, 206, SATURATED, DOUBLE, case="additive_score-large"),
     Budget(300, 99, SATURATED, SINGLE, case="additive_score-large"),
     Budget(400, 129, CANCELLING, DOUBLE, "BahdanauDecoder", quantity="gradient_attention.W_q"),
@@ -117,9 +140,28 @@ BUDGETS: tuple[Budget, ...] = (
 """float64: 450 eps are 1e-13 of the largest entry."""
 
 
+ENTRY_BUDGETS: tuple[EntryBudget, ...] = (
+    EntryBudget(2, 0.8, SOFTMAX, DOUBLE + SINGLE + HALF, "masked_softmax", quantity="weights", softmax=True),
+    EntryBudget(2, 0.75, SOFTMAX, DOUBLE + SINGLE + HALF, "attention_pooling", quantity="weights", softmax=True),
+    EntryBudget(20, 8, PREDICTED, DOUBLE + SINGLE, "LocalAttention", quantity="weights", softmax=True),
+    EntryBudget(30, 12, CANCELLED, DOUBLE + SINGLE, "ConcatAttention", quantity="weights", softmax=True),
+    EntryBudget(10, 4.5, SCORED, DOUBLE + SINGLE, quantity="weights", softmax=True),
+    EntryBudget(3, 1.4, SCORED, HALF, quantity="weights", softmax=True),
+    EntryBudget(3, 1.4, SQUARES, DOUBLE + SINGLE + HALF, "gaussian_score", quantity="scores"),
+    EntryBudget(0, 0, COPIED, DOUBLE + SINGLE + HALF, "location_score", quantity="scores"),
+    EntryBudget(1, 0.5, ADDED, DOUBLE + SINGLE + HALF, "LearnedPositions", quantity="outputs"),
+)
+"""What has no budget here has small entries that are differences of large numbers, as contexts and gradients have."""
+
+
 def budget_of(operator: str, case: str, tier: str, quantity: str) -> Budget:
     """The budget that decides on a tensor."""
     return next(budget for budget in BUDGETS if budget.fits(operator, case, tier, quantity))
+
+
+def entry_budget_of(operator: str, case: str, tier: str, quantity: str) -> EntryBudget | None:
+    """The budget that decides on each entry of a tensor; None where the small ones cannot be asked for."""
+    return next((budget for budget in ENTRY_BUDGETS if budget.fits(operator, case, tier, quantity)), None)
 
 
 # ------------------------------------------------------------------------------------------------ calibration
@@ -158,7 +200,7 @@ def calibrate(measured: Iterable[tuple[Budget, float, str]]) -> list[Calibration
     for budget, error, where in measured:
         if budget not in worst or error > worst[budget].measured:
             worst[budget] = Calibration(budget, error, where)
-    return [worst[budget] for budget in BUDGETS if budget in worst]
+    return [worst[budget] for budget in (*BUDGETS, *ENTRY_BUDGETS) if budget in worst]
 
 
 def rounded_up(value: float) -> float:

@@ -174,7 +174,8 @@ def page(certificate: Certificate, name: str) -> str:
         "",
         "## Worst errors",
         "",
-        "In eps of the tier and of the largest entry of the reference, with the budget of that quantity.",
+        "In eps of the tier and of the largest entry of the reference, or of the entry itself where the check `entry` "
+        "said no, with the budget of that quantity.",
         "",
         "| operator | tier | cases | worst error | budget | where |",
         "|---|---|---|---|---|---|",

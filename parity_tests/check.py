@@ -35,7 +35,7 @@ from parity_tests.junit import write_junit
 from parity_tests.launch import WorkerFault
 from parity_tests.recordings import Selection
 from parity_tests.report import MOST_RED, report
-from parity_tests.run import Run
+from parity_tests.run import CacheError, Run
 from parity_tests.stranger import check as judged
 from parity_tests.stranger import file_of, job_of, known_divergences
 from parity_tests.switches import PATH
@@ -110,7 +110,7 @@ class Request:
                     progress=moved,
                     stopped=lambda: bool(caught),
                 )
-        except DivergenceError as error:
+        except (DivergenceError, CacheError) as error:
             raise Refused(str(error)) from error
         except WorkerFault as fault:
             errors.print(Text(fault.trace, style="dim"), soft_wrap=True)

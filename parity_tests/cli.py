@@ -49,13 +49,13 @@ from parity_tests.comparison import CELL_CHECKS, CHECKS
 from parity_tests.convert import convert
 from parity_tests.divergences import apply, load_divergences
 from parity_tests.drawn import NAMES as DRAWN
-from parity_tests.expected import expected
+from parity_tests.expected import expected, held
 from parity_tests.invocation import TRAINING
 from parity_tests.launch import Job, Server, WorkerFault, record, record_cells
 from parity_tests.library_bugs import KNOWN
 from parity_tests.recordings import Cell, Mismatch, Recording, Selection, common_cells, key, named, pack_cases
 from parity_tests.report import MOST_RED, report
-from parity_tests.run import Run, judge_all
+from parity_tests.run import CacheError, Run, judge_all, recheck, suspects
 from parity_tests.run import run as run_parity
 from parity_tests.saboteurs import attempt, judged
 from parity_tests.switches import XLA_LEVEL
@@ -139,17 +139,20 @@ def run(
     selection = Selection(tiers, pattern, operators or (), training)
     cases, cells = _selected(selection, corpus, sentences)
     with signals() as caught, progress([job.name for job in jobs], len(cells)) as moved:
-        outcome = run_parity(
-            cases,
-            tiers,
-            jobs,
-            missing=missing,
-            require_all=require_all or names is not None,
-            divergences=load_divergences(),
-            recorder=partial(record, stopped=lambda: bool(caught)),
-            progress=moved,
-            stopped=lambda: bool(caught),
-        )
+        try:
+            outcome = run_parity(
+                cases,
+                tiers,
+                jobs,
+                missing=missing,
+                require_all=require_all or names is not None,
+                divergences=load_divergences(),
+                recorder=partial(record, stopped=lambda: bool(caught)),
+                progress=moved,
+                stopped=lambda: bool(caught),
+            )
+        except CacheError as error:
+            raise Refused(str(error)) from error
     report(outcome, console, every)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
@@ -228,12 +231,17 @@ def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_fi
     except (ArchiveError, Mismatch) as error:
         raise Refused(str(error)) from error
     wanted = {}
-    with progress(["reference"], len(cells)) as moved:
+    with held(cells) as read, progress(["reference"], len(cells)) as moved:
         for done, cell in enumerate(cells, start=1):
             wanted[key(cell)] = expected(*cell)
             moved("reference", done)
     outcome.seconds["reference"] = time.perf_counter() - start
-    outcome.verdicts = apply(judge_all(cells, wanted, outcome.recordings), load_divergences())
+    verdicts = judge_all(cells, wanted, outcome.recordings)
+    try:
+        recheck(read, suspects(cells, verdicts))
+    except CacheError as error:
+        raise Refused(str(error)) from error
+    outcome.verdicts = apply(verdicts, load_divergences())
     outcome.seconds["total"] = time.perf_counter() - start
     report(outcome, console)
     if json_file is not None:
@@ -502,13 +510,16 @@ def calibrate(reports: tuple[Path, ...]) -> None:
     measured = []
     for path in reports:
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            if cell["error"] is not None and cell["budget"]:
-                budget = budgets.budget_of(cell["operator"], cell["case"], cell["tier"], cell["quantity"])
-                if cell["budget"] != budget.eps:  # a drawn case, whose budget follows from its own conditioning
-                    continue
-                against = "" if cell["against"] == "reference" else f" against {cell['against']}"
-                where = f"{cell['backend']}{against}, {cell['case']}, {cell['quantity']}, {cell['tier']}"
+            named = [cell[name] for name in ("operator", "case", "tier", "quantity")]
+            against = "" if cell["against"] == "reference" else f" against {cell['against']}"
+            where = f"{cell['backend']}{against}, {cell['case']}, {cell['quantity']}, {cell['tier']}"
+            budget, by_entry = budgets.budget_of(*named), budgets.entry_budget_of(*named)
+            if cell["budget"] and cell["check"] != "entry" and cell["budget"] != budget.eps:
+                continue  # a drawn case, whose budgets follow from its own conditioning
+            if cell["error"] is not None and cell["budget"] and cell["check"] != "entry":
                 measured.append((budget, cell["error"], where))
+            if by_entry is not None and cell.get("entry_error") is not None:
+                measured.append((by_entry, cell["entry_error"], where))
     table = Table(header_style="bold", show_lines=True)
     table.add_column("budget for, and the worst measured")
     for column in ("measured", "seen", "budget", "would be"):
@@ -516,6 +527,7 @@ def calibrate(reports: tuple[Path, ...]) -> None:
     for line in budgets.calibrate(measured):
         own, kept = line.budget, line.proposed == line.budget.eps
         what = ", ".join([*own.tiers, *(part for part in (own.operator, own.case, own.quantity) if part != "*")])
+        what += ", by entry" if isinstance(own, budgets.EntryBudget) else ""
         proposed = "[green]as it is[/]" if kept else f"[yellow]{line.proposed:g}[/]"
         place = f"{what}\n[dim]{line.where}[/]"
         table.add_row(place, f"{line.measured:.3g}", f"{own.worst:g}", f"{own.eps:g}", proposed)

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from parity_tests.budgets import Budget
-from parity_tests.cases import Arrays, epsilon, is_floating
-from parity_tests.condition import budget_in
+from parity_tests.budgets import Budget, EntryBudget
+from parity_tests.cases import Arrays, is_floating
+from parity_tests.condition import budgets_in
+from parity_tests.pair import Pair
 from parity_tests.recordings import Cell, Recording, answered, key, labelled
 from parity_tests.target import same
 
@@ -25,8 +26,10 @@ class Verdict:
     """What was found for one quantity of one case of one backend, against the reference or another backend.
 
     status: pass, fail, crash, timeout, error, missing, not-applicable, known-divergence; shown, which is measured and
-    not judged; not-implemented, which is missing where not all is asked for. error and budget are in eps of the tier,
-    None where there is nothing to measure. check is the name of what said no.
+    not judged; not-implemented, which is missing where not all is asked for. error and budget are in eps of the tier
+    and of the largest entry, or of the entry itself where that check said no; None where there is nothing to measure.
+    check is the name of what said no. entry_error is the largest error of an entry in eps of itself, None where small
+    entries are not asked for.
     """
 
     operator: str
@@ -41,6 +44,7 @@ class Verdict:
     budget: float | None = None
     reason: str = ""
     check: str = ""
+    entry_error: float | None = None
 
     @property
     def name(self) -> str:
@@ -59,9 +63,12 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """The verdict as an object; an error without measure, as of NaN, is null and told in reason."""
-        # Four digits: the reference's own last bits depend on where NumPy's arrays lie in memory.
-        error = None if self.error is None or not np.isfinite(self.error) else float(f"{self.error:.4g}")
-        return {**asdict(self), "error": error}
+        return {**asdict(self), "error": _told(self.error), "entry_error": _told(self.entry_error)}
+
+
+def _told(error: float | None) -> float | None:
+    # Four digits: the reference's own last bits depend on where NumPy's arrays lie in memory.
+    return None if error is None or not np.isfinite(error) else float(f"{error:.4g}")
 
 
 # ------------------------------------------------------------------------------------------------ cells
@@ -75,8 +82,8 @@ def judge(
 ) -> Iterator[Verdict]:
     """Verdicts for every quantity of a cell: a recording against the reference, or against another recording.
 
-    Between two recordings, errors are still measured in eps of the reference's largest entry, so that the numbers of
-    both kinds compare; what either lacks is told by the verdicts against the reference.
+    Between two recordings, errors are still measured in eps of the reference's entries, so that the numbers of both
+    kinds compare; what either lacks is told by the verdicts against the reference.
     """
     case, tier = cell
     blank = Verdict(
@@ -100,10 +107,10 @@ def judge(
         wanted = against.cells[key(cell)] if answered(against, cell)["status"] == "ok" else {}
     for quantity in expected:
         if quantity in found and quantity in wanted:
-            budget = budget_in(cell, quantity)
+            budget, by_entry = budgets_in(cell, quantity)
             verdict = replace(blank, quantity=quantity)
             arrays = found[quantity], wanted[quantity], expected[quantity]
-            yield compare(verdict, *arrays, budget, expected.get(budget.beside))
+            yield compare(verdict, *arrays, budget, expected.get(budget.beside), by_entry)
 
 
 CellCheck = Callable[[Verdict, Any, Arrays, Arrays, Arrays], Iterator[Verdict]]
@@ -171,66 +178,6 @@ def excused(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
 # ------------------------------------------------------------------------------------------------ arrays
 
 
-@dataclass(frozen=True)
-class Pair:
-    """An answer beside what is wanted; errors are measured in eps of the tier and the reference's largest entry.
-
-    Where there is a tensor beside, its largest entry counts if it is the larger one.
-    """
-
-    name: str
-    tier: str
-    found: np.ndarray
-    wanted: np.ndarray
-    reference: np.ndarray
-    budget: float
-    beside: np.ndarray | None = None
-
-    @property
-    def dtype(self) -> str:
-        """The dtype that the answer has to have."""
-        return self.tier if is_floating(self.reference) else self.reference.dtype.name
-
-    @property
-    def scale(self) -> float:
-        """The largest finite entry of the reference, and of the tensor beside."""
-        arrays = [self.reference] if self.beside is None else [self.reference, self.beside]
-        finite = (np.where(np.isfinite(array), array, 0.0) for array in arrays)
-        return max(float(np.abs(array).max(initial=0.0)) for array in finite)
-
-    @property
-    def doubles(self) -> tuple[np.ndarray, np.ndarray]:
-        """Both as float64, in which every tier is exact."""
-        return self.found.astype(np.float64), self.wanted.astype(np.float64)
-
-    @property
-    def finite(self) -> np.ndarray:
-        """Where both are finite."""
-        found, wanted = self.doubles
-        return np.isfinite(found) & np.isfinite(wanted)
-
-    @property
-    def same(self) -> np.ndarray:
-        """Where both are equal, or both NaN."""
-        found, wanted = self.doubles
-        return (found == wanted) | (np.isnan(found) & np.isnan(wanted))
-
-    @property
-    def errors(self) -> np.ndarray:
-        """The distance of finite entries, in eps of the largest entry."""
-        found, wanted = self.doubles
-        with np.errstate(invalid="ignore", over="ignore"):
-            distance = np.where(self.finite, np.abs(found - wanted), 0.0)
-        return distance / (epsilon(self.tier) * (self.scale or 1.0))
-
-    def worst(self, wrong: np.ndarray) -> str:
-        """The first of the worst elements among the wrong ones, in words."""
-        rank = np.where(wrong, self.errors, -1.0) if is_floating(self.reference) else wrong
-        where = np.unravel_index(int(rank.argmax()), wrong.shape)
-        place = f"{self.name}[{', '.join(map(str, where))}]"
-        return f"{place} is {self.found[where]}, expected {self.wanted[where]}"
-
-
 def _shape(pair: Pair) -> str | None:
     if pair.found.shape == pair.wanted.shape:
         return None
@@ -277,6 +224,18 @@ def _value(pair: Pair) -> str | None:
     return f"{pair.worst(wrong)}: {measured}"
 
 
+def _entry(pair: Pair) -> str | None:
+    """Small entries are as exact as large ones, where the formula lets them be."""
+    if pair.by_entry is None or pair.by_entry.shown or not is_floating(pair.reference):
+        return None
+    errors = pair.entry_errors
+    wrong = ~(errors <= pair.by_entry.eps)
+    if not wrong.any():
+        return None
+    measured = f"{errors.max():.3g} eps, allowed {pair.by_entry.eps:g} ({_share(wrong)} of elements too far)"
+    return f"{pair.worst(wrong, errors)}: measured by itself, {measured}"
+
+
 CHECKS: dict[str, Callable[[Pair], str | None]] = {
     "shape": _shape,
     "dtype": _dtype,
@@ -284,6 +243,7 @@ CHECKS: dict[str, Callable[[Pair], str | None]] = {
     "nan": _special,
     "zero": _zero,
     "value": _value,
+    "entry": _entry,
 }
 """What is asked of an array, in this order; the first that says no decides."""
 
@@ -295,18 +255,26 @@ def compare(
     reference: np.ndarray,
     budget: Budget,
     beside: np.ndarray | None = None,
+    by_entry: EntryBudget | None = None,
 ) -> Verdict:
     """Compare two arrays by every check; the verdict says which of them says no, and where."""
     floating = is_floating(reference)
-    pair = Pair(verdict.quantity, verdict.tier, found, wanted, reference, budget.eps if floating else 0.0, beside)
+    pair = Pair(
+        verdict.quantity, verdict.tier, found, wanted, reference, budget.eps if floating else 0.0, beside, by_entry
+    )
     allowed = budget.eps if floating and pair.scale > 0.0 else 0.0
     for name, check in CHECKS.items():
         reason = None if budget.shown and name == "value" else check(pair)
-        if reason is not None:
-            error = _measured(pair) if name in ("exact", "zero", "value") else None
-            return replace(verdict, status="fail", error=error, budget=allowed, reason=reason, check=name)
-    status = "shown" if budget.shown else "pass"
-    return replace(verdict, status=status, error=_measured(pair), budget=allowed, reason=budget.reason)
+        if reason is None:
+            continue
+        said = replace(verdict, status="fail", reason=reason, check=name)
+        if name == "entry" and by_entry is not None:
+            error = _measured_by_entry(pair)
+            return replace(said, error=error, budget=by_entry.eps, entry_error=error)
+        return replace(said, error=_measured(pair) if name in ("exact", "zero", "value") else None, budget=allowed)
+    status, measured = "shown" if budget.shown else "pass", _measured(pair)
+    own = _measured_by_entry(pair)
+    return replace(verdict, status=status, error=measured, budget=allowed, reason=budget.reason, entry_error=own)
 
 
 def _measured(pair: Pair) -> float:
@@ -314,6 +282,11 @@ def _measured(pair: Pair) -> float:
     if not is_floating(pair.reference):
         return float(np.sum(pair.found != pair.wanted))
     return float(pair.errors.max(initial=0.0))
+
+
+def _measured_by_entry(pair: Pair) -> float | None:
+    """The largest error of an entry in eps of itself, None where none is asked for."""
+    return None if pair.by_entry is None else float(pair.entry_errors.max(initial=0.0))
 
 
 def _share(wrong: np.ndarray) -> str:

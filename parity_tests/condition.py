@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from attention_core import draws
 from parity_tests import expected as reference
-from parity_tests.budgets import Budget, budget_of
+from parity_tests.budgets import Budget, EntryBudget, budget_of, entry_budget_of
 from parity_tests.cases import Arrays, Case, epsilon, is_floating
 from parity_tests.drawn import LEAST, Drawn
+from parity_tests.invocation import SECOND
+from parity_tests.pair import Pair
 from parity_tests.recordings import Cell
 
 
@@ -49,21 +51,19 @@ TIERS = tuple(BUDGETS)
 BESIDE = {"gradient_b_k": "gradient_W_k"}
 """What is 0 but for rounding, and what its errors are measured by: see `parity_tests.budgets`."""
 
-MANY = 100.0
-"""From so many times the budget of a well-conditioned gradient on, its conditioning is measured instead of bounded."""
-
 NUDGE = 2.0**-12
 NUDGES = 3
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A case with what the reference answers, and the budget of every quantity."""
+    """A case with what the reference answers, the budget of every quantity, and of each entry of some."""
 
     drawn: Drawn
     case: Case
     expected: Arrays
     budgets: Mapping[str, Budget]
+    entry_budgets: Mapping[str, EntryBudget]
 
     @property
     def cell(self) -> Cell:
@@ -71,18 +71,19 @@ class Judged:
         return self.case, self.drawn.tier
 
 
-def budget_in(cell: Cell, quantity: str) -> Budget:
-    """The budget of a quantity of a cell: that of its name, or what is made of it where the case was drawn.
+def budgets_in(cell: Cell, quantity: str) -> tuple[Budget, EntryBudget | None]:
+    """The budget of a quantity of a cell, and of each of its entries: of its name, or of the case if that was drawn.
 
     Raises: ValueError if the case was drawn, and rounding alone could change its answer.
     """
     case, tier = cell
     if case.drawn is None:
-        return budget_of(case.operator, case.id, tier, quantity)
+        named = case.operator, case.id, tier, quantity
+        return budget_of(*named), entry_budget_of(*named)
     judged = judgeable(case.drawn)
     if judged is None:
         raise ValueError(f"{case.id}: rounding alone could change the answer to {case.drawn}")
-    return judged.budgets[quantity]
+    return judged.budgets[quantity], judged.entry_budgets.get(quantity)
 
 
 @functools.lru_cache(maxsize=64)
@@ -93,39 +94,48 @@ def judgeable(drawn: Drawn) -> Judged | None:
         return None
     case = Case(**drawn.as_case())
     wanted = reference.expected(case, drawn.tier)
-    growth, size = growth_of_outputs(drawn, case), answer_size(case, drawn.tier)
-    if growth is None:
+    grown, size = growth_of_outputs(drawn, case), answer_size(case, drawn.tier)
+    if grown is None:
         return None
-    growth *= distance_of_kernel(drawn, case)
-    allowed, budgets = BUDGETS[drawn.tier], {}
-    moved: Arrays = {}
-    for name, array in wanted.items():
+    distance = distance_of_kernel(drawn, case)
+    growth = grown.worst * distance
+    allowed = BUDGETS[drawn.tier]
+    budgets: dict[str, Budget] = {}
+    entry_budgets: dict[str, EntryBudget] = {}
+    for name in wanted:
         eps = allowed.eps * growth
         if name.startswith("gradient_") and (largest := np.abs(wanted[BESIDE.get(name, name)]).max(initial=0.0)) > 0.0:
             # It sums terms as large as what flows back times all other factors, of which little may be left.
             argument = {**case.inputs, **case.parameters}[name.removeprefix("gradient_")]
             own = np.abs(argument[np.isfinite(argument)]).max(initial=2.0**-20)
-            left = max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, own) / largest)
-            if eps * left > MANY * allowed.eps and name not in BESIDE:  # which says little where factors are tiny
-                moved = moved or nudged_gradients(drawn, case)
-                nudge = max(NUDGE, 2.0 * epsilon(drawn.tier))
-                left = min(left, max(1.0, 2.0 * float(np.abs(moved[name] - array).max()) / (nudge * largest)))
-            eps *= left
+            eps *= max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, own) / largest)
         if not eps <= allowed.most:
             return None
         budgets[name] = Budget(eps, allowed.worst, GROWN, (drawn.tier,), beside=BESIDE.get(name, ""))
-    return Judged(drawn, case, wanted, budgets)
+        by_entry = entry_budget_of(case.operator, case.id, drawn.tier, name.removeprefix(SECOND))
+        own_eps = allowed.eps * grown.by_entry.get(name, 1.0) * distance
+        if by_entry is not None and own_eps <= allowed.most:
+            entry_budgets[name] = replace(by_entry, eps=own_eps)
+    return Judged(drawn, case, wanted, budgets, entry_budgets)
 
 
-def growth_of_outputs(drawn: Drawn, case: Case) -> float | None:
-    """How many times a relative change of every input and parameter grows in the outputs, at least 1.
+@dataclass
+class Growth:
+    """How many times a relative change of every input and parameter grows in the outputs, and by entry in some."""
+
+    worst: float = 1.0
+    by_entry: dict[str, float] = field(default_factory=dict)
+
+
+def growth_of_outputs(drawn: Drawn, case: Case) -> Growth | None:
+    """How a relative change of every input and parameter grows in the outputs, at least 1.
 
     None if it changes an output that is no floating number, as the best token of greedy decoding.
     """
+    growth, nudge = Growth(), max(NUDGE, 2.0 * epsilon(drawn.tier))
     if drawn.whole or not any(map(is_floating, {**case.inputs, **case.parameters}.values())):
-        return 1.0  # every product and sum is exact, or there is none
+        return growth  # every product and sum is exact, or there is none
     before = reference.outputs(case, drawn.tier)
-    worst, nudge = 1.0, max(NUDGE, 2.0 * epsilon(drawn.tier))
     for turn in range(NUDGES):
         moved = nudged(case, turn, nudge)
         after = reference.computed_outputs(moved, *moved.at("float64"))
@@ -134,16 +144,13 @@ def growth_of_outputs(drawn: Drawn, case: Case) -> float | None:
                 if not np.array_equal(array, after[name]):
                     return None
             elif array.size and (largest := np.abs(array).max()) > 0.0:
-                worst = max(worst, float(np.abs(after[name] - array).max() / (nudge * largest)))
-    return worst
-
-
-def nudged_gradients(drawn: Drawn, case: Case) -> Arrays:
-    """The gradients at inputs and parameters that are a little off, against the same cotangents."""
-    moved = nudged(case, 0, max(NUDGE, 2.0 * epsilon(drawn.tier)))
-    factors = reference.cotangents(case, drawn.tier)
-    found = reference.computed_gradients(moved, *moved.at("float64"), factors)
-    return {f"gradient_{name}": array for name, array in found.items()}
+                growth.worst = max(growth.worst, float(np.abs(after[name] - array).max() / (nudge * largest)))
+                own = entry_budget_of(case.operator, case.id, drawn.tier, name.removeprefix(SECOND))
+                if own is not None:
+                    pair = Pair(name, "float64", after[name], array, array, 0.0, by_entry=own)
+                    moved_by = float(pair.entry_errors.max() * epsilon("float64") / nudge)
+                    growth.by_entry[name] = max(growth.by_entry.get(name, 1.0), moved_by)
+    return growth
 
 
 def distance_of_kernel(drawn: Drawn, case: Case) -> float:

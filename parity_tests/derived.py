@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import eq, lt
 
 import numpy as np
 
@@ -73,16 +75,15 @@ def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
     for axis, sizes in call.sizes.items():
         for most in BEYOND:
             if most < max(sizes):
-                yield "sizes", f"{axis}_beyond_{most}", _where(lambda own, a=axis, n=most: own.get(a, 0) > n)
+                yield "sizes", f"{axis}_beyond_{most}", _axis(axis, partial(lt, most))
         for kind, holds in CLASSES.items():
             if any(map(holds, sizes)):
-                yield "sizes", f"{axis}_{kind}", _where(lambda own, a=axis, h=holds: h(own.get(a, 0)))
+                yield "sizes", f"{axis}_{kind}", _axis(axis, holds)
         for size in sizes:
             if 0 < size <= 8:
-                yield "sizes", f"{axis}_of_{size}", _where(lambda own, a=axis, n=size: own.get(a) == n)
+                yield "sizes", f"{axis}_of_{size}", _axis(axis, partial(eq, size))
     for first, second in call.coincidences:
-        equal = _where(lambda own, a=first, b=second: own.get(a, -1) == own.get(b, -2) and own[a] > 1)
-        yield "coincidences", f"{first}_as_many_as_{second}", equal
+        yield "coincidences", f"{first}_as_many_as_{second}", _equal(first, second)
     for tensor in call.inputs:
         for axis in tensor.axes if tensor.broadcast else ():
             yield (
@@ -92,12 +93,12 @@ def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
             )
     if any(tensor.name == "valid_lens" for tensor in call.inputs):
         for kind in INTEGER:
-            yield "masks", f"lengths_of_{kind}", _lengths(lambda lens, k=kind: lens.dtype.name == k)
+            yield "masks", f"lengths_of_{kind}", _lengths(partial(_is_type, kind))
         yield "masks", "lengths_all_alike", _lengths(lambda lens: lens.size > 1 and lens.min() == lens.max() > 0)
         yield "masks", "lengths_of_one", _lengths(lambda lens: bool((lens == 1).all()))
     several = [tensor for tensor in call.inputs if tensor.axes]
     for layout in LAYOUTS if several else ():
-        yield "layout", f"{layout}_input", _if(lambda case, own=layout: own in case.layouts.values())
+        yield "layout", f"{layout}_input", _laid_out(layout)
     if {"keys", "values"} <= {tensor.name for tensor in call.inputs}:
         yield "layout", "gradient_of_one_array_twice", _shared_gradient
     yield "state", "asked_again", _if(lambda case: bool(case.again), _other_bits)
@@ -119,8 +120,20 @@ def _if(holds: Callable[[Case], bool], change: Callable[[str, Arrays], Arrays] |
     return lambda case, tier, answer: (change or _shifted)(tier, _outputs(case, answer)) if holds(case) else {}
 
 
-def _where(holds: Callable[[Mapping[str, int]], bool]) -> Wrong:
-    return _if(lambda case: holds(sizes_of(case)))
+def _axis(axis: str, holds: Callable[[int], bool]) -> Wrong:
+    return _if(lambda case: holds(sizes_of(case).get(axis, 0)))
+
+
+def _equal(first: str, second: str) -> Wrong:
+    return _if(lambda case: sizes_of(case).get(first, 0) == sizes_of(case).get(second, 1) > 1)
+
+
+def _laid_out(layout: str) -> Wrong:
+    return _if(lambda case: layout in case.layouts.values())
+
+
+def _is_type(name: str, lens: np.ndarray) -> bool:
+    return lens.dtype.name == name
 
 
 def _lengths(holds: Callable[[np.ndarray], bool]) -> Wrong:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from attention_core.operators import find
 from parity_tests.cases import NAMES
 from parity_tests.comparison import Verdict, compare
-from parity_tests.condition import budget_in
+from parity_tests.condition import budgets_in
 from parity_tests.expected import expected
 from parity_tests.invocation import TRAINING
 from parity_tests.library_bugs import KNOWN
@@ -91,7 +91,7 @@ def _is_output(verdict: Verdict) -> bool:
 
 
 def _is_wrong_number(verdict: Verdict) -> bool:
-    return _is_output(verdict) and verdict.check == "value"
+    return _is_output(verdict) and verdict.check in ("value", "entry")
 
 
 def _size(recording: Recording, name: str) -> int:
@@ -113,5 +113,6 @@ def _held(saboteur: Saboteur, operator: str, red: Red, cells: Mapping[str, Cell]
         for verdict in verdicts:
             if said["status"] == "ok" and verdict.quantity in wrong and verdict.quantity in wanted:
                 arrays = recording.cells[name][verdict.quantity], wrong[verdict.quantity], wanted[verdict.quantity]
-                same += compare(verdict, *arrays, budget_in(cells[name], verdict.quantity)).status == "pass"
+                budget, by_entry = budgets_in(cells[name], verdict.quantity)
+                same += compare(verdict, *arrays, budget, by_entry=by_entry).status == "pass"
     return Explanation(operator, saboteur.name, saboteur.told, same, sum(map(len, red.values())))

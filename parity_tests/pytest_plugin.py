@@ -9,6 +9,7 @@ has a worker of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +55,10 @@ class Target(pytest.Collector):
         from parity_tests.cases import TIERS, all_cases
         from parity_tests.check import Request
         from parity_tests.divergences import DivergenceError
+        from parity_tests.expected import held
         from parity_tests.launch import Server, WorkerFault
+        from parity_tests.recordings import key
+        from parity_tests.run import few
         from parity_tests.stranger import job_of, known_divergences
         from parity_tests.target import function_name
 
@@ -71,6 +75,10 @@ class Target(pytest.Collector):
             require_all=option("--parity-require-all"),
         )
         job = job_of(self.name, request.python, request.device, self.config.invocation_params.dir)
+        cells = request.selection.cells(all_cases())
+        cache = ExitStack()
+        self.config.add_cleanup(cache.close)
+        self.read = cache.enter_context(held(cells))  # before the target starts
         self.server = Server(job)
         self.config.add_cleanup(self.server.stop)
         try:
@@ -79,20 +87,24 @@ class Target(pytest.Collector):
         except (DivergenceError, WorkerFault) as error:
             raise pytest.UsageError(f"{self.name} cannot be judged: {error}") from error
         there = None if implemented is None or request.require_all else set(str(implemented).split(", "))
-        cells = request.selection.cells(all_cases())
         asked = [cell for cell in cells if there is None or function_name(cell[0].operator, cell[0].method) in there]
         if not asked:
             raise pytest.UsageError(f"{self.name} implements nothing that was asked for")
+        self.repeated = set(map(key, few(asked)))
         tests: list[pytest.Item] = [CellTest.from_parent(self, cell=cell) for cell in asked]
         return tests + [DivergenceTest.from_parent(self, entry=entry, cells=asked) for entry in self.divergences]
 
     def verdicts(self, cell: Cell) -> list[Verdict]:
         """What is found for a cell."""
-        from parity_tests.recordings import pack_cases
-        from parity_tests.stranger import judged
+        from parity_tests.recordings import key, pack_cases
+        from parity_tests.run import recheck
+        from parity_tests.stranger import is_registered, judged
 
         recording: Recording = self.server.answers([cell], pack_cases([cell]))
-        return list(judged([cell], recording, self.request.require_all))
+        verdicts = list(judged([cell], recording, self.request.require_all, is_registered(self.server.job)))
+        if key(cell) in self.repeated or any(one.status == "fail" for one in verdicts):
+            recheck(self.read, [cell])
+        return verdicts
 
 
 class ParityTest(pytest.Item):
@@ -110,7 +122,10 @@ class ParityTest(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
         """The verdicts alone: a trace of the court says nothing about the target."""
-        return str(excinfo.value) if isinstance(excinfo.value, Red) else str(super().repr_failure(excinfo))
+        from parity_tests.run import CacheError
+
+        plain = isinstance(excinfo.value, (Red, CacheError))
+        return str(excinfo.value) if plain else str(super().repr_failure(excinfo))
 
 
 class Red(AssertionError):

@@ -199,6 +199,16 @@ def _width_ignored(original: Any) -> Any:
     return lambda queries, keys, w=None: original(queries, keys)
 
 
+def _by_squares(original: Any) -> Any:
+    def score(queries: Any, keys: Any, w: Any = None) -> Any:
+        queries, keys = promote(queries), promote(keys)
+        squares = (queries * queries).sum(-1)[..., :, None] + (keys * keys).sum(-1)[..., None, :]
+        squares = squares - 2.0 * (queries @ keys.swapaxes(-1, -2))
+        return -0.5 * squares * (1.0 if w is None else align(promote(w), 0, squares.ndim) ** 2)
+
+    return score
+
+
 def _last_positions(original: Any) -> Any:
     return lambda num_keys, queries: queries[..., queries.shape[-1] - num_keys :]
 
@@ -353,6 +363,26 @@ def _over_queries(scores: Any, allowed: Any) -> Any:
 
 def _float32_inside(scores: Any, allowed: Any) -> Any:
     return masking.softmax_over(_rounded(scores, "float32"), allowed)
+
+
+def _small_weights(least: float, change: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """Softmax whose weights below a bound are changed, and their derivatives are not."""
+
+    def weigh(scores: Any, allowed: Any) -> Any:
+        weights = masking.softmax_over(scores, allowed)
+        return np.where(weights.real < least, change(weights), weights)
+
+    return weigh
+
+
+def _gaps_bounded(scores: Any, allowed: Any) -> Any:
+    top = np.where(allowed, scores, -np.inf).real.max(axis=-1, keepdims=True, initial=-np.inf)
+    gaps = np.where(allowed, scores - np.where(np.isfinite(top), top, 0.0), 0.0)
+    return masking.softmax_over(np.where(gaps.real < -20.0, -20.0, gaps), allowed)
+
+
+def _added(scores: Any, allowed: Any) -> Any:
+    return masking.softmax_over(scores, allowed) + 1e-20
 
 
 def _half_weights(scores: Any, allowed: Any) -> Any:
@@ -975,6 +1005,28 @@ def _one_hypothesis(original: Any) -> Any:
     return beam
 
 
+def _last_of_equal_tokens(original: Any) -> Any:
+    def greedy(self: Any, *arrays: Any, bos: int, eos: int, **options: Any) -> Any:
+        given, last = self.parameters, self.sizes["vocab_size"] - 1
+        rows = {name: given[name][::-1] for name in ("embedding", "dense.W", "dense.b")}
+        self.parameters = {**given, **rows}  # argmax takes the first: of the tokens in reverse
+        tokens, *rest = original(self, *arrays, bos=last - bos, eos=last - eos, **options)
+        self.parameters = given
+        return ((last - tokens).astype(np.int32), *rest)
+
+    return greedy
+
+
+class _LastFirst:
+    """NumPy, but of two equal numbers the last is sorted first."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def argsort(self, array: Any, **options: Any) -> Any:
+        return array.shape[-1] - 1 - np.argsort(array[..., ::-1], **options)
+
+
 def _reordering_lost(original: Any) -> Any:
     def reordered(self: Any, state: Any, rows: Any) -> Any:
         first = state[0] if isinstance(state, tuple) else state
@@ -1565,6 +1617,45 @@ SABOTEURS: tuple[Saboteur, ...] = (
         tier="float32",
     ),
     Saboteur(
+        "small_weights_flushed",
+        "Weights below 1e-10 are 0.",
+        ("masked_softmax-*",),
+        red=("masked_softmax-gap_*:weights",),
+        broken={"masked_softmax": _softmax(_small_weights(1e-10, lambda weights: 0.0 * weights))},
+        tier="float32",
+    ),
+    Saboteur(
+        "small_weights_short",
+        "Weights below 1e-13 keep eight bits.",
+        ("masked_softmax-*",),
+        red=("masked_softmax-gap_80:weights", "masked_softmax-gap_700:weights"),
+        broken={"masked_softmax": _softmax(_small_weights(1e-13, lambda weights: _rounded(weights, "bfloat16")))},
+    ),
+    Saboteur(
+        "gaps_bounded",
+        "No score counts as more than 20 below the largest of its row.",
+        ("masked_softmax-*",),
+        red=("masked_softmax-gap_*:weights", "masked_softmax-large:weights"),
+        broken={"masked_softmax": _softmax(_gaps_bounded)},
+        tier="float32",
+    ),
+    Saboteur(
+        "weights_kept_from_zero",
+        "1e-20 is added to every weight.",
+        ("masked_softmax-*",),
+        red=("*:weights",),
+        green=(*NOTHING, *(f"masked_softmax-{name}:weights" for name in ("none", "open", "one_key"))),
+        broken={"masked_softmax": _softmax(_added)},
+    ),
+    Saboteur(
+        "kernel_by_squares",
+        "A kernel takes ‖q‖² + ‖k‖² - 2 qk for the squared distance: little is left of it where a key is near.",
+        ("gaussian_score-*",),
+        red=(),
+        broken={"gaussian_score": _by_squares},
+        touches=lambda case: case.name in ("plain", "heads", "large", "width"),
+    ),
+    Saboteur(
         "argument_filled",
         "Hidden scores are filled in the caller's own array.",
         ("masked_softmax-*mask*", "masked_softmax-open"),
@@ -1675,7 +1766,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
             *NOTHING,
             *(
                 f"DotProductAttention-{name}:*"
-                for name in ("none", "open", "one_key", "dropout", "prepared_none", "scale", "context_none")
+                for name in ("none", "open", "gap_*", "one_key", "dropout", "prepared_none", "scale", "context_none")
             ),
             *(f"DotProductAttention-context_{name}:*" for name in ("open", "one_key", "no_*", "scale")),
             "DotProductAttention-*large:gradient_[qk]*",
@@ -2275,6 +2366,14 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("BahdanauDecoder-beam*",),
         red=("BahdanauDecoder-beam_penalty:*",),
         broken={"decoders.penalty": _penalty_without_five},
+    ),
+    Saboteur(
+        "last_of_ties",
+        "Of equal tokens and hypotheses, decoding takes the last.",
+        ("*Decoder-greedy", "*Decoder-beam*", "*Decoder-tie_*"),
+        red=("*Decoder-tie_*:tokens", "*Decoder-tie_*:weights", "*Decoder-tie_end:*"),
+        green=("FixedContextDecoder-tie_greedy:weights", "*-tie_beam:weights"),
+        broken={"decoders.Decoder.greedy": _last_of_equal_tokens, "decoders.np": lambda original: _LastFirst()},
     ),
     Saboteur(
         "states_not_reordered",

@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import backends as registry
@@ -14,10 +15,10 @@ from parity_tests.cases import Case
 from parity_tests.comparison import Verdict, excused, judge
 from parity_tests.diagnosis import explanations
 from parity_tests.divergences import Divergence, apply, load_divergences
-from parity_tests.expected import expected
+from parity_tests.expected import expected, held
 from parity_tests.launch import Job, Progress, Stopped, WorkerFault, record_cells
 from parity_tests.recordings import Cell, Recording, answered, cells_of, pack_cases, withheld
-from parity_tests.run import Run, judge_switches, split_seconds
+from parity_tests.run import Run, judge_switches, recheck, split_seconds, suspects
 from parity_tests.target import parted
 
 
@@ -74,37 +75,57 @@ def check(
 ) -> Run:
     """Judge a target against the reference, in what it implements; what it lacks is red under require_all alone.
 
-    Raises: WorkerFault if it cannot be started.
+    What the cache has is read before the target starts, and never again.
+    Raises: WorkerFault if it cannot be started; CacheError if the cache had something else than what is expected.
     """
     start = time.perf_counter()
     cells = cells_of(cases, tiers)
     outcome = Run(cells, tiers=tiers)
-    packed = pack_cases(cells)
-    outcome.seconds["cases"] = time.perf_counter() - start
-    begun = time.perf_counter()
-    recording = record_cells(job, cells, packed, progress, stopped=stopped)
-    outcome.seconds.update(split_seconds(recording, job.name, time.perf_counter() - begun))
-    outcome.recordings[job.name] = recording
-    outcome.interrupted = stopped()
-    if not recording.about and not outcome.interrupted:
-        said = next(iter(recording.status.values()))
-        raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
-    begun = time.perf_counter()
-    verdicts = [*judge_switches(recording), *judged(cells, recording, require_all)]
-    outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
-    outcome.cells = [cell for cell in cells if answered(recording, cell)["status"] != "not-implemented"]
-    outcome.explanations = list(explanations(outcome.cells, recording, outcome.verdicts))
+    with held(cells) as read:
+        packed = pack_cases(cells)
+        outcome.seconds["cases"] = time.perf_counter() - start
+        begun = time.perf_counter()
+        recording = record_cells(job, cells, packed, progress, stopped=stopped)
+        outcome.seconds.update(split_seconds(recording, job.name, time.perf_counter() - begun))
+        outcome.recordings[job.name] = recording
+        outcome.interrupted = stopped()
+        if not recording.about and not outcome.interrupted:
+            said = next(iter(recording.status.values()))
+            raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
+        begun = time.perf_counter()
+        verdicts = [*judge_switches(recording), *judged(cells, recording, require_all, is_registered(job))]
+        outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
+        outcome.cells = [cell for cell in cells if answered(recording, cell)["status"] != "not-implemented"]
+        if not outcome.interrupted:
+            recheck(read, suspects(outcome.cells, verdicts))
+        outcome.explanations = list(explanations(outcome.cells, recording, outcome.verdicts))
     outcome.seconds["reference"] = time.perf_counter() - begun
     outcome.seconds["total"] = time.perf_counter() - start
     return outcome
 
 
-def judged(cells: Sequence[Cell], recording: Recording, require_all: bool) -> Iterator[Verdict]:
-    """What is found for each cell that was run; what is missing is not-implemented, unless all is required."""
+def is_registered(job: Job) -> bool:
+    """Whether a job is of a backend that is registered: what the framework cannot have is then not held against it."""
+    known = registry.available().get(job.backend)
+    return known is not None and known.module == job.module
+
+
+def judged(
+    cells: Sequence[Cell], recording: Recording, require_all: bool, registered: bool = False
+) -> Iterator[Verdict]:
+    """What is found for each cell that was run; what is missing is not-implemented, unless all is required.
+
+    Where all is required, what a stranger says that its framework cannot have is missing, too.
+    """
     for cell in cells:
         said = answered(recording, cell)
         if said["status"] == "missing":  # the run was interrupted before
             continue
         wanted = expected(*cell, withheld(said)) if said["status"] == "ok" else {}
         verdicts = judge(cell, wanted, recording)
-        yield from verdicts if require_all else excused(verdicts)
+        if not require_all:
+            yield from excused(verdicts)
+        elif registered:
+            yield from verdicts
+        else:
+            yield from (replace(own, status="missing") if own.status == "not-applicable" else own for own in verdicts)

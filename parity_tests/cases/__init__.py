@@ -25,6 +25,7 @@ from parity_tests.cases.case import (
     Case,
     epsilon,
     is_floating,
+    least_normal,
 )
 from parity_tests.found import FOUND
 from parity_tests.invocation import TRAINING
@@ -40,6 +41,7 @@ __all__ = [
     "all_cases",
     "epsilon",
     "is_floating",
+    "least_normal",
     "select",
 ]
 

@@ -310,6 +310,17 @@ def hidden_variants(full: Arrays, sizes: Sizes) -> Iterator[tuple[str, str, Arra
     )
 
 
+GAPS = {25: TIERS, 80: FULL, 700: FULL}
+"""How far scores lie apart: weights down to 1e-11, near the least normal float32, and near the least normal float64."""
+
+
+def gap_cases(name: str, full: Arrays) -> Iterator[Case]:
+    """Scores so far apart that weights span many orders; without gradients, which are what cancelling leaves."""
+    for gap, tiers in GAPS.items():
+        inputs = {**full, "scores": 0.5 * gap * full["scores"]}
+        yield Case(name, f"gap_{gap}", f"Scores up to {gap} apart.", inputs, tiers=tiers, gradients=False)
+
+
 def large_scores(sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
     """Scores to ±2e6 whose gaps are 0 or at least 1000, and a mask: the first row's open scores all lie near -2e6."""
     shape = (sizes["batch"], sizes["queries"], sizes["keys"])
@@ -350,6 +361,7 @@ def masked_softmax_cases() -> Iterator[Case]:
         "Scores to ±2e6; a finite fill would win over the first row.",
         {**full, "scores": scores, "mask": mask},
     )
+    yield from gap_cases(operator.name, full)
     yield Case(
         operator.name,
         "infinite",
@@ -435,6 +447,7 @@ def pooling_cases() -> Iterator[Case]:
         "Scores to ±2e6; a finite fill would win over the first row.",
         {**full, "scores": scores, "mask": mask},
     )
+    yield from gap_cases(operator.name, full)
     values = full["values"].copy()
     values[1, 2] = np.nan
     yield Case(
@@ -501,6 +514,8 @@ def attention_layer_cases(
     if not prefix and name not in UNBOUNDED:
         inputs, changed = large_layer_inputs(name, full, given)
         yield case("large", "Scores to ±2e6 with gaps of 1000 and more.", inputs, parameters=changed)
+    for gap in (25, 80) if not prefix and name in SPREAD else ():
+        yield wide(case(f"gap_{gap}", f"Scores up to {gap} apart.", full, gradients=False), gap)
     if "dropout_mask" in own:
         shape = tuple(sizes[axis] for axis in ("batch", *(["heads"] if in_heads else []), "queries", "keys"))
         dropped = draws.dropout_mask(name, shape, 0.3, SEED)
@@ -877,6 +892,30 @@ def large_layer_inputs(name: str, full: Arrays, parameters: Arrays) -> tuple[Arr
     else:
         changed["W"] = np.concatenate([parameters["W"][:, :-key_size], np.eye(hidden, key_size)], axis=1)
     return given, {key: changed[key] for key in parameters}
+
+
+SPREAD = {
+    "DotProductAttention": ("queries", 1.25),
+    "AdditiveAttention": ("w_v", 0.55),
+    "GeneralAttention": ("W", 1.6),
+    "ConcatAttention": ("v", 0.3),
+    "CosineAttention": ("scale", 1.85),
+    "LocationAttention": ("W", 1.6),
+    "KernelAttention": ("w", 1.1),
+}
+"""The input, parameter or option by which the scores of a layer grow, and how far they lie apart in its open case."""
+
+
+def wide(case: Case, gap: float) -> Case:
+    """The case with scores that lie so far apart."""
+    name, apart = SPREAD[case.operator]
+    factor = gap / apart
+    if name in case.inputs:
+        return replace(case, inputs={**case.inputs, name: factor * case.inputs[name]})
+    if name in case.parameters:  # a width is squared
+        factor = factor**0.5 if name == "w" else factor
+        return replace(case, parameters={**case.parameters, name: factor * case.parameters[name]})
+    return replace(case, config={**case.config, name: factor})
 
 
 def cases() -> Iterator[Case]:

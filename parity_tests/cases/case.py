@@ -78,6 +78,11 @@ def epsilon(tier: str) -> float:
     return float(ml_dtypes.finfo(tier).eps)  # type: ignore[no-untyped-call]
 
 
+def least_normal(tier: str) -> float:
+    """The smallest positive number of the tier that has all its digits; smaller ones may be flushed to 0."""
+    return float(ml_dtypes.finfo(tier).smallest_normal)  # type: ignore[no-untyped-call]
+
+
 # Where not the first seed makes a case in which rounding cannot change a token, a choice or a window: `first_steady`.
 SEEDS = {
     "LocalAttention-predictive_open": 9,

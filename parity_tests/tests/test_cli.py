@@ -77,10 +77,14 @@ def test_calibrate_shows_what_reports_would_change(tmp_path: Path, monkeypatch: 
         "dot_score", "dot_score-plain", "torch", "reference", "cpu", "float64", "scores", "pass", 1.0, 15.0
     )
     path = tmp_path / "report.json"
-    path.write_text(json.dumps(Run([], [verdict, replace(verdict, error=60.0, against="tf")]).as_json()))
+    other = replace(verdict, operator="location_score", case="location_score-plain", entry_error=0.0)
+    missed = replace(other, status="fail", check="entry", error=7.0, budget=0.0, entry_error=7.0)
+    verdicts = [verdict, replace(verdict, error=60.0, against="tf"), other, missed]
+    path.write_text(json.dumps(Run([], verdicts).as_json()))
     text = invoke("calibrate", str(path)).output
     told = re.sub(r"[\s│]+", " ", text)
     assert "float64, float32 60 5 15 200 torch against tf, dot_score-plain, scores, float64" in told
+    assert "location_score, scores, by entry 7 0 0 30 torch, location_score-plain, scores, float64" in told
 
 
 def test_a_device_has_a_name_that_the_court_knows():

@@ -12,14 +12,15 @@ import pytest
 from rich.console import Console
 
 from attention_core import reference
+from backends import unpack_arrays
 from parity_tests import budgets
-from parity_tests.budgets import Budget, Calibration, budget_of
+from parity_tests.budgets import Budget, Calibration, EntryBudget, budget_of, entry_budget_of
 from parity_tests.cases import Case, all_cases, select
 from parity_tests.comparison import Verdict, compare, judge
 from parity_tests.divergences import Divergence, apply, load_divergences
 from parity_tests.expected import cotangents, expected
 from parity_tests.invocation import JUDGED_STEPS
-from parity_tests.recordings import Recording, cells_of, key
+from parity_tests.recordings import Recording, cells_of, key, pack_cases
 from parity_tests.report import report
 from parity_tests.run import Run, judge_switches
 from parity_tests.switches import IN_FORCE, asked
@@ -103,6 +104,79 @@ def test_where_the_reference_is_zero_zero_is_demanded():
     assert compare(BLANK, tiny, zero, zero, BUDGET).status == "fail"
 
 
+# ------------------------------------------------------------------------------------------------ each entry by itself
+
+BY_ENTRY = EntryBudget(4, 2, "an example", ("float64", "float32"))
+WEIGHTS = EntryBudget(4, 2, "an example", ("float64", "float32"), softmax=True)
+SMALL = np.array([[0.75, 0.25, 0.0], [1.0, 1e-12, 1e-30]])
+
+
+def by_entry(
+    found: np.ndarray, wanted: np.ndarray = SMALL, own: EntryBudget = BY_ENTRY, tier: str = "float64"
+) -> Verdict:
+    found, wanted = found.astype(tier), wanted.astype(tier)
+    return compare(replace(BLANK, tier=tier), found, wanted, SMALL, BUDGET, by_entry=own)
+
+
+def test_a_small_entry_that_comes_back_as_zero_is_red():
+    found = SMALL.copy()
+    found[1, 2] = 0.0
+    verdict = by_entry(found)
+    assert (verdict.status, verdict.check, verdict.budget) == ("fail", "entry", 4)
+    assert verdict.error == verdict.entry_error == pytest.approx(1.0 / EPS)
+    assert verdict.reason == (
+        "weights[1, 2] is 0.0, expected 1e-30: measured by itself, 4.5e+15 eps, allowed 4 (17% of elements too far)"
+    )
+    assert compare(BLANK, found, SMALL, SMALL, BUDGET).status == "pass", "where small entries are not asked for"
+
+
+def test_the_verdict_tells_both_errors_of_what_passes():
+    verdict = by_entry(SMALL * (1.0 + 2.0 * EPS))
+    assert (verdict.status, verdict.budget, verdict.check) == ("pass", 10, "")
+    assert verdict.error == pytest.approx(2.0) and verdict.entry_error == pytest.approx(2.0, rel=0.2)
+    assert verdict_on(REFERENCE).entry_error is None
+    assert by_entry(SMALL + 1.0).entry_error is None, "an error by the largest entry is told first"
+
+
+def test_a_hidden_key_has_a_weight_of_zero():
+    found = SMALL.copy()
+    found[0, 2] = 1e-40
+    assert by_entry(found).check == "entry"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "status"),
+    [
+        (1e-39, 0.0, "pass"),
+        (0.0, 1e-39, "pass"),
+        (1.1754945e-38, 0.0, "pass"),
+        (1.5e-38, 0.0, "fail"),
+        (1e-39, 2e-38, "fail"),
+    ],
+)
+def test_what_lies_below_the_least_normal_number_may_be_flushed(wanted: float, found: float, status: str):
+    reference = np.array([[1.0, wanted]])
+    arrays = np.array([[1.0, found]], np.float32), reference.astype(np.float32), reference
+    assert compare(replace(BLANK, tier="float32"), *arrays, BUDGET, by_entry=BY_ENTRY).status == status
+
+
+def test_weights_of_scores_that_lie_far_apart_may_be_off_by_the_rounding_of_these():
+    apart = 1.0 + np.log(1e30)
+    for eps, status in ((0.9 * 4 * apart, "pass"), (1.1 * 4 * apart, "fail")):
+        found = SMALL * np.where(SMALL == 1e-12, 1.0 + eps * EPS, 1.0)
+        assert by_entry(found, own=WEIGHTS).status == status
+        assert by_entry(found).status == "fail"
+    found = SMALL * np.where(SMALL == 0.25, 1.0 + 12 * EPS, 1.0)
+    assert by_entry(found, own=WEIGHTS).status == "fail", "the scores of another row count nothing"
+
+
+def test_two_backends_differ_in_eps_of_the_reference():
+    found = SMALL * np.where(SMALL == 1e-30, 3.0, 1.0)
+    assert by_entry(found, wanted=found).status == "pass"
+    verdict = by_entry(SMALL, wanted=found)
+    assert verdict.check == "entry" and verdict.error == pytest.approx(2.0 / EPS)
+
+
 def test_whole_numbers_and_booleans_have_no_budget():
     tokens = np.array([3, 1, 2], np.int32)
     assert compare(BLANK, tokens.copy(), tokens, tokens, BUDGET).status == "pass"
@@ -121,19 +195,14 @@ def test_empty_arrays_are_compared_by_shape_and_dtype():
 
 
 def recorded(fake: ModuleType, pattern: str) -> tuple[list, Recording]:
-    """The cells of a pattern and what the fake backend answers to them, in this process."""
-    cells = cells_of(select(all_cases(), pattern), ["float64"])
+    """The cells of a pattern written by hand, and what the fake backend answers to them, in this process."""
+    chosen = [case for case in select(all_cases(), pattern) if case.drawn is None and not case.again]
+    cells = cells_of(chosen, ["float64"])
     backend, recording = opened("numpy_backend", "cpu"), Recording("fake", "cpu")
     for case, tier in cells:
         inputs, parameters = case.at(tier)
         factors = {str(position): array for position, array in cotangents(case, tier).items()}
-        said = {
-            "operator": case.operator,
-            "method": case.method,
-            "tier": tier,
-            "config": dict(case.config),
-            "options": dict(case.options),
-        }
+        said = unpack_arrays(pack_cases([(case, tier)]))[1]["cells"][0]
         recording.cells[key((case, tier))] = backend.run(said, inputs, parameters, factors).arrays
         recording.status[key((case, tier))] = {"status": "ok"}
     return cells, recording
@@ -265,6 +334,21 @@ def test_every_budget_decides_somewhere_and_has_a_reason():
     assert all("worst seen" in budget.reason for budget in budgets.BUDGETS)
 
 
+def test_every_budget_by_entry_decides_somewhere_and_gradients_have_none():
+    deciding = {
+        (
+            quantity.startswith("gradient_") or quantity == "context",
+            entry_budget_of(case.operator, case.id, tier, quantity),
+        )
+        for case in all_cases()
+        for tier in case.tiers
+        for quantity in quantities(case, tier)
+    }
+    deciding.add((False, entry_budget_of("MultiHeadAttention", "MultiHeadAttention-converted", "float64", "weights")))
+    assert {own for differs, own in deciding if own is not None} == set(budgets.ENTRY_BUDGETS)
+    assert {own for differs, own in deciding if differs} == {None}
+
+
 @pytest.mark.parametrize(
     ("measured", "proposed"),
     [(3.0, 10), (5.0, 10), (0.9, 10), (5.1, 20), (6.0, 20), (60.0, 200)],
@@ -284,7 +368,8 @@ def test_a_calibration_takes_the_worst_of_each_budget():
 
 
 def test_our_own_budgets_are_neither_tight_nor_loose():
-    assert all(budget.eps == Calibration(budget, 0.0, "").proposed for budget in budgets.BUDGETS)
+    for budget in (*budgets.BUDGETS, *budgets.ENTRY_BUDGETS):
+        assert budget.eps == Calibration(budget, 0.0, "").proposed, budget
 
 
 def test_a_known_divergence_is_marked_and_a_stale_one_is_red():
@@ -320,4 +405,5 @@ def test_verdicts_are_json_even_where_the_error_is_infinite(fake: ModuleType):
         "budget",
         "reason",
         "check",
+        "entry_error",
     }
