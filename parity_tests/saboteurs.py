@@ -1653,7 +1653,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("gaussian_score-*",),
         red=(),
         broken={"gaussian_score": _by_squares},
-        touches=lambda case: case.name in ("plain", "heads", "large", "width"),
+        touches=lambda case: case.name in ("plain", "heads", "large", "width") or case.drawn is not None,
     ),
     Saboteur(
         "argument_filled",
