@@ -52,11 +52,12 @@ from parity_tests.drawn import NAMES as DRAWN
 from parity_tests.expected import expected, held
 from parity_tests.invocation import TRAINING
 from parity_tests.launch import Job, Server, WorkerFault, record, record_cells
+from parity_tests.library_bugs import KNOWN
 from parity_tests.recordings import Cell, Mismatch, Recording, Selection, common_cells, key, named, pack_cases
 from parity_tests.report import MOST_RED, report
 from parity_tests.run import CacheError, Run, judge_all, recheck, suspects
 from parity_tests.run import run as run_parity
-from parity_tests.saboteurs import SABOTEURS, attempt, judged
+from parity_tests.saboteurs import attempt, judged
 from parity_tests.switches import XLA_LEVEL
 from parity_tests.translate import translate
 
@@ -537,7 +538,7 @@ def calibrate(reports: tuple[Path, ...]) -> None:
 @click.option(
     "--name", "pattern", metavar="PATTERN", default="*", help="Only saboteurs whose name matches, with * and ?."
 )
-@click.option("--sentences", is_flag=True, help="Print what each of them does, too.")
+@click.option("--sentences", is_flag=True, help="Print what each of them does, and its source.")
 def sabotage(pattern: str, sentences: bool) -> None:
     """Hold deliberately wrong implementations against the court: saboteur by what caught it.
 
@@ -548,22 +549,22 @@ def sabotage(pattern: str, sentences: bool) -> None:
     table.add_column("saboteur", no_wrap=True)
     for name in (*CELL_CHECKS, *CHECKS):
         table.add_column(name, justify="right")
-    holes = []
-    for saboteur in [one for one in SABOTEURS if fnmatchcase(one.name, pattern)]:
+    chosen, holes = [one for one in KNOWN if fnmatchcase(one.name, pattern)], []
+    for saboteur in chosen:
         caught = judged(saboteur, *attempt(saboteur))
         counts = [f"{caught.by[name]}" if name in caught.by else "[dim]·[/]" for name in (*CELL_CHECKS, *CHECKS)]
         table.add_row(saboteur.name if caught.as_stated else f"[bold red]{saboteur.name}[/]", *counts)
-        if sentences:
-            table.add_row(f"[dim]  {escape(saboteur.sentence)}[/]")
         if not caught.as_stated:
             holes.append(caught)
     console.print(table)
+    for saboteur in chosen if sentences else ():
+        console.print(f"[dim]{saboteur.name}: {escape(saboteur.told)}[/]", highlight=False)
     for caught in holes:
         console.print(f"[bold red]hole[/]  {caught.saboteur.name}: {escape(caught.saboteur.sentence)}", highlight=False)
         for what, places in (("let through", caught.let_through), ("accused for nothing", caught.accused)):
             if places:
                 console.print(f"      {what}: {', '.join(places)}", highlight=False, markup=False)
-    count = table.row_count // (2 if sentences else 1)
+    count = len(chosen)
     console.print(
         f"[bold red]{len(holes)} of {count} saboteurs are not caught as they should be[/]"
         if holes

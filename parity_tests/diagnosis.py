@@ -13,9 +13,10 @@ from parity_tests.comparison import Verdict, compare
 from parity_tests.condition import budgets_in
 from parity_tests.expected import expected
 from parity_tests.invocation import TRAINING
+from parity_tests.library_bugs import KNOWN
 from parity_tests.recordings import Cell, Recording, key, withheld
 from parity_tests.run import Explanation
-from parity_tests.saboteurs import SABOTEURS, Saboteur, answer
+from parity_tests.saboteurs import Saboteur, answer
 
 MOST_CELLS = 4
 """Of each operator, so many red cells are held against saboteurs, the smallest."""
@@ -26,23 +27,38 @@ Red = Mapping[str, Sequence[Verdict]]
 def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence[Verdict]) -> Iterator[Explanation]:
     """For each operator with red values, the saboteur that explains most of them, if one explains more than half.
 
-    Where outputs are red, gradients follow from them, and are not asked; wrong numbers tell more than NaN.
+    Where outputs are red, gradients follow from them, and are not asked; wrong numbers tell more than NaN. Of saboteurs
+    that explain as many, the one that most of all outputs are, those that are right included; a training takes too long
+    for that.
     """
-    red: dict[str, dict[str, list[Verdict]]] = defaultdict(lambda: defaultdict(list))
+    red, outputs = _by_operator(), _by_operator()
     for verdict in verdicts:
-        if verdict.status == "fail" and verdict.quantity != "*" and verdict.against == "reference":
-            red[verdict.operator][f"{verdict.case}/{verdict.tier}"].append(verdict)
+        if verdict.quantity == "*" or verdict.against != "reference":
+            continue
+        name = f"{verdict.case}/{verdict.tier}"
+        if verdict.status == "fail":
+            red[verdict.operator][name].append(verdict)
+        if _is_output(verdict) and name in recording.cells:
+            outputs[verdict.operator][name].append(verdict)
     by_key = {key(cell): cell for cell in cells}
     for operator, own in red.items():
         telling = _first(own, _is_wrong_number, _is_output)
         answered = [name for name in telling if name in recording.cells]
         smallest = sorted(answered, key=lambda name: _size(recording, name))
         chosen = {name: telling[name] for name in smallest[:MOST_CELLS]}
-        near = [saboteur for saboteur in SABOTEURS if _near(saboteur, operator)]
+        near = [saboteur for saboteur in KNOWN if _near(saboteur, operator)]
         found = [_held(saboteur, operator, chosen, by_key, recording) for saboteur in near]
-        best = max(found, key=lambda explanation: explanation.same)
-        if 2 * best.same > best.red:
-            yield best
+        most = max(explanation.same for explanation in found)
+        best = [one for one in zip(near, found, strict=True) if one[1].same == most]
+        if 2 * most <= best[0][1].red:
+            continue
+        if len(best) > 1 and operator != TRAINING:
+            best.sort(key=lambda one: -_held(one[0], operator, outputs[operator], by_key, recording).same)
+        yield best[0][1]
+
+
+def _by_operator() -> dict[str, dict[str, list[Verdict]]]:
+    return defaultdict(lambda: defaultdict(list))
 
 
 def _near(saboteur: Saboteur, operator: str) -> bool:
@@ -99,4 +115,4 @@ def _held(saboteur: Saboteur, operator: str, red: Red, cells: Mapping[str, Cell]
                 arrays = recording.cells[name][verdict.quantity], wrong[verdict.quantity], wanted[verdict.quantity]
                 budget, by_entry = budgets_in(cells[name], verdict.quantity)
                 same += compare(verdict, *arrays, budget, by_entry=by_entry).status == "pass"
-    return Explanation(operator, saboteur.name, saboteur.sentence, same, sum(map(len, red.values())))
+    return Explanation(operator, saboteur.name, saboteur.told, same, sum(map(len, red.values())))

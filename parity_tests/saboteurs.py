@@ -25,6 +25,7 @@ from parity_tests.cases import Arrays, Case, all_cases, is_floating
 from parity_tests.cases.decoders import DECODER
 from parity_tests.comparison import Verdict, judge
 from parity_tests.expected import computed_gradients, computed_outputs, cotangents, expected
+from parity_tests.layouts import arranged
 from parity_tests.recordings import Cell, Recording, key
 
 Break = Callable[[Any], Any]
@@ -37,8 +38,9 @@ class Saboteur:
     broken maps a name in `attention_core.reference` to a function that takes the original and returns what replaces it;
     spoiled changes a whole answer, misread what is asked; withheld quantities are said not to be implemented. cases are
     patterns of the cases it is tried on; red and green are patterns of case:quantity: what matches red and not green
-    has to be red, and all else green. A mistake that shows under a condition alone names that instead, as touches: some
-    case for which it holds has to be red, and every other case green.
+    has to be red, and all else green, of the cases written by hand. A mistake that shows under a condition alone names
+    that instead, as touches: some case for which it holds has to be red, and every other case green. source is where a
+    library was found to be so, as owner/repository#number.
     """
 
     name: str
@@ -52,6 +54,12 @@ class Saboteur:
     withheld: tuple[str, ...] = ()
     tier: str = "float64"
     touches: Callable[[Case], bool] | None = None
+    source: str = ""
+
+    @property
+    def told(self) -> str:
+        """The sentence, and in parentheses the issue or pull request of the library that was so, where there is one."""
+        return f"{self.sentence} ({self.source})" if self.source else self.sentence
 
     def must_be_red(self, case: str, quantity: str) -> bool:
         """Whether that quantity of that case has to be red."""
@@ -77,6 +85,8 @@ class Caught:
 def attempt(saboteur: Saboteur, cases: Sequence[Case] | None = None) -> tuple[list[Cell], Recording]:
     """What the saboteur answers to its cases, as a worker would record it."""
     chosen = [case for case in cases or all_cases(trained=True) if _matches(case.id, saboteur.cases)]
+    if saboteur.touches is None and cases is None:
+        chosen = [case for case in chosen if case.drawn is None and not case.again]
     cells = [(case, saboteur.tier) for case in chosen if saboteur.tier in case.tiers]
     recording = Recording(saboteur.name, "cpu")
     for cell in cells:
@@ -87,6 +97,7 @@ def attempt(saboteur: Saboteur, cases: Sequence[Case] | None = None) -> tuple[li
 def answer(saboteur: Saboteur, case: Case, tier: str, without: tuple[str, ...] = ()) -> tuple[dict[str, Any], Arrays]:
     """What becomes of a cell, and what the saboteur answers; the gradients are those of the outputs not left out."""
     inputs, parameters = case.at(tier)
+    inputs = {name: arranged(array, case.layouts.get(name, "")) for name, array in inputs.items()}
     inputs = saboteur.misread(inputs) if saboteur.misread else inputs
     before = {name: array.copy() for name, array in inputs.items()}
     factors = cotangents(case, tier, without)
@@ -1050,6 +1061,10 @@ def _axis_kept(case: Case, answer: Arrays) -> Arrays:
     return {**answer, "gradient_w_v": answer["gradient_w_v"][None]}
 
 
+def _another_rounding(case: Case, answer: Arrays) -> Arrays:
+    return {name: np.nextafter(array, np.inf) for name, array in answer.items()} if case.again else answer
+
+
 def _too_precise(case: Case, answer: Arrays) -> Arrays:
     return {name: array.astype(np.float64) for name, array in answer.items()}
 
@@ -1284,6 +1299,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         red=("scaled_dot_score-*:*", "DotProductAttention-open:*"),
         green=(*NOTHING, "*-scale:*"),
         broken={"scaled_dot_score": _scale_missing, "layers.scaled_dot_score": _scale_missing},
+        source="delzac/cntkx#10",
     ),
     Saboteur(
         "gradient_stopped",
@@ -1566,6 +1582,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("masked_softmax-*",),
         red=CLOSED,
         broken={"masked_softmax": _softmax(_closed_uniform)},
+        source="microsoft/onnxruntime#28904",
     ),
     Saboteur(
         "closed_row_nan",
@@ -1573,6 +1590,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("masked_softmax-*",),
         red=CLOSED,
         broken={"masked_softmax": _softmax(_closed_nan)},
+        source="pytorch/pytorch#41508",
     ),
     Saboteur(
         "softmax_over_queries",
@@ -1635,7 +1653,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("gaussian_score-*",),
         red=(),
         broken={"gaussian_score": _by_squares},
-        touches=lambda case: case.name in ("plain", "heads", "large", "width"),
+        touches=lambda case: case.name in ("plain", "heads", "large", "width") or case.drawn is not None,
     ),
     Saboteur(
         "argument_filled",
@@ -1692,6 +1710,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
             "*:gradient_dropout_mask",
         ),
         broken={"pooling.pool": _pool(_dropped_weights_returned)},
+        source="pytorch/pytorch#42929",
     ),
     Saboteur(
         "dropout_ignored",
@@ -1715,6 +1734,14 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("attention_pooling-*",),
         red=("attention_pooling-no_keys:context",),
         spoiled=_almost_zero,
+    ),
+    Saboteur(
+        "other_bits_again",
+        "What is asked again is answered with the last bit of another rounding.",
+        ("dot_score-plain*", "scaled_dot_score-plain*"),
+        red=(),
+        spoiled=_another_rounding,
+        touches=lambda case: bool(case.again),
     ),
     Saboteur(
         "gradient_missing",
@@ -2156,6 +2183,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("SinusoidalPositions-*",),
         red=tuple(f"SinusoidalPositions-{name}:outputs" for name in ("plain", "offset", "concatenated")),
         broken={"layers.rates": _rates_to_the_end},
+        source="tensorflow/tensor2tensor#1423",
     ),
     Saboteur(
         "angles_of_float32",
@@ -2211,6 +2239,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("GRU-both_open", "GRU-both_ragged", "LSTM-both_ragged"),
         red=("*-both_ragged:*",),
         broken={"recurrent.Recurrent.run": _backward_from_the_end},
+        source="apache/mxnet#19323",
     ),
     Saboteur(
         "directions_swapped",
@@ -2352,6 +2381,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("BahdanauDecoder-beam", "LuongDecoder-beam", "BahdanauDecoder-greedy"),
         red=("*-beam:scores", "*-beam:weights", "LuongDecoder-beam:tokens"),
         broken={"decoders.Decoder.reordered": _reordering_lost, "decoders.LuongDecoder.reordered": _reordering_lost},
+        source="huggingface/transformers#46612",
     ),
     Saboteur(
         "width_of_one",
@@ -2359,6 +2389,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("BahdanauDecoder-beam*", "LuongDecoder-beam"),
         red=("*-beam*:*",),
         broken={"decoders.Decoder.beam": _one_hypothesis},
+        source="facebookresearch/ParlAI#2047",
     ),
     Saboteur(
         "decoder_score_unscaled",
@@ -2404,6 +2435,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("masked_cross_entropy-*", "training-short"),
         red=(*(f"masked_cross_entropy-{name}:*" for name in RAGGED), "training-short:*"),
         broken=_in_both(_mean_over_padding),
+        source="PaddlePaddle/Paddle#23708",
     ),
     Saboteur(
         "mean_of_means",
@@ -2432,6 +2464,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("training-short", "training-short_sgd", "training-adam_options"),
         red=("training-short:*", "training-adam_options:*"),
         broken={"adam": _optimiser(_epsilon_on_the_raw_root)},
+        source="tensorflow/tensorflow#35102",
     ),
     Saboteur(
         "epsilon_of_keras",
@@ -2453,6 +2486,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("training-short", "training-short_sgd"),
         red=("training-short:*",),
         broken={"adam": _optimiser(_bias_not_corrected)},
+        source="EurekaLabsAI/micrograd#2",
     ),
     Saboteur(
         "clipped_by_value",
@@ -2467,6 +2501,7 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("training-short_sgd", "training-unclipped"),
         red=("training-short_sgd:*",),
         broken={"training.clip_by_global_norm": _clipped_one_by_one},
+        source="carpedm20/MemN2N-tensorflow#19",
     ),
     Saboteur(
         "not_clipped",

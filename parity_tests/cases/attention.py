@@ -601,6 +601,10 @@ def context_cases(
         yield alone("inference", "No gradient is asked for.", ragged, gradients=False)
         yield alone("inference_heads", "Nor one of heads.", with_heads, gradients=False, tiers=EXACT)
         yield alone("scale", "A scale of its own.", full, config={"scale": 0.375})
+        low = {"queries": np.abs(inputs["queries"]) + 4.0, "keys": -np.abs(inputs["keys"]) - 5000.0}
+        yield alone("low", "Scores from -4e4 down, with gaps of 1000 and more.", {**inputs, **low})
+        kernel = {**sizes, "queries": 3, "keys": 39, "features": 64}
+        yield alone("block", "64 features, few queries, and keys that fill no block.", base(kernel, False))
 
 
 UNBOUNDED = ("CosineAttention", "LocalAttention", "HardAttention", "MultiHeadAttention")

@@ -4,23 +4,55 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from attention_core import reference
-from parity_tests import cli, comparison
-from parity_tests.comparison import CELL_CHECKS, CHECKS
+from parity_tests import cli, comparison, diagnosis
+from parity_tests.cases import Arrays, Case
+from parity_tests.comparison import CELL_CHECKS, CHECKS, judge
+from parity_tests.diagnosis import explanations
+from parity_tests.expected import expected
+from parity_tests.invocation import TRAINING
+from parity_tests.library_bugs import KNOWN
 from parity_tests.recordings import Cell, Recording
-from parity_tests.saboteurs import SABOTEURS, Saboteur, attempt, in_place_of_the_reference, judged
+from parity_tests.saboteurs import Saboteur, answer, attempt, in_place_of_the_reference, judged
 
-by_name = {saboteur.name: saboteur for saboteur in SABOTEURS}
+by_name = {saboteur.name: saboteur for saboteur in KNOWN}
+LIBRARIES = [saboteur.name for saboteur in KNOWN if saboteur.source]
+
+Answers = dict[str, tuple[list[Cell], Recording]]
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, tuple[list[Cell], Recording]]:
-    return {saboteur.name: attempt(saboteur) for saboteur in SABOTEURS}
+def answers() -> Answers:
+    return {saboteur.name: attempt(saboteur) for saboteur in KNOWN}
+
+
+@pytest.fixture
+def answered_once(answers: Answers, known: dict[Any, tuple[Any, Arrays]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A diagnosis that asks no saboteur twice."""
+
+    def remembered(saboteur: Saboteur, case: Case, tier: str, without: tuple[str, ...] = ()) -> tuple[Any, Arrays]:
+        at = saboteur.name, case.id, tier, case.gradients
+        if at not in known:
+            known[at] = answer(saboteur, case, tier, without)
+        return known[at]
+
+    monkeypatch.setattr(diagnosis, "answer", remembered)
+
+
+@pytest.fixture(scope="module")
+def known(answers: Answers) -> dict[Any, tuple[Any, Arrays]]:
+    return {
+        (name, case.id, tier, gradients): (recording.status[f"{case.id}/{tier}"], recording.cells[f"{case.id}/{tier}"])
+        for name, (cells, recording) in answers.items()
+        for case, tier in cells
+        for gradients in (case.gradients, False)
+    }
 
 
 def without(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,17 +63,36 @@ def without(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_there_are_many_each_with_a_name_and_a_sentence():
-    assert len(by_name) == len(SABOTEURS) >= 100
-    assert len({saboteur.sentence for saboteur in SABOTEURS}) == len(SABOTEURS)
-    for saboteur in SABOTEURS:
+    assert len(by_name) == len(KNOWN) >= 100
+    assert len({saboteur.sentence for saboteur in KNOWN}) == len(KNOWN)
+    for saboteur in KNOWN:
         ways = (saboteur.broken, saboteur.spoiled, saboteur.misread, saboteur.withheld)
         assert saboteur.sentence.endswith(".") and sum(map(bool, ways)) == 1
 
 
 @pytest.mark.parametrize("name", by_name)
-def test_a_saboteur_is_red_exactly_where_it_should_be(name: str, answers):
+def test_a_saboteur_is_red_exactly_where_it_should_be(name: str, answers: Answers):
     caught = judged(by_name[name], *answers[name])
     assert (caught.let_through, caught.accused) == ([], []) and caught.by
+
+
+def test_many_are_mistakes_that_libraries_have_made():
+    assert len(LIBRARIES) >= 25
+    for name in LIBRARIES:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", by_name[name].source)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_library_that_is_so_is_told_its_mistake(name: str, answers: Answers, answered_once: None):
+    cells, recording = answers[name]
+    verdicts = [verdict for cell in cells for verdict in judge(cell, expected(*cell), recording)]
+    # One training is enough, and all that is known to be wrong with one takes long to be asked about another.
+    trainings = list(
+        dict.fromkeys(verdict.case for verdict in verdicts if verdict.red and verdict.operator == TRAINING)
+    )
+    found = list(explanations(cells, recording, [one for one in verdicts if one.case not in trainings[1:]]))
+    assert found and {one.saboteur for one in found} == {name}
+    assert all(one.sentence == f"{by_name[name].sentence} ({by_name[name].source})" for one in found)
 
 
 @pytest.mark.parametrize("check", [*CELL_CHECKS, *CHECKS])
