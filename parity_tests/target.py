@@ -447,7 +447,9 @@ def taker(function: Callable[..., Any]) -> Callable[[str], bool]:
 def as_one_mask(arrays: Arrays, config: Mapping[str, Any]) -> Arrays:
     """The same with lengths and mask as one mask, as the specification combines them."""
     rest = {name: array for name, array in arrays.items() if name not in ("valid_lens", "mask")}
-    one = np.asarray(reference.attention_mask(num_keys(arrays, config), arrays["valid_lens"], arrays.get("mask")))
+    keys = num_keys(arrays, config)
+    assert keys is not None  # whoever calls has asked
+    one = np.asarray(reference.attention_mask(keys, arrays["valid_lens"], arrays.get("mask")))
     heads = rest.get("scores", rest.get("queries", one)).ndim == 4
     return {**rest, "mask": one[:, None] if heads and one.ndim == 3 else one}
 
