@@ -32,6 +32,8 @@ CLASSES: Mapping[str, Callable[[int], bool]] = {
     "power_of_two": lambda size: size > 1 and size & (size - 1) == 0,
     "beside_a_power": lambda size: size > 2 and 0 in ((size - 1) & (size - 2), (size + 1) & size),
 }
+SMALL = ("dot_score", "scaled_dot_score", "additive_score", "location_score", "gaussian_score")
+"""Functions whose outputs are as small as their inputs."""
 BEYOND = (4, 16, 64, 1024)
 """Where vector registers, blocks and tables of fixed size end."""
 
@@ -49,17 +51,12 @@ class Derived:
     wrong: Callable[[Case, str, Arrays], Arrays]
 
 
-def scope_of(operator: str, method: str) -> str:
-    """A function or layer, its searches apart."""
-    return f"{operator} search" if method in SEARCHES else operator
-
-
 def derived(dimensions: Iterable[str] = DIMENSIONS) -> Iterator[Derived]:
     """Every mistake of those dimensions."""
     chosen = set(dimensions)
     scopes: dict[str, list[Call]] = defaultdict(list)
     for call in covering.calls():
-        scopes[scope_of(call.entry.name, call.method)].append(call)
+        scopes[call.kin].append(call)
     for scope, calls in scopes.items():
         made: dict[tuple[str, str], Derived] = {}
         for call in calls:
@@ -84,14 +81,10 @@ def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
                 yield "sizes", f"{axis}_of_{size}", _axis(axis, partial(eq, size))
     for first, second in call.coincidences:
         yield "coincidences", f"{first}_as_many_as_{second}", _equal(first, second)
-    for tensor in call.inputs:
-        for axis in tensor.axes if tensor.broadcast else ():
-            yield (
-                "masks",
-                f"{tensor.name}_with_one_of_{axis.removesuffix('?')}",
-                _mask_of_one(tensor.name, axis.removesuffix("?")),
-            )
-    if any(tensor.name == "valid_lens" for tensor in call.inputs):
+    for tensor in (own for own in call.inputs if own.broadcast):
+        for axis in (own.removesuffix("?") for own in tensor.axes if own != "one"):
+            yield "masks", f"{tensor.name}_with_one_of_{axis}", _mask_of_one(tensor.name, axis)
+    if "valid_lens" in call.masks:
         for kind in INTEGER:
             yield "masks", f"lengths_of_{kind}", _lengths(partial(_is_type, kind))
         yield "masks", "lengths_all_alike", _lengths(lambda lens: lens.size > 1 and lens.min() == lens.max() > 0)
@@ -109,13 +102,12 @@ def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
         yield "state", "second_call_overwrites_the_first", _second_for_first
         if call.floating:
             yield "state", "differentiates_the_newest_call", _newest_gradient
-    if any(covering.scaled(call, "tiny", "float64")) and (
-        isinstance(call.entry, Operator) or "value_features" in call.sizes
-    ):
+    averages = "value_features" in call.sizes  # what has a bias is not small where its inputs are
+    if averages or call.entry.name in SMALL:
         yield "magnitude", "flushed_below_1e-20", _flushed
         yield "magnitude", "single_to_1e-6", _absolute_error
-        if any(covering.scaled(call, "huge", "float64")):
-            yield "magnitude", "clamped_beyond_1e20", _clamped
+    if covering.scaled(call, "huge", "float64") and (averages or isinstance(call.entry, Operator)):
+        yield "magnitude", "clamped_beyond_1e20", _clamped
 
 
 # ------------------------------------------------------------------------------------------------ conditions
@@ -158,7 +150,7 @@ def _mask_of_one(name: str, axis: str) -> Wrong:
 
 
 def sizes_of(case: Case) -> dict[str, int]:
-    """The size of every axis of a case: of its arrays, but for those that may have size 1 instead, and of the layer."""
+    """The size of every axis of a case: of its arrays, and of its layer's constructor."""
     entry = find(case.operator)
     sizes = dict(entry.sizes(case.config)) if isinstance(entry, Layer) else {}
     sizes = {name: size for name, size in sizes.items() if isinstance(size, int)}
@@ -166,11 +158,12 @@ def sizes_of(case: Case) -> dict[str, int]:
     sizes |= {COUNTS.get(name, name): size for name, size in case.options.items() if type(size) is int}
     for tensor in inputs_of(called.time_major if case.config.get("time_major") else entry, case.method):
         array = case.inputs.get(tensor.name)
-        if array is not None and not tensor.broadcast:
+        if array is not None:
             layout = next((own for own in tensor.layouts if len(own) == array.ndim), ())
-            sizes |= dict(zip(layout, array.shape, strict=False))
+            for axis, size in zip(layout, array.shape, strict=False):
+                sizes[axis] = max(size, sizes.get(axis, 0)) if tensor.broadcast else size
     sizes.setdefault("heads", sizes.get("num_heads", 0))
-    return sizes
+    return sizes | dict(case.drawn.sizes if case.drawn else {})
 
 
 # ------------------------------------------------------------------------------------------------ what is wrong
@@ -181,13 +174,13 @@ def _outputs(case: Case, answer: Arrays) -> Arrays:
 
 
 def _shifted(tier: str, answer: Arrays) -> Arrays:
-    """The first output, off by a hundredth of its largest entry."""
+    """The first output, off by half of its largest entry."""
     name, array = next(iter(answer.items()))
     if not is_floating(array):
         return {name: ~array if array.dtype.kind == "b" else array + 1}
     numbers = array.astype(np.float64)
     largest = np.abs(np.where(np.isfinite(numbers), numbers, 0.0)).max(initial=0.0)
-    return {name: (numbers + 0.01 * (largest or 1.0)).astype(array.dtype)}
+    return {name: (numbers + 0.5 * (largest or 1.0)).astype(array.dtype)}
 
 
 def _other_bits(tier: str, answer: Arrays) -> Arrays:
@@ -244,7 +237,7 @@ def survivors(cases: Sequence[Case], mistakes: Iterable[Derived]) -> list[Derive
     for mistake in mistakes:
         alive[mistake.scope].append(mistake)
     for case in cases:
-        scope = scope_of(case.operator, case.method)
+        scope = Call(find(case.operator), case.method).kin
         for tier in case.tiers:
             if alive[scope]:
                 right = _right(case, tier)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attention_core.operators import MASKS, Batch, find
-from attention_core.specification import Layer, Operator
+from attention_core.specification import Layer, Operator, Tensor
 
 Function = Callable[..., tuple[Any, ...]]
 
@@ -83,10 +83,16 @@ class SquaredErrors(NamedTuple):
         return ((head_mask @ self.heads - self.targets) ** 2 @ self.weights[:, None])[:, 0]
 
 
+LISTED = ("W", "b", "v")
+"""The names of the arrays in a list that is one argument or one output: gradients.W, gradients.b and gradients.v."""
+
+
 def with_losses(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The arrays, those named losses.* as one function of a head mask."""
+    """The arrays, those named losses.* as one function of a head mask, and those named gradients.* as a list."""
     own = {name.removeprefix("losses."): array for name, array in arrays.items() if name.startswith("losses.")}
-    rest = {name: array for name, array in arrays.items() if not name.startswith("losses.")}
+    listed = [array for name, array in arrays.items() if name.startswith("gradients.")]
+    rest = {name: array for name, array in arrays.items() if not name.startswith(("losses.", "gradients."))}
+    rest = {"gradients": listed, **rest} if listed else rest
     return {"losses": SquaredErrors(**own), **rest} if own else rest
 
 
@@ -137,8 +143,13 @@ def output_names(operator: str, method: str, options: Mapping[str, Any], twice: 
         return (*names, *(SECOND + name for name in names))
     specification = find(operator)
     called: Operator = specification.method(method) if isinstance(specification, Layer) else specification
-    names = tuple(tensor.name for tensor in called.outputs)
+    names = tuple(name for tensor in called.outputs for name in names_of(tensor))
     return names if options.get("need_weights", True) else names[: names.index("weights")]
+
+
+def names_of(tensor: Tensor) -> tuple[str, ...]:
+    """The name of an output, or those of the arrays in it where it is a list."""
+    return tuple(f"{tensor.name}.{own}" for own in LISTED) if tensor.axes == ("any",) else (tensor.name,)
 
 
 def as_tuple(outputs: Any) -> tuple[Any, ...]:

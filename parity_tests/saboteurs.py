@@ -1190,6 +1190,11 @@ def _not_clipped(original: Any) -> Any:
     return lambda gradients, *, max_norm=None: original(gradients)
 
 
+def _clipping(wrong: Break) -> dict[str, Break]:
+    """Clipping broken where cases call it, and where a Trainer does."""
+    return {"clip_by_global_norm": wrong, "training.clip_by_global_norm": wrong}
+
+
 def _biases_twice(original: Any) -> Any:
     def found(*given: Any, **keywords: Any) -> Any:
         gradients = original(*given, **keywords)
@@ -2491,31 +2496,31 @@ SABOTEURS: tuple[Saboteur, ...] = (
     Saboteur(
         "clipped_by_value",
         "Each entry of a gradient is clipped by itself.",
-        ("training-short_sgd", "training-unclipped"),
-        red=("training-short_sgd:*",),
-        broken={"training.clip_by_global_norm": _clipped_by_value},
+        ("training-short_sgd", "training-unclipped", "clip_by_global_norm-*"),
+        red=("training-short_sgd:*", "clip_by_global_norm-plain:clipped.*"),
+        broken=_clipping(_clipped_by_value),
     ),
     Saboteur(
         "clipped_one_by_one",
         "Each gradient is clipped by its own norm.",
-        ("training-short_sgd", "training-unclipped"),
-        red=("training-short_sgd:*",),
-        broken={"training.clip_by_global_norm": _clipped_one_by_one},
+        ("training-short_sgd", "training-unclipped", "clip_by_global_norm-*"),
+        red=("training-short_sgd:*", "clip_by_global_norm-plain:clipped.*"),
+        broken=_clipping(_clipped_one_by_one),
         source="carpedm20/MemN2N-tensorflow#19",
     ),
     Saboteur(
         "not_clipped",
         "Gradients are not clipped.",
-        ("training-short_sgd", "training-unclipped"),
-        red=("training-short_sgd:*",),
-        broken={"training.clip_by_global_norm": _not_clipped},
+        ("training-short_sgd", "training-unclipped", "clip_by_global_norm-*"),
+        red=("training-short_sgd:*", "clip_by_global_norm-plain:clipped.*"),
+        broken=_clipping(_not_clipped),
     ),
     Saboteur(
         "norm_after_clipping",
         "The norm that is told is that of the clipped gradients.",
-        ("training-short_sgd", "training-unclipped"),
-        red=("training-short_sgd:norms",),
-        broken={"training.clip_by_global_norm": _norm_after_clipping},
+        ("training-short_sgd", "training-unclipped", "clip_by_global_norm-*"),
+        red=("training-short_sgd:norms", "clip_by_global_norm-plain:norm"),
+        broken=_clipping(_norm_after_clipping),
     ),
     Saboteur(
         "biases_twice",

@@ -61,6 +61,7 @@ def clip_by_global_norm(
     Source: Pascanu et al. 2013, algorithm 1, arXiv:1211.5063. torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm.
     """
     check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
+    gradients = [promote(gradient) for gradient in gradients]
     norm = np.sqrt(sum((gradient**2).sum() for gradient in gradients))
     if max_norm is None or not norm > max_norm:
         return list(gradients), norm

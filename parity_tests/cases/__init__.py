@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from attention_core.operators import LAYERS, OPERATORS
+from attention_core.operators import CLIP_BY_GLOBAL_NORM, LAYERS, OPERATORS
 from parity_tests import text
 from parity_tests.cases import attention, covering, decoders, recurrent, training, translation
 from parity_tests.cases.case import (
@@ -45,7 +45,11 @@ __all__ = [
     "select",
 ]
 
-NAMES = (*(operator.name for operator in OPERATORS), *(layer.name for layer in LAYERS), TRAINING)
+NAMES = (
+    *(operator.name for operator in (*OPERATORS, CLIP_BY_GLOBAL_NORM)),
+    *(layer.name for layer in LAYERS),
+    TRAINING,
+)
 
 
 def all_cases(pairs: Sequence[text.Pair] | None = None, trained: bool = False) -> list[Case]:
@@ -63,6 +67,7 @@ def _made(pairs: tuple[text.Pair, ...]) -> tuple[Case, ...]:
         *recurrent.cases(),
         *decoders.cases(),
         *translation.cases(pairs),
+        *training.clipping_cases(),
         *found_cases(),
         *covering.cases(),
     ]

@@ -73,14 +73,14 @@ weights go down to its smallest number.
 """
 
 BOUNDS: Mapping[str, Mapping[str, float]] = {
-    "tiny": {"float64": 1e-30, "float32": 1e-30, "float16": 2.0**-7, "bfloat16": 2.0**-20},
-    "small": {"float64": 1e-4, "float32": 1e-4, "float16": 2.0**-3, "bfloat16": 2.0**-7},
-    "huge": {"float64": 1e30, "float32": 1e30, "float16": 2.0**3, "bfloat16": 2.0**3},
-    "wide": {"float64": 350.0, "float32": 40.0, "float16": 4.0, "bfloat16": 4.0},
+    "tiny": {"float64": 1e-30, "float32": 1e-30},
+    "small": {"float64": 1e-4, "float32": 1e-4},
+    "huge": {"float64": 1e30, "float32": 1e30},
+    "wide": {"float64": 350.0, "float32": 40.0},
 }
 
 SCALED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "tiny": dict.fromkeys(("dot_score", "scaled_dot_score", "gaussian_score", "NadarayaWatson"), ("queries",)),
+    "tiny": dict.fromkeys(("dot_score", "scaled_dot_score", "NadarayaWatson"), ("queries",)),
     "huge": {
         "additive_score": ("w_v",),
         "dot_score": ("keys",),
@@ -114,8 +114,22 @@ MOST_GRADIENTS = 2**23
 CANDIDATES = 6
 SEARCHES = ("greedy", "beam")
 ROWS = 20
-FEWER = {"attend": 2, "step": 3, "start": 1, "greedy": 3}
+FEWER = {"attend": 2, "step": 2, "start": 1, "greedy": 2}
 """The most rows of a function or method: those of which others have all are asked little."""
+NORMALISED = ("masked_softmax", "masked_cross_entropy", "attention_pooling")
+"""Functions whose gradients are what is left of terms that a softmax makes alike, where their scores are small."""
+KIN: Mapping[str, str] = {
+    "GRU": "recurrent layers",
+    "LSTM": "recurrent layers",
+    "GRUEncoder": "encoders",
+    "LSTMEncoder": "encoders",
+    "BahdanauDecoder": "decoders",
+    "LuongDecoder": "decoders",
+    "FixedContextDecoder": "decoders",
+}
+"""Layers that are alike but for a cell or a score: each setting is met by one of them."""
+FULL_ALONE = ("KernelAttention", "HardAttention", "NadarayaWatson")
+"""Where large sizes and the rounding of half tiers do not go together: distances of many features, choices of many."""
 TWICE = 1
 """The row of two calls."""
 EVERY_MASK = ("attention_mask", "masked_softmax")
@@ -138,6 +152,13 @@ class Call:
     def family(self) -> str:
         """The file of the specification; masks, scores and pooling are one."""
         return "functions" if isinstance(self.entry, Operator) else self.entry.module
+
+    @property
+    def kin(self) -> str:
+        """What is asked at every setting together: a function, an attention layer, or layers that are alike."""
+        if self.method in SEARCHES:
+            return "searches"
+        return KIN.get(self.entry.name, self.entry.name)
 
     @property
     def rows(self) -> int:
@@ -257,7 +278,8 @@ def settings(call: Call, drawn: Drawn) -> Iterator[tuple[str, Setting]]:
         yield "masks", ("lengths of rows", drawn.rows)
         yield "masks", ("type of lengths", drawn.types.get("valid_lens", "int32"))
     yield "masks", ("hidden", drawn.hidden)
-    yield "layout", ("layout", next(iter(drawn.layouts.values()), ""))
+    optional = {own.name for own in call.inputs if own.optional} - set(drawn.given)
+    yield "layout", ("layout", next((layout for name, layout in drawn.layouts.items() if name not in optional), ""))
     yield "layout", ("shared", drawn.shared)
     yield "state", ("twice", drawn.twice)
     yield "magnitude", ("magnitude", magnitude_of(call, drawn))
@@ -278,7 +300,7 @@ def wanted(call: Call) -> set[Setting]:
     if call.floating:
         usable = [name for name in MAGNITUDES if name not in BOUNDS or scaled(call, name, "float64")]
         settings |= {("magnitude", magnitude) for magnitude in usable}
-        settings |= {("dtype", tier) for tier in FLOATS}
+        settings |= {("dtype", tier) for tier in FLOATS if tier in FULL or call.entry.name not in FULL_ALONE}
     if call.entry.name in EVERY_MASK:
         axes = [("batch", "queries", "keys"), ("batch", "heads", "queries", "keys")]
         several = [(own, size) for own in axes for size in range(len(own) + 1)]
@@ -291,7 +313,7 @@ def magnitude_of(call: Call, drawn: Drawn) -> str:
     """Which of MAGNITUDES the row has."""
     if drawn.pattern:
         return drawn.pattern
-    bounded = {name: dict(scaled(call, name, drawn.tier)) for name in BOUNDS}
+    bounded = {name: dict(scaled(call, name, drawn.tier)) for name in BOUNDS if drawn.tier in FULL}
     return next((name for name, scales in bounded.items() if scales and scales == drawn.scales), "")
 
 
@@ -332,8 +354,10 @@ class Picks:
 
 def candidate(call: Call, index: int, had: set[Setting], picks: Picks, without: str) -> Drawn:
     """A row for a call; a dimension that is left out stays at what cases written by hand have."""
-    tier = picks.one(FLOATS if call.computes else FLOATS[:1])
-    sizes = drawn_sizes(call, MOST_WORK[index % 2], had, picks, without)
+    plain = index == TWICE and without != "state"  # so that its gradients tell the calls apart
+    tiers = tuple(tier for tier in FLOATS if tier in FULL or call.entry.name not in FULL_ALONE)
+    tier = picks.one(tiers if call.computes and not plain else FLOATS[:1])
+    sizes = drawn_sizes(call, MOST_WORK[index % 2], had, picks, "sizes" if plain else without)
     shared = drawn_sharing(call, sizes, had, picks) if without != "layout" else ()
     options = drawn_options(call, index, sizes)
     given = [own.name for own in call.inputs if own.optional and picks.one((False, True))]
@@ -360,13 +384,11 @@ def candidate(call: Call, index: int, had: set[Setting], picks: Picks, without: 
         if "queries" in shared or layout == "expanded":  # what is hidden would be a query, or differ along the axis
             row["hidden"] = ""
     if without != "state" and call.computes and call.method not in (*SEARCHES, "start"):
-        row["twice"] = index == TWICE
-    if without != "magnitude" and call.floating:
+        row["twice"] = plain
+    if without != "magnitude" and call.floating and tier in FULL and not plain:
         magnitude = picks.fresh("magnitude", MAGNITUDES, had)
-        if magnitude in BOUNDS:
-            row["scales"] = scaled(call, magnitude, tier)
-        elif tier in FULL:
-            row["pattern"] = magnitude
+        tier = "float32" if magnitude == "small" else tier  # where an error of 1e-6 is large beside it
+        row |= {"scales": scaled(call, magnitude, tier)} if magnitude in BOUNDS else {"pattern": magnitude}
     sizes = {axis: size for axis, size in sizes.items() if size}
     return Drawn(call.entry.name, call.method, tier, index, sizes, options, tuple(given), **row)
 
@@ -443,10 +465,10 @@ def is_forward(call: Call, row: Drawn) -> bool:
     A query that is tiny moves all scores of a row alike, and the softmax takes that back. A vector's cosine with itself
     does not move.
     """
-    largest = max(row.scales.values(), default=0.0)
-    bounded = largest > (0.0 if isinstance(call.entry, Layer) else BOUNDS["wide"]["float64"])
+    normalised = isinstance(call.entry, Layer) or call.entry.name in NORMALISED
+    bounded = max(row.scales.values(), default=0.0) > (0.0 if normalised else BOUNDS["wide"]["float64"])
     alike = "queries" in row.shared and "osine" in call.entry.name
-    alike |= call.family == "decoders" and row.pattern == "cancelling"
+    alike |= row.pattern == "cancelling" and (call.family == "decoders" or call.entry.name == "KernelAttention")
     return row.tier not in FULL or bounded or alike or work(call, row.sizes) * numbers(row) > MOST_GRADIENTS
 
 
@@ -459,22 +481,18 @@ def numbers(row: Drawn) -> int:
 # ------------------------------------------------------------------------------------------------ the design
 
 SEEDS: Mapping[str, int] = {
-    "DotProductAttention-cover_1": 100,
-    "LocalAttention-cover_1": 100,
-    "MultiHeadAttention-cover_4": 100,
-    "GRU-cover_step_1": 102,
-    "BahdanauDecoder-cover_greedy_0": 100,
-    "BahdanauDecoder-cover_beam_6": 102,
-    "FixedContextDecoder-cover_beam_3": 100,
-    "Translator-cover_1": 133,
-    "Translator-cover_beam_2": 105,
+    "Bridge-cover_9": 101,
+    "ConcatAttention-cover_2": 134,
+    "CosineAttention-cover_3": 101,
+    "MultiHeadAttention-cover_13": 100,
+    "Translator-cover_3": 107,
 }
 """Where rounding could change a token or a choice with the seed that a row has by its number."""
 
 
 @dataclass
 class Design:
-    """The rows by call, and what they cover: settings by call, and pairs of settings by family."""
+    """The rows by call, and what they cover: settings by kin, and pairs of settings by family."""
 
     rows: dict[str, list[Drawn]] = field(default_factory=dict)
     single: dict[str, set[Setting]] = field(default_factory=dict)
@@ -484,7 +502,7 @@ class Design:
         """Take a row in."""
         own = [setting for _, setting in settings(call, row)]
         self.rows.setdefault(call.name, []).append(row)
-        self.single.setdefault(call.name, set()).update(own)
+        self.single.setdefault(call.kin, set()).update(own)
         self.pairs.setdefault(call.family, set()).update(itertools.combinations(own, 2))
 
     def gain(self, call: Call, row: Drawn, missing: set[Setting]) -> int:
@@ -497,17 +515,22 @@ class Design:
 def design(without: str = "") -> Design:
     """The rows of every call, one dimension left out if named."""
     made = Design()
+    kin: dict[str, list[Call]] = {}
     for call in calls():
-        picks = Picks(f"covering/{call.name}")
-        missing = wanted(call)
-        for index in range(call.rows):
-            had = made.single.get(call.name, set())
+        kin.setdefault(call.kin, []).append(call)
+    for alike in kin.values():
+        missing: set[Setting] = set().union(*map(wanted, alike))
+        picks = Picks(f"covering/{alike[0].kin}")
+        for index, call in itertools.product(range(max(call.rows for call in alike)), alike):
+            if index >= call.rows:
+                continue
+            had = made.single.setdefault(call.kin, set())
             drawn = [candidate(call, index, had, picks, without) for _ in range(CANDIDATES)]
             best = max(drawn, key=lambda row: made.gain(call, row, missing))
             if index > TWICE and not missing & {setting for _, setting in settings(call, best)}:
                 continue
             made.add(call, replace(best, forward=is_forward(call, best)))
-            missing -= made.single[call.name]
+            missing -= had
     return made
 
 

@@ -11,6 +11,7 @@ from attention_core import draws
 from attention_core.operators import find
 from attention_core.specification import Layer
 from parity_tests.cases.case import EXACT, FULL, SEED, Arrays, Case, drawn_parameters
+from parity_tests.invocation import LISTED
 from parity_tests.text import shuffled
 
 SENTENCES, BATCH, KEYS, STEPS = 24, 6, 5, 7
@@ -69,6 +70,23 @@ def masks(steps: int, config: dict[str, Any]) -> Arrays:
         "attention_dropout_mask": (BATCH, STEPS, KEYS),
     }
     return {name: draws.dropout_mask(f"training/{name}", (steps, *shape), 0.2, SEED) for name, shape in shapes.items()}
+
+
+def clipping_cases() -> Iterator[Case]:
+    """Clipping alone, of a list of three gradients."""
+    shapes = dict(zip(LISTED, ((5, 3), (4,), (2, 1, 6)), strict=True))
+    drawn = {f"gradients.{name}": draws.uniform(f"clipping/{name}", shape, 2.0, SEED) for name, shape in shapes.items()}
+    met = {name: np.zeros(array.shape) for name, array in drawn.items()}
+    met["gradients.W"][2, 1], met["gradients.v"][0, 0, 3] = 3.0, -4.0
+
+    def case(label: str, shows: str, inputs: Arrays, **options: float) -> Case:
+        return Case("clip_by_global_norm", label, shows, inputs, options, tiers=FULL, gradients=False)
+
+    yield case("plain", "A norm above the bound.", drawn, max_norm=1.5)
+    yield case("below", "A norm below the bound: nothing changes.", drawn, max_norm=60.0)
+    yield case("met", "A norm of 5, which is the bound: nothing changes, to the bit.", met, max_norm=5.0)
+    yield case("none", "No bound.", drawn)
+    yield case("zero", "Gradients of 0.", {name: np.zeros(array.shape) for name, array in drawn.items()}, max_norm=1.0)
 
 
 def cases() -> Iterator[Case]:

@@ -233,6 +233,14 @@ class RecurrentLayerOfAMaskOfItsOwn:
         return RecurrentLayerWithoutLengths.GRU(parameters, inputs, state, num_layers)
 
 
+class Clipping:
+    cases = "clip_by_global_norm-*"
+
+    def clip_by_global_norm(gradients, max_norm=None):
+        clipped, norm = reference.clip_by_global_norm(gradients, max_norm=max_norm)
+        return tuple(clipped), norm
+
+
 class TranslatorOfAMaskOfItsOwn:
     cases = "Translator-ragged"
     lacks = "Translator does not take valid_lens"
