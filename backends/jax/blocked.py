@@ -150,7 +150,7 @@ def factors(queries: jax.Array, keys: jax.Array) -> tuple[Side, Side]:
 
 
 def joined(query: Side, key: Side) -> jax.Array:
-    """s + (1 - s) (1 - b) / (1 + c b), which is the formula over 1 + r."""
+    """The tanh, s + (1 - s) (1 - b) / (1 + c b): numerator and denominator are divided by 1 + r."""
     (c, start), (b, rise) = query, key
     return start + (1.0 - start) * rise / (1.0 + c * b)
 
