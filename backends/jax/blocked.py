@@ -70,15 +70,18 @@ def blocked_additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) 
     """Score each projected query against each projected key by a weighted tanh of their sum, block by block.
 
     scores[i, j] = sum over h of w_v[h] tanh(queries[i, h] + keys[j, h])
-    tanh(q + k) = 2 / (1 + e^(-2q) e^(-2k)) - 1
+    tanh(q + k) = s + (1 - s) r / (1 + c + r),  s = tanh(q + m), c = e^(-2(q + m)), r = e^(2(k - m)) - 1
 
-    The exponentials are taken once for each query and each key, and two features share a division, which is what a CPU
-    has least of: with a = 1 + e^(-2q) e^(-2k) of one feature, b of another, and their weights v and w,
+    with m the smallest key of the sequence in that feature. Nothing cancels that is larger than the tanh of the key m,
+    so a small tanh keeps its digits: 2 / (1 + e^(-2q) e^(-2k)) - 1 would be off by the eps of 1.
+
+    What is of a query or of a key alone is computed once for each, and two features share a division, which is what a
+    CPU has least of: with a = 1 + c + r of one feature, b of another, and their numerators v and w,
 
     v/a + w/b = (v b + w a) / (a b)
 
-    Nothing overflows while all |q| and |k| are at most BOUND. With larger numbers, a NaN, or a w_v that is not finite,
-    blocks are of plain tanh.
+    Nothing overflows while all |q| and |k| are at most BOUND, since w_v is divided by its largest entry before. With
+    larger numbers, a NaN, or a w_v that is not finite, blocks are of plain tanh.
 
     Nothing of a block is kept. The way back computes each block again; with t = tanh(q + k) and the cotangents g,
     gradient of queries[i, h] = w_v[h] sum over j of g[i, j] (1 - t[i, j, h]²), of keys[j, h] the same sum over i, and
@@ -115,36 +118,80 @@ def score_back(arguments: Gradients, cotangents: jax.Array) -> Gradients:
 score.defvjp(score_there, score_back)
 
 
+Side = tuple[jax.Array, ...]
+
+
 class Tanh(NamedTuple):
     """One way to the tanh of sums: first what each side gives by itself, then what two sides give together.
 
-    join gives the tanh of each feature, and sum their sum with the weights w_v, over the last axis.
+    sides are of the queries and of the keys. join gives the tanh of each feature, and slopes 1 - tanh². For the sum of
+    tanh with the weights w_v, over the last axis, ready gives both sides anew, and that part of the sum which is of the
+    queries alone; sum gives the rest.
     """
 
-    side: Callable[[jax.Array], jax.Array]
-    join: Callable[[jax.Array, jax.Array], jax.Array]
-    sum: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+    sides: Callable[[jax.Array, jax.Array], tuple[Side, Side]]
+    join: Callable[[Side, Side], jax.Array]
+    slopes: Callable[[Side, Side], jax.Array]
+    ready: Callable[[Side, Side, jax.Array], tuple[Side, Side, jax.Array | float]]
+    sum: Callable[[Side, Side, jax.Array], jax.Array]
 
 
-def exponentials(side: jax.Array) -> jax.Array:
-    """e^(-2x). Clipped, which changes nothing where it counts: jax.vmap computes both branches, and keeps one."""
-    bound = BOUND[side.dtype.name]
-    return jnp.exp(-2.0 * jnp.clip(side, -bound, bound))
+def factors(queries: jax.Array, keys: jax.Array) -> tuple[Side, Side]:
+    """(c, s) and (b, 1 - b) for b = 1/(1 + r).
+
+    Clipped, which changes nothing where it counts: jax.vmap computes both branches, and keeps one.
+    """
+    bound = BOUND[queries.dtype.name]
+    queries, keys = (jnp.clip(side, -bound, bound) for side in (queries, keys))
+    smallest = jax.lax.stop_gradient(jnp.min(keys, axis=1, keepdims=True, initial=bound))
+    sums = queries + smallest
+    exponents = -2.0 * (keys - smallest)
+    return (jnp.exp(-2.0 * sums), jnp.tanh(sums)), (jnp.exp(exponents), -jnp.expm1(exponents))
 
 
-def paired(query: jax.Array, key: jax.Array, w_v: jax.Array) -> jax.Array:
-    """The weighted sum of 2/(1 + query · key) - 1, with one division for a feature and the one half of them later."""
-    query, key, weights = (padded(array, array.ndim - 1, 2) for array in (query, key, w_v))
-    (q, r), (k, m), (v, w) = (jnp.split(array, 2, axis=-1) for array in (query, key, weights))
-    a, b = 1.0 + q * k, 1.0 + r * m
-    return 2.0 * (((v * b + w * a) / (a * b)) @ jnp.ones_like(v)) - jnp.sum(w_v)
+def joined(query: Side, key: Side) -> jax.Array:
+    """The tanh, s + (1 - s) (1 - b) / (1 + c b): numerator and denominator are divided by 1 + r."""
+    (c, start), (b, rise) = query, key
+    return start + (1.0 - start) * rise / (1.0 + c * b)
 
 
-FACTORED = Tanh(exponentials, lambda query, key: 2.0 / (1.0 + query * key) - 1.0, paired)
+def slopes(query: Side, key: Side) -> jax.Array:
+    """1 - tanh² = 4 c b / (1 + c b)²."""
+    product = query[0] * key[0]
+    return 4.0 * product / jnp.square(1.0 + product)
+
+
+def halves(query: Side, key: Side, w_v: jax.Array) -> tuple[Side, Side, jax.Array]:
+    """(1 + c, w_v (1 - s)) and r, of one half of the features and of the other, and the sum of w_v s.
+
+    Of w_v by its largest entry, so that no product overflows.
+    """
+    (c, start), (b, rise) = query, key
+    sides = 1.0 + padded(c, 2, 2), padded((1.0 - start) * (w_v / scale_of(w_v)), 2, 2), padded(rise / b, 2, 2)
+    first, weights, others = (tuple(jnp.split(side, 2, axis=2)) for side in sides)
+    return first + weights, others, (start @ w_v)[:, :, None]
+
+
+def paired(query: Side, key: Side, w_v: jax.Array) -> jax.Array:
+    """The weighted sum of tanh - s, with one division for a feature of the one half and one of the other."""
+    (a, b, v, w), (p, r) = query, key
+    a, b = a + p, b + r
+    return scale_of(w_v) * (((v * p * b + w * r * a) / (a * b)) @ jnp.ones(a.shape[-1], a.dtype))
+
+
+def scale_of(w_v: jax.Array) -> jax.Array:
+    """The largest magnitude of the weights, or 1."""
+    largest = jnp.max(jnp.abs(w_v), initial=0.0)
+    return jnp.where(largest == 0.0, 1.0, largest)
+
+
+FACTORED = Tanh(factors, joined, slopes, halves, paired)
 PLAIN = Tanh(
-    lambda side: side,
-    lambda query, key: jnp.tanh(query + key),
-    lambda query, key, w_v: jnp.tanh(query + key) @ w_v,
+    lambda queries, keys: ((queries,), (keys,)),
+    lambda query, key: jnp.tanh(query[0] + key[0]),
+    lambda query, key: 1.0 - jnp.square(jnp.tanh(query[0] + key[0])),
+    lambda query, key, w_v: (query, key, 0.0),
+    lambda query, key, w_v: jnp.tanh(query[0] + key[0]) @ w_v,
 )
 
 
@@ -158,29 +205,32 @@ def narrow(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
 def there(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
     """The scores, by blocks of queries."""
 
-    def block(queries: jax.Array, keys: jax.Array) -> jax.Array:
-        return tanh.sum(queries[:, :, None], keys[:, None], w_v)
+    def block(*arrays: Any) -> jax.Array:
+        *rows, others = arrays
+        return tanh.sum(tuple(row[:, :, None] for row in rows), tuple(other[:, None] for other in others), w_v)
 
-    return in_blocks(block, keys.size // max(len(keys), 1), (tanh.side(queries),), tanh.side(keys))
+    rows, others, start = tanh.ready(*tanh.sides(queries, keys), w_v)
+    return start + in_blocks(block, keys.size // max(len(keys), 1), rows, others)
 
 
 def back(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array, cotangents: jax.Array) -> Gradients:
     """The gradients: those of queries by blocks of queries, and those of keys by blocks of keys."""
 
-    def block(both: bool, rows: jax.Array, cotangents: jax.Array, others: jax.Array) -> tuple[jax.Array, ...]:
+    def block(both: bool, *arrays: Any) -> tuple[jax.Array, ...]:
         # The others come last, which is where XLA sums fast.
-        joined = tanh.join(rows[..., None], others[:, None])
-        slopes = 1.0 - joined * joined
-        parts = (slopes, joined) if both else (slopes,)
+        *rows, cotangents, others = arrays
+        sides = tuple(row[..., None] for row in rows), tuple(other[:, None] for other in others)
+        parts = (tanh.slopes(*sides), tanh.join(*sides)) if both else (tanh.slopes(*reversed(sides)),)
         return tuple(jnp.einsum("brho,bro->brh", part, cotangents) for part in parts)
 
-    def summed(both: bool, rows: jax.Array, others: jax.Array, cotangents: jax.Array) -> tuple[jax.Array, ...]:
-        turned = jnp.swapaxes(tanh.side(others), 1, 2)
-        elements = others.size // max(len(others), 1)
-        return in_blocks(partial(block, both), elements, (tanh.side(rows), cotangents), turned)
+    def summed(both: bool, rows: Side, others: Side, cotangents: jax.Array) -> tuple[jax.Array, ...]:
+        turned = tuple(jnp.swapaxes(other, 1, 2) for other in others)
+        elements = others[0].size // max(len(others[0]), 1)
+        return in_blocks(partial(block, both), elements, (*rows, cotangents), turned)
 
-    of_queries, of_weights = summed(True, queries, keys, cotangents)
-    (of_keys,) = summed(False, keys, queries, jnp.swapaxes(cotangents, 1, 2))
+    of_query, of_key = tanh.sides(queries, keys)
+    of_queries, of_weights = summed(True, of_query, of_key, cotangents)
+    (of_keys,) = summed(False, of_key, of_query, jnp.swapaxes(cotangents, 1, 2))
     return w_v * of_queries, w_v * of_keys, jnp.sum(of_weights, axis=(0, 1))
 
 
@@ -260,7 +310,7 @@ def in_blocks(function: Callable[..., Any], elements: int, rows: tuple[jax.Array
     wide = parted(batch, BLOCK // max(elements * count, 1))
 
     def cut(array: jax.Array) -> jax.Array:
-        array = padded(padded(array, 0, wide), 1, high)
+        array = padded(padded(array, 0, wide, "edge"), 1, high, "edge")
         return jnp.swapaxes(
             array.reshape(len(array) // wide, wide, array.shape[1] // high, high, *array.shape[2:]), 1, 2
         )
@@ -275,7 +325,7 @@ def in_blocks(function: Callable[..., Any], elements: int, rows: tuple[jax.Array
         return jax.lax.map(lambda block: function(*block, others), rows)
 
     def gathered(array: jax.Array) -> jax.Array:
-        array = padded(array, 0, wide)
+        array = padded(array, 0, wide, "edge")
         return array.reshape(len(array) // wide, wide, *array.shape[1:])
 
     blocks = tuple(cut(array) for array in rows), jax.tree.map(gathered, others)

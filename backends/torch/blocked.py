@@ -1,21 +1,26 @@
 """Additive scores in PyTorch without the (batch, queries, keys, hidden_size) array, and attention without weights.
 
-Of r = σ(2(q + k)) the plain formula is made: tanh(q + k) = 2r - 1, and tanh' = 1 - tanh² = 4r(1 - r). With g the
-gradient of the scores and w = w_v:
+With t = tanh(q + k), so that tanh' = 1 - t², g the gradient of the scores, and w = w_v:
 
-    scores[i, j] = sum over h of w[h] (2 r[i, j, h] - 1)
-    dq[i, h] = 4 w[h] sum over j of g[i, j] r(1 - r);  dk[j, h] = 4 w[h] sum over i of g[i, j] r(1 - r)
-    dw[h] = sum over i and j of g[i, j] (2r - 1)
+    scores[i, j] = sum over h of w[h] t[i, j, h]
+    dq[i, h] = w[h] sum over j of g[i, j] (1 - t²);  dk[j, h] = w[h] sum over i of g[i, j] (1 - t²)
+    dw[h] = sum over i and j of g[i, j] t
 
-Only queries, keys and w_v are kept for the backward, which computes each block of r again.
+Only queries, keys and w_v are kept for the backward, which computes each block of t again.
 
-By features, of which there is one (queries, keys) array at a time: with a = exp(-2q) of each query and c = exp(-2k) of
-each key, r = 1/x for x = 1 + a c, so that an element costs a multiply-add and a division, and no exponential.
-r(1 - r) = a c / x², so y = g/x² gives all three gradients by products with a vector:
+By features, of which there is one (queries, keys) array at a time: with a = exp(-2q) of each query, c = exp(-2k) of
+each key, and m the smallest query of the sequence in that feature,
 
-    dq = 4 w a (y c);  dk = 4 w c (aᵀ y);  dw = 2 (sum of y + a · (y c)) - sum of g
+    t = s + p n / x,  where s = tanh(k + m), n = 1 - s, p = 1 - exp(-2(q - m)), x = 1 + a c
 
-By rows, of which a block is (queries, keys, hidden_size): r is PyTorch's sigmoid, which holds for all numbers.
+so that an element costs a multiply-add and a division, x/n = 1/n + a (c/n), and no exponential. Nothing cancels that is
+larger than the score of the query m, so t keeps its digits where it is small: 2/x - 1 = t would be off by the eps of 1.
+1 - t² = 4 a c / x², so y = g/x² gives all three gradients by products with a vector; that of w by
+p n x = p² n + 2 p a c, where no term is negative:
+
+    dq = 4 w a (y c);  dk = 4 w c (aᵀ y);  dw = sum of gᵀ s + p²ᵀ y n + 2 pᵀ a (y c)
+
+By rows, of which a block is (queries, keys, hidden_size): t is PyTorch's tanh, which holds for all numbers.
 """
 
 from __future__ import annotations
@@ -39,13 +44,13 @@ ADDITIVE_LEAST = 2**19
 
 BOUND = {torch.float32: 20.0, torch.float64: 160.0}
 """How large projections may be for exponentials: far enough from overflow for sums of them, and of their products with
-gradients. tanh is 1 to the last bit from 9.1 in float32, and from 19.1 in float64, on."""
+gradients."""
 
 QUERIES, SCORES = 8, 2**15
 """The number of queries, and of scores, from which on features are faster than rows."""
 
-CLIP = {torch.float32: 43.0, torch.float64: 350.0}
-"""How large a query may be for an exponential that is neither 0 nor infinite, beside keys within BOUND."""
+SATURATED = {torch.float32: 10.0, torch.float64: 20.0}
+"""From here on tanh is 1 to the last bit."""
 
 STEPS_LEAST = 2**12
 """The number of elements, batch · steps · keys · features, from which on a decoder's steps are faster as one."""
@@ -173,7 +178,7 @@ def scored(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torc
     q, k, w = flat(queries), flat(keys), precise(w_v)
     scores = q.new_zeros(q.shape[0], q.shape[1], k.shape[1])
     if q.numel() and k.numel():
-        kernel = scores_by_features if takes_exponentials(q, k) else scores_by_rows
+        kernel = scores_by_features if takes_exponentials(q, k, w) else scores_by_rows
         kernel(q, k, w, scores)
     return scores.reshape(*queries.shape[:-1], keys.shape[-2]).to(queries.dtype)
 
@@ -186,7 +191,7 @@ def differentiated(
     if not (q.numel() and k.numel()):
         dq, dk = dq.zero_(), dk.zero_()
     else:
-        kernel = gradients_by_features if takes_exponentials(q, k) else gradients_by_rows
+        kernel = gradients_by_features if takes_exponentials(q, k, w) else gradients_by_rows
         kernel(g, q, k, w, dq, dk, dw)
     found = ((dq, queries), (dk, keys), (dw, w_v))
     dq, dk, dw = (own.reshape(given.shape).to(given.dtype) for own, given in found)
@@ -194,19 +199,21 @@ def differentiated(
 
 
 def scores_by_features(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor, scores: torch.Tensor) -> None:
-    """Add 2w/x - w to the scores, feature by feature, GROUP of them in an array of their own."""
-    a, c, ones = by_feature(-2 * q), by_feature(-2 * k), k.new_ones(k.shape[1])
-    doubled = [group.unbind() for group in (2 * w).split(GROUP)]
-    starts = [-group.sum() for group in w.split(GROUP)]
+    """Add w (s + p n / x) to the scores, feature by feature, GROUP of them in an array of their own."""
+    a, c, p, s = by_feature(q, k)
+    starts = [(own.flatten(1).t() @ factors).view(s.shape[1:]) for own, factors in zip(*grouped_by(s, w), strict=True)]
+    reciprocals = s.neg_().add_(1).reciprocal_()  # 1/n, and infinite where s is 1
+    c *= reciprocals
+    p *= w[:, None, None]
     for n, rows in blocks(scores, BY_FEATURES):
         total = scores[n, rows]
         x, part = torch.empty_like(total), torch.empty_like(total)
-        columns = a[:, n, rows, None].split(GROUP), c[:, n, None].split(GROUP)
-        for start, factors, *exponentials in zip(starts, doubled, *columns, strict=True):
-            part.copy_(start)
-            for factor, own, other in zip(factors, *(group.unbind() for group in exponentials), strict=True):
-                torch.addcmul(ones, own, other, out=x)
-                part.addcdiv_(factor, x)
+        factors = a[:, n, rows, None], p[:, n, rows, None], reciprocals[:, n, None], c[:, n, None]
+        for start, *group in zip(starts, *grouped_by(*factors), strict=True):
+            part.copy_(start[n, None])
+            for own, rise, first, other in zip(*(factor.unbind() for factor in group), strict=True):
+                torch.addcmul(first, own, other, out=x)
+                part.addcdiv_(rise, x)
             total += part
 
 
@@ -220,33 +227,46 @@ def gradients_by_features(
     dw: torch.Tensor,
 ) -> None:
     """Set dq, dk and dw, feature by feature, from y = g/x²."""
-    a, c, ones = by_feature(-2 * q), by_feature(-2 * k), k.new_ones(k.shape[1])
-    of_keys = torch.zeros_like(c)
+    a, c, p, s = by_feature(q, k)
+    torch.mv(s.flatten(1), g.sum(dim=1).flatten(), out=dw)
+    remainders, ones, of_keys = s.neg_().add_(1), k.new_ones(k.shape[1]), torch.zeros_like(c)
+    columns = torch.stack([a, p * p], dim=2)
+    p *= 2 * a
     for n, rows in blocks(g, BY_FEATURES):
-        given, own, other = g[n, rows].contiguous(), a[:, n, rows], c[:, n]
-        y, sums = torch.empty_like(given), own.new_empty(len(own))
-        by_query, by_key = torch.empty_like(own), torch.empty_like(other)
-        vectors = own.unbind(), other.unbind(), by_query.unbind(), by_key.unbind(), sums.unbind()
-        for own_h, other_h, by_query_h, by_key_h, sum_h in zip(*vectors, strict=True):
-            torch.addcmul(ones, own_h[:, :, None], other_h[:, None], out=y)
+        given, own, other = g[n, rows].contiguous(), columns[:, n, :, rows], c[:, n]
+        y = torch.empty_like(given)
+        by_query, by_key = y.new_empty(a[:, n, rows].shape), y.new_empty(*own.shape[:3], len(k[0]))
+        vectors = own.unbind(), other.unbind(), by_query.unbind(), by_key.unbind()
+        for own_h, other_h, by_query_h, by_key_h in zip(*vectors, strict=True):
+            torch.addcmul(ones, own_h[:, 0, :, None], other_h[:, None], out=y)
             torch.div(given, y.mul_(y), out=y)
             torch.bmm(y, other_h[:, :, None], out=by_query_h[:, :, None])
-            torch.bmm(own_h[:, None], y, out=by_key_h[:, None])
-            torch.sum(y, dim=(0, 1, 2), out=sum_h)
-        by_query *= own
-        dw += sums + by_query.sum(dim=(1, 2))
+            torch.bmm(own_h, y, out=by_key_h)
+        dw += (by_query * p[:, n, rows]).sum(dim=(1, 2)) + (by_key[:, :, 1] * remainders[:, n]).sum(dim=(1, 2))
         dq[n, rows] = by_query.permute(1, 2, 0)
-        of_keys[:, n] += by_key
-    dw.mul_(2).sub_(g.sum())
-    dq *= 4 * w
-    torch.mul((of_keys * c).permute(1, 2, 0), 4 * w, out=dk)
+        of_keys[:, n] += by_key[:, :, 0]
+    dq.mul_(a.mul_(4).permute(1, 2, 0)).mul_(w)
+    torch.mul(of_keys.mul_(c).mul_(4).permute(1, 2, 0), w, out=dk)
+
+
+def by_feature(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """a, c, p and s, as (hidden_size, batch, positions)."""
+    a, c = (own.permute(2, 0, 1).clone(memory_format=torch.contiguous_format) for own in (q, k))
+    smallest = a.amin(dim=-1, keepdim=True)
+    s, p = (c + smallest).tanh_(), (a - smallest).tanh_()
+    p.div_(1 + p).mul_(2)  # 1 - exp(-2x) = 2 tanh x / (1 + tanh x); expm1 takes longer
+    return a.mul_(-2).exp_(), c.mul_(-2).exp_(), p, s
+
+
+def grouped_by(*tensors: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], ...]:
+    """Each of the tensors in groups of features."""
+    return tuple(tensor.split(GROUP) for tensor in tensors)
 
 
 def scores_by_rows(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor, scores: torch.Tensor) -> None:
-    """Set the scores to w · (2r - 1), block by block."""
+    """Set the scores to w · t, block by block."""
     for n, rows in blocks(scores, rows_of(q), width=len(w)):
-        scores[n, rows] = sigmoids(q[n, rows], k[n]) @ (2 * w)
-    scores -= w.sum()
+        scores[n, rows] = tangents(q[n, rows], k[n]) @ w
 
 
 def gradients_by_rows(
@@ -258,31 +278,31 @@ def gradients_by_rows(
     dk: torch.Tensor,
     dw: torch.Tensor,
 ) -> None:
-    """Set dq, dk and dw, block by block, from r(1 - r)."""
+    """Set dq, dk and dw, block by block, from 1 - t²."""
+    one = torch.ones_like(w)
     for n, rows in blocks(g, rows_of(q), width=len(w)):
-        r, given = sigmoids(q[n, rows], k[n]), g[n, rows]
-        dw += given.flatten() @ r.flatten(0, -2)
-        r.addcmul_(r, r, value=-1)
-        dq[n, rows] = (given[:, :, None] @ r)[:, :, 0]
-        products = zip(r.unbind(1), given[..., None].unbind(1), strict=True)
+        t, given = tangents(q[n, rows], k[n]), g[n, rows]
+        dw += given.flatten() @ t.flatten(0, -2)
+        torch.addcmul(one, t, t, value=-1, out=t)
+        dq[n, rows] = (given[:, :, None] @ t)[:, :, 0]
+        products = zip(t.unbind(1), given[..., None].unbind(1), strict=True)
         if rows.start == 0:
             torch.mul(*next(products), out=dk[n])
         for own, factor in products:
             dk[n].addcmul_(own, factor)
-    dw.mul_(2).sub_(g.sum())
-    dq *= 4 * w
-    dk *= 4 * w
+    dq *= w
+    dk *= w
 
 
-def sigmoids(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """σ(2(q + k)) of each query and each key."""
-    return torch.add(2 * q[:, :, None], k[:, None], alpha=2).sigmoid_()
+def tangents(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """tanh(q + k) of each query and each key."""
+    return torch.add(q[:, :, None], k[:, None]).tanh_()
 
 
-def takes_exponentials(q: torch.Tensor, k: torch.Tensor) -> bool:
-    """Whether to go by features: where there are enough queries and keys, and exponentials hold; of a NaN they do not.
+def takes_exponentials(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor) -> bool:
+    """Whether to go by features: where there are enough queries and keys, exponentials hold, and weights are finite.
 
-    On a CPU alone: elsewhere the range would have to be waited for, and a sigmoid costs no more than a division. Where
+    On a CPU alone: elsewhere the range would have to be waited for, and a tanh costs no more than a division. Where
     blocks are forced, two queries are enough, so that small cases see both ways.
     """
     _, queries, _ = q.shape
@@ -290,7 +310,7 @@ def takes_exponentials(q: torch.Tensor, k: torch.Tensor) -> bool:
     if q.device.type != "cpu" or not enough:
         return False
     bound = BOUND[q.dtype]
-    return bool(q.abs().max() <= bound) and bool(k.abs().max() <= bound)
+    return bool(q.abs().max() <= bound) and bool(k.abs().max() <= bound) and bool(w.isfinite().all())
 
 
 def blocked_additive_attention(
@@ -738,7 +758,7 @@ class Steps(torch.autograd.Function):
 
     With s the top output, k the keys, h and x what a layer of units is given:
 
-        e[j] = 2 w · σ(2(W_q s + k[j])), the score less a constant;  p = softmax(e);  c = sum over j of p[j] values[j]
+        e[j] = w · t[j], t[j] = tanh(W_q s + k[j]);  p = softmax(e);  c = sum over j of p[j] values[j]
         r, z = σ(W x + b + U h);  m = U h + b_h;  n = tanh(W x + b + r m);  h' = n + z (h - n)
 
     Backwards from step to step, with the gradient dh of h', those of what n, r, z and m are made of are
@@ -747,7 +767,8 @@ class Steps(torch.autograd.Function):
 
     which give the gradient of x by W, and of h by U and z dh. Of the context it goes to p, e, W_q s, and k:
 
-        dp[j] = dc · values[j];  de = p (dp - p · dp);  d(W_q s) = 4 w sum over j of de[j] r(1 - r), as dk[j] over steps
+        dp[j] = dc · values[j];  de = p (dp - p · dp)
+        d(W_q s) = w sum over j of de[j] (1 - t[j]²), as dk[j] over steps
 
     Gates stand in the order n, r, z, m: x has to do with the first three, h with the last three. The gradients of W, U,
     W_q and of the values are one product each, of all steps, after the loop.
@@ -890,7 +911,7 @@ class StepsGradients(torch.autograd.Function):
         weighted = weights if factors is None else weights * factors
         d_values = weighted.permute(1, 2, 0) @ d_given.transpose(0, 1)
         d_W_q = d_queries.flatten(0, 1).t() @ before(top, state[-1])
-        return torch.stack(d_states), d_keys.mul_(4 * w_v), d_values, d_W_q, d_w_v, *d_layers
+        return torch.stack(d_states), d_keys.mul_(w_v), d_values, d_W_q, d_w_v, *d_layers
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -911,35 +932,45 @@ class StepsGradients(torch.autograd.Function):
 
 
 class Features:
-    """σ(2(q + k)) of one query for each key of its sequence, some sequences at a time, and what is made of it.
+    """t = tanh(q + k) of one query for each key of its sequence, some sequences at a time, and what is made of it.
 
-    1/(1 + exp(-2q) exp(-2k)) where exponentials of the keys hold. A query is clipped to where tanh(q + k) has long been
-    1 to the last bit, so that the exponentials of queries hold always.
+    By the formula of the module, s + p / (1/n + a (c/n)), where exponentials of the keys hold. m is that of the keys:
+    the number between -k of all keys of the sequence that is nearest to 0, so that s is no larger than the largest t.
+    A query is clipped to where t has long been 1 to the last bit, so that the exponentials of queries hold always.
     """
 
     def __init__(self, keys: torch.Tensor, w_v: torch.Tensor) -> None:
-        self.w, self.doubled, self.one = w_v, 2 * w_v, torch.ones_like(w_v)
+        self.w, self.one = w_v, torch.ones_like(w_v)
         self.exact = not bool(keys.abs().max() <= BOUND[keys.dtype])
-        self.clip = CLIP[keys.dtype]
-        given = 2 * keys if self.exact else (-2 * keys).exp_()
         self.rows = max(1, BY_STEPS // keys[0].numel())
-        self.given = given.split(self.rows)
-        self.room = torch.empty_like(self.given[0])
+        given: tuple[torch.Tensor, ...] = (keys,)
+        if not self.exact:
+            least, most = -keys.amax(dim=1), -keys.amin(dim=1)
+            self.m, margin = torch.zeros_like(least).clamp(least, most), SATURATED[keys.dtype]
+            self.least, self.most = least - margin, most + margin
+            shifted = keys + self.m[:, None]
+            reciprocals = (2 * shifted).exp_().add_(1).mul_(0.5)  # 1/n; 1 - s would be 0 where s is 1
+            given = shifted.tanh_(), reciprocals, (-2 * keys).exp_().mul_(reciprocals)
+        self.given = [own.split(self.rows) for own in given]
+        self.room = torch.empty_like(self.given[0][0])
 
     def blocks(self, query: torch.Tensor) -> Iterator[torch.Tensor]:
         """The features, block by block, in the same place."""
-        own = 2 * query if self.exact else (-2 * query.clamp(-self.clip, self.clip)).exp_()
-        for a, c in zip(own[:, None].split(self.rows), self.given, strict=True):
-            r = self.room[: len(c)]
-            if self.exact:
-                yield torch.add(a, c, out=r).sigmoid_()
-            else:
-                yield torch.addcmul(self.one, a, c, out=r).reciprocal_()
+        if self.exact:
+            for q, k in zip(query[:, None].split(self.rows), *self.given, strict=True):
+                yield torch.add(q, k, out=self.room[: len(k)]).tanh_()
+            return
+        query = query.clamp(self.least, self.most)
+        own = (-2 * query).exp_(), (-2 * (query - self.m)).expm1_().neg_()
+        parts = (factor[:, None].split(self.rows) for factor in own)
+        for a, p, s, first, other in zip(*parts, *self.given, strict=True):
+            t = torch.addcmul(first, a, other, out=self.room[: len(s)])
+            yield torch.addcdiv(s, p, t, out=t)
 
     def score(self, query: torch.Tensor, scores: torch.Tensor) -> None:
-        """Set the scores to 2 w · r."""
-        for r, own in zip(self.blocks(query), scores.split(self.rows), strict=True):
-            torch.mv(r.flatten(0, 1), self.doubled, out=own.flatten())
+        """Set the scores to w · t."""
+        for t, own in zip(self.blocks(query), scores.split(self.rows), strict=True):
+            torch.mv(t.flatten(0, 1), self.w, out=own.flatten())
 
     def gradients(
         self,
@@ -949,15 +980,14 @@ class Features:
         d_keys: torch.Tensor,
         d_w: torch.Tensor,
     ) -> None:
-        """Set d_query, and add to d_keys, without the factor 4 w, and to d_w."""
+        """Set d_query, and add to d_keys, without the factor w, and to d_w."""
         own = (tensor.split(self.rows) for tensor in (gradient, d_query, d_keys))
-        for r, g, of_query, of_keys in zip(self.blocks(query), *own, strict=True):
-            d_w.addmv_(r.flatten(0, 1).t(), 2 * g.flatten())
-            r.addcmul_(r, r, value=-1)
-            torch.bmm(g[:, None], r, out=of_query[:, None])
-            of_keys.addcmul_(r, g[..., None])
-        d_query *= 4 * self.w
-        d_w -= gradient.sum()
+        for t, g, of_query, of_keys in zip(self.blocks(query), *own, strict=True):
+            d_w.addmv_(t.flatten(0, 1).t(), g.flatten())
+            torch.addcmul(self.one, t, t, value=-1, out=t)
+            torch.bmm(g[:, None], t, out=of_query[:, None])
+            of_keys.addcmul_(t, g[..., None])
+        d_query *= self.w
 
 
 def before(outputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
@@ -978,11 +1008,6 @@ def precise(tensor: torch.Tensor) -> torch.Tensor:
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in float32 at least, with batch and heads as one axis."""
     return precise(tensor).flatten(0, -3)
-
-
-def by_feature(exponents: torch.Tensor) -> torch.Tensor:
-    """The exponentials, as (hidden_size, batch, positions)."""
-    return exponents.exp_().permute(2, 0, 1).contiguous()
 
 
 def rows_of(q: torch.Tensor) -> int:

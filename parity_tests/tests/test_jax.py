@@ -27,6 +27,7 @@ from parity_tests.launch import Job
 from parity_tests.recordings import key
 from parity_tests.run import judge_all, run
 from parity_tests.switches import environment
+from parity_tests.tests import magnitudes
 
 FUNCTIONS = ["attention_mask-lens_and_mask", "masked_softmax-ragged", "attention_pooling-closed"]
 ATTENTION = [f"{name}Attention-closed" for name in ("DotProduct", "Additive", "General", "Concat", "Cosine")]
@@ -389,6 +390,31 @@ def test_blocks_have_the_scores_and_two_derivatives_of_the_plain_formula(scale: 
     blocked.force(None)
     for actual, desired in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(actual, desired, rtol=0.0, atol=tolerance * float(jnp.max(jnp.abs(desired))))
+
+
+@jax.jit
+def score_and_gradients(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    *arguments, cotangents = arrays
+    scores, back = jax.vjp(blocked.blocked_additive_score, *arguments)
+    return scores, *back(cotangents)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", magnitudes.CASES)
+def test_blocks_are_right_at_every_magnitude(name: str, dtype: str):
+    arrays = [own.astype(dtype) for own in (*magnitudes.CASES[name], magnitudes.cotangent())]
+    found, expected = [np.asarray(own) for own in score_and_gradients(*arrays)], magnitudes.exact(*arrays)
+    assert max(magnitudes.errors(name, found, expected)) < 1.0
+    if name in magnitudes.OF_ONE_SIGN:
+        assert magnitudes.own_error(found[0], expected[0]) < magnitudes.OWN
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
+def test_a_w_v_that_is_not_finite_gives_the_scores_of_the_plain_formula(number: float):
+    queries, keys, w_v = projected()
+    w_v = w_v.at[2].set(number)
+    found = blocked.blocked_additive_score(queries, keys, w_v)
+    np.testing.assert_allclose(found, jnp.tanh(queries[:, :, None] + keys[:, None]) @ w_v)
 
 
 def test_an_odd_number_of_features_is_paired_as_well(path: str):

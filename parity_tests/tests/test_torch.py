@@ -21,6 +21,7 @@ from backends.torch import blocked, layers, runtime
 from parity_tests import cli
 from parity_tests.cases import all_cases, select
 from parity_tests.peers import torch as peers
+from parity_tests.tests import magnitudes
 
 MAKERS: dict[str, Callable[..., torch.nn.Module]] = {
     "AdditiveAttention": lambda **keywords: attention.AdditiveAttention(9, 10, 8, **keywords),
@@ -296,6 +297,53 @@ def test_blocks_have_the_numbers_of_the_plain_formula(small_blocks, queries: int
     found, expected = (gradients(f, arguments) for f in (blocked.blocked_additive_score, plain_score))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12 * float(other.detach().abs().max()))
+
+
+@pytest.mark.parametrize("path", ["blocked", None], ids=["features", "rows"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", magnitudes.CASES)
+def test_blocks_are_right_at_every_magnitude(small_blocks, name: str, dtype: str, path: str | None):
+    blocked.force(path)
+    arrays = [own.astype(dtype) for own in (*magnitudes.CASES[name], magnitudes.cotangent())]
+    *arguments, cotangent = (torch.tensor(own) for own in arrays)
+    scores = blocked.blocked_additive_score(*(own.requires_grad_() for own in arguments))
+    tensors = (scores, *torch.autograd.grad(scores, arguments, cotangent))
+    found, expected = [own.detach().numpy() for own in tensors], magnitudes.exact(*arrays)
+    assert max(magnitudes.errors(name, found, expected)) < 1.0
+    if name in magnitudes.OF_ONE_SIGN:
+        assert magnitudes.own_error(found[0], expected[0]) < magnitudes.OWN
+
+
+@pytest.mark.parametrize("path", ["blocked", None], ids=["features", "rows"])
+@pytest.mark.parametrize("number", [torch.inf, -torch.inf, torch.nan])
+def test_a_w_v_that_is_not_finite_gives_the_scores_of_the_plain_formula(small_blocks, number: float, path: str | None):
+    blocked.force(path)
+    queries, keys, w_v = (tensor.detach() for tensor in scored())
+    w_v[3] = number
+    found = blocked.blocked_additive_score(queries, keys, w_v)
+    torch.testing.assert_close(found, plain_score(queries, keys, w_v), equal_nan=True)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-6, 1e-3, 1.0])
+def test_the_scores_of_a_step_keep_the_digits_of_a_small_tanh(scale: float):
+    center = uniform("center", (3, 1, 40))
+    queries, keys, w_v = (
+        scale * uniform("q", (3, 1, 40)) + center,
+        scale * uniform("k", (3, 7, 40)) - center,
+        drawn("w", 40),
+    )
+    queries, keys = (torch.tensor(own, dtype=torch.float32) for own in (queries, keys))
+    scores, expected = (
+        torch.empty(3, 7),
+        magnitudes.exact(*(own.numpy() for own in (queries, keys, w_v)), np.ones((3, 1, 7))),
+    )
+    features = blocked.Features(keys, w_v)
+    features.score(queries[:, 0], scores)
+    found = [torch.zeros_like(own) for own in (queries[:, 0], keys, w_v)]
+    features.gradients(queries[:, 0], torch.ones(3, 7), *found)
+    found[1] *= w_v
+    arrays = [own.numpy() for own in (scores[:, None], found[0][:, None], *found[1:])]
+    assert not features.exact and max(magnitudes.errors("", arrays, expected)) < 1.0
 
 
 @pytest.mark.parametrize("path", ["blocked", None], ids=["features", "rows"])
