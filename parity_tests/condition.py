@@ -74,14 +74,17 @@ class Judged:
         return self.budgets[quantity]
 
 
-def judgeable(drawn: Drawn) -> Judged | None:
-    """The case and what is expected of it; None where rounding alone could change the answer."""
+def judgeable(drawn: Drawn, without: tuple[str, ...] = ()) -> Judged | None:
+    """The case and what is expected of it; None where rounding alone could change the answer.
+
+    Gradients are those of the outputs that are not left out.
+    """
     least = LEAST.get(drawn.operator, {})
     if any(drawn.sizes.get(axis, 1) in range(1, size) for axis, size in least.items()):
         return None
     case = Case(**drawn.as_case())
-    wanted = reference.expected(case, drawn.tier)
-    growth, size = growth_of_outputs(drawn, case), answer_size(case, drawn.tier)
+    wanted = reference.expected(case, drawn.tier, without)
+    growth, size = growth_of_outputs(drawn, case), answer_size(case, drawn.tier, without)
     if growth is None:
         return None
     growth *= distance_of_kernel(drawn, case)
@@ -148,9 +151,8 @@ def nudged(case: Case, turn: int, nudge: float) -> Case:
     return replace(case, inputs=moved(case.inputs), parameters=moved(case.parameters))
 
 
-def answer_size(case: Case, tier: str) -> float:
+def answer_size(case: Case, tier: str, without: tuple[str, ...] = ()) -> float:
     """The sum of |cotangent · output|: how much flows back."""
     outputs = list(reference.outputs(case, tier).values())
-    return float(
-        sum(np.abs(factor * outputs[index]).sum() for index, factor in reference.cotangents(case, tier).items())
-    )
+    factors = reference.cotangents(case, tier, without)
+    return float(sum(np.abs(factor * outputs[index]).sum() for index, factor in factors.items()))

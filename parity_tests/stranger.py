@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import backends as registry
 from parity_tests import peers
-from parity_tests.cases import Case
+from parity_tests.cases import NAMES, Case
 from parity_tests.comparison import Verdict, excused, judge
+from parity_tests.condition import Judged
 from parity_tests.diagnosis import explanations
 from parity_tests.divergences import Divergence, apply, load_divergences
-from parity_tests.expected import expected
+from parity_tests.drawn_cells import verdicts_on
+from parity_tests.expected import expected, in_memory
 from parity_tests.launch import Job, Progress, Stopped, WorkerFault, record_cells
-from parity_tests.recordings import Cell, Recording, answered, cells_of, pack_cases, withheld
+from parity_tests.recordings import Cell, Recording, answered, cells_of, key, pack_cases, withheld
 from parity_tests.run import Run, judge_switches, split_seconds
 from parity_tests.target import parted
 
@@ -67,6 +71,7 @@ def check(
     tiers: Sequence[str],
     job: Job,
     *,
+    drawn: Callable[[Recording], Mapping[str, Judged]] = lambda recording: {},
     require_all: bool = False,
     divergences: Sequence[Divergence] = (),
     progress: Progress = lambda backend, done: None,
@@ -74,6 +79,7 @@ def check(
 ) -> Run:
     """Judge a target against the reference, in what it implements; what it lacks is red under require_all alone.
 
+    drawn gives the drawn cases by cell, once the others are answered. Of no cell, there is no recording.
     Raises: WorkerFault if it cannot be started.
     """
     start = time.perf_counter()
@@ -83,14 +89,32 @@ def check(
     outcome.seconds["cases"] = time.perf_counter() - start
     begun = time.perf_counter()
     recording = record_cells(job, cells, packed, progress, stopped=stopped)
-    outcome.seconds.update(split_seconds(recording, job.name, time.perf_counter() - begun))
+    seconds = time.perf_counter() - begun
+    more: Mapping[str, Judged] = {}
+    if (recording.about or not cells) and not stopped():
+        begun = time.perf_counter()
+        more = drawn(recording)
+        cells += [judged.cell for judged in more.values()]
+        cells.sort(key=lambda cell: (tiers.index(cell[1]), NAMES.index(cell[0].operator)))
+        with in_memory():
+            packed = pack_cases(judged.cell for judged in more.values())
+        outcome.seconds["cases"] += time.perf_counter() - begun
+        outcome.drawn = {judged.case.id: repr(judged.drawn) for judged in more.values()}
+    if more:
+        begun = time.perf_counter()
+        own = record_cells(job, [judged.cell for judged in more.values()], packed, stopped=stopped)
+        seconds += time.perf_counter() - begun
+        recording = joined(recording, own)
+    if not cells:
+        return outcome
+    outcome.seconds.update(split_seconds(recording, job.name, seconds))
     outcome.recordings[job.name] = recording
     outcome.interrupted = stopped()
     if not recording.about and not outcome.interrupted:
         said = next(iter(recording.status.values()))
         raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
     begun = time.perf_counter()
-    verdicts = [*judge_switches(recording), *judged(cells, recording, require_all)]
+    verdicts = [*judge_switches(recording), *judged(cells, recording, require_all, more)]
     outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
     outcome.cells = [cell for cell in cells if answered(recording, cell)["status"] != "not-implemented"]
     outcome.explanations = list(explanations(outcome.cells, recording, outcome.verdicts))
@@ -99,11 +123,36 @@ def check(
     return outcome
 
 
-def judged(cells: Sequence[Cell], recording: Recording, require_all: bool) -> Iterator[Verdict]:
-    """What is found for each cell that was run; what is missing is not-implemented, unless all is required."""
+def joined(first: Recording, second: Recording) -> Recording:
+    """What two workers of one target answered, to other cells each."""
+    return replace(
+        second,
+        about=first.about or second.about,
+        cells={**first.cells, **second.cells},
+        status={**first.status, **second.status},
+        inputs={**first.inputs, **second.inputs},
+        start_seconds=first.start_seconds + second.start_seconds,
+    )
+
+
+def judged(
+    cells: Sequence[Cell],
+    recording: Recording,
+    require_all: bool,
+    drawn: Mapping[str, Judged] = MappingProxyType({}),
+) -> Iterator[Verdict]:
+    """What is found for each cell that was run; what is missing is not-implemented, unless all is required.
+
+    drawn holds the drawn cases among them.
+    """
     for cell in cells:
         said = answered(recording, cell)
         if said["status"] == "missing":  # the run was interrupted before
+            continue
+        if key(cell) in drawn:
+            with in_memory():
+                own = verdicts_on(drawn[key(cell)], recording, require_all)
+            yield from own
             continue
         wanted = expected(*cell, withheld(said)) if said["status"] == "ok" else {}
         verdicts = judge(cell, wanted, recording)

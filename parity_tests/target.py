@@ -50,6 +50,8 @@ Cell = Mapping[str, Any]
 
 PARAMETER = "parameter."
 """What the names of parameters begin with among the arguments that are differentiated."""
+NOT_TAKEN = " does not take "
+"""What stands between a function and an argument that it lacks."""
 PLAIN = SimpleNamespace(
     from_numpy=lambda array: array,
     to_numpy=np.asarray,
@@ -243,6 +245,7 @@ class Target(Asked):
         layered = self.differentiates and "layer" in inspect.signature(self.runtime.vjp).parameters
         self.chosen = functools.cache(without_layer if layered else chosen)
         self.reason_against_tier = functools.cache(self._reason_against_tier)
+        self.reason_against_integers = functools.cache(self._reason_against_integers)
         self._given: dict[Function, tuple[int, ...]] = {}
 
     def describe(self) -> dict[str, Any]:
@@ -260,6 +263,9 @@ class Target(Asked):
         Raises: NotImplementedHere if it cannot answer at all.
         """
         function, taken = self.fitted(cell, inputs)
+        for dtype in {array.dtype.name for array in taken.values() if array.dtype.kind == "i"}:
+            if (reason := self.reason_against_integers(dtype)) is not None:
+                raise NotImplementedHere(reason)
         sent = {name: array.copy() for name, array in taken.items()}
         given = {name: self.place(array.copy()) for name, array in taken.items()}
         arguments = {**given, **{PARAMETER + name: self.place(array.copy()) for name, array in parameters.items()}}
@@ -294,7 +300,7 @@ class Target(Asked):
         keywords = {**cell["options"], **self._wanted(cell, takes)}
         for own in [*map(keyword, arrays), *keywords]:
             if not takes(own):
-                raise NotImplementedHere(f"{name} does not take {own}")
+                raise NotImplementedHere(f"{name}{NOT_TAKEN}{own}")
         return self.function(name, json.dumps(keywords), bool(cell["method"])), arrays
 
     def _wanted(self, cell: Cell, takes: Callable[[str], bool]) -> dict[str, Any]:
@@ -344,6 +350,14 @@ class Target(Asked):
         except Exception as error:  # whatever a framework raises for a dtype that it does not have
             return f"{tier} cannot go in and out: {type(error).__name__}: {error}"
         return None if back.dtype == np.dtype(tier) else f"{tier} comes back as {back.dtype.name}"
+
+    def _reason_against_integers(self, dtype: str) -> str | None:
+        """Whether the framework has arrays of that dtype: MXNet has no int16."""
+        try:
+            self.place(np.ones(1, dtype))
+        except Exception as error:  # as above
+            return f"{dtype} cannot go in: {type(error).__name__}: {error}"
+        return None
 
 
 # ------------------------------------------------------------------------------------------------ what a function takes

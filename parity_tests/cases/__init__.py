@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from attention_core.operators import LAYERS, OPERATORS
@@ -84,4 +85,6 @@ def seeded(case: Case, seed: int) -> Case | None:
 
 def found_cases() -> Iterator[Case]:
     """What fuzzing found, as cases like any other."""
-    return (Case(**drawn.as_case()) for drawn in FOUND)
+    for drawn in FOUND:
+        case = Case(**drawn.as_case())
+        yield replace(case, name=f"found_{case.name.removeprefix('drawn_')}", shows="Found by fuzzing.")
