@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from parity_tests.budgets import Budget, budget_of
+from parity_tests.budgets import Budget
 from parity_tests.cases import Arrays, epsilon, is_floating
-from parity_tests.recordings import Cell, Recording, answered, key, labelled
+from parity_tests.condition import budget_in
+from parity_tests.recordings import Cell, Recording, answered, key, labelled, withheld
+from parity_tests.target import same
 
 RED = ("fail", "crash", "timeout", "error", "missing")
 
@@ -70,8 +72,6 @@ def judge(
     expected: Arrays,
     recording: Recording,
     against: Recording | None = None,
-    *,
-    budget_for: Callable[[str, str, str, str], Budget] = budget_of,
 ) -> Iterator[Verdict]:
     """Verdicts for every quantity of a cell: a recording against the reference, or against another recording.
 
@@ -92,34 +92,36 @@ def judge(
     said = answered(recording, cell)
     found = recording.cells[key(cell)] if said["status"] == "ok" else {}
     if against is None:
+        before = recording.cells.get(f"{case.again}/{tier}", {}) if case.again else {}
         for name, check in CELL_CHECKS.items():
-            yield from (replace(verdict, check=name) for verdict in check(blank, said, found, expected))
+            yield from (replace(verdict, check=name) for verdict in check(blank, said, found, expected, before))
         wanted = expected
     else:
         wanted = against.cells[key(cell)] if answered(against, cell)["status"] == "ok" else {}
     for quantity in expected:
         if quantity in found and quantity in wanted:
-            budget = budget_for(case.operator, case.id, tier, quantity)
+            budget = budget_in(cell, quantity, withheld(said))
             verdict = replace(blank, quantity=quantity)
             arrays = found[quantity], wanted[quantity], expected[quantity]
             yield compare(verdict, *arrays, budget, expected.get(budget.beside))
 
 
-CellCheck = Callable[[Verdict, Any, Arrays, Arrays], Iterator[Verdict]]
+CellCheck = Callable[[Verdict, Any, Arrays, Arrays, Arrays], Iterator[Verdict]]
+"""What is said of a cell, found, expected, and what was found when the same was asked before."""
 
 
-def _answered(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> Iterator[Verdict]:
+def _answered(blank: Verdict, said: Any, found: Arrays, expected: Arrays, before: Arrays) -> Iterator[Verdict]:
     if said["status"] not in ("ok", "not-implemented"):
         yield replace(blank, status=said["status"], reason=said.get("message", ""))
 
 
-def _complete(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> Iterator[Verdict]:
+def _complete(blank: Verdict, said: Any, found: Arrays, expected: Arrays, before: Arrays) -> Iterator[Verdict]:
     for quantity in expected if said["status"] == "ok" else ():
         if quantity not in found and quantity not in said.get("lacking", ()):
             yield replace(blank, quantity=quantity, reason="the backend did not answer this quantity")
 
 
-def _implemented(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> Iterator[Verdict]:
+def _implemented(blank: Verdict, said: Any, found: Arrays, expected: Arrays, before: Arrays) -> Iterator[Verdict]:
     if said["status"] == "not-implemented":
         yield replace(blank, reason=said.get("message", ""))
     for quantity in said.get("lacking", ()):
@@ -127,17 +129,24 @@ def _implemented(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> 
             yield replace(blank, quantity=quantity, reason="the target does not give this quantity")
 
 
-def _asked(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> Iterator[Verdict]:
+def _asked(blank: Verdict, said: Any, found: Arrays, expected: Arrays, before: Arrays) -> Iterator[Verdict]:
     for quantity in found:
         if quantity not in expected:
             reason = "the specification has no such quantity"
             yield replace(blank, quantity=quantity, status="fail", reason=reason)
 
 
-def _untouched(blank: Verdict, said: Any, found: Arrays, expected: Arrays) -> Iterator[Verdict]:
+def _untouched(blank: Verdict, said: Any, found: Arrays, expected: Arrays, before: Arrays) -> Iterator[Verdict]:
     for name in said.get("changed", ()):
         reason = f"the call changed its argument {name}: the caller's array has other values than before"
         yield replace(blank, quantity=f"argument_{name}", status="fail", reason=reason)
+
+
+def _again(blank: Verdict, said: Any, found: Arrays, expected: Arrays, before: Arrays) -> Iterator[Verdict]:
+    for quantity in before:
+        if quantity in found and not same(found[quantity], before[quantity]):
+            reason = f"{quantity} has other bits than when the same was asked before, with other cells in between"
+            yield replace(blank, quantity=quantity, status="fail", reason=reason)
 
 
 CELL_CHECKS: dict[str, CellCheck] = {
@@ -146,8 +155,11 @@ CELL_CHECKS: dict[str, CellCheck] = {
     "whole": _complete,
     "asked": _asked,
     "input": _untouched,
+    "again": _again,
 }
-"""What is asked of a cell as a whole: an answer, all of it, every quantity, no other, arguments left as they were."""
+"""What is asked of a cell as a whole: an answer, all of it, every quantity, no other, arguments left as they were, and
+the same bits as before.
+"""
 
 
 def excused(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:

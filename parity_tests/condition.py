@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -9,9 +10,9 @@ import numpy as np
 
 from attention_core import draws
 from parity_tests import expected as reference
-from parity_tests.budgets import Budget
+from parity_tests.budgets import Budget, budget_of
 from parity_tests.cases import Arrays, Case, epsilon, is_floating
-from parity_tests.drawn import Drawn
+from parity_tests.drawn import LEAST, Drawn
 from parity_tests.recordings import Cell
 
 
@@ -45,11 +46,11 @@ BUDGETS: Mapping[str, FuzzBudget] = {
 TIERS = tuple(BUDGETS)
 """The tiers from which cases can be drawn: those that have a budget. Half tiers are drawn on request."""
 
-LEAST = {name: {"features": 2} for name in ("cosine_score", "CosineAttention")}
-"""Sizes below which an operator is degenerate: on a line, a cosine is 1 or -1, and its gradient rounding alone."""
-
 BESIDE = {"gradient_b_k": "gradient_W_k"}
 """What is 0 but for rounding, and what its errors are measured by: see `parity_tests.budgets`."""
+
+MANY = 100.0
+"""From so many times the budget of a well-conditioned gradient on, its conditioning is measured instead of bounded."""
 
 NUDGE = 2.0**-12
 NUDGES = 3
@@ -69,11 +70,23 @@ class Judged:
         """The case in its tier."""
         return self.case, self.drawn.tier
 
-    def budget_for(self, operator: str, case: str, tier: str, quantity: str) -> Budget:
-        """The budget of a quantity, as `judge` asks for it."""
-        return self.budgets[quantity]
+
+def budget_in(cell: Cell, quantity: str, without: tuple[str, ...] = ()) -> Budget:
+    """The budget of a quantity of a cell: that of its name, or what is made of it where the case was drawn.
+
+    Gradients are those of the outputs that are not left out.
+    Raises: ValueError if the case was drawn, and rounding alone could change its answer.
+    """
+    case, tier = cell
+    if case.drawn is None:
+        return budget_of(case.operator, case.id, tier, quantity)
+    judged = judgeable(case.drawn, without)
+    if judged is None:
+        raise ValueError(f"{case.id}: rounding alone could change the answer to {case.drawn}")
+    return judged.budgets[quantity]
 
 
+@functools.lru_cache(maxsize=128)  # two batches of fuzzing
 def judgeable(drawn: Drawn, without: tuple[str, ...] = ()) -> Judged | None:
     """The case and what is expected of it; None where rounding alone could change the answer.
 
@@ -89,13 +102,19 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = ()) -> Judged | None:
         return None
     growth *= distance_of_kernel(drawn, case)
     allowed, budgets = BUDGETS[drawn.tier], {}
+    moved: Arrays = {}
     for name, array in wanted.items():
         eps = allowed.eps * growth
-        if name.startswith("gradient_") and (largest := np.abs(array).max(initial=0.0)) > 0.0:
+        if name.startswith("gradient_") and (largest := np.abs(wanted[BESIDE.get(name, name)]).max(initial=0.0)) > 0.0:
             # It sums terms as large as what flows back times all other factors, of which little may be left.
             argument = {**case.inputs, **case.parameters}[name.removeprefix("gradient_")]
             own = np.abs(argument[np.isfinite(argument)]).max(initial=2.0**-20)
-            eps *= max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, own) / largest)
+            left = max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, own) / largest)
+            if eps * left > MANY * allowed.eps and name not in BESIDE:  # which says little where factors are tiny
+                moved = moved or nudged_gradients(drawn, case, without)
+                nudge = max(NUDGE, 2.0 * epsilon(drawn.tier))
+                left = min(left, max(1.0, 2.0 * float(np.abs(moved[name] - array).max()) / (nudge * largest)))
+            eps *= left
         if not eps <= allowed.most:
             return None
         budgets[name] = Budget(eps, allowed.worst, GROWN, (drawn.tier,), beside=BESIDE.get(name, ""))
@@ -121,6 +140,14 @@ def growth_of_outputs(drawn: Drawn, case: Case) -> float | None:
             elif array.size and (largest := np.abs(array).max()) > 0.0:
                 worst = max(worst, float(np.abs(after[name] - array).max() / (nudge * largest)))
     return worst
+
+
+def nudged_gradients(drawn: Drawn, case: Case, without: tuple[str, ...] = ()) -> Arrays:
+    """The gradients at inputs and parameters that are a little off, against the same cotangents."""
+    moved = nudged(case, 0, max(NUDGE, 2.0 * epsilon(drawn.tier)))
+    factors = reference.cotangents(case, drawn.tier, without)
+    found = reference.computed_gradients(moved, *moved.at("float64"), factors)
+    return {f"gradient_{name}": array for name, array in found.items()}
 
 
 def distance_of_kernel(drawn: Drawn, case: Case) -> float:

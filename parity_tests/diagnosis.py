@@ -8,9 +8,9 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from attention_core.operators import find
-from parity_tests.budgets import budget_of
 from parity_tests.cases import NAMES
 from parity_tests.comparison import Verdict, compare
+from parity_tests.condition import budget_in
 from parity_tests.expected import expected
 from parity_tests.invocation import TRAINING
 from parity_tests.recordings import Cell, Recording, key, withheld
@@ -97,5 +97,5 @@ def _held(saboteur: Saboteur, operator: str, red: Red, cells: Mapping[str, Cell]
         for verdict in verdicts:
             if said["status"] == "ok" and verdict.quantity in wrong and verdict.quantity in wanted:
                 arrays = recording.cells[name][verdict.quantity], wrong[verdict.quantity], wanted[verdict.quantity]
-                same += compare(verdict, *arrays, budget_of(operator, case.id, tier, verdict.quantity)).status == "pass"
+                same += compare(verdict, *arrays, budget_in(cells[name], verdict.quantity, without)).status == "pass"
     return Explanation(operator, saboteur.name, saboteur.sentence, same, sum(map(len, red.values())))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,43 @@ MOST = {"keys": "positions", "steps": "num_positions"}
 WHOLE = {"scores": (1000.0, 2000), "queries": (4.0, 5), "keys": (500.0, 100)}
 """Step and most steps of numbers whose products are exact: scores reach ±2e6, with gaps of 0 or saturated ones."""
 
+LEAST = {name: {"features": 2} for name in ("cosine_score", "CosineAttention")}
+"""Sizes below which an operator is degenerate: on a line, a cosine is 1 or -1, and its gradient rounding alone."""
+
 INFINITE = ("scores", "additive_mask")
 """What may hold -inf."""
 
 DROPOUT_RATE = 0.5
+
+
+def _positive(name: str, array: np.ndarray, seed: int) -> np.ndarray:
+    return np.abs(array)
+
+
+def _cancelling(name: str, array: np.ndarray, seed: int) -> np.ndarray:
+    """Near a vector that all arguments share, with the other sign in every second one: sums and products cancel."""
+    shared = draws.uniform("cancelling", array.shape[-1:], 1.0, seed)
+    return (-1.0 if name in ("keys", "encoder_outputs", "state") else 1.0) * shared + 2.0**-10 * array
+
+
+def _graded(name: str, array: np.ndarray, seed: int) -> np.ndarray:
+    """Of every size from 1 down to 2⁻²⁴, one beside the other."""
+    return array * 2.0 ** -draws.integers(f"graded/{name}", array.shape, 25, seed).astype(np.float64)
+
+
+PATTERNS: Mapping[str, Callable[[str, np.ndarray, int], np.ndarray]] = {
+    "positive": _positive,
+    "cancelling": _cancelling,
+    "graded": _graded,
+}
+"""What is made of independent numbers from -1 to 1."""
+
+LENGTHS: Mapping[str, Callable[[tuple[int, ...], int], np.ndarray]] = {
+    "one": lambda shape, end: np.ones(shape, np.int64),
+    "equal": lambda shape, end: np.full(shape, max(end - 1, min(end, 1)), np.int64),
+    "longest": lambda shape, end: np.where(np.arange(math.prod(shape)).reshape(shape) == 0, end, (end + 1) // 2),
+}
+"""Lengths of 1; all alike, and below the end where there is more than one position; and one of all positions."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,6 +94,12 @@ class Drawn:
     whole: whether floating arguments are large whole numbers, so that the softmax is saturated or tied.
     infinite: whether some scores, or some of what is added to them, are -inf.
     hidden: what stands, as text, in keys, values, scores and steps that are hidden.
+    pattern: how floating numbers lie, of PATTERNS; independent of each other, around 0, where not said.
+    lens: how lengths lie, of LENGTHS; anywhere, some below 0 and beyond the end, where not said.
+    layouts: how arguments lie in memory, of `parity_tests.layouts`.
+    shared: arguments that are the same array as the keys.
+    twice: whether there are two calls, of different numbers, both before either is differentiated.
+    forward: whether outputs alone are asked for, and no gradients.
     """
 
     operator: str
@@ -77,6 +117,15 @@ class Drawn:
     whole: bool = False
     infinite: bool = False
     hidden: str = ""
+    pattern: str = ""
+    lens: str = ""
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    shared: tuple[str, ...] = ()
+    twice: bool = False
+    forward: bool = False
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
 
     def __repr__(self) -> str:
         first = [repr(self.operator)]
@@ -107,19 +156,32 @@ class Drawn:
             turned = ("queries", "keys", "values")
             inputs = {name: array.swapaxes(0, 1) if name in turned else array for name, array in inputs.items()}
             inputs = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+        inputs = {name: array for name, array in inputs.items() if name not in self.shared}
         return {
             "operator": self.operator,
             "name": self.name,
-            "shows": repr(self),
-            "inputs": inputs,
+            "shows": "Found by fuzzing.",
+            "inputs": inputs | self._second(inputs),
             "options": self._options(called, sizes),
             "method": self.method,
             "config": config,
             "parameters": self._parameters(entry, sizes) if isinstance(entry, Layer) else {},
             "tiers": (self.tier,),
-            "gradients": all(tensor.kind == "floating" for tensor in called.outputs)
+            "gradients": not self.forward
+            and all(tensor.kind == "floating" for tensor in called.outputs)
             and (isinstance(entry, Layer) or any(array.dtype.kind == "f" for array in inputs.values())),
+            "layouts": {name: layout for name, layout in self.layouts.items() if name in inputs},
+            "shared": dict.fromkeys(self.shared, "keys"),
+            "twice": self.twice,
+            "drawn": self,
         }
+
+    def _second(self, inputs: Arrays) -> Arrays:
+        """The numbers of the second call, where there are two: those of the next seed, as far as nothing is hidden."""
+        if not self.twice:
+            return {}
+        other = replace(self, seed=self.seed + 1, twice=False, hidden="").as_case()["inputs"]
+        return {f"second.{name}": other[name] for name, array in inputs.items() if array.dtype.kind == "f"}
 
     def _config(self, layer: Layer) -> dict[str, Any]:
         config: dict[str, Any] = {}
@@ -163,7 +225,12 @@ class Drawn:
             return step * (draws.integers(name, shape, 2 * most + 1, self.seed) - most)
         if name == "noise":
             return 0.5 * (draws.uniform(name, shape, 1.0, self.seed) + 1.0)
-        array = draws.uniform(name, shape, self.scales.get(name, 1.0), self.seed)
+        array = draws.uniform(name, shape, 1.0, self.seed)
+        if self.pattern:
+            array = PATTERNS[self.pattern](name, array, self.seed)
+        if self.layouts.get(name) == "expanded":
+            array = np.repeat(array[:1], len(array), axis=0)
+        array = self.scales.get(name, 1.0) * array
         if self.infinite and name in INFINITE:
             array[draws.integers("infinite", shape, 3, self.seed) == 0] = -np.inf
         return array
@@ -175,6 +242,8 @@ class Drawn:
                 raise KeyError(f"{self.operator}: what {name} ranges over is unknown; name the axis in drawn.IDS")
             return draws.integers(name, shape, sizes[IDS[name]], self.seed).astype(dtype)
         end = sizes[self._padded_axis]
+        if self.lens:
+            return np.minimum(LENGTHS[self.lens](shape, end), np.iinfo(dtype).max).astype(dtype)
         lens = draws.integers(name, shape, end + 5, self.seed).astype(np.int64) - 2
         limits = np.iinfo(dtype)
         if self.wild:

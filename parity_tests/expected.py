@@ -18,7 +18,7 @@ from attention_core.differentiation import gradients as complex_step
 from attention_core.operators import find
 from backends import ArchiveError, load_arrays, pack_arrays, save_arrays
 from parity_tests.cases import Arrays, Case, is_floating
-from parity_tests.invocation import bind, layer_of, output_names, train
+from parity_tests.invocation import Function, bind, layer_of, output_names, repeated, train
 
 
 def cache_folder() -> Path:
@@ -72,7 +72,7 @@ def cotangents(case: Case, tier: str, without: tuple[str, ...] = ()) -> dict[int
     if not case.gradients:
         return {}
     return {
-        position: draws.uniform(f"{case.id}/cotangent/{name}", array.shape).astype(tier)
+        position: draws.uniform(f"{case.again or case.id}/cotangent/{name}", array.shape).astype(tier)
         for position, (name, array) in enumerate(outputs(case, tier).items())
         if is_floating(array) and name not in without
     }
@@ -91,15 +91,20 @@ def computed_outputs(case: Case, inputs: Arrays, parameters: Arrays) -> Arrays:
     """The reference's outputs by name, computed anew."""
     if case.method == "train":
         return train(reference, build_reference(case, parameters), case.options, inputs)
-    function = bind(reference, case.operator, case.method, case.options)
-    found = function(build_reference(case, parameters), **inputs)
-    return dict(zip(output_names(case.operator, case.method, case.options), map(np.asarray, found), strict=True))
+    found = called(case)(build_reference(case, parameters), **inputs)
+    names = output_names(case.operator, case.method, case.options, case.twice)
+    return dict(zip(names, map(np.asarray, found), strict=True))
+
+
+def called(case: Case) -> Function:
+    """The reference's call of a case: a function (layer, **arrays) -> tuple of outputs."""
+    return repeated(bind(reference, case.operator, case.method, case.options), case.shared, case.twice)
 
 
 def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangents: Mapping[int, np.ndarray]) -> Arrays:
     """The reference's gradients by name, computed anew."""
     layer = build_reference(case, parameters)
-    function = bind(reference, case.operator, case.method, case.options)
+    function = called(case)
     floating = {name: array for name, array in inputs.items() if is_floating(array)}
     rest = {name: array for name, array in inputs.items() if name not in floating}
 
@@ -147,9 +152,11 @@ def _cached(case: Case, tier: str, part: str, compute: Callable[[], Arrays]) -> 
     content = pack_arrays(
         {f"input/{k}": v for k, v in inputs.items()} | {f"parameter/{k}": v for k, v in parameters.items()},
         {
-            "case": case.id,
+            "case": case.again or case.id,
             "tier": tier,
             "part": part,
+            "shared": dict(case.shared),
+            "twice": case.twice,
             "method": case.method,
             "config": dict(case.config),
             "options": dict(case.options),

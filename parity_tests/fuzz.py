@@ -245,7 +245,7 @@ class Campaign:
                     self.lacking[said.get("message", "")] += 1
                     self.known[recording.backend].learn(said)
                     continue
-                found[name] = verdicts_on(judged, recording)
+                found[name] = verdicts_on(judged.cell, recording)
                 self.left_out += not found[name]
         for name, verdicts in found.items():
             if not verdicts:
@@ -294,4 +294,4 @@ def verdict_of(server: Server, drawn: Drawn) -> Verdict | None:
         if judged is None:
             return None
         recording = server.answers([judged.cell], pack_cases([judged.cell]))
-        return next((verdict for verdict in verdicts_on(judged, recording) if verdict.red), None)
+        return next((verdict for verdict in verdicts_on(judged.cell, recording) if verdict.red), None)

@@ -42,6 +42,32 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
     return prepare_first
 
 
+SECOND = "second."
+"""What the names of the arrays of a second call begin with, and those of its outputs."""
+
+
+def repeated(function: Function, shared: Mapping[str, str], twice: bool) -> Function:
+    """The call with arguments that are the same array as another one, by name, and made twice if so.
+
+    Both calls come before whatever differentiates them. The second one has the arrays named second.*, and in other
+    respects those of the first.
+    """
+    if not shared and not twice:
+        return function
+
+    def once(layer: Any, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
+        return function(layer, **arrays, **{name: arrays[other] for name, other in shared.items()})
+
+    def call(layer: Any, **arrays: Any) -> tuple[Any, ...]:
+        if not twice:
+            return once(layer, arrays)
+        first = {name: array for name, array in arrays.items() if not name.startswith(SECOND)}
+        other = {name.removeprefix(SECOND): arrays[name] for name in arrays if name.startswith(SECOND)}
+        return (*once(layer, first), *once(layer, {**first, **other}))
+
+    return call
+
+
 class SquaredErrors(NamedTuple):
     """Losses of examples whose outputs the heads add up to, with the arrays that a case gives.
 
@@ -104,8 +130,11 @@ def layer_of(operator: str) -> str:
     return "Translator" if operator == TRAINING else operator
 
 
-def output_names(operator: str, method: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+def output_names(operator: str, method: str, options: Mapping[str, Any], twice: bool = False) -> tuple[str, ...]:
     """The names of what a call returns, in order; weights that are not needed are last, and None."""
+    if twice:
+        names = output_names(operator, method, options)
+        return (*names, *(SECOND + name for name in names))
     specification = find(operator)
     called: Operator = specification.method(method) if isinstance(specification, Layer) else specification
     names = tuple(tensor.name for tensor in called.outputs)

@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--parity-case", metavar="PATTERN", help="only cases whose id matches, with * and ?")
     group.addoption("--parity-python", metavar="PATH", help="run the target with another interpreter")
     group.addoption("--parity-divergences", metavar="FILE", help="known divergences; each has to diverge")
-    group.addoption("--parity-seed", metavar="S", type=int, help="draw the drawn cases by this seed, not by the version")
+    group.addoption("--parity-seed", metavar="S", type=int, help="draw cases by this seed, not by the version")
     group.addoption("--parity-require-all", action="store_true", help="what the target lacks fails")
 
 
@@ -95,7 +95,7 @@ class Target(pytest.Collector):
         from parity_tests.stranger import judged
 
         recording: Recording = self.server.answers([cell], pack_cases([cell]))
-        return list(judged([cell], recording, self.request.require_all, self.drawn))
+        return list(judged([cell], recording, self.request.require_all))
 
 
 class ParityTest(pytest.Item):

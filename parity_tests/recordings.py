@@ -66,6 +66,8 @@ class Selection:
         """The cases among those given that have such a cell."""
         training = self.training or TRAINING in self.operators
         chosen = [case for case in select(cases, self.pattern, self.operators) if training or case.operator != TRAINING]
+        repeated = {case.again for case in chosen if case.again} - {case.id for case in chosen}
+        chosen = [*(case for case in cases if case.id in repeated), *chosen]
         return [case for case in chosen if set(self.tiers) & set(case.tiers)]
 
     def cells(self, cases: Sequence[Case]) -> list[Cell]:
@@ -103,6 +105,9 @@ def _asked(cell: Cell) -> tuple[dict[str, Any], Arrays]:
         "method": case.method,
         "config": dict(case.config),
         "options": dict(case.options),
+        "layouts": dict(case.layouts),
+        "shared": dict(case.shared),
+        "twice": case.twice,
     }
     return said, arrays
 

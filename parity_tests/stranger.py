@@ -8,19 +8,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 import backends as registry
 from parity_tests import peers
 from parity_tests.cases import NAMES, Case
-from parity_tests.comparison import Verdict, excused, judge
+from parity_tests.comparison import Verdict
 from parity_tests.condition import Judged
 from parity_tests.diagnosis import explanations
 from parity_tests.divergences import Divergence, apply, load_divergences
 from parity_tests.drawn_cells import verdicts_on
-from parity_tests.expected import expected, in_memory
 from parity_tests.launch import Job, Progress, Stopped, WorkerFault, record_cells
-from parity_tests.recordings import Cell, Recording, answered, cells_of, key, pack_cases, withheld
+from parity_tests.recordings import Cell, Recording, answered, cells_of, pack_cases
 from parity_tests.run import Run, judge_switches, split_seconds
 from parity_tests.target import parted
 
@@ -96,8 +94,7 @@ def check(
         more = drawn(recording)
         cells += [judged.cell for judged in more.values()]
         cells.sort(key=lambda cell: (tiers.index(cell[1]), NAMES.index(cell[0].operator)))
-        with in_memory():
-            packed = pack_cases(judged.cell for judged in more.values())
+        packed = pack_cases(judged.cell for judged in more.values())
         outcome.seconds["cases"] += time.perf_counter() - begun
         outcome.drawn = {judged.case.id: repr(judged.drawn) for judged in more.values()}
     if more:
@@ -114,7 +111,7 @@ def check(
         said = next(iter(recording.status.values()))
         raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
     begun = time.perf_counter()
-    verdicts = [*judge_switches(recording), *judged(cells, recording, require_all, more)]
+    verdicts = [*judge_switches(recording), *judged(cells, recording, require_all)]
     outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
     outcome.cells = [cell for cell in cells if answered(recording, cell)["status"] != "not-implemented"]
     outcome.explanations = list(explanations(outcome.cells, recording, outcome.verdicts))
@@ -135,25 +132,8 @@ def joined(first: Recording, second: Recording) -> Recording:
     )
 
 
-def judged(
-    cells: Sequence[Cell],
-    recording: Recording,
-    require_all: bool,
-    drawn: Mapping[str, Judged] = MappingProxyType({}),
-) -> Iterator[Verdict]:
-    """What is found for each cell that was run; what is missing is not-implemented, unless all is required.
-
-    drawn holds the drawn cases among them.
-    """
+def judged(cells: Sequence[Cell], recording: Recording, require_all: bool) -> Iterator[Verdict]:
+    """What is found for each cell that was run; what is missing is not-implemented, unless all is required."""
     for cell in cells:
-        said = answered(recording, cell)
-        if said["status"] == "missing":  # the run was interrupted before
-            continue
-        if key(cell) in drawn:
-            with in_memory():
-                own = verdicts_on(drawn[key(cell)], recording, require_all)
-            yield from own
-            continue
-        wanted = expected(*cell, withheld(said)) if said["status"] == "ok" else {}
-        verdicts = judge(cell, wanted, recording)
-        yield from verdicts if require_all else excused(verdicts)
+        if answered(recording, cell)["status"] != "missing":  # the run was interrupted before, if it is
+            yield from verdicts_on(cell, recording, require_all)

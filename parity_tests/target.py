@@ -41,7 +41,18 @@ import numpy as np
 from attention_core import reference
 from attention_core.operators import LAYERS, OPERATORS, find
 from attention_core.specification import Layer
-from parity_tests.invocation import Function, as_tuple, bind, layer_of, output_names, train, with_losses
+from parity_tests.invocation import (
+    SECOND,
+    Function,
+    as_tuple,
+    bind,
+    layer_of,
+    output_names,
+    repeated,
+    train,
+    with_losses,
+)
+from parity_tests.layouts import arranged
 
 Arrays = dict[str, np.ndarray]
 Given = Mapping[str, np.ndarray]
@@ -201,9 +212,9 @@ class Backend(Asked):
             self._set(layer, parameters)
         if method == "train":
             return Answer(train(self.package, layer, cell["options"], inputs, self.place, self.runtime.to_numpy))
-        function = self.function(operator, method, options)
+        function = self.function(operator, method, options, json.dumps(cell["shared"]), cell["twice"])
         sent = {name: array.copy() for name, array in inputs.items()}  # a runtime may share memory with its argument
-        given = {name: self.place(array) for name, array in inputs.items()}
+        given = {name: self.place(arranged(array, cell["layouts"].get(name, ""))) for name, array in inputs.items()}
         factors = {int(k): self.place(array) for k, array in cotangents.items()}
         outputs, of_inputs, of_parameters = self.runtime.vjp(function, given, factors, layer)
         found = dict(zip(quantities(cell, len(outputs)), outputs, strict=False))
@@ -214,8 +225,8 @@ class Backend(Asked):
             arrays |= {f"gradient_{name}": array for name, array in of_parameters.items()}
         return Answer(arrays, self.changed(sent, given))
 
-    def _function(self, operator: str, method: str, options: str) -> Any:
-        return bind(self.package, operator, method, json.loads(options))
+    def _function(self, operator: str, method: str, options: str, shared: str, twice: bool) -> Any:
+        return repeated(bind(self.package, operator, method, json.loads(options)), json.loads(shared), twice)
 
     def _layer(self, name: str, config: str, tier: str) -> Any:
         return self.runtime.build(getattr(self.package, name), json.loads(config), tier, self.device)
@@ -267,7 +278,7 @@ class Target(Asked):
             if (reason := self.reason_against_integers(dtype)) is not None:
                 raise NotImplementedHere(reason)
         sent = {name: array.copy() for name, array in taken.items()}
-        given = {name: self.place(array.copy()) for name, array in taken.items()}
+        given = {name: self.place(arranged(array, cell["layouts"].get(name, ""))) for name, array in taken.items()}
         arguments = {**given, **{PARAMETER + name: self.place(array.copy()) for name, array in parameters.items()}}
         factors = {int(k): self.place(array) for k, array in cotangents.items()} if self.differentiates else {}
         outputs, gradients = self._answers(function, arguments, factors)
@@ -291,8 +302,9 @@ class Target(Asked):
         function = getattr(self.package, name)
         if inspect.isclass(function):
             raise NotImplementedHere(f"{name} is a class, expected a function {name}(parameters, ...)")
-        takes = taker(function)
-        arrays = dict(inputs)
+        takes, shared = taker(function), cell["shared"]
+        arrays = {name: array for name, array in inputs.items() if not name.startswith(SECOND)}
+        arrays |= {name: arrays[other] for name, other in shared.items()}
         if not takes("valid_lens") and takes("mask") and "valid_lens" in arrays:
             arrays = as_one_mask(arrays, cell["config"])
         for own in [own for own in arrays if not takes(keyword(own)) and hides_nothing(own, arrays, cell["config"])]:
@@ -301,7 +313,10 @@ class Target(Asked):
         for own in [*map(keyword, arrays), *keywords]:
             if not takes(own):
                 raise NotImplementedHere(f"{name}{NOT_TAKEN}{own}")
-        return self.function(name, json.dumps(keywords), bool(cell["method"])), arrays
+        arrays = {own: array for own, array in arrays.items() if own not in shared}
+        arrays |= {own: array for own, array in inputs.items() if own.removeprefix(SECOND) in arrays}
+        call = self.function(name, json.dumps(keywords), bool(cell["method"]), json.dumps(shared), cell["twice"])
+        return call, arrays
 
     def _wanted(self, cell: Cell, takes: Callable[[str], bool]) -> dict[str, Any]:
         """The constructor's arguments that a function has to know: neither sizes, which arrays say, nor defaults."""
@@ -314,15 +329,15 @@ class Target(Asked):
 
         return {name: value for name, value in cell["config"].items() if takes(name) or not told(name, value)}
 
-    def _function(self, name: str, keywords: str, layered: bool) -> Function:
+    def _function(self, name: str, keywords: str, layered: bool, shared: str, twice: bool) -> Function:
         chosen, bound = getattr(self.package, name), json.loads(keywords)
 
-        def call(**arrays: Any) -> tuple[Any, ...]:
+        def call(layer: None, **arrays: Any) -> tuple[Any, ...]:
             own = {key.removeprefix(PARAMETER): arrays[key] for key in arrays if key.startswith(PARAMETER)}
             rest = with_losses({key: arrays[key] for key in arrays if not key.startswith(PARAMETER)})
             return as_tuple(chosen(*[own] * layered, **{keyword(key): value for key, value in rest.items()}, **bound))
 
-        return call
+        return functools.partial(repeated(call, json.loads(shared), twice), None)
 
     def _answers(
         self, function: Function, arguments: Mapping[str, Any], cotangents: Mapping[int, Any]
@@ -434,7 +449,7 @@ def quantities(cell: Cell, count: int) -> list[str]:
 
 def known(cell: Cell) -> tuple[str, ...]:
     """The names of the outputs that the specification has."""
-    return output_names(cell["operator"], cell["method"], cell["options"])
+    return output_names(cell["operator"], cell["method"], cell["options"], cell["twice"])
 
 
 def same(found: np.ndarray, sent: np.ndarray) -> bool:

@@ -1,8 +1,9 @@
 """The cases: what is asked of every implementation, as data.
 
 A case is one call of one operator: its options, its inputs, its parameters. Arrays are drawn in float64 and rounded to
-the dtype of the tier in which the case runs. All axes have different sizes, so that a swapped axis cannot pass; lengths
-and masks are full arrays of one shape wherever the case allows it, so that a compiled function serves many cases.
+the dtype of the tier in which the case runs. In the cases written by hand all axes have different sizes, so that a
+swapped axis cannot pass, and lengths and masks are full arrays of one shape wherever the case allows it, so that a
+compiled function serves many cases. Those of `covering` vary sizes, masks, memory layout, state and magnitude.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fnmatch import fnmatchcase
 
 from attention_core.operators import LAYERS, OPERATORS
 from parity_tests import text
-from parity_tests.cases import attention, decoders, recurrent, training, translation
+from parity_tests.cases import attention, covering, decoders, recurrent, training, translation
 from parity_tests.cases.case import (
     EXACT,
     FULL,
@@ -61,9 +62,11 @@ def _made(pairs: tuple[text.Pair, ...]) -> tuple[Case, ...]:
         *decoders.cases(),
         *translation.cases(pairs),
         *found_cases(),
+        *covering.cases(),
     ]
     order = {name: position for position, name in enumerate(NAMES)}
-    return tuple(sorted(made, key=lambda case: order[case.operator]))
+    made.sort(key=lambda case: order[case.operator])
+    return (*made, *repeated_cases(made))
 
 
 def select(cases: Sequence[Case], pattern: str | None = None, operators: Sequence[str] | None = None) -> list[Case]:
@@ -81,6 +84,15 @@ def seeded(case: Case, seed: int) -> Case | None:
         if module.decides(case):
             return module.seeded(case, seed)
     return None
+
+
+def repeated_cases(cases: Sequence[Case]) -> Iterator[Case]:
+    """The first case of every function and method once more: behind all others, and with the same bits."""
+    first: dict[tuple[str, str], Case] = {}
+    for case in cases:
+        first.setdefault((case.operator, case.method), case)
+    for case in first.values():
+        yield replace(case, name=f"{case.name}_again", again=case.id, tiers=case.tiers[:1], shows="The same, later.")
 
 
 def found_cases() -> Iterator[Case]:

@@ -12,6 +12,7 @@ import numpy as np
 from attention_core import draws, reference
 from attention_core.errors import dtype_name
 from attention_core.specification import FLOATING, Layer, Operator, Tensor
+from parity_tests.drawn import Drawn
 from parity_tests.invocation import bind, output_names
 
 Arrays = dict[str, np.ndarray]
@@ -26,7 +27,15 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Case:
-    """One call: what it shows, the layer's constructor arguments and method, the options, the arrays, and the tiers."""
+    """One call: what it shows, the layer's constructor arguments and method, the options, the arrays, and the tiers.
+
+    layouts: how arguments lie in memory (`parity_tests.layouts`), in C order where not named.
+    shared: arguments that are the same array as another one, by its name; they are not among the inputs.
+    twice: whether there are two calls, both before either is differentiated: of the inputs, and of those of them that
+    are named second.* instead.
+    again: the id of a case that asks the same, to which the answer has to be the same bits.
+    drawn: the line of plain data that the case was made from, if any.
+    """
 
     operator: str
     name: str
@@ -38,6 +47,11 @@ class Case:
     parameters: Arrays = field(default_factory=dict)
     tiers: tuple[str, ...] = FULL
     gradients: bool = True
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    shared: Mapping[str, str] = field(default_factory=dict)
+    twice: bool = False
+    again: str = ""
+    drawn: Drawn | None = None
 
     @property
     def id(self) -> str:

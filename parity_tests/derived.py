@@ -1,0 +1,251 @@
+"""Mistakes that show under one condition alone, derived from the specification: beyond a size, for one layout, twice.
+
+None is written by hand. Each function, layer and search has one for each size, coincidence, axis of a mask, type of
+lengths, memory layout, state and magnitude that it can meet, and is right in all other cases. A judge whose cases never
+meet the condition calls such a mistake green.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attention_core.operators import find
+from attention_core.specification import INTEGER, Layer
+from parity_tests.cases import Arrays, Case, covering, is_floating
+from parity_tests.cases.covering import DIMENSIONS, SEARCHES, Call
+from parity_tests.comparison import judge
+from parity_tests.drawn import COUNTS, called_of, inputs_of
+from parity_tests.expected import expected
+from parity_tests.invocation import SECOND, output_names
+from parity_tests.layouts import LAYOUTS
+from parity_tests.recordings import Cell, Recording, key
+
+CLASSES: Mapping[str, Callable[[int], bool]] = {
+    "odd": lambda size: size % 2 == 1 and size > 1,
+    "even": lambda size: size % 2 == 0 and size > 0,
+    "power_of_two": lambda size: size > 1 and size & (size - 1) == 0,
+    "beside_a_power": lambda size: size > 2 and 0 in ((size - 1) & (size - 2), (size + 1) & size),
+}
+BEYOND = (4, 16, 64, 1024)
+"""Where vector registers, blocks and tables of fixed size end."""
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A mistake: what it is of, the dimension of its condition, and what it makes of a right answer.
+
+    wrong gives the arrays of the answer that it changes; none where the condition does not hold.
+    """
+
+    scope: str
+    dimension: str
+    name: str
+    wrong: Callable[[Case, str, Arrays], Arrays]
+
+
+def scope_of(operator: str, method: str) -> str:
+    """A function or layer, its searches apart."""
+    return f"{operator} search" if method in SEARCHES else operator
+
+
+def derived(dimensions: Iterable[str] = DIMENSIONS) -> Iterator[Derived]:
+    """Every mistake of those dimensions."""
+    chosen = set(dimensions)
+    scopes: dict[str, list[Call]] = defaultdict(list)
+    for call in covering.calls():
+        scopes[scope_of(call.entry.name, call.method)].append(call)
+    for scope, calls in scopes.items():
+        made: dict[tuple[str, str], Derived] = {}
+        for call in calls:
+            for dimension, name, wrong in _of(call):
+                made.setdefault((dimension, name), Derived(scope, dimension, name, wrong))
+        yield from (mistake for mistake in made.values() if mistake.dimension in chosen)
+
+
+Wrong = Callable[[Case, str, Arrays], Arrays]
+
+
+def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
+    for axis, sizes in call.sizes.items():
+        for most in BEYOND:
+            if most < max(sizes):
+                yield "sizes", f"{axis}_beyond_{most}", _where(lambda own, a=axis, n=most: own.get(a, 0) > n)
+        for kind, holds in CLASSES.items():
+            if any(map(holds, sizes)):
+                yield "sizes", f"{axis}_{kind}", _where(lambda own, a=axis, h=holds: h(own.get(a, 0)))
+        for size in sizes:
+            if 0 < size <= 8:
+                yield "sizes", f"{axis}_of_{size}", _where(lambda own, a=axis, n=size: own.get(a) == n)
+    for first, second in call.coincidences:
+        equal = _where(lambda own, a=first, b=second: own.get(a, -1) == own.get(b, -2) and own[a] > 1)
+        yield "coincidences", f"{first}_as_many_as_{second}", equal
+    for tensor in call.inputs:
+        for axis in tensor.axes if tensor.broadcast else ():
+            yield (
+                "masks",
+                f"{tensor.name}_with_one_of_{axis.removesuffix('?')}",
+                _mask_of_one(tensor.name, axis.removesuffix("?")),
+            )
+    if any(tensor.name == "valid_lens" for tensor in call.inputs):
+        for kind in INTEGER:
+            yield "masks", f"lengths_of_{kind}", _lengths(lambda lens, k=kind: lens.dtype.name == k)
+        yield "masks", "lengths_all_alike", _lengths(lambda lens: lens.size > 1 and lens.min() == lens.max() > 0)
+        yield "masks", "lengths_of_one", _lengths(lambda lens: bool((lens == 1).all()))
+    several = [tensor for tensor in call.inputs if tensor.axes]
+    for layout in LAYOUTS if several else ():
+        yield "layout", f"{layout}_input", _if(lambda case, own=layout: own in case.layouts.values())
+    if {"keys", "values"} <= {tensor.name for tensor in call.inputs}:
+        yield "layout", "gradient_of_one_array_twice", _shared_gradient
+    yield "state", "asked_again", _if(lambda case: bool(case.again), _other_bits)
+    if any(tensor.kind == "floating" for tensor in call.inputs) and call.method not in (*SEARCHES, "start"):
+        yield "state", "second_call_answers_as_the_first", _first_for_second
+        yield "state", "second_call_overwrites_the_first", _second_for_first
+        yield "state", "differentiates_the_newest_call", _newest_gradient
+    if any(tensor.kind == "floating" for tensor in called_of(call.entry, call.method).outputs) and call.floating:
+        yield "magnitude", "flushed_below_1e-20", _flushed
+        yield "magnitude", "single_to_1e-6", _absolute_error
+        if any(covering.scaled(call, "huge", "float64")):
+            yield "magnitude", "clamped_beyond_1e20", _clamped
+
+
+# ------------------------------------------------------------------------------------------------ conditions
+
+
+def _if(holds: Callable[[Case], bool], change: Callable[[str, Arrays], Arrays] | None = None) -> Wrong:
+    return lambda case, tier, answer: (change or _shifted)(tier, _outputs(case, answer)) if holds(case) else {}
+
+
+def _where(holds: Callable[[Mapping[str, int]], bool]) -> Wrong:
+    return _if(lambda case: holds(sizes_of(case)))
+
+
+def _lengths(holds: Callable[[np.ndarray], bool]) -> Wrong:
+    return _if(lambda case: "valid_lens" in case.inputs and holds(case.inputs["valid_lens"]))
+
+
+def _mask_of_one(name: str, axis: str) -> Wrong:
+    def holds(case: Case) -> bool:
+        mask = case.inputs.get(name)
+        if mask is None:
+            return False
+        tensor = next(own for own in inputs_of(find(case.operator), case.method) if own.name == name)
+        layout = next((own for own in tensor.layouts if len(own) == mask.ndim), ())
+        return dict(zip(layout, mask.shape, strict=False)).get(axis, 0) == 1 < sizes_of(case).get(axis, 1)
+
+    return _if(holds)
+
+
+def sizes_of(case: Case) -> dict[str, int]:
+    """The size of every axis of a case: of its arrays, but for those that may have size 1 instead, and of the layer."""
+    entry = find(case.operator)
+    sizes = dict(entry.sizes(case.config)) if isinstance(entry, Layer) else {}
+    sizes = {name: size for name, size in sizes.items() if isinstance(size, int)}
+    called = called_of(entry, case.method)
+    sizes |= {COUNTS.get(name, name): size for name, size in case.options.items() if type(size) is int}
+    for tensor in inputs_of(called.time_major if case.config.get("time_major") else entry, case.method):
+        array = case.inputs.get(tensor.name)
+        if array is not None and not tensor.broadcast:
+            layout = next((own for own in tensor.layouts if len(own) == array.ndim), ())
+            sizes |= dict(zip(layout, array.shape, strict=False))
+    return sizes
+
+
+# ------------------------------------------------------------------------------------------------ what is wrong
+
+
+def _outputs(case: Case, answer: Arrays) -> Arrays:
+    return {name: answer[name] for name in output_names(case.operator, case.method, case.options, case.twice)}
+
+
+def _shifted(tier: str, answer: Arrays) -> Arrays:
+    """The first output, off by a hundredth of its largest entry."""
+    name, array = next(iter(answer.items()))
+    if not is_floating(array):
+        return {name: ~array if array.dtype.kind == "b" else array + 1}
+    finite = np.abs(np.where(np.isfinite(array), array, 0).astype(np.float64))
+    return {name: (array.astype(np.float64) + 0.01 * (finite.max(initial=0.0) or 1.0)).astype(array.dtype)}
+
+
+def _other_bits(tier: str, answer: Arrays) -> Arrays:
+    name, array = next(iter(answer.items()))
+    return {name: np.nextafter(array, np.float64(2.0)) if is_floating(array) else _shifted(tier, answer)[name]}
+
+
+def _first_for_second(case: Case, tier: str, answer: Arrays) -> Arrays:
+    return {name: answer[name.removeprefix(SECOND)] for name in answer if name.startswith(SECOND)}
+
+
+def _second_for_first(case: Case, tier: str, answer: Arrays) -> Arrays:
+    return {name.removeprefix(SECOND): answer[name] for name in answer if name.startswith(SECOND)}
+
+
+def _newest_gradient(case: Case, tier: str, answer: Arrays) -> Arrays:
+    begin = f"gradient_{SECOND}"
+    return {f"gradient_{name.removeprefix(begin)}": answer[name] for name in answer if name.startswith(begin)}
+
+
+def _shared_gradient(case: Case, tier: str, answer: Arrays) -> Arrays:
+    return {"gradient_keys": 2 * answer["gradient_keys"]} if case.shared and "gradient_keys" in answer else {}
+
+
+def _changed(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Arrays], Arrays]:
+    def changed(answer: Arrays) -> Arrays:
+        made = {name: change(array) for name, array in answer.items() if is_floating(array)}
+        return {name: array for name, array in made.items() if not np.array_equal(array, answer[name], equal_nan=True)}
+
+    return changed
+
+
+def _flushed(case: Case, tier: str, answer: Arrays) -> Arrays:
+    return _changed(lambda array: np.where(np.abs(array) < 1e-20, np.zeros_like(array), array))(answer)
+
+
+def _clamped(case: Case, tier: str, answer: Arrays) -> Arrays:
+    return _changed(lambda array: np.clip(array, array.dtype.type(-1e20), array.dtype.type(1e20)))(
+        answer if tier in ("float64", "float32") else {}
+    )
+
+
+def _absolute_error(case: Case, tier: str, answer: Arrays) -> Arrays:
+    """As an approximation that is good to 1e-6 makes it."""
+    return _changed(lambda array: array + np.float32(1e-6))(_outputs(case, answer)) if tier == "float32" else {}
+
+
+# ------------------------------------------------------------------------------------------------ killed or not
+
+
+def survivors(cases: Sequence[Case], mistakes: Iterable[Derived]) -> list[Derived]:
+    """The mistakes that no case tells from a right answer."""
+    alive: dict[str, list[Derived]] = defaultdict(list)
+    for mistake in mistakes:
+        alive[mistake.scope].append(mistake)
+    for case in cases:
+        scope = scope_of(case.operator, case.method)
+        for tier in case.tiers:
+            if alive[scope]:
+                right = _right(case, tier)
+                alive[scope] = [one for one in alive[scope] if not _is_red((case, tier), right, one)]
+    return [mistake for own in alive.values() for mistake in own]
+
+
+def _right(case: Case, tier: str) -> Arrays:
+    with np.errstate(over="ignore"):
+        wanted = expected(case, tier)
+        return {name: array.astype(tier) if is_floating(array) else array for name, array in wanted.items()}
+
+
+def _is_red(cell: Cell, right: Arrays, mistake: Derived) -> bool:
+    case, tier = cell
+    with np.errstate(all="ignore"):
+        wrong = mistake.wrong(case, tier, right)
+    if not wrong:
+        return False
+    recording = Recording(mistake.name, "cpu")
+    recording.status[key(cell)], recording.cells[key(cell)] = {"status": "ok"}, {**right, **wrong}
+    if case.again:
+        recording.cells[f"{case.again}/{tier}"] = right
+    return any(verdict.red for verdict in judge(cell, expected(case, tier), recording))
