@@ -38,11 +38,12 @@ from parity_tests.convert import Conversion
 from parity_tests.divergences import Divergence, DivergenceError
 from parity_tests.drawn import NAMES, parsed
 from parity_tests.drawn_cells import Abilities, LineError, given_cases, release_cases, release_seed
+from parity_tests.expected import in_memory
 from parity_tests.junit import write_junit
 from parity_tests.launch import Job, Server, WorkerFault
 from parity_tests.recordings import Recording, Selection
 from parity_tests.report import MOST_RED, report, report_campaign, report_finding, reproduce
-from parity_tests.run import COMPILING, Run
+from parity_tests.run import COMPILING, CacheError, Run
 from parity_tests.stranger import check as judged
 from parity_tests.stranger import file_of, job_of, known_divergences
 from parity_tests.switches import PATH, XLA_LEVEL
@@ -111,7 +112,8 @@ class Request:
         job = self.job
         try:
             divergences = known_divergences(self.target, job.backend, self.divergences)
-            given = given_cases(self.drawn)
+            with in_memory():
+                given = given_cases(self.drawn)
             with signals() as caught, progress([job.name], len(self.selection.cells(cases))) as moved:
                 run = judged(
                     cases,
@@ -123,7 +125,7 @@ class Request:
                     progress=moved,
                     stopped=lambda: bool(caught),
                 )
-        except (DivergenceError, LineError) as error:
+        except (DivergenceError, LineError, CacheError) as error:
             raise Refused(str(error)) from error
         except WorkerFault as fault:
             errors.print(Text(fault.trace, style="dim"), soft_wrap=True)

@@ -48,12 +48,12 @@ from parity_tests.comparison import CELL_CHECKS, CHECKS
 from parity_tests.convert import convert
 from parity_tests.divergences import apply, load_divergences
 from parity_tests.drawn import NAMES as DRAWN
-from parity_tests.expected import expected
+from parity_tests.expected import expected, held
 from parity_tests.invocation import TRAINING
 from parity_tests.launch import Job, Server, WorkerFault, record, record_cells
 from parity_tests.recordings import Cell, Mismatch, Recording, Selection, common_cells, key, named, pack_cases
 from parity_tests.report import MOST_RED, report, report_campaign, report_finding
-from parity_tests.run import Run, judge_all
+from parity_tests.run import CacheError, Run, judge_all, recheck, suspects
 from parity_tests.run import run as run_parity
 from parity_tests.saboteurs import SABOTEURS, attempt, judged
 from parity_tests.switches import XLA_LEVEL
@@ -134,17 +134,20 @@ def run(
     selection = Selection(tiers, pattern, operators or (), training)
     cases, cells = _selected(selection, corpus, sentences)
     with signals() as caught, progress([job.name for job in jobs], len(cells)) as moved:
-        outcome = run_parity(
-            cases,
-            tiers,
-            jobs,
-            missing=missing,
-            require_all=require_all or names is not None,
-            divergences=load_divergences(),
-            recorder=partial(record, stopped=lambda: bool(caught)),
-            progress=moved,
-            stopped=lambda: bool(caught),
-        )
+        try:
+            outcome = run_parity(
+                cases,
+                tiers,
+                jobs,
+                missing=missing,
+                require_all=require_all or names is not None,
+                divergences=load_divergences(),
+                recorder=partial(record, stopped=lambda: bool(caught)),
+                progress=moved,
+                stopped=lambda: bool(caught),
+            )
+        except CacheError as error:
+            raise Refused(str(error)) from error
     report(outcome, console, every)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
@@ -223,12 +226,17 @@ def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_fi
     except (ArchiveError, Mismatch) as error:
         raise Refused(str(error)) from error
     wanted = {}
-    with progress(["reference"], len(cells)) as moved:
+    with held(cells) as read, progress(["reference"], len(cells)) as moved:
         for done, cell in enumerate(cells, start=1):
             wanted[key(cell)] = expected(*cell)
             moved("reference", done)
     outcome.seconds["reference"] = time.perf_counter() - start
-    outcome.verdicts = apply(judge_all(cells, wanted, outcome.recordings), load_divergences())
+    verdicts = judge_all(cells, wanted, outcome.recordings)
+    try:
+        recheck(read, suspects(cells, verdicts))
+    except CacheError as error:
+        raise Refused(str(error)) from error
+    outcome.verdicts = apply(verdicts, load_divergences())
     outcome.seconds["total"] = time.perf_counter() - start
     report(outcome, console)
     if json_file is not None:

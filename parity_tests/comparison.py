@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from parity_tests.budgets import Budget
-from parity_tests.cases import Arrays, epsilon, is_floating
+from parity_tests.cases import FULL, Arrays, epsilon, is_floating
 from parity_tests.condition import budget_in
 from parity_tests.recordings import Cell, Recording, answered, key, labelled, withheld
 from parity_tests.target import same
@@ -196,7 +197,8 @@ class Pair:
         """The largest finite entry of the reference, and of the tensor beside."""
         arrays = [self.reference] if self.beside is None else [self.reference, self.beside]
         finite = (np.where(np.isfinite(array), array, 0.0) for array in arrays)
-        return max(float(np.abs(array).max(initial=0.0)) for array in finite)
+        largest = max(float(np.abs(array).max(initial=0.0)) for array in finite)
+        return max(largest, smallest_scale(self.tier)) if largest else 0.0
 
     @property
     def doubles(self) -> tuple[np.ndarray, np.ndarray]:
@@ -229,6 +231,15 @@ class Pair:
         where = np.unravel_index(int(rank.argmax()), wrong.shape)
         place = f"{self.name}[{', '.join(map(str, where))}]"
         return f"{place} is {self.found[where]}, expected {self.wanted[where]}"
+
+
+def smallest_scale(tier: str) -> float:
+    """The largest entry below which errors count no more: those of its size are below the tier's least normal number.
+
+    Frameworks may flush what lies below that. float16 has no room for it, and nobody flushes it there.
+    """
+    limits = ml_dtypes.finfo(tier)
+    return float(limits.smallest_normal) / (float(limits.eps) if tier in FULL else 1.0)
 
 
 def _shape(pair: Pair) -> str | None:

@@ -49,9 +49,6 @@ TIERS = tuple(BUDGETS)
 BESIDE = {"gradient_b_k": "gradient_W_k"}
 """What is 0 but for rounding, and what its errors are measured by: see `parity_tests.budgets`."""
 
-MANY = 100.0
-"""From so many times the budget of a well-conditioned gradient on, its conditioning is measured instead of bounded."""
-
 NUDGE = 2.0**-12
 NUDGES = 3
 
@@ -102,19 +99,13 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = ()) -> Judged | None:
         return None
     growth *= distance_of_kernel(drawn, case)
     allowed, budgets = BUDGETS[drawn.tier], {}
-    moved: Arrays = {}
-    for name, array in wanted.items():
+    for name in wanted:
         eps = allowed.eps * growth
         if name.startswith("gradient_") and (largest := np.abs(wanted[BESIDE.get(name, name)]).max(initial=0.0)) > 0.0:
             # It sums terms as large as what flows back times all other factors, of which little may be left.
             argument = {**case.inputs, **case.parameters}[name.removeprefix("gradient_")]
             own = np.abs(argument[np.isfinite(argument)]).max(initial=2.0**-20)
-            left = max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, own) / largest)
-            if eps * left > MANY * allowed.eps and name not in BESIDE:  # which says little where factors are tiny
-                moved = moved or nudged_gradients(drawn, case, without)
-                nudge = max(NUDGE, 2.0 * epsilon(drawn.tier))
-                left = min(left, max(1.0, 2.0 * float(np.abs(moved[name] - array).max()) / (nudge * largest)))
-            eps *= left
+            eps *= max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, own) / largest)
         if not eps <= allowed.most:
             return None
         budgets[name] = Budget(eps, allowed.worst, GROWN, (drawn.tier,), beside=BESIDE.get(name, ""))
@@ -140,14 +131,6 @@ def growth_of_outputs(drawn: Drawn, case: Case) -> float | None:
             elif array.size and (largest := np.abs(array).max()) > 0.0:
                 worst = max(worst, float(np.abs(after[name] - array).max() / (nudge * largest)))
     return worst
-
-
-def nudged_gradients(drawn: Drawn, case: Case, without: tuple[str, ...] = ()) -> Arrays:
-    """The gradients at inputs and parameters that are a little off, against the same cotangents."""
-    moved = nudged(case, 0, max(NUDGE, 2.0 * epsilon(drawn.tier)))
-    factors = reference.cotangents(case, drawn.tier, without)
-    found = reference.computed_gradients(moved, *moved.at("float64"), factors)
-    return {f"gradient_{name}": array for name, array in found.items()}
 
 
 def distance_of_kernel(drawn: Drawn, case: Case) -> float:

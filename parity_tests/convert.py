@@ -38,7 +38,7 @@ from parity_tests.command import (
     write_json,
 )
 from parity_tests.comparison import Verdict
-from parity_tests.expected import cache_folder
+from parity_tests.expected import programs_folder
 from parity_tests.launch import Job
 from parity_tests.proof import Side, prove
 from parity_tests.report import times
@@ -376,7 +376,7 @@ def _proved(move: Move, target: str, written: Arrays, both: bool, chosen: Mappin
         if reason is not None:
             missing[name] = reason
             continue
-        variables = environment(framework, cache_folder(), "cpu")
+        variables = environment(framework, programs_folder(), "cpu")
         job = Job(name, sources.place_of(entry), chosen.get(framework, sys.executable), variables=variables)
         sides.append(Side(job, parameters, framework))
     return prove(move.layer, move.converted.config, move.converted.arrays, sides, missing=missing)

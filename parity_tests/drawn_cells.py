@@ -15,7 +15,7 @@ from attention_core.operators import find
 from attention_core.specification import Layer
 from parity_tests import expected as reference
 from parity_tests.cases import FULL
-from parity_tests.comparison import Verdict, excused, judge
+from parity_tests.comparison import Verdict, judge
 from parity_tests.condition import TIERS, Judged, judgeable
 from parity_tests.draw import FAMILY, draw, methods_of
 from parity_tests.drawn import NAMES, Drawn, parsed
@@ -89,8 +89,8 @@ class Abilities:
         return f"{function}{NOT_TAKEN}{min(untaken)}" if untaken else ""
 
 
-def verdicts_on(cell: Cell, recording: Recording, require_all: bool = False) -> list[Verdict]:
-    """What is found for a cell that was run; what is missing is not-implemented, unless all is required.
+def verdicts_on(cell: Cell, recording: Recording) -> list[Verdict]:
+    """What is found for a cell that was run, the budgets those of the outputs that a target does not withhold.
 
     Nothing is of a drawn case where rounding alone could change what a target does not withhold.
     """
@@ -102,8 +102,7 @@ def verdicts_on(cell: Cell, recording: Recording, require_all: bool = False) -> 
     if said["status"] == "ok":
         known = own is not None and own.case.id == case.id  # cotangents are drawn by the name
         wanted = own.expected if own is not None and known else reference.expected(case, tier, without)
-    verdicts = judge(cell, wanted, recording)
-    return list(verdicts if require_all else excused(verdicts))
+    return list(judge(cell, wanted, recording))
 
 
 # ------------------------------------------------------------------------------------------------ those of a release

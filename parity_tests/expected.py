@@ -6,7 +6,7 @@ import contextlib
 import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,20 @@ from backends import ArchiveError, load_arrays, pack_arrays, save_arrays
 from parity_tests.cases import Arrays, Case, is_floating
 from parity_tests.invocation import Function, bind, layer_of, output_names, repeated, train
 
+CACHE = "ATTENTION_PARITY_CACHE"
+"""The variable that names the folder for what is kept between runs; a worker is not told."""
+
 
 def cache_folder() -> Path:
     """Where expected values and compiled programs are kept: $ATTENTION_PARITY_CACHE, or the user's cache folder."""
-    chosen = os.environ.get("ATTENTION_PARITY_CACHE")
+    chosen = os.environ.get(CACHE)
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(chosen) if chosen else base / "attention-parity"
+
+
+def programs_folder() -> Path:
+    """The folder for compiled programs alone, which workers write to."""
+    return cache_folder() / "programs"
 
 
 _memory: dict[tuple[str, str, str], Arrays] | None = None
@@ -40,6 +48,37 @@ def in_memory() -> Iterator[None]:
         yield
     finally:
         _memory = before
+
+
+_held: dict[Path, Arrays] | None = None
+
+
+@contextlib.contextmanager
+def held(cells: Iterable[tuple[Case, str]]) -> Iterator[Mapping[Path, Arrays]]:
+    """Read what the cache has of these cells now, and nothing more from it until the context is left.
+
+    What a worker writes there meanwhile is not believed; what is computed is held, too, and kept for the next time.
+    Gives what was read, by file.
+    """
+    global _held
+    before = _held
+    read = {}
+    for path in dict.fromkeys(path for cell in cells for path in files(*cell).values()):
+        with contextlib.suppress(OSError, ArchiveError):
+            read[path] = load_arrays(path)
+    _held = dict(read)
+    try:
+        yield read
+    finally:
+        _held = before
+
+
+def files(case: Case, tier: str) -> dict[str, Path]:
+    """The files that the cache has, or would have, of a cell: of its outputs, and of its gradients."""
+    parts = {"outputs": case.tiers[0] if case.method == "train" else tier}
+    if case.gradients:
+        parts["gradients"] = tier
+    return {part: _file(case, own, part) for part, own in parts.items()}
 
 
 def outputs(case: Case, tier: str) -> Arrays:
@@ -143,11 +182,7 @@ def _reference_digest() -> bytes:
     return digest.digest()
 
 
-def _cached(case: Case, tier: str, part: str, compute: Callable[[], Arrays]) -> Arrays:
-    if _memory is not None:
-        if (case.id, tier, part) not in _memory:
-            _memory[case.id, tier, part] = compute()
-        return _memory[case.id, tier, part]
+def _file(case: Case, tier: str, part: str) -> Path:
     inputs, parameters = case.at(tier)
     content = pack_arrays(
         {f"input/{k}": v for k, v in inputs.items()} | {f"parameter/{k}": v for k, v in parameters.items()},
@@ -163,11 +198,23 @@ def _cached(case: Case, tier: str, part: str, compute: Callable[[], Arrays]) -> 
         },
     )
     key = hashlib.sha256(_reference_digest() + content).hexdigest()
-    path = cache_folder() / "expected" / f"{key}.safetensors"
-    try:
-        return load_arrays(path)
-    except (OSError, ArchiveError):
-        found = compute()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_arrays(path, found)
-        return found
+    return cache_folder() / "expected" / f"{key}.safetensors"
+
+
+def _cached(case: Case, tier: str, part: str, compute: Callable[[], Arrays]) -> Arrays:
+    if _memory is not None:
+        if (case.id, tier, part) not in _memory:
+            _memory[case.id, tier, part] = compute()
+        return _memory[case.id, tier, part]
+    path = _file(case, tier, part)
+    if _held is not None and path in _held:
+        return _held[path]
+    if _held is None:
+        with contextlib.suppress(OSError, ArchiveError):
+            return load_arrays(path)
+    found = compute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_arrays(path, found)
+    if _held is not None:
+        _held[path] = found
+    return found

@@ -19,7 +19,7 @@ import attention_core
 import backends
 import parity_tests
 from backends import ArchiveError, load_archive, unpack_arrays
-from parity_tests.expected import cache_folder
+from parity_tests.expected import CACHE, programs_folder
 from parity_tests.recordings import LISTS, Cell, Recording, key, labelled, pack_cases
 from parity_tests.switches import environment
 from parity_tests.worker import CASE_FILE, LIFELINE
@@ -92,7 +92,7 @@ def record(
     recording = Recording(
         job.backend,
         job.device,
-        asked=environment(job.backend, cache_folder(), job.device),
+        asked=environment(job.backend, programs_folder(), job.device),
         inputs={cell["key"]: cell["digest"] for cell in asked},
     )
     done, deaths = 0, 0
@@ -171,8 +171,8 @@ class Worker:
         path = os.pathsep.join([path, *job.paths])
         lifeline, self.lifeline = os.pipe()
         variables = {
-            **os.environ,
-            **environment(job.backend, cache_folder(), job.device),
+            **{name: value for name, value in os.environ.items() if name != CACHE},
+            **environment(job.backend, programs_folder(), job.device),
             "PYTHONPATH": path,
             "PYTHONSAFEPATH": "1",
             "PYTHONHASHSEED": "0",

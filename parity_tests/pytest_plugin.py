@@ -9,6 +9,7 @@ has a worker of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,10 @@ class Target(pytest.Collector):
         from parity_tests.check import Request
         from parity_tests.divergences import DivergenceError
         from parity_tests.drawn_cells import Abilities, release_seed
+        from parity_tests.expected import held, in_memory
         from parity_tests.launch import Server, WorkerFault
+        from parity_tests.recordings import key
+        from parity_tests.run import few
         from parity_tests.stranger import job_of, known_divergences
 
         option = self.config.getoption
@@ -73,6 +77,10 @@ class Target(pytest.Collector):
             seed=release_seed() if option("--parity-seed") is None else option("--parity-seed"),
         )
         job = job_of(self.name, request.python, request.device, self.config.invocation_params.dir)
+        cells = request.selection.cells(all_cases())
+        cache = ExitStack()
+        self.config.add_cleanup(cache.close)
+        self.read = cache.enter_context(held(cells))  # before the target starts
         self.server = Server(job)
         self.config.add_cleanup(self.server.stop)
         try:
@@ -80,22 +88,27 @@ class Target(pytest.Collector):
             known = Abilities(job.backend).told(self.server.hello())
         except (DivergenceError, WorkerFault) as error:
             raise pytest.UsageError(f"{self.name} cannot be judged: {error}") from error
-        cells = request.selection.cells(all_cases())
         asked = [cell for cell in cells if request.require_all or known.has(cell[0].operator, cell[0].method)]
-        self.drawn = request.drawn_cases(known, self.divergences)
+        with in_memory():
+            self.drawn = request.drawn_cases(known, self.divergences)
         asked += [judged.cell for judged in self.drawn.values()]
         if not asked:
             raise pytest.UsageError(f"{self.name} implements nothing that was asked for")
+        self.repeated = set(map(key, few(asked)))
         tests: list[pytest.Item] = [CellTest.from_parent(self, cell=cell) for cell in asked]
         return tests + [DivergenceTest.from_parent(self, entry=entry, cells=asked) for entry in self.divergences]
 
     def verdicts(self, cell: Cell) -> list[Verdict]:
         """What is found for a cell."""
-        from parity_tests.recordings import pack_cases
-        from parity_tests.stranger import judged
+        from parity_tests.recordings import key, pack_cases
+        from parity_tests.run import recheck
+        from parity_tests.stranger import is_registered, judged
 
         recording: Recording = self.server.answers([cell], pack_cases([cell]))
-        return list(judged([cell], recording, self.request.require_all))
+        verdicts = list(judged([cell], recording, self.request.require_all, is_registered(self.server.job)))
+        if key(cell) in self.repeated or any(one.status == "fail" for one in verdicts):
+            recheck(self.read, [cell])
+        return verdicts
 
 
 class ParityTest(pytest.Item):
@@ -113,7 +126,10 @@ class ParityTest(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
         """The verdicts alone: a trace of the court says nothing about the target."""
-        return str(excinfo.value) if isinstance(excinfo.value, Red) else str(super().repr_failure(excinfo))
+        from parity_tests.run import CacheError
+
+        plain = isinstance(excinfo.value, (Red, CacheError))
+        return str(excinfo.value) if plain else str(super().repr_failure(excinfo))
 
 
 class Red(AssertionError):

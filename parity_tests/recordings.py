@@ -108,6 +108,7 @@ def _asked(cell: Cell) -> tuple[dict[str, Any], Arrays]:
         "layouts": dict(case.layouts),
         "shared": dict(case.shared),
         "twice": case.twice,
+        "inputs": sorted({array.dtype.name for array in inputs.values()}) or [tier],
     }
     return said, arrays
 

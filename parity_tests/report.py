@@ -210,13 +210,16 @@ def summary(run: Run) -> Text:
     if run.red:
         return Text(f"red         {len(run.red)} of {total} comparisons of {names}", style="bold red")
     lacking = sum(verdict.status == "not-implemented" for verdict in run.verdicts)
-    total = f"{len(run.verdicts) - lacking:,}"
+    absent = sum(verdict.status == "not-applicable" for verdict in run.verdicts)
+    total = f"{len(run.verdicts) - lacking - absent:,}"
     if not run.judged:
         return Text(f"red         nothing was judged: {names} implements nothing that was asked for", style="bold red")
     known = sum(verdict.status == "known-divergence" for verdict in run.verdicts)
     shown = sum(verdict.status == "shown" for verdict in run.verdicts)
     tail = f", {known} known divergences" if known else ""
     tail += f"; {lacking:,} more are missing" if lacking else ""
+    reasons = dict.fromkeys(verdict.reason for verdict in run.verdicts if verdict.status == "not-applicable")
+    tail += f"; {absent:,} not applicable: {'; '.join(reasons)}" if absent else ""
     tail += f"; {shown:,} of them shown, not judged" if shown else ""
     return Text(f"green       {total} comparisons of {names}: all within budget{tail}", style="bold green")
 

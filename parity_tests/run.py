@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import random
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
@@ -19,13 +20,17 @@ from attention_core.operators import SPECIFICATION_VERSION
 from parity_tests.cases import SEED, Arrays, Case
 from parity_tests.comparison import Verdict, judge
 from parity_tests.divergences import Divergence, apply
-from parity_tests.expected import expected
+from parity_tests.expected import expected, files, gradients, held, in_memory, outputs
+from parity_tests.invocation import TRAINING
 from parity_tests.launch import Job, Progress, Stopped, record
 from parity_tests.recordings import Cell, Recording, cells_of, key, own_version, pack_cases
 from parity_tests.switches import unmet
 
 COMPILING = ("jax",)
 """The backends that start first: compiling takes longer than all that the others do."""
+
+MOST_REPEATED = 8
+"""So many cells whose expected values were read from the cache are computed anew, and as many of those that are red."""
 
 Recorder = Callable[[Job, Path, Sequence[Cell], Progress], Recording]
 
@@ -107,11 +112,12 @@ def run(
 
     missing names backends that are not there, with the reason; they are red under require_all. Once stopped answers
     True, what was recorded by then is judged; the recorder is expected to ask, too.
+    Raises: CacheError if the cache had something else than what is expected.
     """
     start = time.perf_counter()
     cells = cells_of(cases, tiers)
     outcome = Run(cells, missing=dict(missing or {}), tiers=tiers)
-    with tempfile.TemporaryDirectory(prefix="attention-parity-") as folder:
+    with held(cells) as read, tempfile.TemporaryDirectory(prefix="attention-parity-") as folder:
         case_file = Path(folder) / "cases.safetensors"
         case_file.write_bytes(pack_cases(cells))
         outcome.seconds["cases"] = time.perf_counter() - start
@@ -139,6 +145,7 @@ def run(
             verdicts += judge_cells([cell], wanted, told)
     else:
         verdicts = judge_all(cells, wanted, outcome.recordings)
+        recheck(read, suspects(cells, verdicts))
     if require_all:
         verdicts += [missing_verdict(name, reason) for name, reason in outcome.missing.items()]
     outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
@@ -167,6 +174,48 @@ def judge_cells(
         for first, second in combinations(recordings.values(), 2):
             verdicts += judge(cell, own, first, second)
     return verdicts
+
+
+class CacheError(ValueError):
+    """The cache holds other values than the reference gives."""
+
+
+def suspects(cells: Sequence[Cell], verdicts: Iterable[Verdict]) -> list[Cell]:
+    """A few cells that nobody can foresee, and a few of those that are red: no answer is red for the cache alone."""
+    red = {f"{verdict.case}/{verdict.tier}" for verdict in verdicts if verdict.status == "fail"}
+    return few([cell for cell in cells if key(cell) in red]) + few(cells)
+
+
+def few(cells: Sequence[Cell]) -> list[Cell]:
+    """A few of the cells, drawn from the system's noise; of trainings, which take long, one at most."""
+    drawn = random.SystemRandom().sample(cells, len(cells))
+    trained = [key(cell) for cell in drawn if cell[0].operator == TRAINING]
+    return [cell for cell in drawn if key(cell) not in trained[1:]][:MOST_REPEATED]
+
+
+def recheck(read: Mapping[Path, Arrays], cells: Iterable[Cell]) -> None:
+    """Compute what was read from the cache for these cells anew.
+
+    Anybody may write to the cache, a target too, which would be judged by its own numbers.
+    Raises: CacheError if it differs by more than the budget of float64.
+    """
+    with in_memory():
+        for case, tier in cells:
+            for part, path in files(case, tier).items():
+                if path not in read:
+                    continue
+                found, wanted = (
+                    {f"gradient_{name}": array for name, array in own.items()} if part == "gradients" else own
+                    for own in (read[path], {"outputs": outputs, "gradients": gradients}[part](case, tier))
+                )
+                name = key((case, "float64"))
+                recording = Recording("cache", "cpu", cells={name: found}, status={name: {"status": "ok"}})
+                for verdict in judge((case, "float64"), wanted, recording):
+                    if verdict.red:
+                        raise CacheError(
+                            f"{path} does not hold what the reference gives for {case.id} in {tier} "
+                            f"({verdict.reason}). Delete {path.parent} and run again: anybody may have written there."
+                        )
 
 
 def judge_switches(recording: Recording, framework: str = "") -> list[Verdict]:

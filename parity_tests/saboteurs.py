@@ -964,6 +964,28 @@ def _one_hypothesis(original: Any) -> Any:
     return beam
 
 
+def _last_of_equal_tokens(original: Any) -> Any:
+    def greedy(self: Any, *arrays: Any, bos: int, eos: int, **options: Any) -> Any:
+        given, last = self.parameters, self.sizes["vocab_size"] - 1
+        rows = {name: given[name][::-1] for name in ("embedding", "dense.W", "dense.b")}
+        self.parameters = {**given, **rows}  # argmax takes the first: of the tokens in reverse
+        tokens, *rest = original(self, *arrays, bos=last - bos, eos=last - eos, **options)
+        self.parameters = given
+        return ((last - tokens).astype(np.int32), *rest)
+
+    return greedy
+
+
+class _LastFirst:
+    """NumPy, but of two equal numbers the last is sorted first."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def argsort(self, array: Any, **options: Any) -> Any:
+        return array.shape[-1] - 1 - np.argsort(array[..., ::-1], **options)
+
+
 def _reordering_lost(original: Any) -> Any:
     def reordered(self: Any, state: Any, rows: Any) -> Any:
         first = state[0] if isinstance(state, tuple) else state
@@ -2246,6 +2268,14 @@ SABOTEURS: tuple[Saboteur, ...] = (
         ("BahdanauDecoder-beam*",),
         red=("BahdanauDecoder-beam_penalty:*",),
         broken={"decoders.penalty": _penalty_without_five},
+    ),
+    Saboteur(
+        "last_of_ties",
+        "Of equal tokens and hypotheses, decoding takes the last.",
+        ("*Decoder-greedy", "*Decoder-beam*", "*Decoder-tie_*"),
+        red=("*Decoder-tie_*:tokens", "*Decoder-tie_*:weights", "*Decoder-tie_end:*"),
+        green=("FixedContextDecoder-tie_greedy:weights", "*-tie_beam:weights"),
+        broken={"decoders.Decoder.greedy": _last_of_equal_tokens, "decoders.np": lambda original: _LastFirst()},
     ),
     Saboteur(
         "states_not_reordered",

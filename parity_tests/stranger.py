@@ -12,14 +12,15 @@ from pathlib import Path
 import backends as registry
 from parity_tests import peers
 from parity_tests.cases import NAMES, Case
-from parity_tests.comparison import Verdict
+from parity_tests.comparison import Verdict, excused
 from parity_tests.condition import Judged
 from parity_tests.diagnosis import explanations
 from parity_tests.divergences import Divergence, apply, load_divergences
 from parity_tests.drawn_cells import verdicts_on
+from parity_tests.expected import held, in_memory
 from parity_tests.launch import Job, Progress, Stopped, WorkerFault, record_cells
 from parity_tests.recordings import Cell, Recording, answered, cells_of, pack_cases
-from parity_tests.run import Run, judge_switches, split_seconds
+from parity_tests.run import Run, judge_switches, recheck, split_seconds, suspects
 from parity_tests.target import parted
 
 
@@ -78,43 +79,47 @@ def check(
     """Judge a target against the reference, in what it implements; what it lacks is red under require_all alone.
 
     drawn gives the drawn cases by cell, once the others are answered. Of no cell, there is no recording.
-    Raises: WorkerFault if it cannot be started.
+    What the cache has is read before the target starts, and never again.
+    Raises: WorkerFault if it cannot be started; CacheError if the cache had something else than what is expected.
     """
     start = time.perf_counter()
     cells = cells_of(cases, tiers)
     outcome = Run(cells, tiers=tiers)
-    packed = pack_cases(cells)
-    outcome.seconds["cases"] = time.perf_counter() - start
-    begun = time.perf_counter()
-    recording = record_cells(job, cells, packed, progress, stopped=stopped)
-    seconds = time.perf_counter() - begun
-    more: Mapping[str, Judged] = {}
-    if (recording.about or not cells) and not stopped():
+    with held(cells) as read:
+        packed = pack_cases(cells)
+        outcome.seconds["cases"] = time.perf_counter() - start
         begun = time.perf_counter()
-        more = drawn(recording)
-        cells += [judged.cell for judged in more.values()]
-        cells.sort(key=lambda cell: (tiers.index(cell[1]), NAMES.index(cell[0].operator)))
-        packed = pack_cases(judged.cell for judged in more.values())
-        outcome.seconds["cases"] += time.perf_counter() - begun
-        outcome.drawn = {judged.case.id: repr(judged.drawn) for judged in more.values()}
-    if more:
+        recording = record_cells(job, cells, packed, progress, stopped=stopped)
+        seconds = time.perf_counter() - begun
+        more: Mapping[str, Judged] = {}
+        if (recording.about or not cells) and not stopped():
+            begun = time.perf_counter()
+            with in_memory():
+                more = drawn(recording)
+                packed = pack_cases(judged.cell for judged in more.values())
+            outcome.seconds["cases"] += time.perf_counter() - begun
+            outcome.drawn = {judged.case.id: repr(judged.drawn) for judged in more.values()}
+        if more:
+            begun = time.perf_counter()
+            own = [judged.cell for judged in more.values()]
+            recording = joined(recording, record_cells(job, own, packed, stopped=stopped))
+            seconds += time.perf_counter() - begun
+            cells = sorted([*cells, *own], key=lambda cell: (tiers.index(cell[1]), NAMES.index(cell[0].operator)))
+        if not cells:
+            return outcome
+        outcome.seconds.update(split_seconds(recording, job.name, seconds))
+        outcome.recordings[job.name] = recording
+        outcome.interrupted = stopped()
+        if not recording.about and not outcome.interrupted:
+            said = next(iter(recording.status.values()))
+            raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
         begun = time.perf_counter()
-        own = record_cells(job, [judged.cell for judged in more.values()], packed, stopped=stopped)
-        seconds += time.perf_counter() - begun
-        recording = joined(recording, own)
-    if not cells:
-        return outcome
-    outcome.seconds.update(split_seconds(recording, job.name, seconds))
-    outcome.recordings[job.name] = recording
-    outcome.interrupted = stopped()
-    if not recording.about and not outcome.interrupted:
-        said = next(iter(recording.status.values()))
-        raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
-    begun = time.perf_counter()
-    verdicts = [*judge_switches(recording), *judged(cells, recording, require_all)]
-    outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
-    outcome.cells = [cell for cell in cells if answered(recording, cell)["status"] != "not-implemented"]
-    outcome.explanations = list(explanations(outcome.cells, recording, outcome.verdicts))
+        verdicts = [*judge_switches(recording), *judged(cells, recording, require_all, is_registered(job))]
+        outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
+        outcome.cells = [cell for cell in cells if answered(recording, cell)["status"] != "not-implemented"]
+        if not outcome.interrupted:
+            recheck(read, suspects(outcome.cells, verdicts))
+        outcome.explanations = list(explanations(outcome.cells, recording, outcome.verdicts))
     outcome.seconds["reference"] = time.perf_counter() - begun
     outcome.seconds["total"] = time.perf_counter() - start
     return outcome
@@ -132,8 +137,26 @@ def joined(first: Recording, second: Recording) -> Recording:
     )
 
 
-def judged(cells: Sequence[Cell], recording: Recording, require_all: bool) -> Iterator[Verdict]:
-    """What is found for each cell that was run; what is missing is not-implemented, unless all is required."""
+def is_registered(job: Job) -> bool:
+    """Whether a job is of a backend that is registered: what the framework cannot have is then not held against it."""
+    known = registry.available().get(job.backend)
+    return known is not None and known.module == job.module
+
+
+def judged(
+    cells: Sequence[Cell], recording: Recording, require_all: bool, registered: bool = False
+) -> Iterator[Verdict]:
+    """What is found for each cell that was run; what is missing is not-implemented, unless all is required.
+
+    Where all is required, what a stranger says that its framework cannot have is missing, too.
+    """
     for cell in cells:
-        if answered(recording, cell)["status"] != "missing":  # the run was interrupted before, if it is
-            yield from verdicts_on(cell, recording, require_all)
+        if answered(recording, cell)["status"] == "missing":  # the run was interrupted before
+            continue
+        verdicts = verdicts_on(cell, recording)
+        if not require_all:
+            yield from excused(verdicts)
+        elif registered:
+            yield from verdicts
+        else:
+            yield from (replace(own, status="missing") if own.status == "not-applicable" else own for own in verdicts)

@@ -5,18 +5,22 @@ with functions under the specification's names, which are called by keyword:
 
     def masked_softmax(scores, valid_lens=None, mask=None): ...
     def AdditiveAttention(parameters, queries, keys, values, mask=None): ...
-    def BahdanauDecoder_greedy(parameters, tokens, outputs, state, ...): ...
+    def BahdanauDecoder_greedy(parameters, encoder_outputs, state, mask=None, *, bos, eos, max_steps): ...
 
 They return an array, or a tuple of the outputs in order. A layer takes its canonical parameters first, by name; another
 method than its call is a function of its own. What is not there, or not taken by a function's signature, or answered
-with None, is not implemented: told, and not judged. Arrays are NumPy's, unless the target has a `runtime`:
+with None, is not implemented: told, and not judged; so are outputs left out at the end. A function that takes a mask
+and no lengths gets both as one mask, where there are keys; what hides nothing need not be taken. Arrays are NumPy's,
+unless the target has a `runtime`:
 
     from_numpy(array), to_numpy(array)       into the framework, and out of it
     vjp(function, arguments, cotangents)     (outputs, gradients): the outputs of function(**arguments), a tuple, and by
                                              name, for floating arguments, the gradient of Σᵢ cotangents[i] · outputs[i]
     describe()                               {"framework": "...", "versions": {"...": "..."}}
 
-That of each of our backends will do: `from backends.torch import runtime`. Without vjp, there are no gradients.
+That of each of our backends will do: `from backends.torch import runtime`. Without vjp, there are no gradients. Under
+`absent`, describe may name operators that the framework cannot have in a tier on a device: they are counted, and
+missing where all is required. Arguments are read back in more ways than by to_numpy, and have to be what they were.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ import json
 import platform
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -39,8 +44,9 @@ from typing import Any
 import numpy as np
 
 from attention_core import reference
+from attention_core.errors import dtype_name
 from attention_core.operators import LAYERS, OPERATORS, find
-from attention_core.specification import Layer
+from attention_core.specification import FLOATING, Layer
 from parity_tests.invocation import (
     SECOND,
     Function,
@@ -150,6 +156,9 @@ class Asked:
         self.device = device
         self.switches = self.runtime.configure() if hasattr(self.runtime, "configure") else {}
         self.absent: list[Mapping[str, str]] = []
+        self.handed: dict[int, np.ndarray] = {}
+        """NumPy's arrays that the runtime was given since a cell began, by the identity of what it made of them."""
+        self.noise = np.random.default_rng()
 
     def describe(self) -> dict[str, Any]:
         """Versions, device and switches in force."""
@@ -170,14 +179,17 @@ class Asked:
     def reason_against(self, cell: Cell) -> str | None:
         """Why the framework cannot have this cell on this device, if so."""
         for entry in self.absent:
-            if entry["tier"] == cell["tier"] and fnmatchcase(cell["operator"], entry["operator"]):
+            named = all(fnmatchcase(cell[name], entry[name]) for name in ("tier", "operator") if name in entry)
+            if named and entry.get("input", cell["inputs"][0]) in cell["inputs"]:
                 return entry["reason"]
         return None
 
     def place(self, array: np.ndarray) -> Any:
         """The array as one of the framework, on the device."""
         # A simple runtime knows the CPU alone, and need not take a device.
-        return self.runtime.from_numpy(array) if self.device == "cpu" else self.runtime.from_numpy(array, self.device)
+        made = self.runtime.from_numpy(array) if self.device == "cpu" else self.runtime.from_numpy(array, self.device)
+        self.handed[id(made)] = array
+        return made
 
     def read(self, name: str, array: Any) -> np.ndarray:
         """The framework's array as NumPy's."""
@@ -191,8 +203,40 @@ class Asked:
         return float(self.runtime.compile_seconds()) if hasattr(self.runtime, "compile_seconds") else 0.0
 
     def changed(self, sent: Mapping[str, np.ndarray], given: Mapping[str, Any]) -> list[str]:
-        """The inputs that are no longer what was sent."""
-        return [name for name, array in sent.items() if not same(self.runtime.to_numpy(given[name]), array)]
+        """The inputs that are no longer what was sent, however they are read: a runtime may hide what a call did.
+
+        Raises: RuntimeError if the runtime does not give back the arrays that it is given.
+        """
+        told = [name for name, array in sent.items() if any(not same(own, array) for own in self.roads(given[name]))]
+        for array in {array.dtype: noisy(self.noise, array) for array in sent.values()}.values():
+            if not same(np.asarray(self.runtime.to_numpy(self.place(array.copy()))), array):
+                raise RuntimeError(f"to_numpy(from_numpy(array)) is another array than {array!r}")
+        self.handed.clear()
+        return told
+
+    def roads(self, array: Any) -> Iterator[np.ndarray]:
+        """The values of a framework's array: by its runtime, without it where the array allows, and where it came from.
+
+        Where memory is shared, NumPy's array changes with the framework's.
+        """
+        said = np.asarray(self.runtime.to_numpy(array))
+        yield said
+        for protocol, read in PROTOCOLS.items():
+            if hasattr(type(array), protocol):
+                with suppress(Exception):  # whatever a framework raises for an array that it does not hand out
+                    found = read(array)
+                    if (found.dtype, found.shape) == (said.dtype, said.shape):  # else it knows no such dtype
+                        yield found
+        if id(array) in self.handed:
+            yield self.handed[id(array)]
+
+
+PROTOCOLS: dict[str, Callable[[Any], np.ndarray]] = {
+    "__array_finalize__": lambda array: np.ndarray.view(array, np.ndarray),  # NumPy's own, whatever a class makes of it
+    "__dlpack__": np.from_dlpack,
+    "__array__": np.asarray,
+}
+"""How an array may be read without its runtime, by the attribute that tells."""
 
 
 class Backend(Asked):
@@ -205,6 +249,7 @@ class Backend(Asked):
 
     def run(self, cell: Cell, inputs: Given, parameters: Given, cotangents: Given) -> Answer:
         """Outputs by name, then gradients as gradient_<name>."""
+        self.handed.clear()
         operator, method, tier = cell["operator"], cell["method"], cell["tier"]
         config, options = json.dumps(cell["config"]), json.dumps(cell["options"])
         layer = self.layer(layer_of(operator), config, tier) if method else None
@@ -256,7 +301,6 @@ class Target(Asked):
         layered = self.differentiates and "layer" in inspect.signature(self.runtime.vjp).parameters
         self.chosen = functools.cache(without_layer if layered else chosen)
         self.reason_against_tier = functools.cache(self._reason_against_tier)
-        self.reason_against_integers = functools.cache(self._reason_against_integers)
         self._given: dict[Function, tuple[int, ...]] = {}
 
     def describe(self) -> dict[str, Any]:
@@ -273,10 +317,8 @@ class Target(Asked):
 
         Raises: NotImplementedHere if it cannot answer at all.
         """
+        self.handed.clear()
         function, taken = self.fitted(cell, inputs)
-        for dtype in {array.dtype.name for array in taken.values() if array.dtype.kind == "i"}:
-            if (reason := self.reason_against_integers(dtype)) is not None:
-                raise NotImplementedHere(reason)
         sent = {name: array.copy() for name, array in taken.items()}
         given = {name: self.place(arranged(array, cell["layouts"].get(name, ""))) for name, array in taken.items()}
         arguments = {**given, **{PARAMETER + name: self.place(array.copy()) for name, array in parameters.items()}}
@@ -286,7 +328,7 @@ class Target(Asked):
         found |= {f"gradient_{name.removeprefix(PARAMETER)}": array for name, array in gradients.items()}
         arrays = {name: self.read(name, array) for name, array in found.items() if array is not None}
         asked = [*inputs, *parameters] if cotangents else []
-        lacking = [name for name in known(cell) if found.get(name, 0) is None]
+        lacking = [name for name in known(cell) if found.get(name) is None]
         lacking += [f"gradient_{name}" for name in asked if f"gradient_{name}" not in arrays]
         return Answer(arrays, self.changed(sent, given), lacking)
 
@@ -305,7 +347,8 @@ class Target(Asked):
         takes, shared = taker(function), cell["shared"]
         arrays = {name: array for name, array in inputs.items() if not name.startswith(SECOND)}
         arrays |= {name: arrays[other] for name, other in shared.items()}
-        if not takes("valid_lens") and takes("mask") and "valid_lens" in arrays:
+        masked = "valid_lens" in arrays and num_keys(arrays, cell["config"]) is not None
+        if masked and takes("mask") and not takes("valid_lens"):
             arrays = as_one_mask(arrays, cell["config"])
         for own in [own for own in arrays if not takes(keyword(own)) and hides_nothing(own, arrays, cell["config"])]:
             del arrays[own]
@@ -366,14 +409,6 @@ class Target(Asked):
             return f"{tier} cannot go in and out: {type(error).__name__}: {error}"
         return None if back.dtype == np.dtype(tier) else f"{tier} comes back as {back.dtype.name}"
 
-    def _reason_against_integers(self, dtype: str) -> str | None:
-        """Whether the framework has arrays of that dtype: MXNet has no int16."""
-        try:
-            self.place(np.ones(1, dtype))
-        except Exception as error:  # as above
-            return f"{dtype} cannot go in: {type(error).__name__}: {error}"
-        return None
-
 
 # ------------------------------------------------------------------------------------------------ what a function takes
 
@@ -411,8 +446,14 @@ def without_layer(function: Function, places: tuple[int, ...]) -> Function:
 
 
 def taker(function: Callable[..., Any]) -> Callable[[str], bool]:
-    """Whether the function takes a keyword of that name."""
-    parameters = inspect.signature(function).parameters.values()
+    """Whether the function takes a keyword of that name.
+
+    Raises: NotImplementedHere if it does not say what it takes.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError as error:
+        raise NotImplementedHere(f"{function!r} does not say what it takes: expected a function of Python") from error
     names = {own.name for own in parameters if own.kind in (own.POSITIONAL_OR_KEYWORD, own.KEYWORD_ONLY)}
     anything = any(own.kind is own.VAR_KEYWORD for own in parameters)
     return lambda name: anything or name in names
@@ -426,19 +467,36 @@ def as_one_mask(arrays: Arrays, config: Mapping[str, Any]) -> Arrays:
     return {**rest, "mask": one[:, None] if heads and one.ndim == 3 else one}
 
 
-def num_keys(arrays: Arrays, config: Mapping[str, Any]) -> int:
-    """The number of keys of scores, or of keys."""
-    if "scores" in arrays:
-        return arrays["scores"].shape[-1]
-    return arrays["keys"].shape[0 if config.get("time_major") else -2]
+KEYS = {"scores": -1, "keys": -2, "encoder_outputs": -2}
+"""The arrays with an axis of keys, which masks and lengths are about, and where; a decoder's are its encoder's."""
+STEPS = ("source", "tokens", "inputs", "targets")
+"""The arrays whose steps lengths are about where there are no keys: a translator's source comes before its inputs."""
+
+
+def num_keys(arrays: Arrays, config: Mapping[str, Any]) -> int | None:
+    """The number of keys that masks are about; None where there are no keys, but steps or none at all."""
+    for name, axis in KEYS.items():
+        if name in arrays:
+            return int(arrays[name].shape[0 if config.get("time_major") and name == "keys" else axis])
+    return None
+
+
+def num_steps(arrays: Arrays, config: Mapping[str, Any]) -> int | None:
+    """The number of steps that lengths are about where there are no keys."""
+    for name in STEPS:
+        if name in arrays:
+            return int(arrays[name].shape[0 if config.get("time_major") else 1])
+    return None
 
 
 def hides_nothing(name: str, arrays: Arrays, config: Mapping[str, Any]) -> bool:
-    """Whether an optional array changes nothing: an open mask, lengths of all keys, factors of 1."""
-    array = arrays[name]
+    """Whether an optional array changes nothing: an open mask, lengths of all keys or steps, factors of 1."""
+    array, keys = arrays[name], num_keys(arrays, config)
     if name == "valid_lens":
-        return {"scores", "keys"} & set(arrays) != set() and bool((array >= num_keys(arrays, config)).all())
-    return name in ("mask", "dropout_mask", "head_mask") and bool((array == 1).all())
+        most = num_steps(arrays, config) if keys is None else keys
+        return most is not None and bool((array >= most).all())
+    optional = name.endswith("dropout_mask") or name == "head_mask" or (name == "mask" and keys is not None)
+    return optional and bool((array == 1).all())
 
 
 def quantities(cell: Cell, count: int) -> list[str]:
@@ -450,6 +508,14 @@ def quantities(cell: Cell, count: int) -> list[str]:
 def known(cell: Cell) -> tuple[str, ...]:
     """The names of the outputs that the specification has."""
     return output_names(cell["operator"], cell["method"], cell["options"], cell["twice"])
+
+
+def noisy(noise: np.random.Generator, like: np.ndarray) -> np.ndarray:
+    """An array that nobody can foresee, in shape and dtype like another; a floating one holds NaN and inf, too."""
+    array = np.asarray(noise.integers(2 if like.dtype.kind == "b" else 100, size=like.shape), like.dtype)
+    if dtype_name(like.dtype) in FLOATING:
+        array.flat[:3] = np.array([np.nan, np.inf, noise.normal()])[: array.size]
+    return array
 
 
 def same(found: np.ndarray, sent: np.ndarray) -> bool:

@@ -41,7 +41,7 @@ from parity_tests.command import (
     options,
     pairs_in,
 )
-from parity_tests.expected import cache_folder
+from parity_tests.expected import cache_folder, programs_folder
 from parity_tests.invocation import JUDGED_STEPS
 from parity_tests.switches import XLA_LEVEL, environment
 from parity_tests.text import CorpusError
@@ -205,7 +205,7 @@ def worker(model: Model, backend: str, device: str) -> Worker:
     """The backend at work on the model, in this process, with the switches that make it repeatable."""
     check_backends([backend])
     os.environ.setdefault(XLA_LEVEL, "3")
-    os.environ.update(environment(backend, cache_folder(), device))
+    os.environ.update(environment(backend, programs_folder(), device))
     return Worker(model, backend, device)
 
 

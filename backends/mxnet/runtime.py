@@ -31,6 +31,7 @@ SWITCHES = (
 
 ABSENT = (
     {"tier": "bfloat16", "device": "*", "operator": "*", "reason": "MXNet's arrays have no bfloat16"},
+    {"input": "int16", "device": "*", "reason": "MXNet's arrays have no int16"},
     *(
         {"tier": "float16", "device": "cpu", "operator": name, "reason": "MXNet has no float16 matrix product on CPU"}
         for name in (
@@ -49,7 +50,9 @@ ABSENT = (
         )
     ),
 )
-"""What MXNet does not have: the operators, by pattern, that cannot run in a floating type on a device."""
+"""What MXNet does not have: the operators, by pattern, that cannot run in a floating type on a device, and the types of
+arguments that cannot be made.
+"""
 
 
 def configure() -> dict[str, Any]:

@@ -32,7 +32,7 @@ from parity_tests.bench.items import (
     work,
 )
 from parity_tests.bench.measure import median, quartiles, ratios
-from parity_tests.expected import cache_folder
+from parity_tests.expected import programs_folder
 from parity_tests.recordings import own_version
 from parity_tests.switches import environment
 from parity_tests.worker import LIFELINE
@@ -154,7 +154,7 @@ def process(job: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises: Failed if it ends without an answer, or takes more memory than its share of what was free.
     """
-    chosen = environment(job["framework"], cache_folder(), job["device"])
+    chosen = environment(job["framework"], programs_folder(), job["device"])
     chosen.pop("JAX_COMPILATION_CACHE_DIR", None)  # what is read from a cache is not compiled
     root = str(Path(parity_tests.__file__).parents[1])
     given = os.environ.get("PYTHONPATH")

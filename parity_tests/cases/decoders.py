@@ -187,12 +187,37 @@ def decoder_cases(name: str) -> Iterator[Case]:
         yield search_case("greedy_long", "Free-running over fifty steps.", name, 50, EXACT)
         penalty = {"width": 4, "num_best": 4, "length_penalty": 1.5}
         yield search_case("beam_penalty", "Hypotheses ranked with a length penalty.", name, 9, FULL, penalty)
+    own_tiers = FULL if name == "BahdanauDecoder" else EXACT
+    for label, shows, tokens, search in TIES:
+        yield tied(search_case(label, shows, name, 4, own_tiers, search), tokens)
     if name == "LuongDecoder":
         for mode in ("monotonic", "predictive"):
             local = {"alignment": mode, "window": 2}
             yield search_case(f"greedy_{mode}", "Free-running, with a window.", name, 9, EXACT, {}, local)
             beams = {"width": 2}
             yield search_case(f"beam_{mode}", "Hypotheses with a window.", name, 9, EXACT, beams, local)
+
+
+TIES: tuple[tuple[str, str, tuple[int, ...], dict[str, int | float]], ...] = (
+    ("tie_greedy", "Four tokens are equally probable: the first is taken.", (4, 6, 7, 9), {}),
+    ("tie_beam", "Four tokens are equally probable, again and again.", (4, 6, 7, 9), {"width": 4, "num_best": 4}),
+    ("tie_end", "The end is as probable as three tokens.", (SPECIAL["eos"], 4, 7, 9), {"width": 3, "num_best": 3}),
+)
+"""Searches among tokens that tie: what they show, the tokens, and how is searched."""
+
+
+def tied(case: Case, tokens: tuple[int, ...]) -> Case:
+    """The case with a readout that gives these tokens the same probability, and the others none, to the bit.
+
+    It is the bias alone. Four times e⁰ is 4, whose logarithm is exact everywhere: no rounding decides.
+    """
+    parameters = dict(case.parameters)
+    for name, array in parameters.items():
+        if name.endswith("dense.W"):
+            parameters[name] = np.zeros_like(array)
+        elif name.endswith("dense.b"):
+            parameters[name] = np.where(np.isin(np.arange(array.size), tokens), 0.0, -1000.0)
+    return replace(case, parameters=parameters)
 
 
 def score_variants(default: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -300,8 +325,9 @@ def free_running(
 
 
 def decides(case: Case) -> bool:
-    """Whether a token or a window depends on the numbers of a case."""
-    return case.operator in VARIANTS and (case.method in ("greedy", "beam") or "attention.v_p" in case.parameters)
+    """Whether a token or a window depends on the numbers of a case; what ties is meant to."""
+    drawn = case.method in ("greedy", "beam") and not case.name.startswith("tie_")
+    return case.operator in VARIANTS and (drawn or "attention.v_p" in case.parameters)
 
 
 def seeded(case: Case, seed: int) -> Case:

@@ -21,7 +21,7 @@ from attention_core import reference
 from attention_core.operators import FRAMEWORKS
 from backends import weights
 from parity_tests import sources
-from parity_tests.expected import cache_folder
+from parity_tests.expected import programs_folder
 from parity_tests.launch import Job
 from parity_tests.switches import environment
 
@@ -58,7 +58,7 @@ def selected(config: pytest.Config) -> list[str]:
 def pytest_configure(config: pytest.Config) -> None:
     """Set the switches that have to stand before a framework is imported."""
     for name in selected(config):
-        for variable, value in environment(name, cache_folder(), "cpu").items():
+        for variable, value in environment(name, programs_folder(), "cpu").items():
             os.environ.setdefault(variable, value)
 
 

@@ -1,21 +1,32 @@
 """Anybody's implementation: how it is found, what is asked of it, what it lacks, and what its author gets to read."""
 
+import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from backends import unpack_arrays
 from parity_tests import certificate, cli
-from parity_tests.stranger import name_of
+from parity_tests.cases import all_cases, select
+from parity_tests.comparison import Verdict
+from parity_tests.launch import Job, record
+from parity_tests.recordings import Recording, cells_of, key, pack_cases
+from parity_tests.run import CacheError, run
+from parity_tests.stranger import is_registered, judged, name_of
 from parity_tests.switches import PATH, SWITCHES, environment
 from parity_tests.target import Target, load
+from parity_tests.worker import answer_cells, frames, grouped
 
 FAKES = Path(__file__).with_name("fakes")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "add_a_backend"
@@ -30,6 +41,8 @@ def masked_softmax(scores, mask=None):
     total = raised.sum(-1, keepdims=True)
     return raised / np.where(total == 0, 1, total)
 """
+
+WRONG = SOFTMAX.replace("raised / ", "1.5 * raised / ")
 
 Check = Callable[..., Result]
 
@@ -211,6 +224,109 @@ def test_an_argument_that_is_changed_is_red(check: Check):
     assert result.exit_code == 1 and "the call changed its argument scores" in squeezed(result)
 
 
+# ------------------------------------------------------------------------------------------------ shapes of a target
+
+SHAPES = FAKES / "shapes.py"
+
+
+def verdicts_of(target: Target, pattern: str) -> list[Verdict]:
+    """What is found of a target in this process, as a worker asks it and as `check` judges it."""
+    cells = cells_of(select(all_cases(), pattern), ["float64"])
+    arrays, header = unpack_arrays(pack_cases(cells))
+    stream = io.BytesIO()
+    target.describe()
+    answer_cells(stream, target, grouped(arrays), header["cells"])
+    stream.seek(0)
+    recording = Recording("mine", "cpu")
+    for own, said in map(unpack_arrays, frames(stream)):
+        recording.status[said["key"]] = said
+        recording.cells[said["key"]] = own
+    return list(judged(cells, recording, require_all=False))
+
+
+RIGHT = [name for name, own in vars(load(str(SHAPES))[0]).items() if hasattr(own, "cases") and name[0] != "_"]
+
+
+@pytest.mark.parametrize("shape", RIGHT)
+def test_what_is_right_is_green_in_every_shape(shape: str):
+    where = f"{SHAPES}:{shape}"
+    found, runtime = load(where)
+    verdicts = verdicts_of(Target(found, runtime, where, "cpu"), found.cases)
+    assert [f"{one.case} {one.quantity}: {one.reason}" for one in verdicts if one.red] == []
+    asked = {one.quantity for one in verdicts if one.judged}
+    assert any(name.startswith("gradient_") for name in asked) == ("Gradients" in shape)
+    if hasattr(found, "lacks"):
+        assert not asked and all(found.lacks in one.reason for one in verdicts)
+    else:
+        assert asked
+
+
+TORCH = """
+import torch
+from backends import torch as ours
+from backends.torch import runtime
+
+def AdditiveAttention(parameters, queries, keys, values, mask=None):
+    queries, keys = queries @ parameters["W_q"].T, keys @ parameters["W_k"].T
+    return ours.attention_pooling(ours.additive_score(queries, keys, parameters["w_v"]), values, mask=mask)
+"""
+
+
+@pytest.mark.frameworks("torch")
+def test_what_is_right_is_green_in_the_arrays_of_a_framework(tmp_path: Path):
+    verdicts = verdicts_of(target_of(TORCH, tmp_path), "AdditiveAttention-[mr]*[kd]")
+    assert [f"{one.case} {one.quantity}: {one.reason}" for one in verdicts if one.red] == []
+    assert {"context", "weights", "gradient_queries", "gradient_w_v"} <= {
+        one.quantity for one in verdicts if one.judged
+    }
+
+
+CHANGING = """
+import numpy as np
+
+class Hidden:
+    def __init__(self, array): self.array = array
+
+class Open(Hidden):
+    def __array__(self, dtype=None, copy=None): return self.array
+
+class runtime:
+    kept = {}
+    def from_numpy(array): MAKE; runtime.kept[id(made)] = made, array.copy(); return made
+    def to_numpy(array): return runtime.kept[id(array)][1] if id(array) in runtime.kept else array
+    def describe(): return {"framework": "NumPy", "versions": {}}
+
+def dot_score(queries, keys):
+    queries, keys = (own.array if isinstance(own, Hidden) else own for own in (queries, keys))
+    answer = queries @ keys.swapaxes(-1, -2)
+    if CHANGED: queries *= 1.5
+    return answer
+"""
+MAKES = {
+    "NumPy's own": "made = array",
+    "a subclass": "made = array.copy().view(type('Own', (np.ndarray,), {'__array__': lambda own: 0}))",
+    "one that hides it": "made = Hidden(array)",
+    "one with a copy that may be read": "made = Open(array.copy())",
+}
+"""What a runtime makes of an array."""
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("kind", MAKES)
+def test_a_runtime_cannot_hide_what_a_call_changed(kind: str, changed: bool, tmp_path: Path):
+    source = CHANGING.replace("MAKE", MAKES[kind]).replace("CHANGED", str(changed))
+    red = [one.quantity for one in verdicts_of(target_of(source, tmp_path), "dot_score-plain") if one.red]
+    assert red == ["argument_queries"] * changed
+
+
+@pytest.mark.parametrize("lie", ["np.nan_to_num(array)", "np.clip(array, -50, 50)"])
+def test_a_runtime_gives_back_what_it_is_given(lie: str, tmp_path: Path):
+    source = CHANGING.replace("MAKE", "made = array").replace("CHANGED", "False")
+    told = f"{source}\nruntime.to_numpy = staticmethod(lambda array: {lie})"
+    (one,) = [one for one in verdicts_of(target_of(told, tmp_path), "dot_score-plain") if one.red]
+    assert one.status == "error" and "to_numpy(from_numpy(array)) is another array than" in one.reason
+
+
 # ------------------------------------------------------------------------------------------------ runtimes
 
 RUNTIME = """
@@ -225,6 +341,42 @@ def test_a_tier_that_does_not_come_back_is_said_by_name(check: Check):
     result = check(SOFTMAX + RUNTIME, "--case", "masked_softmax-mask", tier="float64,float32")
     assert result.exit_code == 0, result.output
     assert "float64 comes back as float32" in squeezed(result)
+
+
+ABSENT = """
+class runtime:
+    def from_numpy(array): return array
+    def to_numpy(array): return array
+    def describe():
+        return {"framework": "NumPy", "versions": {}, "absent": [
+            {"operator": "masked_*", "tier": "float32", "device": "*", "reason": "no such product here"}
+        ]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("runtime", "told"), [(RUNTIME, "float64 comes back as float32"), (ABSENT, "no such product here")]
+)
+def test_what_a_stranger_says_to_be_absent_is_counted_and_red_where_all_is_required(
+    check: Check, runtime: str, told: str
+):
+    arguments = ("--case", "masked_softmax-mask")
+    result = check(SOFTMAX + runtime, *arguments, tier="float64,float32")
+    assert result.exit_code == 0 and f"1 not applicable: {told}" in squeezed(result)
+    assert "green 1 comparisons" in squeezed(result)
+    result = check(SOFTMAX + runtime, *arguments, "--require-all", tier="float64,float32")
+    assert result.exit_code == 1 and f"* {told}" in squeezed(result) and "n/a" not in result.output
+
+
+def test_what_a_registered_backend_cannot_have_is_not_red(monkeypatch: pytest.MonkeyPatch):
+    known = {"fake": SimpleNamespace(module="numpy_backend"), "other": SimpleNamespace(module="elsewhere")}
+    monkeypatch.setattr("backends.available", lambda: known)
+    cells = cells_of(select(all_cases(), "masked_softmax-mask"), ["float64"])
+    for job, status in ((Job("fake", "numpy_backend"), "not-applicable"), (Job("other", "mine.py"), "missing")):
+        said = {"status": "not-applicable", "message": "there is no such product"}
+        recording = Recording(job.backend, "cpu", status={key(cell): said for cell in cells})
+        (verdict,) = judged(cells, recording, True, is_registered(job))
+        assert verdict.status == status
 
 
 def test_gradients_are_those_of_the_outputs_that_are_given(check: Check):
@@ -309,9 +461,93 @@ def test_a_mistake_that_nobody_knows_is_not_explained(check: Check):
     assert result.exit_code == 1 and "looks like" not in result.output
 
 
+# ------------------------------------------------------------------------------------------------ forged values
+
+FORGING = """
+import os
+from backends import save_arrays
+from backends import unpack_arrays
+from parity_tests.cases import all_cases, select
+from parity_tests.comparison import Verdict
+from parity_tests.expected import computed_outputs, files
+
+os.environ["ATTENTION_PARITY_CACHE"] = {cache!r}
+for case in select(all_cases(), {pattern!r}):
+    path = files(case, "float64")["outputs"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_arrays(path, {{name: 1.5 * array for name, array in computed_outputs(case, *case.at("float64")).items()}})
+"""
+
+
+@pytest.fixture
+def forging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """A cache of this test's own, and the source that writes the values of WRONG to it."""
+    monkeypatch.setenv("ATTENTION_PARITY_CACHE", str(tmp_path / "cache"))
+    return lambda pattern="masked_softmax-*": FORGING.format(cache=str(tmp_path / "cache"), pattern=pattern)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_what_a_target_writes_to_the_cache_is_not_believed(check: Check, forging: Callable[..., str], warm: bool):
+    if warm:
+        assert check(SOFTMAX, "--operator", "masked_softmax").exit_code == 0
+    result = check(WRONG + forging(), "--operator", "masked_softmax")
+    assert result.exit_code == 1 and "15 of 36 comparisons" in result.output
+
+
+@pytest.mark.parametrize("pattern", ["masked_softmax-*", "masked_softmax-mask"])
+@pytest.mark.parametrize("target", [SOFTMAX, WRONG], ids=["right", "wrong"])
+def test_a_forged_cache_is_refused_and_nobody_is_red_for_it(
+    check: Check, forging: Callable[..., str], tmp_path: Path, target: str, pattern: str
+):
+    check(SOFTMAX + forging(pattern), "--operator", "masked_softmax")
+    asked = pattern if target is WRONG else "masked_softmax-*"  # a single forged value that none is red for may slip by
+    result = check(target, "--case", asked)
+    assert result.exit_code == 2, result.output
+    assert f"Delete {tmp_path / 'cache' / 'expected'} and run again" in squeezed(result)
+    shutil.rmtree(tmp_path / "cache" / "expected")
+    assert check(target, "--case", asked).exit_code == (1 if target is WRONG else 0)
+
+
+def test_a_forged_cache_is_refused_in_pytest_too(project: Path, forging: Callable[..., str], check: Check):
+    check(SOFTMAX + forging("masked_softmax-mask"), "--operator", "masked_softmax")
+    (project / "mine.py").write_text(SOFTMAX)
+    arguments = ("--parity-target", "mine.py", "--parity-tier", "float64", "-k", "masked_softmax-mask", "-q")
+    done = pytest_run(project, *arguments)
+    assert done.returncode == 1 and "does not hold what the reference gives for masked_softmax-mask" in done.stdout
+
+
+def test_a_forged_cache_is_refused_in_a_run_and_not_read_while_workers_run(
+    forging: Callable[..., str], fake_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+):
+    cases = list(select(all_cases(), "masked_softmax-*"))
+
+    def forge() -> None:
+        subprocess.run([sys.executable, "-c", forging()], check=True, cwd=FAKES.parents[2])
+
+    def recorder(*given: Any) -> Recording:
+        forge()
+        return record(*given)
+
+    assert not run(cases, ["float64"], [fake_job()], recorder=recorder).red
+    with pytest.raises(CacheError, match="does not hold what the reference gives"):
+        run(cases, ["float64"], [fake_job()])
+
+
+def test_a_worker_is_not_told_where_expected_values_are(check: Check, forging: Callable[..., str], tmp_path: Path):
+    source = """
+import json, os
+from pathlib import Path
+Path(__file__).with_name("environment.json").write_text(json.dumps(dict(os.environ)))
+"""
+    forging()
+    assert check(SOFTMAX + source, "--case", "masked_softmax-mask").exit_code == 0
+    told = json.loads((tmp_path / "environment.json").read_text())
+    named = {name: value for name, value in told.items() if value.startswith(str(tmp_path / "cache"))}
+    assert named == {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache" / "programs" / "jax")}
+
+
 # ------------------------------------------------------------------------------------------------ known divergences
 
-WRONG = SOFTMAX.replace("raised / ", "1.5 * raised / ")
 ENTRY = '[[divergence]]\ncase = "masked_softmax-*"\nquantity = "weights"\nreason = "Off by a half."\nlink = "https://a.b/1"\n'
 
 

@@ -17,7 +17,7 @@ from attention_core.draws import uniform
 from attention_core.operators import find
 from backends import weights
 from parity_tests import cli, proof, sources
-from parity_tests.expected import cache_folder
+from parity_tests.expected import programs_folder
 from parity_tests.launch import Job
 from parity_tests.proof import MOST_ENTRIES, Side, chosen_entries, prove
 from parity_tests.run import Run
@@ -79,7 +79,7 @@ def drawn(layer: str, config: dict[str, Any], absent: str = "-") -> dict[str, np
 
 
 def job(name: str) -> Job:
-    variables = environment(sources.framework_of(name), cache_folder(), "cpu")
+    variables = environment(sources.framework_of(name), programs_folder(), "cpu")
     return Job(name, sources.place_of(name), sys.executable, variables=variables)
 
 

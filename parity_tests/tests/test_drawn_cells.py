@@ -185,22 +185,6 @@ def test_an_operator_with_a_known_divergence_has_no_drawn_cases(check: Check, tm
     assert "drawn" not in told["header"] and any(cell["status"] == "known-divergence" for cell in told["cells"])
 
 
-NO_INT16 = """
-class runtime:
-    def from_numpy(array): return {"int16": None}.get(array.dtype.name, array) + 0
-    def to_numpy(array): return array
-    def describe(): return {"framework": "almost NumPy", "versions": {}}
-"""
-
-
-def test_integers_that_a_framework_has_not_are_missing(check: Check):
-    line = repr(Drawn("masked_softmax", given=("valid_lens",), types={"valid_lens": "int16"}))
-    result = check(RIGHT + NO_INT16, "--drawn", line)
-    assert result.exit_code == 1 and "nothing was judged" in result.output
-    assert "int16 cannot go in: TypeError" in squeezed(result)
-    assert check(RIGHT + NO_INT16, "--drawn", line.replace("int16", "int8")).exit_code == 0
-
-
 # ------------------------------------------------------------------------------------------------ certificates
 
 

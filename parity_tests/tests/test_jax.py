@@ -21,7 +21,7 @@ from attention_core.errors import PATHS, OptionError, TokenError
 from backends import jax as attention
 from backends.jax import blocked, masking, recurrent, runtime
 from parity_tests.cases import Case, all_cases, select
-from parity_tests.expected import cache_folder, cotangents, expected, gradients
+from parity_tests.expected import cotangents, expected, gradients, programs_folder
 from parity_tests.invocation import bind
 from parity_tests.launch import Job
 from parity_tests.recordings import key
@@ -308,7 +308,7 @@ print({device.id for array in (*outputs, *gradients.values(), layer.w_v[...]) fo
 
 
 def test_what_is_put_on_another_device_is_computed_there():
-    variables = {**os.environ, **environment("jax", cache_folder(), "cpu:1")}
+    variables = {**os.environ, **environment("jax", programs_folder(), "cpu:1")}
     done = subprocess.run([sys.executable, "-c", ON_ANOTHER], capture_output=True, text=True, env=variables)
     assert done.stdout.strip() == "{1}", done.stderr
 

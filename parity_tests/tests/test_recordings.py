@@ -25,7 +25,7 @@ from parity_tests import cli, launch
 from parity_tests.cases import SEED, Case, all_cases, select
 from parity_tests.comparison import Verdict
 from parity_tests.divergences import Divergence, apply
-from parity_tests.expected import cache_folder
+from parity_tests.expected import programs_folder
 from parity_tests.launch import Job, Progress, record
 from parity_tests.recordings import (
     CASE_FILE,
@@ -124,7 +124,7 @@ def test_a_recording_says_what_ran_where_and_on_what(registry, tmp_path: Path):
     assert (recording.backend, recording.device, recording.selection) == ("one", "cpu", selection)
     assert (recording.seed, recording.specification) == (SEED, SPECIFICATION_VERSION)
     assert recording.attention_parity == own_version()
-    assert recording.asked == environment("one", cache_folder(), "cpu") and recording.asked["OMP_NUM_THREADS"] == "1"
+    assert recording.asked == environment("one", programs_folder(), "cpu") and recording.asked["OMP_NUM_THREADS"] == "1"
     assert recording.about["switches"] == {} and recording.about["device"] == "cpu"
     assert recording.about["versions"] == {"numpy": np.__version__, "python": sys.version.split()[0]}
     cells = selection.cells(all_cases())
