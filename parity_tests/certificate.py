@@ -51,6 +51,7 @@ def certify(run: Run, request: Mapping[str, Any], files: Mapping[str, Path]) -> 
             for name, recording in run.recordings.items()
         },
         "inputs": _inputs(run),
+        "drawn": dict(run.drawn),
         "verdicts": [_said(verdict) for verdict in run.verdicts if verdict.status != "not-implemented"],
         "missing": missing(run.verdicts),
     }
@@ -121,7 +122,22 @@ def differences(before: Certificate, after: Certificate) -> list[str]:
     there, here = before["inputs"], after["inputs"]
     other = [cell for cell in there if cell in here and here[cell] != there[cell]]
     told += [f"{cell} has other inputs" for cell in other]
-    statuses, again = ({_place(said): said["status"] for said in own["verdicts"]} for own in (before, after))
+    drawn, anew = before.get("drawn", {}), after["drawn"]
+    gone = [case for case in drawn if case not in anew]
+    if gone:  # told once, and not for every quantity
+        seed = before["request"].get("seed")
+        told.append(
+            f"{len(gone)} of {len(drawn)} drawn cases are other ones: seed {seed} draws otherwise in this version"
+        )
+    kept = {*drawn} & {*anew}
+    statuses, again = (
+        {
+            _place(said): said["status"]
+            for said in own["verdicts"]
+            if not gone or said["case"] in kept or said["case"] not in {*drawn, *anew}
+        }
+        for own in (before, after)
+    )
     told += [
         f"{place} was {statuses.get(place, 'not judged')}, and is {again.get(place, 'not judged')}"
         for place in [*statuses, *(place for place in again if place not in statuses)]

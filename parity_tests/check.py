@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +33,20 @@ from parity_tests.command import (
     write_certificate,
     write_json,
 )
+from parity_tests.condition import Judged
 from parity_tests.convert import Conversion
-from parity_tests.divergences import DivergenceError
+from parity_tests.divergences import Divergence, DivergenceError
+from parity_tests.drawn import NAMES, parsed
+from parity_tests.drawn_cells import Abilities, LineError, given_cases, release_cases, release_seed
+from parity_tests.expected import in_memory
 from parity_tests.junit import write_junit
-from parity_tests.launch import WorkerFault
-from parity_tests.recordings import Selection
-from parity_tests.report import MOST_RED, report
-from parity_tests.run import CacheError, Run
+from parity_tests.launch import Job, Server, WorkerFault
+from parity_tests.recordings import Recording, Selection
+from parity_tests.report import MOST_RED, report, report_campaign, report_finding, reproduce
+from parity_tests.run import COMPILING, CacheError, Run
 from parity_tests.stranger import check as judged
 from parity_tests.stranger import file_of, job_of, known_divergences
-from parity_tests.switches import PATH
+from parity_tests.switches import PATH, XLA_LEVEL
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,10 @@ class Request:
     divergences: str | None = None
     require_all: bool = False
     path: str | None = None
+    seed: int | None = None
+    """What the drawn part of the cases is drawn by; None for none."""
+    drawn: tuple[str, ...] = ()
+    """The lines of drawn cases, which are then all that is judged."""
 
     @property
     def selection(self) -> Selection:
@@ -72,7 +84,9 @@ class Request:
     @property
     def whole_command(self) -> str:
         """The command that asks all of it."""
-        given = ["--tier", ",".join(self.tiers)]
+        given = [] if self.drawn else ["--tier", ",".join(self.tiers)]
+        given += [word for line in self.drawn for word in ("--drawn", line)]
+        given += [] if self.seed is None else ["--seed", str(self.seed)]
         given += [] if self.pattern is None else ["--case", self.pattern]
         given += ["--operator", ",".join(self.operators)] if self.operators else []
         given += ["--training"] * self.training
@@ -92,34 +106,69 @@ class Request:
 
         Raises: Refused if it cannot be.
         """
-        cases = self.selection.cases(all_cases(trained=True))
-        if not cases:
-            raise Refused("no case matches; `attention-parity list --cases` names them all")
+        cases = [] if self.drawn else self.selection.cases(all_cases(trained=True))
         if self.path is not None:
             os.environ[PATH] = self.path
-        job = job_of(self.target, self.python, self.device, Path.cwd())
+        job = self.job
         try:
             divergences = known_divergences(self.target, job.backend, self.divergences)
+            with in_memory():
+                given = given_cases(self.drawn)
             with signals() as caught, progress([job.name], len(self.selection.cells(cases))) as moved:
                 run = judged(
                     cases,
                     self.tiers,
                     job,
+                    drawn=lambda recording: given or self.drawn_cases(self.known(recording), divergences),
                     require_all=self.require_all,
                     divergences=divergences,
                     progress=moved,
                     stopped=lambda: bool(caught),
                 )
-        except (DivergenceError, CacheError) as error:
+        except (DivergenceError, LineError, CacheError) as error:
             raise Refused(str(error)) from error
         except WorkerFault as fault:
             errors.print(Text(fault.trace, style="dim"), soft_wrap=True)
             raise Refused(f"{self.target} cannot be judged: {fault}") from fault
-        run.command = self.command
+        if not run.recordings:
+            raise Refused("no case matches; `attention-parity list --cases` names them all")
+        run.command, run.seed = self.command, self.seed
         if run.interrupted:
             report(run, console)
             sys.exit(128 + caught[0])
         return run
+
+    @property
+    def job(self) -> Job:
+        """Who answers."""
+        return job_of(self.target, self.python, self.device, Path.cwd())
+
+    def known(self, recording: Recording) -> Abilities:
+        """What the recording tells of the target; where nothing was asked of it, what its worker says."""
+        known = Abilities.of(recording)
+        if recording.status:
+            return known
+        with Server(self.job) as server:
+            return known.told(server.hello())
+
+    def drawn_cases(self, known: Abilities, divergences: Sequence[Divergence]) -> dict[str, Judged]:
+        """The drawn part of the cases, by cell, for a target of which that is known."""
+        if self.seed is None:
+            return {}
+        return release_cases(self.seed, self.tiers, self.drawable(known, divergences), known, self.pattern)
+
+    def drawable(self, known: Abilities, divergences: Sequence[Divergence]) -> list[str]:
+        """The operators for which cases are drawn: those asked for that the target has, and that nowhere diverge.
+
+        Nobody can say of a drawn case whether it shows a divergence that is known.
+        """
+        own = [entry for entry in divergences if fnmatchcase(known.backend, entry.backend)]
+        diverging = {
+            case.operator
+            for case in all_cases()
+            if any(entry.names(case.operator, case.id, tier) for entry in own for tier in case.tiers)
+        }
+        return known.drawable([name for name in self.operators or NAMES if name not in diverging])
 
     def certificate(self, run: Run) -> Certificate:
         """The certificate of the run. It does not say where the interpreter was, which is this machine's affair."""
@@ -148,6 +197,28 @@ class Request:
 @junit_option
 @certificate_option
 @click.option("--every", is_flag=True, help="Print a row for every operator, however many there are.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="S",
+    help="Draw by this seed: the cases that are other ones in each release, whose seed is its version, and those of "
+    "--fuzz, whose seed is random.",
+)
+@click.option(
+    "--drawn",
+    "lines",
+    multiple=True,
+    metavar="LINE",
+    help="Judge the drawn case of this line, as it was printed, and nothing else. May be given several times.",
+)
+@click.option(
+    "--fuzz",
+    "seconds",
+    type=click.FloatRange(min=0.0),
+    metavar="SECONDS",
+    help="Judge cases drawn by the thousand for so long afterwards, and shrink what differs to one line.",
+)
+@click.option("--examples", type=click.IntRange(min=1), metavar="N", help="Stop fuzzing after this many cases.")
 def check(
     target: str,
     tiers: list[str],
@@ -162,6 +233,10 @@ def check(
     junit_file: Path | None,
     certificate_file: Path | None,
     every: bool,
+    seed: int | None,
+    lines: tuple[str, ...],
+    seconds: float | None,
+    examples: int | None,
 ) -> None:
     """Hold an implementation against the specification: its outputs and gradients, case by case.
 
@@ -169,11 +244,23 @@ def check(
     It has functions under the specification's names (`attention-parity list`), which take and return NumPy arrays, or
     arrays of its framework if it has a runtime. It may have any of them: what it lacks is listed as missing.
 
+    A part of the cases is drawn anew for each release, so that none can be met by knowing them.
     Exits with 0 only if something was judged and nothing is red, and with 2 if the target cannot be judged.
     """
+    fuzzing = seconds is not None or examples is not None
+    if lines and (fuzzing or pattern or operators or training or seed is not None):
+        raise click.UsageError("--drawn says all of a case: give no --case, --operator, --training, --seed or --fuzz")
+    if fuzzing and certificate_file is not None:
+        raise click.UsageError("a certificate holds what can be repeated: --fuzz is for another run")
+    if fuzzing and find_spec("hypothesis") is None:
+        raise click.ClickException("fuzzing needs hypothesis: pip install 'attention-parity[fuzz]'")
     chosen = tuple(operators or ())
     path = os.environ.get(PATH) or None  # of --path, or as the environment says
     request = Request(target, tiers, pattern, chosen, training, device, python, divergences, require_all, path)
+    if lines:
+        request = replace(request, tiers=tiers_of(lines), drawn=lines)
+    else:
+        request = replace(request, seed=release_seed() if seed is None else seed)
     run = request.judge()
     report(run, console, every)
     if json_file is not None:
@@ -182,7 +269,62 @@ def check(
         write_junit(run, junit_file)
     if certificate_file is not None:
         write_certificate(request.certificate(run), certificate_file)
-    sys.exit(1 if run.red or not run.judged else 0)
+    found = fuzzing and fuzz(request, secrets.randbits(32) if seed is None else seed, seconds, examples)
+    sys.exit(1 if run.red or found or not run.judged else 0)
+
+
+def tiers_of(lines: Sequence[str]) -> list[str]:
+    """The tiers of drawn cases.
+
+    Raises: Refused if a line says none.
+    """
+    try:
+        return list(dict.fromkeys(parsed(line).tier for line in lines))
+    except ValueError as error:
+        raise Refused(str(error)) from error
+
+
+def fuzz(request: Request, seed: int, seconds: float | None, examples: int | None) -> bool:
+    """Put drawn cases to the target until the time is over or there are enough of them; True if something differs.
+
+    Raises: Refused if its worker cannot start again.
+    """
+    from parity_tests.fuzz import Campaign
+
+    job = request.job
+    divergences = known_divergences(request.target, job.backend, request.divergences)
+    try:
+        with optimised(), Server(job) as server, console.status("starting") as status:
+            about = server.hello()
+            operators = request.drawable(Abilities(job.backend).told(about), divergences)
+            # What compiles does it once for cases that differ in their numbers alone.
+            step = 1 if str(about.get("framework")).lower() in COMPILING else STEP
+            campaign = Campaign([server], seed, step=step, operators=operators, tiers=request.tiers)
+            for finding in campaign.run(seconds, examples) if operators else ():
+                status.update(f"{campaign.done} cases, {len(campaign.findings)} findings")
+                if finding is not None:
+                    again = reproduce(finding.verdict, request.command, {finding.verdict.case: repr(finding.drawn)})
+                    report_finding(finding, f"{again}  # number {finding.number} of seed {seed}", console)
+    except WorkerFault as fault:
+        raise Refused(str(fault)) from fault
+    report_campaign(campaign, console)
+    return bool(campaign.findings)
+
+
+STEP = 7
+"""From one case to the next: a few of each family (`parity_tests.draw.FAMILY`), whose cases are of one shape."""
+
+
+@contextmanager
+def optimised() -> Iterator[None]:
+    """Have JAX compile as by itself: without LLVM's optimisations, it gives gradients of 5e-9 where 0 is due."""
+    before = os.environ.get(XLA_LEVEL)
+    os.environ.setdefault(XLA_LEVEL, "3")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[XLA_LEVEL]
 
 
 @click.command(short_help="Repeat what a certificate states.")
@@ -238,6 +380,8 @@ def request_of(asked: Mapping[str, Any], pythons: tuple[str, ...]) -> Request | 
         raise CertificateError("it was certified with another interpreter: give one with --python")
     own = {name: value for name, value in asked.items() if name not in ("kind", "command", "other_python")}
     own = {name: tuple(value) if isinstance(value, list) else value for name, value in own.items()}
+    if not isinstance(own.get("seed", 0), int | None):
+        raise CertificateError(f"the certificate's seed is {own['seed']!r}, expected a whole number")
     try:
         if kind is Conversion:
             return Conversion(**{**own, "pythons": pythons})

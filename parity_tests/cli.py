@@ -12,7 +12,6 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -54,15 +53,12 @@ from parity_tests.invocation import TRAINING
 from parity_tests.launch import Job, Server, WorkerFault, record, record_cells
 from parity_tests.library_bugs import KNOWN
 from parity_tests.recordings import Cell, Mismatch, Recording, Selection, common_cells, key, named, pack_cases
-from parity_tests.report import MOST_RED, report
+from parity_tests.report import MOST_RED, report, report_campaign, report_finding
 from parity_tests.run import CacheError, Run, judge_all, recheck, suspects
 from parity_tests.run import run as run_parity
 from parity_tests.saboteurs import attempt, judged
 from parity_tests.switches import XLA_LEVEL
 from parity_tests.translate import translate
-
-if TYPE_CHECKING:
-    from parity_tests.fuzz import Campaign, Finding
 
 SENTENCES = 8
 
@@ -347,46 +343,12 @@ def fuzz_backends(
             for finding in campaign.run(seconds, examples):
                 status.update(f"{campaign.done} cases, {len(campaign.findings)} findings")
                 if finding is not None:
-                    _print_finding(finding, " ".join(arguments))
+                    command = f"attention-parity fuzz --backend {finding.verdict.backend} {' '.join(arguments)}"
+                    report_finding(finding, f"{command} --first {finding.number} --examples 1", console)
     except WorkerFault as fault:
         raise click.ClickException(str(fault)) from fault
-    _print_campaign(campaign)
+    report_campaign(campaign, console)
     sys.exit(1 if campaign.findings else 0)
-
-
-def _print_finding(finding: Finding, arguments: str) -> None:
-    verdict = finding.verdict
-    again = f"attention-parity fuzz --backend {verdict.backend} {arguments} --first {finding.number} --examples 1"
-    for line in (
-        f"[red]{verdict.backend} {verdict.operator} {verdict.quantity}: {verdict.status}[/] {escape(verdict.reason)}",
-        f"    {escape(repr(finding.drawn))},",
-        f"    [dim]{again}[/]",
-    ):
-        console.print(line, highlight=False, soft_wrap=True)
-
-
-def _print_campaign(campaign: Campaign) -> None:
-    backends = [server.job.backend for server in campaign.servers]
-    table = Table(header_style="bold", caption="cases, and the largest share of its budget that an error took")
-    table.add_column("operator")
-    for name in backends:
-        table.add_column(name, justify="right")
-    for operator in campaign.operators:
-        cells = [(campaign.cases[name, operator], campaign.worst.get((name, operator), 0.0)) for name in backends]
-        table.add_row(operator, *(f"{count} [dim]{100 * share:.0f}%[/]" for count, share in cells))
-    table.add_row("all", *(str(sum(n for (b, _), n in campaign.cases.items() if b == name)) for name in backends))
-    console.print(table)
-    total, last = sum(campaign.cases.values()), campaign.first + campaign.done - 1
-    console.print(
-        f"{total} cases judged: seed {campaign.seed}, numbers {campaign.first} to {last}, of which {campaign.left_out} "
-        f"left out, since rounding alone could change them; {campaign.seconds:.0f} s, "
-        f"{total / max(campaign.seconds, 1e-9):.1f} cases/s",
-        highlight=False,
-    )
-    for kind, finding in campaign.findings.items():
-        console.print(
-            f"[red]{' '.join(filter(None, kind))}[/]: {campaign.repeated[kind]} cases, first {finding.number}"
-        )
 
 
 @main.command("backends", short_help="Name the backends, and why one cannot run.")

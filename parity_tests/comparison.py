@@ -15,7 +15,7 @@ from parity_tests.budgets import Budget, EntryBudget
 from parity_tests.cases import Arrays, is_floating
 from parity_tests.condition import budgets_in
 from parity_tests.pair import Pair
-from parity_tests.recordings import Cell, Recording, answered, key, labelled
+from parity_tests.recordings import Cell, Recording, answered, key, labelled, withheld
 from parity_tests.target import same
 
 RED = ("fail", "crash", "timeout", "error", "missing")
@@ -107,7 +107,7 @@ def judge(
         wanted = against.cells[key(cell)] if answered(against, cell)["status"] == "ok" else {}
     for quantity in expected:
         if quantity in found and quantity in wanted:
-            budget, by_entry = budgets_in(cell, quantity)
+            budget, by_entry = budgets_in(cell, quantity, withheld(said))
             verdict = replace(blank, quantity=quantity)
             arrays = found[quantity], wanted[quantity], expected[quantity]
             yield compare(verdict, *arrays, budget, expected.get(budget.beside), by_entry)

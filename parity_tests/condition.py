@@ -71,30 +71,34 @@ class Judged:
         return self.case, self.drawn.tier
 
 
-def budgets_in(cell: Cell, quantity: str) -> tuple[Budget, EntryBudget | None]:
+def budgets_in(cell: Cell, quantity: str, without: tuple[str, ...] = ()) -> tuple[Budget, EntryBudget | None]:
     """The budget of a quantity of a cell, and of each of its entries: of its name, or of the case if that was drawn.
 
+    Gradients are those of the outputs that are not left out.
     Raises: ValueError if the case was drawn, and rounding alone could change its answer.
     """
     case, tier = cell
     if case.drawn is None:
         named = case.operator, case.id, tier, quantity
         return budget_of(*named), entry_budget_of(*named)
-    judged = judgeable(case.drawn)
+    judged = judgeable(case.drawn, without)
     if judged is None:
         raise ValueError(f"{case.id}: rounding alone could change the answer to {case.drawn}")
     return judged.budgets[quantity], judged.entry_budgets.get(quantity)
 
 
-@functools.lru_cache(maxsize=64)
-def judgeable(drawn: Drawn) -> Judged | None:
-    """The case and what is expected of it; None where rounding alone could change the answer."""
+@functools.lru_cache(maxsize=128)  # two batches of fuzzing
+def judgeable(drawn: Drawn, without: tuple[str, ...] = ()) -> Judged | None:
+    """The case and what is expected of it; None where rounding alone could change the answer.
+
+    Gradients are those of the outputs that are not left out.
+    """
     least = LEAST.get(drawn.operator, {})
     if any(drawn.sizes.get(axis, 1) in range(1, size) for axis, size in least.items()):
         return None
     case = Case(**drawn.as_case())
-    wanted = reference.expected(case, drawn.tier)
-    grown, size = growth_of_outputs(drawn, case), answer_size(case, drawn.tier)
+    wanted = reference.expected(case, drawn.tier, without)
+    grown, size = growth_of_outputs(drawn, case), answer_size(case, drawn.tier, without)
     if grown is None:
         return None
     distance = distance_of_kernel(drawn, case)
@@ -181,9 +185,8 @@ def nudged(case: Case, turn: int, nudge: float) -> Case:
     return replace(case, inputs=moved(case.inputs), parameters=moved(case.parameters))
 
 
-def answer_size(case: Case, tier: str) -> float:
+def answer_size(case: Case, tier: str, without: tuple[str, ...] = ()) -> float:
     """The sum of |cotangent · output|: how much flows back."""
     outputs = list(reference.outputs(case, tier).values())
-    return float(
-        sum(np.abs(factor * outputs[index]).sum() for index, factor in reference.cotangents(case, tier).items())
-    )
+    factors = reference.cotangents(case, tier, without)
+    return float(sum(np.abs(factor * outputs[index]).sum() for index, factor in factors.items()))

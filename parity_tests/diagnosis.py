@@ -113,6 +113,6 @@ def _held(saboteur: Saboteur, operator: str, red: Red, cells: Mapping[str, Cell]
         for verdict in verdicts:
             if said["status"] == "ok" and verdict.quantity in wrong and verdict.quantity in wanted:
                 arrays = recording.cells[name][verdict.quantity], wrong[verdict.quantity], wanted[verdict.quantity]
-                budget, by_entry = budgets_in(cells[name], verdict.quantity)
+                budget, by_entry = budgets_in(cells[name], verdict.quantity, without)
                 same += compare(verdict, *arrays, budget, by_entry=by_entry).status == "pass"
     return Explanation(operator, saboteur.name, saboteur.told, same, sum(map(len, red.values())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import math
 from collections.abc import Callable, Mapping
@@ -135,7 +136,7 @@ class Drawn:
     @property
     def name(self) -> str:
         """A name for the case, from the digest of its line."""
-        return f"found_{hashlib.sha256(repr(self).encode()).hexdigest()[:10]}"
+        return f"drawn_{hashlib.sha256(repr(self).encode()).hexdigest()[:10]}"
 
     def as_case(self) -> dict[str, Any]:
         """The fields of the case."""
@@ -282,6 +283,31 @@ class Drawn:
                     unseen = np.asarray(unseen.all(axis=1))
                 shape = array.shape if axes[-1] == self._padded_axis else array.shape[:-1]
                 array[np.broadcast_to(unseen, shape)] = float(self.hidden)
+
+
+def parsed(line: str) -> Drawn:
+    """The drawn case that a line says; nothing in it is executed.
+
+    Raises: ValueError if it says none.
+    """
+    try:
+        call = ast.parse(line.strip().removesuffix(","), mode="eval").body
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) != "Drawn" or len(call.args) != 1:
+            raise ValueError("it is no call of Drawn with an operator")
+        given = {str(own.arg): ast.literal_eval(own.value) for own in call.keywords}
+        given = {"operator": ast.literal_eval(call.args[0]), **given}
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        example = repr(Drawn("dot_score", sizes={"keys": 2}))
+        raise ValueError(f"{line} is no drawn case: {error}; expected a line as {example}") from error
+    known = {own.name: type(getattr(Drawn(""), own.name)) for own in fields(Drawn)}
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"{line} is no drawn case: there is no {name}, only {', '.join(known)}")
+        if type(value) is not known[name]:
+            raise ValueError(f"{line} is no drawn case: {name} is {value!r}, expected {known[name].__name__}")
+    if given["operator"] not in NAMES:
+        raise ValueError(f"{line} is no drawn case: none are drawn of an operator {given['operator']!r}")
+    return Drawn(**given)
 
 
 def is_size(option: Option) -> bool:

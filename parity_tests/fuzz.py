@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -22,15 +22,15 @@ from attention_core.errors import AttentionError
 from attention_core.operators import find
 from parity_tests import expected as reference
 from parity_tests.cases import FULL
-from parity_tests.comparison import Verdict, judge
+from parity_tests.comparison import Verdict, excused
 from parity_tests.condition import Judged, judgeable
+from parity_tests.diagnosis import explanations
 from parity_tests.draw import draw
 from parity_tests.drawn import NAMES, Drawn, called_of
+from parity_tests.drawn_cells import Abilities, verdicts_on
 from parity_tests.launch import Server
 from parity_tests.recordings import Cell, Recording, key, pack_cases
-
-ABSENT: Mapping[str, tuple[str, ...]] = {"mxnet": ("bfloat16", "int16")}
-"""The dtypes that a framework has not: a case that needs one, as its tier or for lengths or tokens, is not for it."""
+from parity_tests.run import Explanation
 
 BATCH = 50
 
@@ -127,11 +127,15 @@ MOST_TRIES = {"crash": 20, "timeout": 4}
 
 @dataclass(frozen=True)
 class Finding:
-    """A difference: the number of the case that showed it first, the simplest case that does, and its worst verdict."""
+    """A difference: the number of the case that showed it first, the simplest case that does, and its worst verdict.
+
+    explanation is the mistake that is known for such answers, if one is.
+    """
 
     number: int
     drawn: Drawn
     verdict: Verdict
+    explanation: Explanation | None = None
 
 
 Batch = dict[str, tuple[int, Judged]]
@@ -140,10 +144,11 @@ Batch = dict[str, tuple[int, Judged]]
 
 @dataclass
 class Campaign:
-    """Every step-th case from number `first` of a seed on, put to every backend, and what came of them.
+    """Every step-th case from number `first` of a seed on, put to every backend or target, and what came of them.
 
-    left_out counts the cases that rounding alone could change, repeated what is red in the way of an earlier finding.
-    worst holds, by backend and operator, the largest share of a budget that an error took.
+    left_out counts the cases that rounding alone could change, lacking those that a target does not implement, by what
+    it lacks, repeated what is red in the way of an earlier finding. worst holds, by backend and operator, the largest
+    share of a budget that an error took.
     """
 
     servers: Sequence[Server]
@@ -159,6 +164,19 @@ class Campaign:
     worst: dict[tuple[str, str], float] = field(default_factory=dict)
     findings: dict[tuple[str, ...], Finding] = field(default_factory=dict)
     repeated: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    lacking: Counter[str] = field(default_factory=Counter)
+    known: dict[str, Abilities] = field(default_factory=dict)
+    """By backend, what it has and takes: of nothing else, cases are judged."""
+
+    def __post_init__(self) -> None:
+        for server in self.servers:
+            name = server.job.backend
+            self.known.setdefault(name, Abilities(name).told(server.about))
+
+    @property
+    def last(self) -> int:
+        """The number of the last case that was drawn."""
+        return self.first + self.step * max(0, self.done - 1)
 
     def run(self, seconds: float | None = None, examples: int | None = None) -> Iterator[Finding | None]:
         """Judge cases until the time is over or there are enough of them; yield each finding, and None after a batch.
@@ -190,7 +208,10 @@ class Campaign:
     def _drawn(self, count: int) -> Batch:
         ready = {}
         for number in (self.first + self.step * (self.done + index) for index in range(count)):
-            judged = judgeable(draw(self.seed, number, self.operators, self.tiers))
+            drawn = draw(self.seed, number, self.operators, self.tiers)
+            if not any(self._is_for(server, drawn) for server in self.servers):
+                continue
+            judged = judgeable(drawn)
             if judged is None:
                 self.left_out += 1
             else:
@@ -204,15 +225,32 @@ class Campaign:
         return own, cells, pack_cases(cells)
 
     def _is_for(self, server: Server, drawn: Drawn) -> bool:
-        """Whether the backend has the dtypes, and no such call has ended its worker before."""
-        deadly = (drawn.operator, drawn.method) in server.deadly
-        return not deadly and not {drawn.tier, *drawn.types.values()} & {*ABSENT.get(server.job.backend, ())}
+        """Whether the backend has and takes all that the case asks, and no such call has ended its worker before."""
+        known = self.known[server.job.backend]
+        if (drawn.operator, drawn.method) in server.deadly or not known.concerns(drawn):
+            return False
+        lacking = known.lacking(drawn)
+        if lacking:
+            self.lacking[lacking] += 1
+        return not lacking
 
     def _collected(self, server: Server, batch: Batch, recording: Recording) -> Iterator[Finding]:
-        for name, (number, judged) in batch.items():
-            if recording.status.get(name, {}).get("status") in (None, "not-applicable"):
+        found: dict[str, list[Verdict]] = {}
+        with reference.in_memory():
+            for name, (_, judged) in batch.items():
+                said = recording.status.get(name)
+                if said is None:
+                    continue
+                if said["status"] in ("not-applicable", "not-implemented"):
+                    self.lacking[said.get("message", "")] += 1
+                    self.known[recording.backend].learn(said)
+                    continue
+                found[name] = list(excused(verdicts_on(judged.cell, recording)))
+                self.left_out += not found[name]
+        for name, verdicts in found.items():
+            if not verdicts:
                 continue
-            verdicts = list(judge(judged.cell, judged.expected, recording))
+            number, judged = batch[name]
             drawn, place = judged.drawn, (recording.backend, judged.drawn.operator)
             self.cases[place] += 1
             shares = [v.error / v.budget for v in verdicts if v.status == "pass" and v.budget and v.error is not None]
@@ -223,7 +261,12 @@ class Campaign:
             kind = (recording.backend, drawn.operator, drawn.method, red.status)
             self.repeated[kind] += 1
             if kind not in self.findings:
-                self.findings[kind] = self._simplest(server, number, drawn, red)
+                finding = self._simplest(server, number, drawn, red)
+                cells = [judged.cell for _, judged in batch.values()]
+                alike = [one for own in found.values() for one in own if one.operator == drawn.operator]
+                with reference.in_memory():
+                    known = next(explanations(cells, recording, alike), None)
+                self.findings[kind] = replace(finding, explanation=known)
                 yield self.findings[kind]
 
     def _simplest(self, server: Server, number: int, drawn: Drawn, verdict: Verdict) -> Finding:
@@ -251,5 +294,4 @@ def verdict_of(server: Server, drawn: Drawn) -> Verdict | None:
         if judged is None:
             return None
         recording = server.answers([judged.cell], pack_cases([judged.cell]))
-    verdicts = judge(judged.cell, judged.expected, recording)
-    return next((verdict for verdict in verdicts if verdict.red), None)
+        return next((verdict for verdict in excused(verdicts_on(judged.cell, recording)) if verdict.red), None)

@@ -26,21 +26,21 @@ def write_junit(run: Run, path: Path) -> None:
             test = ElementTree.SubElement(
                 suite, "testcase", classname=f"{name}.{operator}", name=f"{case}[{tier}]", time=f"{seconds:.6f}"
             )
-            _tell(test, verdicts, run.command)
+            _tell(test, verdicts, run)
         _count(suite)
     _count(root)
     ElementTree.indent(root)
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
 
 
-def _tell(test: ElementTree.Element, verdicts: Sequence[Verdict], command: str) -> None:
+def _tell(test: ElementTree.Element, verdicts: Sequence[Verdict], run: Run) -> None:
     """A failure with every red quantity; a skip only where nothing of the cell was judged."""
     red = [verdict for verdict in verdicts if verdict.red]
     if red:
         kind = "failure" if all(verdict.status == "fail" for verdict in red) else "error"
         lines = [f"{verdict.quantity} ({verdict.against}): {verdict.reason}" for verdict in red]
         failure = ElementTree.SubElement(test, kind, message=_legal(lines[0]), type=red[0].status)
-        failure.text = _legal("\n".join([*lines, reproduce(red[0], command)]))
+        failure.text = _legal("\n".join([*lines, reproduce(red[0], run.command, run.drawn)]))
     elif not any(verdict.judged for verdict in verdicts):
         ElementTree.SubElement(test, "skipped", message=_legal(verdicts[0].reason))
     rest = [v for v in verdicts if v.status in ("known-divergence", "not-implemented", "shown")]

@@ -31,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--parity-case", metavar="PATTERN", help="only cases whose id matches, with * and ?")
     group.addoption("--parity-python", metavar="PATH", help="run the target with another interpreter")
     group.addoption("--parity-divergences", metavar="FILE", help="known divergences; each has to diverge")
+    group.addoption("--parity-seed", metavar="S", type=int, help="draw cases by this seed, not by the version")
     group.addoption("--parity-require-all", action="store_true", help="what the target lacks fails")
 
 
@@ -55,12 +56,12 @@ class Target(pytest.Collector):
         from parity_tests.cases import TIERS, all_cases
         from parity_tests.check import Request
         from parity_tests.divergences import DivergenceError
-        from parity_tests.expected import held
+        from parity_tests.drawn_cells import Abilities, release_seed
+        from parity_tests.expected import held, in_memory
         from parity_tests.launch import Server, WorkerFault
         from parity_tests.recordings import key
         from parity_tests.run import few
         from parity_tests.stranger import job_of, known_divergences
-        from parity_tests.target import function_name
 
         option = self.config.getoption
         tiers = option("--parity-tier").split(",")
@@ -73,6 +74,7 @@ class Target(pytest.Collector):
             python=option("--parity-python"),
             divergences=option("--parity-divergences"),
             require_all=option("--parity-require-all"),
+            seed=release_seed() if option("--parity-seed") is None else option("--parity-seed"),
         )
         job = job_of(self.name, request.python, request.device, self.config.invocation_params.dir)
         cells = request.selection.cells(all_cases())
@@ -83,11 +85,13 @@ class Target(pytest.Collector):
         self.config.add_cleanup(self.server.stop)
         try:
             self.divergences = known_divergences(self.name, job.backend, request.divergences)
-            implemented = self.server.hello().get("implements")
+            known = Abilities(job.backend).told(self.server.hello())
         except (DivergenceError, WorkerFault) as error:
             raise pytest.UsageError(f"{self.name} cannot be judged: {error}") from error
-        there = None if implemented is None or request.require_all else set(str(implemented).split(", "))
-        asked = [cell for cell in cells if there is None or function_name(cell[0].operator, cell[0].method) in there]
+        asked = [cell for cell in cells if request.require_all or known.has(cell[0].operator, cell[0].method)]
+        with in_memory():
+            self.drawn = request.drawn_cases(known, self.divergences)
+        asked += [judged.cell for judged in self.drawn.values()]
         if not asked:
             raise pytest.UsageError(f"{self.name} implements nothing that was asked for")
         self.repeated = set(map(key, few(asked)))
@@ -148,7 +152,8 @@ class CellTest(ParityTest):
         known = self.parent.divergences
         red = [one for one in verdicts if one.red and not any(entry.explains(one) for entry in known)]
         if red:
-            again = reproduce(red[0], self.parent.request.command)
+            lines = {one.case.id: repr(one.drawn) for one in self.parent.drawn.values()}
+            again = reproduce(red[0], self.parent.request.command, lines)
             raise Red("\n".join([*(f"{one.quantity}: {one.reason}" for one in red), again]))
         if not any(one.judged for one in verdicts):
             pytest.skip(verdicts[0].reason)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
@@ -18,6 +21,9 @@ from parity_tests.comparison import Verdict
 from parity_tests.invocation import TRAINING
 from parity_tests.run import Run
 from parity_tests.switches import PATH
+
+if TYPE_CHECKING:  # fuzzing needs hypothesis
+    from parity_tests.fuzz import Campaign, Finding
 
 MOST_RED = 20
 MOST_ROWS = 12
@@ -33,7 +39,10 @@ def report(run: Run, console: Console, every: bool = False) -> None:
     for told in missing(run.verdicts):
         width = min(100, console.width)
         console.print(Text(textwrap.fill(f"missing     {told}", width, subsequent_indent=" " * 12), style="dim"))
-    for line in red_lines(run.red, run.command):
+    if run.drawn and run.seed is not None:
+        told = f"drawn       {len(run.drawn)} of the cases, by seed {run.seed}; --seed S draws others"
+        console.print(Text(told, style="dim"))
+    for line in red_lines(run.red, run.command, run.drawn):
         console.print(line, soft_wrap=True)  # a command has to stay in one line
     for known in run.explanations:
         console.print(Text(f"looks like  {known.operator}: {known.sentence}", style="bold"), soft_wrap=True)
@@ -147,7 +156,9 @@ def _is_absent(verdict: Verdict) -> bool:
     return verdict.reason.startswith(ABSENT)
 
 
-def red_lines(red: Sequence[Verdict], command: str = "") -> Iterable[RenderableType]:
+def red_lines(
+    red: Sequence[Verdict], command: str = "", drawn: Mapping[str, str] = MappingProxyType({})
+) -> Iterable[RenderableType]:
     """Each red verdict with its reason, and the command that reproduces it."""
     for verdict in red[:MOST_RED]:
         against = "" if verdict.against == "reference" else f" against {verdict.against}"
@@ -155,22 +166,27 @@ def red_lines(red: Sequence[Verdict], command: str = "") -> Iterable[RenderableT
             (f"{verdict.status:<11} ", "bold red"),
             (f"{verdict.name}{against}  {verdict.case}  {verdict.tier}  {verdict.quantity}", "bold"),
             f"\n            {verdict.reason}\n            ",
-            (reproduce(verdict, command), "cyan"),
+            (reproduce(verdict, command, drawn), "cyan"),
         )
     if len(red) > MOST_RED:
         yield Text(f"            ... and {len(red) - MOST_RED} more; --json FILE holds them all")
 
 
-def reproduce(verdict: Verdict, command: str = "") -> str:
-    """The command that repeats one verdict: `run` with its backends, unless another is given."""
+def reproduce(verdict: Verdict, command: str = "", drawn: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The command that repeats one verdict: `run` with its backends, unless another is given.
+
+    drawn holds the lines of drawn cases, by id: a line repeats its case in any version.
+    """
     names = [name for name in (verdict.backend, verdict.against) if name != "reference"]
     backends = dict.fromkeys(name.partition(":")[0] for name in names)  # without the device, where it is in the name
     parts = [command or f"attention-parity run --backend {','.join(backends)}"]
-    if verdict.case != "*":
+    if verdict.case in drawn:
+        parts.append(f"--drawn {shlex.quote(drawn[verdict.case])}")
+    elif verdict.case != "*":
         parts.append(f"--case '{verdict.case}'")
     if verdict.operator == TRAINING:
         parts.append("--training")
-    if verdict.tier != "*":
+    if verdict.tier != "*" and verdict.case not in drawn:
         parts.append(f"--tier {verdict.tier}")
     if verdict.device not in ("", "cpu"):
         parts.append(f"--device {verdict.device}")
@@ -206,3 +222,48 @@ def summary(run: Run) -> Text:
     tail += f"; {absent:,} not applicable: {'; '.join(reasons)}" if absent else ""
     tail += f"; {shown:,} of them shown, not judged" if shown else ""
     return Text(f"green       {total} comparisons of {names}: all within budget{tail}", style="bold green")
+
+
+# ------------------------------------------------------------------------------------------------ fuzzing
+
+
+def report_finding(finding: Finding, again: str, console: Console) -> None:
+    """Print what differs, the line of the simplest such case, the command that repeats it, and what it looks like."""
+    verdict = finding.verdict
+    for line in (
+        f"[red]{verdict.backend} {verdict.operator} {verdict.quantity}: {verdict.status}[/] {escape(verdict.reason)}",
+        f"    {escape(repr(finding.drawn))},",
+        f"    [dim]{escape(again)}[/]",
+        *([] if finding.explanation is None else [f"    looks like: {escape(finding.explanation.sentence)}"]),
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def report_campaign(campaign: Campaign, console: Console) -> None:
+    """Print how many cases were judged of each operator, and how near to its budget; what was left out, and why."""
+    backends = [server.job.backend for server in campaign.servers]
+    grid = Table(header_style="bold", caption="cases, and the largest share of its budget that an error took")
+    grid.add_column("operator")
+    for name in backends:
+        grid.add_column(name, justify="right")
+    for operator in campaign.operators:
+        cells = [(campaign.cases[name, operator], campaign.worst.get((name, operator), 0.0)) for name in backends]
+        grid.add_row(operator, *(f"{count} [dim]{100 * share:.0f}%[/]" for count, share in cells))
+    grid.add_row("all", *(str(sum(n for (b, _), n in campaign.cases.items() if b == name)) for name in backends))
+    console.print(grid)
+    total = sum(campaign.cases.values())
+    steps = f" in steps of {campaign.step}" if campaign.step > 1 else ""
+    console.print(
+        f"{total} cases judged: seed {campaign.seed}, numbers {campaign.first} to {campaign.last}{steps}, of which "
+        f"{campaign.left_out} left out, since rounding alone could change them; largest share of a budget "
+        f"{100 * max(campaign.worst.values(), default=0.0):.0f} %; {campaign.seconds:.0f} s, "
+        f"{total / max(campaign.seconds, 1e-9):.1f} cases/s",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for reason, count in campaign.lacking.most_common():
+        console.print(Text(f"left out    {count} cases: {reason}", style="dim"), soft_wrap=True)
+    for kind, finding in campaign.findings.items():
+        console.print(
+            f"[red]{' '.join(filter(None, kind))}[/]: {campaign.repeated[kind]} cases, first {finding.number}"
+        )

@@ -60,6 +60,10 @@ class Run:
     command: str = ""
     """What repeats the run, without the options that choose cells; empty for `run`, which names backends itself."""
     explanations: Sequence[Explanation] = ()
+    drawn: Mapping[str, str] = field(default_factory=dict)
+    """The cases that were drawn: the line of each, by its id."""
+    seed: int | None = None
+    """What they were drawn by; None where their lines were given."""
 
     @property
     def judged(self) -> bool:
@@ -86,7 +90,9 @@ class Run:
             "interrupted": self.interrupted,
             "times": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
         }
-        told = {"looks_like": [asdict(explanation) for explanation in self.explanations]} if self.explanations else {}
+        told: dict[str, Any] = {"drawn": {"seed": self.seed, "lines": dict(self.drawn)}} if self.drawn else {}
+        if self.explanations:
+            told["looks_like"] = [asdict(explanation) for explanation in self.explanations]
         return {"header": {**header, **told}, "cells": [verdict.as_json() for verdict in self.verdicts]}
 
 

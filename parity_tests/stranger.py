@@ -5,19 +5,21 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import backends as registry
 from parity_tests import peers
-from parity_tests.cases import Case
-from parity_tests.comparison import Verdict, excused, judge
+from parity_tests.cases import NAMES, Case
+from parity_tests.comparison import Verdict, excused
+from parity_tests.condition import Judged
 from parity_tests.diagnosis import explanations
 from parity_tests.divergences import Divergence, apply, load_divergences
-from parity_tests.expected import expected, held
+from parity_tests.drawn_cells import verdicts_on
+from parity_tests.expected import held, in_memory
 from parity_tests.launch import Job, Progress, Stopped, WorkerFault, record_cells
-from parity_tests.recordings import Cell, Recording, answered, cells_of, pack_cases, withheld
+from parity_tests.recordings import Cell, Recording, answered, cells_of, pack_cases
 from parity_tests.run import Run, judge_switches, recheck, split_seconds, suspects
 from parity_tests.target import parted
 
@@ -68,6 +70,7 @@ def check(
     tiers: Sequence[str],
     job: Job,
     *,
+    drawn: Callable[[Recording], Mapping[str, Judged]] = lambda recording: {},
     require_all: bool = False,
     divergences: Sequence[Divergence] = (),
     progress: Progress = lambda backend, done: None,
@@ -75,6 +78,7 @@ def check(
 ) -> Run:
     """Judge a target against the reference, in what it implements; what it lacks is red under require_all alone.
 
+    drawn gives the drawn cases by cell, once the others are answered. Of no cell, there is no recording.
     What the cache has is read before the target starts, and never again.
     Raises: WorkerFault if it cannot be started; CacheError if the cache had something else than what is expected.
     """
@@ -86,7 +90,24 @@ def check(
         outcome.seconds["cases"] = time.perf_counter() - start
         begun = time.perf_counter()
         recording = record_cells(job, cells, packed, progress, stopped=stopped)
-        outcome.seconds.update(split_seconds(recording, job.name, time.perf_counter() - begun))
+        seconds = time.perf_counter() - begun
+        more: Mapping[str, Judged] = {}
+        if (recording.about or not cells) and not stopped():
+            begun = time.perf_counter()
+            with in_memory():
+                more = drawn(recording)
+                packed = pack_cases(judged.cell for judged in more.values())
+            outcome.seconds["cases"] += time.perf_counter() - begun
+            outcome.drawn = {judged.case.id: repr(judged.drawn) for judged in more.values()}
+        if more:
+            begun = time.perf_counter()
+            own = [judged.cell for judged in more.values()]
+            recording = joined(recording, record_cells(job, own, packed, stopped=stopped))
+            seconds += time.perf_counter() - begun
+            cells = sorted([*cells, *own], key=lambda cell: (tiers.index(cell[1]), NAMES.index(cell[0].operator)))
+        if not cells:
+            return outcome
+        outcome.seconds.update(split_seconds(recording, job.name, seconds))
         outcome.recordings[job.name] = recording
         outcome.interrupted = stopped()
         if not recording.about and not outcome.interrupted:
@@ -104,6 +125,18 @@ def check(
     return outcome
 
 
+def joined(first: Recording, second: Recording) -> Recording:
+    """What two workers of one target answered, to other cells each."""
+    return replace(
+        second,
+        about=first.about or second.about,
+        cells={**first.cells, **second.cells},
+        status={**first.status, **second.status},
+        inputs={**first.inputs, **second.inputs},
+        start_seconds=first.start_seconds + second.start_seconds,
+    )
+
+
 def is_registered(job: Job) -> bool:
     """Whether a job is of a backend that is registered: what the framework cannot have is then not held against it."""
     known = registry.available().get(job.backend)
@@ -118,11 +151,9 @@ def judged(
     Where all is required, what a stranger says that its framework cannot have is missing, too.
     """
     for cell in cells:
-        said = answered(recording, cell)
-        if said["status"] == "missing":  # the run was interrupted before
+        if answered(recording, cell)["status"] == "missing":  # the run was interrupted before
             continue
-        wanted = expected(*cell, withheld(said)) if said["status"] == "ok" else {}
-        verdicts = judge(cell, wanted, recording)
+        verdicts = verdicts_on(cell, recording)
         if not require_all:
             yield from excused(verdicts)
         elif registered:

@@ -68,6 +68,8 @@ Cell = Mapping[str, Any]
 
 PARAMETER = "parameter."
 """What the names of parameters begin with among the arguments that are differentiated."""
+NOT_TAKEN = " does not take "
+"""What stands between a function and an argument that it lacks."""
 PLAIN = SimpleNamespace(
     from_numpy=lambda array: array,
     to_numpy=np.asarray,
@@ -354,7 +356,7 @@ class Target(Asked):
         keywords = {**cell["options"], **self._wanted(cell, takes)}
         for own in [*map(keyword, arrays), *keywords]:
             if not takes(own):
-                raise NotImplementedHere(f"{name} does not take {own}")
+                raise NotImplementedHere(f"{name}{NOT_TAKEN}{own}")
         arrays = {own: array for own, array in arrays.items() if own not in shared}
         arrays |= {own: array for own, array in inputs.items() if own.removeprefix(SECOND) in arrays}
         call = self.function(name, json.dumps(keywords), bool(cell["method"]), json.dumps(shared), cell["twice"])

@@ -66,7 +66,7 @@ def attention_pooling(scores, values, mask=None):
 
 
 def DotProductAttention(parameters, queries, keys, values, mask=None, *, scale=None):
-    scale = scale or queries.value.shape[-1] ** -0.5
+    scale = queries.value.shape[-1] ** -0.5 if scale is None else scale
     scaled = Array(queries.value * scale, (queries, lambda gradient: gradient * scale))
     return attention_pooling(dot_score(scaled, seen(keys, mask)), values, mask)
 

@@ -104,4 +104,6 @@ def repeated_cases(cases: Sequence[Case]) -> Iterator[Case]:
 
 def found_cases() -> Iterator[Case]:
     """What fuzzing found, as cases like any other."""
-    return (Case(**drawn.as_case()) for drawn in FOUND)
+    for drawn in FOUND:
+        case = Case(**drawn.as_case())
+        yield replace(case, name=f"found_{case.name.removeprefix('drawn_')}", shows="Found by fuzzing.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 from collections import defaultdict
 from dataclasses import replace
@@ -22,8 +21,9 @@ from parity_tests import expected as reference
 from parity_tests.cases import FULL
 from parity_tests.condition import TIERS, judgeable
 from parity_tests.draw import FAMILY, HIDDEN, draw, methods_of
-from parity_tests.drawn import NAMES, Drawn, axes_of, called_of, inputs_of
-from parity_tests.fuzz import ABSENT, Campaign, Finding, Server, shrink
+from parity_tests.drawn import NAMES, Drawn, axes_of, called_of, inputs_of, parsed
+from parity_tests.drawn_cells import ABSENT
+from parity_tests.fuzz import Campaign, Finding, Server, shrink
 from parity_tests.launch import Job, WorkerFault
 from parity_tests.run import run
 
@@ -44,14 +44,6 @@ def fuzzed(job: Job, examples: int, *operators: str, step: int = 7, tiers: tuple
         campaign = Campaign([server], 0, step=step, operators=operators or NAMES, tiers=tiers)
         list(campaign.run(examples=examples))
     return campaign
-
-
-def parsed(line: str) -> Drawn:
-    """A drawn case from its line."""
-    call = ast.parse(line, mode="eval").body
-    assert isinstance(call, ast.Call) and ast.unparse(call.func) == "Drawn"
-    keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    return Drawn(*map(ast.literal_eval, call.args), **keywords)
 
 
 @pytest.fixture(scope="module")
