@@ -16,7 +16,7 @@ from operator import eq, lt
 import numpy as np
 
 from attention_core.operators import find
-from attention_core.specification import INTEGER, Layer, Operator
+from attention_core.specification import INTEGER, Layer
 from parity_tests.cases import Arrays, Case, covering, is_floating
 from parity_tests.cases.covering import DIMENSIONS, SEARCHES, Call
 from parity_tests.comparison import judge
@@ -100,13 +100,14 @@ def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
     if call.computes and call.method not in (*SEARCHES, "start"):
         yield "state", "second_call_answers_as_the_first", _first_for_second
         yield "state", "second_call_overwrites_the_first", _second_for_first
-        if call.floating:
+        if call.floating and call.outputs:
             yield "state", "differentiates_the_newest_call", _newest_gradient
     averages = "value_features" in call.sizes  # what has a bias is not small where its inputs are
     if averages or call.entry.name in SMALL:
         yield "magnitude", "flushed_below_1e-20", _flushed
         yield "magnitude", "single_to_1e-6", _absolute_error
-    if covering.scaled(call, "huge", "float64") and (averages or isinstance(call.entry, Operator)):
+    linear = averages or call.entry.name in (*SMALL, "attention_pooling")
+    if linear and covering.scaled(call, "huge", "float64"):
         yield "magnitude", "clamped_beyond_1e20", _clamped
 
 
@@ -162,7 +163,7 @@ def sizes_of(case: Case) -> dict[str, int]:
             layout = next((own for own in tensor.layouts if len(own) == array.ndim), ())
             for axis, size in zip(layout, array.shape, strict=False):
                 sizes[axis] = max(size, sizes.get(axis, 0)) if tensor.broadcast else size
-    sizes.setdefault("heads", sizes.get("num_heads", 0))
+    sizes["heads"] = sizes.get("num_heads", sizes.get("heads", 0))
     return sizes | dict(case.drawn.sizes if case.drawn else {})
 
 
