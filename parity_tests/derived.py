@@ -141,8 +141,8 @@ def _lengths(holds: Callable[[np.ndarray], bool]) -> Wrong:
 def _mask_of_one(name: str, axis: str) -> Wrong:
     def holds(case: Case) -> bool:
         mask = case.inputs.get(name)
-        if mask is None:
-            return False
+        if mask is None or case.drawn is not None:
+            return mask is not None and axis in case.drawn.ones and case.drawn.sizes.get(axis, 1) > 1
         tensor = next(own for own in inputs_of(find(case.operator), case.method) if own.name == name)
         layout = next((own for own in tensor.layouts if len(own) == mask.ndim), ())
         return dict(zip(layout, mask.shape, strict=False)).get(axis, 0) == 1 < sizes_of(case).get(axis, 1)
@@ -157,14 +157,15 @@ def sizes_of(case: Case) -> dict[str, int]:
     sizes = {name: size for name, size in sizes.items() if isinstance(size, int)}
     called = called_of(entry, case.method)
     sizes |= {COUNTS.get(name, name): size for name, size in case.options.items() if type(size) is int}
-    for tensor in inputs_of(called.time_major if case.config.get("time_major") else entry, case.method):
+    sizes |= case.drawn.sizes if case.drawn else {}
+    tensors = inputs_of(called.time_major if case.config.get("time_major") else entry, case.method)
+    for tensor in sorted(tensors, key=lambda tensor: not tensor.broadcast):  # those of exact sizes last
         array = case.inputs.get(tensor.name)
         if array is not None:
             layout = next((own for own in tensor.layouts if len(own) == array.ndim), ())
-            for axis, size in zip(layout, array.shape, strict=False):
-                sizes[axis] = max(size, sizes.get(axis, 0)) if tensor.broadcast else size
+            sizes |= dict(zip(layout, array.shape, strict=False))
     sizes["heads"] = sizes.get("num_heads", sizes.get("heads", 0))
-    return sizes | dict(case.drawn.sizes if case.drawn else {})
+    return sizes
 
 
 # ------------------------------------------------------------------------------------------------ what is wrong
@@ -180,8 +181,8 @@ def _shifted(tier: str, answer: Arrays) -> Arrays:
     if not is_floating(array):
         return {name: ~array if array.dtype.kind == "b" else array + 1}
     numbers = array.astype(np.float64)
-    largest = np.abs(np.where(np.isfinite(numbers), numbers, 0.0)).max(initial=0.0)
-    return {name: (numbers + 0.5 * (largest or 1.0)).astype(array.dtype)}
+    numbers = np.where(np.isfinite(numbers), numbers, 0.0)
+    return {name: (numbers + 0.5 * (np.abs(numbers).max(initial=0.0) or 1.0)).astype(array.dtype)}
 
 
 def _other_bits(tier: str, answer: Arrays) -> Arrays:

@@ -113,7 +113,7 @@ MOST_GRADIENTS = 2**23
 
 CANDIDATES = 6
 SEARCHES = ("greedy", "beam")
-ROWS = 20
+ROWS = 28
 FEWER = {"attend": 1, "step": 2, "start": 1, "greedy": 2}
 """The most rows of a function or method: those of which others have all are asked little."""
 NORMALISED = ("masked_softmax", "masked_cross_entropy", "attention_pooling")
@@ -283,7 +283,7 @@ def calls() -> Iterator[Call]:
 def settings(call: Call, drawn: Drawn) -> Iterator[tuple[str, Setting]]:
     """Each setting that a row has, with its dimension."""
     sizes = {**call.axes, **dict.fromkeys(call.sizes, 0), **drawn.sizes}
-    several = tuple(axis for axis in drawn.ones if sizes.get("num_heads" if axis not in call.sizes else axis, 1) > 1)
+    several = tuple(axis for axis in drawn.ones if sizes.get(axis, 1) > 1)
     sizes |= {axis: 1 for axis in drawn.ones if axis in call.broadcast_alone}
     yield from (("sizes", (axis, sizes[axis])) for axis in call.sizes)
     yield from (("coincidences", pair) for pair in call.coincidences if sizes[pair[0]] == sizes[pair[1]] > 1)
@@ -298,7 +298,8 @@ def settings(call: Call, drawn: Drawn) -> Iterator[tuple[str, Setting]]:
     yield "masks", ("hidden", drawn.hidden)
     optional = {own.name for own in call.inputs if own.optional} - set(drawn.given)
     yield "layout", ("layout", next((layout for name, layout in drawn.layouts.items() if name not in optional), ""))
-    yield "layout", ("shared", drawn.shared)
+    if not is_rounding(call, drawn) and work(call, drawn.sizes) <= MOST_WORK[1]:  # so that there are gradients
+        yield "layout", ("shared", drawn.shared)
     yield "state", ("twice", drawn.twice)
     yield "magnitude", ("magnitude", magnitude_of(call, drawn))
     yield "magnitude", ("dtype", drawn.tier)
@@ -406,6 +407,8 @@ def candidate(call: Call, index: int, had: set[Setting], picks: Picks, without: 
         tier = "float32" if magnitude == "small" else tier  # where an error of 1e-6 is large beside it
         scales = {name: bound for name, bound in scaled(call, magnitude, tier).items() if name not in shared}
         row |= {"scales": scales} if magnitude in BOUNDS else {"pattern": magnitude}
+        if scales:  # and something is open
+            row |= {"ones": (), "lens": "longest" if "valid_lens" in given else ""}
     row["infinite"] = call.entry.name == "from_additive_mask"  # else nothing is hidden
     sizes = {axis: size for axis, size in sizes.items() if size}
     return Drawn(call.entry.name, call.method, tier, index, sizes, options, tuple(given), **row)
@@ -447,6 +450,7 @@ def drawn_sizes(call: Call, most_work: int, had: set[Setting], picks: Picks, wit
     for axis in {"vocab_size", "target_vocab_size"} & set(sizes) if "num_best" in sizes else ():
         sizes[axis] = max(sizes[axis], sizes["num_best"] + 1)  # a first step has no more hypotheses
     if "num_heads" in sizes and "hidden_size" in sizes:
+        sizes["heads"] = picks.one((0, sizes["num_heads"]))
         sizes["hidden_size"] = sizes["num_heads"] * max(1, sizes["hidden_size"] // sizes["num_heads"])
     return sizes
 
@@ -467,6 +471,8 @@ def sharing(call: Call) -> list[tuple[str, ...]]:
     """The arguments that may be the same array as the keys."""
     names = {own.name for own in call.inputs}
     ways = [("values",), ("queries", "values")] if "values" in names else [("queries",)]
+    if "osine" in call.entry.name:  # a cosine with itself does not move
+        ways = [own for own in ways if "queries" not in own]
     return [own for own in ways if {*own, "keys"} <= names]
 
 
@@ -478,17 +484,17 @@ def work(call: Call, sizes: Mapping[str, int]) -> int:
 
 
 def is_forward(call: Call, row: Drawn) -> bool:
-    """Whether a row has no gradients: where they cost too much, to compute or to compile, or are rounding alone.
+    """Whether a row has no gradients: where they cost too much, to compute or to compile, or are rounding alone."""
+    slow = call.family in ("recurrent", "decoders", "translation") and row.seed % 3 != TWICE
+    return is_rounding(call, row) or slow or work(call, row.sizes) * numbers(row) > MOST_GRADIENTS
 
-    A query that is tiny moves all scores of a row alike, and the softmax takes that back. A vector's cosine with itself
-    does not move.
-    """
+
+def is_rounding(call: Call, row: Drawn) -> bool:
+    """Whether the gradients of a row are rounding alone: a tiny query moves all scores alike, which is undone."""
     normalised = isinstance(call.entry, Layer) or call.entry.name in NORMALISED
     bounded = max(row.scales.values(), default=0.0) > (0.0 if normalised else BOUNDS["wide"]["float64"])
-    alike = "queries" in row.shared and "osine" in call.entry.name
-    alike |= row.pattern == "cancelling" and (call.family == "decoders" or call.entry.name in CANCELLING)
-    slow = call.family in ("recurrent", "decoders", "translation") and row.seed % 3 != TWICE
-    return row.tier not in FULL or bounded or alike or slow or work(call, row.sizes) * numbers(row) > MOST_GRADIENTS
+    cancels = row.pattern == "cancelling" and (call.family == "decoders" or call.entry.name in CANCELLING)
+    return row.tier not in FULL or bounded or cancels
 
 
 def numbers(row: Drawn) -> int:
@@ -500,8 +506,7 @@ def numbers(row: Drawn) -> int:
 # ------------------------------------------------------------------------------------------------ the design
 
 SEEDS: Mapping[str, int] = {
-    "ConcatAttention-cover_0": 100,
-    "ConcatAttention-cover_7": 100,
+    "AdditiveAttention-cover_3": 109,
 }
 """Where rounding could change a token or a choice with the seed that a row has by its number."""
 
