@@ -141,8 +141,10 @@ def _lengths(holds: Callable[[np.ndarray], bool]) -> Wrong:
 def _mask_of_one(name: str, axis: str) -> Wrong:
     def holds(case: Case) -> bool:
         mask = case.inputs.get(name)
-        if mask is None or case.drawn is not None:
-            return mask is not None and axis in case.drawn.ones and case.drawn.sizes.get(axis, 1) > 1
+        if mask is None:
+            return False
+        if case.drawn is not None:
+            return axis in case.drawn.ones and case.drawn.sizes.get(axis, 1) > 1
         tensor = next(own for own in inputs_of(find(case.operator), case.method) if own.name == name)
         layout = next((own for own in tensor.layouts if len(own) == mask.ndim), ())
         return dict(zip(layout, mask.shape, strict=False)).get(axis, 0) == 1 < sizes_of(case).get(axis, 1)

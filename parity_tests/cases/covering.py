@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -369,46 +369,42 @@ class Picks:
         return self.one(new if new and self.random.random() < 0.9 else choices)
 
 
-def candidate(call: Call, index: int, had: set[Setting], picks: Picks, without: str) -> Drawn:
-    """A row for a call; a dimension that is left out stays at what cases written by hand have."""
-    plain = index == TWICE and without != "state" and call.computes  # so that the numbers tell its calls apart
+def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
+    """A row for a call."""
+    plain = index == TWICE and call.computes  # so that the numbers tell its calls apart
     tiers = tuple(tier for tier in FLOATS if tier in FULL or call.entry.name not in FULL_ALONE)
     tier = picks.one(tiers if call.computes and not plain else FLOATS[:1])
-    sizes = drawn_sizes(call, MOST_WORK[index % 2], had, picks, "sizes" if plain else without)
-    shared = drawn_sharing(call, sizes, had, picks) if without != "layout" and not plain else ()
+    sizes = drawn_sizes(call, MOST_WORK[index % 2], had, picks, plain)
+    shared = drawn_sharing(call, sizes, had, picks) if not plain else ()
     options = drawn_options(call, index, sizes)
     given = [own.name for own in call.inputs if own.optional and not plain and picks.one((False, True))]
     if not given and all(own.optional for own in call.inputs):
         given = [own.name for own in call.inputs[:1]]
     if call.has("initial"):  # the first state is the encoder's, or none is given
         given = [*(name for name in given if name != "state"), *(() if "initial" in options else ("state",))]
-    row: dict[str, Any] = {}
-    if without != "masks":
-        lens = "valid_lens" in given
-        types = picks.fresh("type of lengths", ("int32", *INTEGER), had)
-        row |= {
-            "ones": tuple(axis for axis in broadcast(call, given) if picks.one((False, True))),
-            "lens": picks.fresh("lengths", ("", *LENGTHS), had) if lens else "",
-            "rows": lens and call.method not in SEARCHES and picks.one((False, True)),
-            "types": {"valid_lens": types} if lens and types != "int32" else {},
-            "hidden": picks.fresh("hidden", ("", "nan", "inf"), had) if lens or "mask" in given else "",
-        }
-    if without != "layout":
-        layout = picks.fresh("layout", ("", *LAYOUTS), had)
-        several = [own.name for own in call.inputs if own.axes and own.name not in shared]
-        named = [name for name in several if name in call.floating][:1] if layout == "expanded" else several
-        row |= {"shared": shared, "layouts": dict.fromkeys(named, layout) if layout else {}}
-        if "queries" in shared or layout == "expanded":  # what is hidden would be a query, or differ along the axis
-            row["hidden"] = ""
-    if without != "state" and call.computes and call.method not in (*SEARCHES, "start"):
-        row["twice"] = plain
-    if without != "magnitude" and call.floating and tier in FULL and not plain:
+    lens = "valid_lens" in given
+    types = picks.fresh("type of lengths", ("int32", *INTEGER), had)
+    row: dict[str, Any] = {
+        "ones": tuple(axis for axis in broadcast(call, given) if picks.one((False, True))),
+        "lens": picks.fresh("lengths", ("", *LENGTHS), had) if lens else "",
+        "rows": lens and call.method not in SEARCHES and picks.one((False, True)),
+        "types": {"valid_lens": types} if lens and types != "int32" else {},
+        "hidden": picks.fresh("hidden", ("", "nan", "inf"), had) if lens or "mask" in given else "",
+    }
+    layout = picks.fresh("layout", ("", *LAYOUTS), had)
+    several = [own.name for own in call.inputs if own.axes and own.name not in shared]
+    named = [name for name in several if name in call.floating][:1] if layout == "expanded" else several
+    row |= {"shared": shared, "layouts": dict.fromkeys(named, layout) if layout else {}}
+    if "queries" in shared or layout == "expanded":  # what is hidden would be a query, or differ along the axis
+        row["hidden"] = ""
+    if call.floating and tier in FULL and not plain:
         magnitude = picks.fresh("magnitude", MAGNITUDES, had)
         tier = "float32" if magnitude == "small" else tier  # where an error of 1e-6 is large beside it
         scales = {name: bound for name, bound in scaled(call, magnitude, tier).items() if name not in shared}
         row |= {"scales": scales} if magnitude in BOUNDS else {"pattern": magnitude}
         if scales:  # and something is open
-            row |= {"ones": (), "lens": "longest" if "valid_lens" in given else ""}
+            row |= {"ones": (), "lens": "longest" if lens else ""}
+    row["twice"] = plain and call.method not in (*SEARCHES, "start")
     row["infinite"] = call.entry.name == "from_additive_mask"  # else nothing is hidden
     sizes = {axis: size for axis, size in sizes.items() if size}
     return Drawn(call.entry.name, call.method, tier, index, sizes, options, tuple(given), **row)
@@ -427,14 +423,14 @@ def drawn_options(call: Call, index: int, sizes: dict[str, int]) -> dict[str, An
     return options
 
 
-def drawn_sizes(call: Call, most_work: int, had: set[Setting], picks: Picks, without: str) -> dict[str, int]:
+def drawn_sizes(call: Call, most_work: int, had: set[Setting], picks: Picks, plain: bool) -> dict[str, int]:
     """The size of every axis, the largest ones taken back until the case costs no more than it may."""
     choices = call.sizes
-    if without == "sizes":
+    if plain:
         widths = itertools.cycle(BASE_WIDTHS)
         choices = {axis: (BASE[axis] if axis in BASE else next(widths),) for axis in choices}
     sizes = {axis: picks.fresh(axis, own, had) for axis, own in choices.items()}
-    if call.coincidences and without not in ("coincidences", "sizes") and picks.one((False, True)):
+    if call.coincidences and not plain and picks.one((False, True)):
         first, second = picks.one(call.coincidences)
         sizes[first] = sizes[second] or 1
         sizes[second] = sizes[first]
@@ -533,8 +529,9 @@ class Design:
         return len(pairs) + 20 * len(missing & set(own))
 
 
-def design(without: str = "") -> Design:
-    """The rows of every call, one dimension left out if named."""
+@functools.cache
+def design() -> Design:
+    """The rows of every call."""
     made = Design()
     kin: dict[str, list[Call]] = {}
     for call in calls():
@@ -546,7 +543,7 @@ def design(without: str = "") -> Design:
             if index >= call.rows:
                 continue
             had = made.single.setdefault(call.kin, set())
-            drawn = [candidate(call, index, had, picks, without) for _ in range(CANDIDATES)]
+            drawn = [candidate(call, index, had, picks) for _ in range(CANDIDATES)]
             best = max(drawn, key=lambda row: made.gain(call, row, missing))
             if index > TWICE and not missing & {setting for _, setting in settings(call, best)}:
                 continue
@@ -555,10 +552,25 @@ def design(without: str = "") -> Design:
     return made
 
 
-def cases(without: str = "") -> Iterator[Case]:
+def cases() -> Iterator[Case]:
     """The rows as cases."""
-    for rows in design(without).rows.values():
+    for rows in design().rows.values():
         for index, row in enumerate(rows):
             name = f"cover_{row.method}_{index}" if row.method not in ("", "call") else f"cover_{index}"
             row = replace(row, seed=SEEDS.get(f"{row.operator}-{name}", row.seed))
             yield Case(**{**row.as_case(), "name": name, "shows": "Sizes, masks, layout, state and magnitude at once."})
+
+
+VARIED: Mapping[str, Callable[[Drawn], Any]] = {
+    "sizes": lambda row: row.sizes,
+    "coincidences": lambda row: row.sizes,
+    "masks": lambda row: row.ones or row.lens or row.types,
+    "layout": lambda row: row.layouts or row.shared,
+    "state": lambda row: row.twice,
+    "magnitude": lambda row: row.scales or row.pattern,
+}
+
+
+def varies(case: Case, dimension: str) -> bool:
+    """Whether a case is there for that dimension, among others; one written by hand is not."""
+    return bool((dimension == "state" and case.again) or (case.drawn is not None and VARIED[dimension](case.drawn)))

@@ -1,0 +1,41 @@
+"""Every mistake that shows under one condition alone is seen, and would not be without the cases of its dimension."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from parity_tests.cases import all_cases, covering
+from parity_tests.cases.covering import DIMENSIONS
+from parity_tests.condition import judgeable
+from parity_tests.derived import derived, survivors
+
+
+def test_each_function_layer_and_search_has_mistakes_of_every_dimension_that_it_has():
+    count = Counter(mistake.dimension for mistake in derived())
+    assert set(count) == set(DIMENSIONS) and sum(count.values()) > 2500
+    assert {mistake.scope for mistake in derived()} == {call.kin for call in covering.calls()}
+
+
+def test_no_mistake_survives():
+    assert [(mistake.scope, mistake.name) for mistake in survivors(all_cases(), derived())] == []
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS)
+def test_without_the_cases_of_a_dimension_mistakes_of_it_survive(dimension: str):
+    kept = [case for case in all_cases() if not covering.varies(case, dimension)]
+    mistakes = list(derived([dimension]))
+    alive = {mistake.scope for mistake in survivors(kept, mistakes)}
+    assert alive == {mistake.scope for mistake in mistakes}
+
+
+@pytest.mark.parametrize("call", list(covering.calls()), ids=lambda call: call.name)
+def test_each_setting_is_met(call: covering.Call):
+    if call.method not in covering.FEWER:
+        assert covering.wanted(call) - covering.design().single[call.kin] == set()
+
+
+@pytest.mark.parametrize("case", list(covering.cases()), ids=lambda case: case.id)
+def test_a_case_of_the_design_can_be_judged(case):
+    assert judgeable(case.drawn) is not None, f"give {case.id} another seed in covering.SEEDS"
