@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from parity_tests.comparison import Verdict
+from parity_tests.invocation import SECOND
 
 DIVERGING = ("fail", "error")
 """What a known divergence may be: another answer, or a refusal."""
@@ -18,7 +19,7 @@ DIVERGING = ("fail", "error")
 class Divergence:
     """What a backend is known to answer differently, why, and where that is told.
 
-    backend, case, quantity, tier and operator are patterns with * and ?.
+    backend, case, quantity, tier and operator are patterns with * and ?. A quantity is that of a second call, too.
     """
 
     backend: str
@@ -31,8 +32,9 @@ class Divergence:
 
     def explains(self, verdict: Verdict) -> bool:
         """Whether the verdict diverges in this quantity, from the reference or another backend."""
-        named = self.names(verdict.operator, verdict.case, verdict.tier) and fnmatchcase(
-            verdict.quantity, self.quantity
+        quantities = verdict.quantity, verdict.quantity.replace(SECOND, "")
+        named = self.names(verdict.operator, verdict.case, verdict.tier) and any(
+            fnmatchcase(quantity, self.quantity) for quantity in quantities
         )
         return verdict.status in DIVERGING and named and self._concerns(verdict)
 

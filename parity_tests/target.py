@@ -358,7 +358,8 @@ class Target(Asked):
             if not takes(own):
                 raise NotImplementedHere(f"{name}{NOT_TAKEN}{own}")
         arrays = {own: array for own, array in arrays.items() if own not in shared}
-        arrays |= {own: array for own, array in inputs.items() if own.removeprefix(SECOND) in arrays}
+        second = {own: array for own, array in inputs.items() if own.startswith(SECOND)}
+        arrays |= {own: array for own, array in second.items() if own.removeprefix(SECOND) in arrays}
         call = self.function(name, json.dumps(keywords), bool(cell["method"]), json.dumps(shared), cell["twice"])
         return call, arrays
 
