@@ -26,7 +26,7 @@ from backends import ArchiveError
 from parity_tests import budgets, family, side_by_side, text
 from parity_tests.behaviour_command import command as behaviour
 from parity_tests.bench.command import bench
-from parity_tests.cases import FULL, Case, all_cases
+from parity_tests.cases import FULL, Case, all_cases, covering
 from parity_tests.check import check, verify
 from parity_tests.command import (
     CommaList,
@@ -46,6 +46,8 @@ from parity_tests.command import (
 )
 from parity_tests.comparison import CELL_CHECKS, CHECKS
 from parity_tests.convert import convert
+from parity_tests.derived import derived as derived_mistakes
+from parity_tests.derived import survivors
 from parity_tests.divergences import apply, load_divergences
 from parity_tests.drawn import NAMES as DRAWN
 from parity_tests.expected import expected, held
@@ -496,17 +498,48 @@ def calibrate(reports: tuple[Path, ...]) -> None:
     console.print(table)
 
 
+def _sabotage_derived(pattern: str) -> int:
+    """Print the derived mistakes by dimension; the exit code is 0 if there are some, and all of them are caught."""
+    cases = all_cases()
+    table = Table(header_style="bold")
+    for column in ("dimension", "mistakes", "caught", "caught without its cases"):
+        table.add_column(column, justify="left" if column == "dimension" else "right")
+    total, alive = 0, []
+    for dimension in covering.DIMENSIONS:
+        mistakes = [one for one in derived_mistakes([dimension]) if fnmatchcase(f"{one.scope}-{one.name}", pattern)]
+        left = survivors(cases, mistakes)
+        without = survivors([case for case in cases if not covering.varies(case, dimension)], mistakes)
+        counts = (len(mistakes), len(mistakes) - len(left), len(mistakes) - len(without))
+        table.add_row(dimension, *(f"{count:,}" for count in counts))
+        total, alive = total + len(mistakes), alive + left
+    console.print(table)
+    for mistake in alive:
+        console.print(f"[bold red]hole[/]  {mistake.scope}: {mistake.name}", highlight=False)
+    caught = not alive and total > 0
+    words = f"all {total:,} mistakes are caught" if caught else f"{len(alive):,} of {total:,} mistakes are not caught"
+    console.print(f"[bold {'green' if caught else 'red'}]{words}[/]", highlight=False)
+    return 0 if caught else 1
+
+
 @main.command(short_help="Hold wrong implementations against the court.")
 @click.option(
     "--name", "pattern", metavar="PATTERN", default="*", help="Only saboteurs whose name matches, with * and ?."
 )
 @click.option("--sentences", is_flag=True, help="Print what each of them does, and its source.")
-def sabotage(pattern: str, sentences: bool) -> None:
+@click.option(
+    "--derived", is_flag=True, help="Those derived from the specification instead, by dimension of the cases."
+)
+def sabotage(pattern: str, sentences: bool, derived: bool) -> None:
     """Hold deliberately wrong implementations against the court: saboteur by what caught it.
 
     The numbers count the answers that each check refused. A saboteur is marked as a hole unless exactly those answers
     are red that have to be. Exits with 0 only if there is no hole.
+
+    With --derived: mistakes that show under one condition alone, as beyond 64 keys, for a transposed input or at a
+    second call, how many of them the cases catch, and how many without the cases of their dimension.
     """
+    if derived:
+        sys.exit(_sabotage_derived(pattern))
     table = Table(box=None, collapse_padding=True, pad_edge=False, header_style="bold")
     table.add_column("saboteur", no_wrap=True)
     for name in (*CELL_CHECKS, *CHECKS):

@@ -190,7 +190,7 @@ class Call:
     @functools.cached_property
     def broadcast_alone(self) -> set[str]:
         """The axes that no argument has but those whose axes may have size 1."""
-        axes = {own.broadcast: set() for own in self.inputs}
+        axes: dict[bool, set[str]] = {own.broadcast: set() for own in self.inputs}
         for own in self.inputs:
             axes[own.broadcast] |= {axis.removesuffix("?") for axis in own.axes}
         return axes.get(True, set()) - axes.get(False, set())

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from click.testing import CliRunner
 
+from parity_tests import cli
 from parity_tests.cases import all_cases, covering
 from parity_tests.cases.covering import DIMENSIONS
 from parity_tests.condition import judgeable
@@ -39,3 +41,13 @@ def test_each_setting_is_met(call: covering.Call):
 @pytest.mark.parametrize("case", list(covering.cases()), ids=lambda case: case.id)
 def test_a_case_of_the_design_can_be_judged(case):
     assert judgeable(case.drawn) is not None, f"give {case.id} another seed in covering.SEEDS"
+
+
+def test_the_command_counts_them_by_dimension(monkeypatch: pytest.MonkeyPatch):
+    arguments = ["sabotage", "--derived", "--name", "dot_score-*"]
+    result = CliRunner().invoke(cli.main, arguments)
+    assert result.exit_code == 0 and "mistakes are caught" in result.output
+    kept = [case for case in all_cases() if not covering.varies(case, "sizes")]
+    monkeypatch.setattr(cli, "all_cases", lambda: kept)
+    result = CliRunner().invoke(cli.main, arguments)
+    assert result.exit_code == 1 and "hole  dot_score: keys_beyond_64" in result.output
