@@ -46,8 +46,8 @@ from parity_tests.command import (
 )
 from parity_tests.comparison import CELL_CHECKS, CHECKS
 from parity_tests.convert import convert
+from parity_tests.derived import Derived, survivors
 from parity_tests.derived import derived as derived_mistakes
-from parity_tests.derived import survivors
 from parity_tests.divergences import apply, load_divergences
 from parity_tests.drawn import NAMES as DRAWN
 from parity_tests.expected import expected, held
@@ -504,7 +504,8 @@ def _sabotage_derived(pattern: str) -> int:
     table = Table(header_style="bold")
     for column in ("dimension", "mistakes", "caught", "caught without its cases"):
         table.add_column(column, justify="left" if column == "dimension" else "right")
-    total, alive = 0, []
+    total = 0
+    alive: list[Derived] = []
     for dimension in covering.DIMENSIONS:
         mistakes = [one for one in derived_mistakes([dimension]) if fnmatchcase(f"{one.scope}-{one.name}", pattern)]
         left = survivors(cases, mistakes)
