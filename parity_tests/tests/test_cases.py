@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -11,16 +12,18 @@ from attention_core import reference
 from attention_core.errors import AttentionError
 from attention_core.operators import LAYERS, OPERATORS
 from attention_core.specification import Layer, Operator
-from parity_tests.cases import Case, all_cases, epsilon, seeded, select
+from parity_tests.cases import Case, all_cases, covering, epsilon, seeded, select
 from parity_tests.cases.attention import UNBOUNDED
 from parity_tests.cases.case import FULL, TIERS, first_steady, steady
 from parity_tests.cases.decoders import DECODER
+from parity_tests.condition import judgeable
 from parity_tests.expected import build_reference, expected, gradients, outputs
 from parity_tests.invocation import bind
 from parity_tests.text import read_corpus
 
-# What fuzzing found is as small as it can be: the rest of this file is about cases that were thought out.
-CASES = [case for case in all_cases() if not case.name.startswith("found_")]
+ALL = all_cases()
+# Drawn cases and repeated ones have tests of their own: most of this file is about cases that were thought out.
+CASES = [case for case in ALL if case.drawn is None and not case.again]
 by_id = {case.id: case for case in CASES}
 
 IN_TRAINING = {"dropout"}
@@ -28,7 +31,7 @@ IN_TRAINING = {"dropout"}
 
 
 def test_ids_are_unique_and_every_entry_has_cases():
-    assert len(by_id) == len(CASES)
+    assert len({case.id for case in ALL}) == len(ALL)
     operators = {case.operator for case in CASES}
     assert operators == {*(entry.name for entry in OPERATORS), *(entry.name for entry in LAYERS)}
     for layer in LAYERS:
@@ -248,3 +251,31 @@ def test_an_epoch_of_a_training_reads_every_sentence_once_in_an_order_of_its_own
     rows = TRAINED["training-gru_dot_sgd"].inputs["batches"].reshape(-1, 4, 6).reshape(-1, 24)
     assert all(sorted(epoch) == list(range(24)) for epoch in rows.tolist())
     assert len(np.unique(rows, axis=0)) == len(rows) == 26
+
+
+# ------------------------------------------------------------------------------------------------ drawn and repeated
+
+DRAWN = [case for case in ALL if case.drawn is not None]
+
+
+@pytest.mark.parametrize("operator", dict.fromkeys(case.operator for case in DRAWN))
+def test_rounding_cannot_change_the_answer_to_a_drawn_case(operator: str):
+    assert [case.id for case in DRAWN if case.operator == operator and judgeable(case.drawn) is None] == []
+
+
+def test_the_covering_design_meets_every_setting():
+    design, kin = covering.design(), defaultdict(set)
+    for call in covering.calls():
+        kin[call.kin] |= covering.wanted(call)
+    missed = {name: settings - design.single[name] for name, settings in kin.items()}
+    # Greedy decoding from a vocabulary of one word has nothing to decide.
+    assert {name: own for name, own in missed.items() if own} == {"searches": {("target_vocab_size", 1)}}
+
+
+def test_every_function_and_method_is_asked_once_more_behind_all_others():
+    repeated = [case for case in ALL if case.again]
+    assert list(ALL[-len(repeated) :]) == repeated
+    assert {(case.operator, case.method) for case in repeated} == {(case.operator, case.method) for case in ALL}
+    first = {case.id: case for case in ALL}
+    for case in repeated:
+        assert case.inputs is first[case.again].inputs and set(case.tiers) <= set(first[case.again].tiers)
