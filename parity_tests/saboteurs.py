@@ -195,6 +195,22 @@ def _eps_in_the_norm(original: Any) -> Any:
     return lambda vectors: vectors / (np.sqrt((vectors * vectors).sum(axis=-1, keepdims=True)) + 1e-8)
 
 
+def _squares_of_single(low: bool) -> Break:
+    """Lengths from squares that are lost where float32 does not hold them: at its lower end, or at its upper."""
+    least, most = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+
+    def direction(vectors: Any) -> Any:
+        squares = vectors * vectors
+        squares = (
+            np.where(squares.real < least, 0.0, squares) if low else np.where(squares.real > most, np.inf, squares)
+        )
+        square = squares.sum(axis=-1, keepdims=True)
+        zero = square.real == 0.0
+        return np.where(zero, 0.0, vectors / np.sqrt(np.where(zero, 1.0, square)))
+
+    return lambda original: direction
+
+
 def _width_ignored(original: Any) -> Any:
     return lambda queries, keys, w=None: original(queries, keys)
 
@@ -1264,6 +1280,7 @@ CLOSED = tuple(f"masked_softmax-{name}:weights" for name in ("lens_and_mask", "c
 HIDING = tuple(
     f"masked_softmax-{name}:*" for name in ("mask", "mask_row", "lens_and_mask", "closed", "heads_mask", "large")
 )
+CLIPPED = tuple(f"clip_by_global_norm-{size}:clipped.*" for size in ("plain", "tiny", "huge"))
 RULES = (
     ("causal_mask", "offset", 0, ("causal_mask-offset:mask",)),
     ("window_mask", "offset", 0, ("window_mask-offset:mask",)),
@@ -1372,8 +1389,22 @@ SABOTEURS: tuple[Saboteur, ...] = (
         "Norms are kept from zero by adding 1e-8.",
         ("cosine_score-*",),
         red=("*:*",),
-        green=NOTHING,
+        green=(*NOTHING, "cosine_score-huge:*"),
         broken={"scoring.direction": _eps_in_the_norm},
+    ),
+    Saboteur(
+        "squares_underflow",
+        "Lengths are of squares that single precision takes for 0.",
+        ("cosine_score-*",),
+        red=("cosine_score-tiny:*",),
+        broken={"scoring.direction": _squares_of_single(low=True)},
+    ),
+    Saboteur(
+        "squares_overflow",
+        "Lengths are of squares that are infinite in single precision.",
+        ("cosine_score-*",),
+        red=("cosine_score-huge:*",),
+        broken={"scoring.direction": _squares_of_single(low=False)},
     ),
     Saboteur(
         "kernel_width_ignored",
@@ -2497,14 +2528,14 @@ SABOTEURS: tuple[Saboteur, ...] = (
         "clipped_by_value",
         "Each entry of a gradient is clipped by itself.",
         ("training-short_sgd", "training-unclipped", "clip_by_global_norm-*"),
-        red=("training-short_sgd:*", "clip_by_global_norm-plain:clipped.*"),
+        red=("training-short_sgd:*", *CLIPPED),
         broken=_clipping(_clipped_by_value),
     ),
     Saboteur(
         "clipped_one_by_one",
         "Each gradient is clipped by its own norm.",
         ("training-short_sgd", "training-unclipped", "clip_by_global_norm-*"),
-        red=("training-short_sgd:*", "clip_by_global_norm-plain:clipped.*"),
+        red=("training-short_sgd:*", *CLIPPED),
         broken=_clipping(_clipped_one_by_one),
         source="carpedm20/MemN2N-tensorflow#19",
     ),
@@ -2512,14 +2543,14 @@ SABOTEURS: tuple[Saboteur, ...] = (
         "not_clipped",
         "Gradients are not clipped.",
         ("training-short_sgd", "training-unclipped", "clip_by_global_norm-*"),
-        red=("training-short_sgd:*", "clip_by_global_norm-plain:clipped.*"),
+        red=("training-short_sgd:*", *CLIPPED),
         broken=_clipping(_not_clipped),
     ),
     Saboteur(
         "norm_after_clipping",
         "The norm that is told is that of the clipped gradients.",
         ("training-short_sgd", "training-unclipped", "clip_by_global_norm-*"),
-        red=("training-short_sgd:norms", "clip_by_global_norm-plain:norm"),
+        red=("training-short_sgd:norms", *(own.replace("clipped.*", "norm") for own in CLIPPED)),
         broken=_clipping(_norm_after_clipping),
     ),
     Saboteur(
