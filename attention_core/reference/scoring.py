@@ -82,6 +82,9 @@ def cosine_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | None =
 
 def direction(vectors: np.ndarray) -> np.ndarray:
     """The vectors at length 1, along the last axis; zeros stay zeros."""
+    # Of entries up to 1, no sum of squares leaves the range; a factor changes no direction.
+    largest = np.maximum(vectors.real, -vectors.real).max(axis=-1, keepdims=True, initial=0.0)
+    vectors = vectors / np.where(largest == 0.0, 1.0, largest)
     square = (vectors * vectors).sum(axis=-1, keepdims=True)
     zero = square.real == 0.0
     return np.where(zero, 0.0, vectors / np.sqrt(np.where(zero, 1.0, square)))

@@ -103,6 +103,9 @@ def gaussian_score(queries: jax.Array, keys: jax.Array, w: jax.Array | None = No
 
 def direction(vectors: jax.Array) -> jax.Array:
     """The vectors at length 1, along the last axis; zeros stay zeros."""
+    # Of entries up to 1, no sum of squares leaves the dtype's range; a factor changes no direction.
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(vectors), axis=-1, keepdims=True, initial=0.0))
+    vectors = vectors / jnp.where(largest == 0.0, 1.0, largest)
     square = jnp.sum(vectors * vectors, axis=-1, keepdims=True)
     zero = square == 0.0
     # A square of 1 stands in where there is no direction: the root of 0 would have an infinite gradient.

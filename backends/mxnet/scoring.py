@@ -123,8 +123,14 @@ def additive(F: ModuleType, queries: np.ndarray, keys: np.ndarray, w_v: np.ndarr
 
 def direction(F: ModuleType, vectors: np.ndarray) -> np.ndarray:
     """The vectors at length 1, along the last axis, on arrays or in a graph; zeros stay zeros."""
+    largest = F.np.max(F.np.abs(vectors), axis=-1, keepdims=True)
+    stopped = (mx.nd if F is mx else mx.sym).stop_gradient
+    largest = stopped(largest.as_nd_ndarray()).as_np_ndarray()
+    zeros, ones = F.np.zeros_like(largest), F.np.ones_like(largest)
+    # Of entries up to 1, no sum of squares leaves the dtype's range; a factor changes no direction.
+    vectors = vectors / F.np.where(largest == 0, ones, largest)
     square = F.np.sum(vectors * vectors, axis=-1, keepdims=True)
-    zero, zeros, ones = square == 0, F.np.zeros_like(square), F.np.ones_like(square)
+    zero = square == 0
     # A square of 1 stands in where there is no direction: the root of 0 would have an infinite gradient.
     return vectors * F.np.where(zero, zeros, ones / F.np.sqrt(F.np.where(zero, ones, square)))
 

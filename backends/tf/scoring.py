@@ -108,6 +108,9 @@ def gaussian_score(queries: tf.Tensor, keys: tf.Tensor, w: tf.Tensor | None = No
 
 def direction(vectors: tf.Tensor) -> tf.Tensor:
     """The vectors at length 1, along the last axis; zeros stay zeros."""
+    # Of entries up to 1, no sum of squares leaves the dtype's range; a factor changes no direction.
+    largest = tf.stop_gradient(tf.reduce_max(tf.abs(vectors), axis=-1, keepdims=True))
+    vectors = vectors / tf.where(tf.equal(largest, 0.0), tf.ones_like(largest), largest)
     square = tf.reduce_sum(vectors * vectors, axis=-1, keepdims=True)
     zero = tf.equal(square, 0.0)
     # A square of 1 stands in where there is no direction: the root of 0 would have an infinite gradient.

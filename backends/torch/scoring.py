@@ -101,6 +101,10 @@ def gaussian_score(queries: torch.Tensor, keys: torch.Tensor, w: torch.Tensor | 
 
 def direction(vectors: torch.Tensor) -> torch.Tensor:
     """The vectors at length 1, along the last axis; zeros stay zeros."""
+    if vectors.numel():
+        # Of entries up to 1, no sum of squares leaves the dtype's range; a factor changes no direction.
+        largest = vectors.detach().abs().amax(dim=-1, keepdim=True)
+        vectors = vectors / largest.masked_fill(largest == 0.0, 1.0)
     square = (vectors * vectors).sum(dim=-1, keepdim=True)
     zero = square == 0.0
     # A square of 1 stands in where there is no direction: the root of 0 would have an infinite gradient.
