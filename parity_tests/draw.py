@@ -1,26 +1,40 @@
-"""Cases drawn by seed and number: operators, sizes, masks, lengths, options, magnitudes and dtypes."""
+"""Cases drawn by seed and number, in every dimension of the covering design and in options and moderate scales, too."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from attention_core import draws
 from attention_core.errors import AttentionError
 from attention_core.operators import find
 from attention_core.specification import INTEGER, Layer, Operator
 from parity_tests import expected as reference
 from parity_tests.cases import FULL, Case
-from parity_tests.drawn import COUNTS, INFINITE, MOST, NAMES, WHOLE, Drawn, axes_of, called_of, inputs_of, is_size
+from parity_tests.cases.covering import (
+    BOUNDS,
+    MAGNITUDES,
+    MOST_WORK,
+    Call,
+    Picks,
+    broadcast,
+    equal_sizes,
+    fitted,
+    is_forward,
+    scaled,
+    sharing,
+)
+from parity_tests.drawn import COUNTS, INFINITE, LENGTHS, MOST, NAMES, WHOLE, Drawn, is_size, methods_of
+from parity_tests.layouts import LAYOUTS
 
 FAMILY = 32
 """So many cases in a row differ in their numbers alone: what compiles does it once for all of them."""
 
-SIZES = (1, 2, 3, 4)
-MOST_LAYERS = 3
+SMALL = 4
+"""The largest size of most families; the others take any size of the covering design."""
 SCALES = (1.0, 1.0, 1.0, 2.0**-10, 2.0)
 HALF_SCALES = (1.0, 1.0, 1.0, 0.5, 2.0)
 """Wider ones saturate a tanh, whose gradient is then rounding alone; what is larger than that is `whole`."""
@@ -33,13 +47,17 @@ that are compared with a threshold."""
 NUMBERS = (0.375, 1.0, -2.0, 0.0)
 RATES = (0.0, 0.5)
 POSITIVE = (0.375, 1.0, 2.0)
-EVEN = (2, 4)
-COUNTED = (0, 1, 2, 3)
+COUNTED = (0, 1, 2, 3, 40)
+WIDTHS = (1, 2, 3, 4, 16)
+"""Options that are sizes but no axes: those of blocks, strides and beams."""
 HIDDEN = ("", "nan", "inf", "-inf", "1e30")
 SEEDS = 2**16
 ATTEMPTS = 1000
-CHOICES = 128
-"""More choices than a case takes."""
+
+RARELY = (False,) * 7 + (True,)
+NOW_AND_THEN = (False, False, True)
+EITHER = (False, True)
+"""What a choice of them is True: once in eight, in three or in two times."""
 
 Pick = Callable[[Sequence[Any]], Any]
 
@@ -66,110 +84,126 @@ def accepted(seed: int, family: int, operators: tuple[str, ...], tiers: tuple[st
 
 def attempted(seed: int, number: int, attempt: int, operators: Sequence[str], tiers: Sequence[str]) -> Drawn:
     """An attempt at a case, which the specification may refuse."""
-    family = f"family/{number // FAMILY}"
-    pick, pick_number = picking(family, seed), picking(f"case/{number}", seed)
+    family = attempted_family(seed, number // FAMILY, attempt, tuple(operators), tuple(tiers))
+    return numbered(family, Picks(f"fuzz/{seed}/case/{number}").one)
+
+
+@functools.lru_cache(maxsize=1024)
+def attempted_family(seed: int, family: int, attempt: int, operators: tuple[str, ...], tiers: tuple[str, ...]) -> Drawn:
+    """What the cases of a family have alike: all from which shapes follow, and whether there are gradients."""
+    pick = Picks(f"fuzz/{seed}/family/{family}").one
     entry = find(pick(operators))
-    method = pick(methods_of(entry))
+    call = Call(entry, pick(methods_of(entry)))
     if attempt:  # at the same call
-        pick = picking(f"{family}/{attempt}", seed)
-    inputs = inputs_of(entry, method)
-    sizes = drawn_sizes(entry, method, pick)
-    optional = [tensor.name for tensor in inputs if tensor.optional]
-    present = [name for name in optional if pick((False, True))]
-    if not present and len(optional) == len(inputs):
-        present = optional[:1]
-    masks = [tensor for tensor in inputs if tensor.broadcast and tensor.name in present]
-    lens = "valid_lens" in present
-    floating = [tensor.name for tensor in inputs if tensor.kind == "floating" and not tensor.optional]
-    # Not for layers, whose gradients are then differences of large numbers, nor for a tanh of large numbers.
-    exact = isinstance(entry, Operator) and set(floating) & set(WHOLE) and "w_v" not in floating
-    tier = pick(tiers)
-    # Half tiers round whole numbers, and lose the products of small ones.
-    scales_of_tier = SCALES if tier in FULL else HALF_SCALES
-    whole = bool(exact) and tier in FULL and pick_number((False,) * 7 + (True,))
-    scales = {
-        name: pick_number((*scales_of_tier, LARGE.get(name, 1.0))) for name in floating if not (whole and name in WHOLE)
-    }
-    if isinstance(entry, Layer) and entry.trainable:
-        scales["parameters"] = pick_number(PARAMETER_SCALES)
-    numbered = [tensor for tensor in inputs if tensor.kind == "integer"]
-    integers = [tensor.name for tensor in numbered if not tensor.optional or tensor.name in present]
-    types = {name: pick(("int32", *INTEGER)) for name in integers}
-    return Drawn(
+        pick = Picks(f"fuzz/{seed}/family/{family}/{attempt}").one
+    shared = pick(((),) * 4 + tuple(sharing(call)))
+    sizes = drawn_sizes(call, shared, pick)
+    optional = [tensor.name for tensor in call.inputs if tensor.optional]
+    given = [name for name in optional if pick(EITHER)]
+    if not given and len(optional) == len(call.inputs):
+        given = optional[:1]
+    integers = [own for own in call.inputs if own.kind == "integer" and (not own.optional or own.name in given)]
+    types = {own.name: pick(("int32", *INTEGER)) for own in integers}
+    row = Drawn(
         operator=entry.name,
-        method=method,
-        tier=tier,
-        seed=pick_number(range(SEEDS)),
+        method=call.method,
+        tier=pick(tiers),
         sizes=sizes,
-        options=drawn_options(entry, method, sizes, pick),
-        given=tuple(present),
-        rows=lens and pick((False, True)),
-        ones=tuple(axis.removesuffix("?") for tensor in masks for axis in tensor.axes if pick((False, False, True))),
+        options=drawn_options(call, sizes, pick),
+        given=tuple(given),
+        rows="valid_lens" in given and pick(EITHER),
+        ones=tuple(axis for axis in broadcast(call, given) if pick(NOW_AND_THEN)),
         types={name: kind for name, kind in types.items() if kind != "int32"},
-        wild=lens and pick_number((False, False, True)),
-        scales={name: scale for name, scale in scales.items() if scale != 1.0},
-        whole=whole,
-        infinite=bool(set(INFINITE) & set(floating)) and not whole and pick_number((False, False, True)),
-        hidden=pick_number(HIDDEN) if lens or masks or "scores" in floating else "",
+        shared=shared,
+        twice=call.repeats and pick(RARELY),
+    )
+    return replace(row, forward=is_forward(call, row) or (call.computes and pick(RARELY)))
+
+
+def numbered(family: Drawn, pick: Pick) -> Drawn:
+    """A case of a family: its numbers, how they lie, and what stands where nothing has influence."""
+    call = Call(find(family.operator), family.method)
+    there = [own for own in call.inputs if not own.optional or own.name in family.given]
+    floating = [name for name in call.floating if name not in family.shared]
+    lens = "valid_lens" in family.given
+    row = replace(family, seed=pick(range(SEEDS)), lens=pick(("", "", *LENGTHS)) if lens else "")
+    # Not for layers, whose gradients are then differences of large numbers, nor for a tanh of large numbers. Half tiers
+    # round whole numbers.
+    exact = isinstance(call.entry, Operator) and set(floating) & set(WHOLE) and "w_v" not in floating
+    whole = bool(exact) and row.tier in FULL and pick(RARELY)
+    row = replace(row, whole=whole) if whole else with_magnitude(call, row, floating, pick)
+    layouts = {own.name: pick(("", *LAYOUTS)) for own in there if own.axes and own.name not in family.shared}
+    layouts = {name: layout for name, layout in layouts.items() if layout} if pick(NOW_AND_THEN) else {}
+    # What is hidden of keys would be a query, and differs along the axis that an expanded array repeats.
+    hides = "queries" not in row.shared and "expanded" not in layouts.values()
+    hidden = pick(HIDDEN) if lens or "scores" in floating or any(own.broadcast for own in there) else ""
+    return replace(
+        row,
+        wild=lens and not row.lens and pick(NOW_AND_THEN),
+        infinite=bool(set(INFINITE) & set(floating)) and not whole and pick(NOW_AND_THEN),
+        layouts=layouts,
+        hidden=hidden if hides else "",
     )
 
 
-def picking(name: str, seed: int) -> Pick:
-    """A function that chooses one of a sequence, differently at each call, by name and seed."""
-    units = iter(0.5 * (draws.uniform(f"fuzz/{name}", (CHOICES,), seed=seed) + 1.0))
-    return lambda choices: choices[int(next(units) * len(choices))]
+def with_magnitude(call: Call, row: Drawn, floating: Sequence[str], pick: Pick) -> Drawn:
+    """The case with a pattern or scales: now and then of the covering design, else moderate ones that differ.
+
+    Half tiers lose the products of small numbers. Where gradients would be rounding alone, they are moderate.
+    """
+    magnitude = pick(("",) * len(MAGNITUDES) + MAGNITUDES) if floating and row.tier in FULL else ""
+    scales = scaled(call, magnitude, row.tier) if magnitude in BOUNDS else {}
+    pattern = magnitude if magnitude not in BOUNDS else ""
+    far = replace(row, pattern=pattern, scales={name: scales[name] for name in scales if name not in row.shared})
+    if far != row and (row.forward or not is_forward(call, far)):
+        return far
+    usual = SCALES if row.tier in FULL else HALF_SCALES
+    scales = {name: pick((*usual, LARGE.get(name, 1.0))) for name in floating}
+    if isinstance(call.entry, Layer) and call.entry.trainable:
+        scales["parameters"] = pick(PARAMETER_SCALES)
+    return replace(row, scales={name: scale for name, scale in scales.items() if scale != 1.0})
 
 
-def drawn_sizes(entry: Operator | Layer, method: str, pick: Pick) -> dict[str, int]:
-    """Sizes of axes and of the constructor; now and then, an axis is empty."""
-    fixed = [option for option in entry.options if is_size(option)] if isinstance(entry, Layer) else []
-    free = sorted(own_axes(entry, method) - {option.name for option in fixed})
-    chosen = [option.name for option in fixed if option.default is None or pick((False, True))]
-    sizes = {axis: pick(SIZES) for axis in (*free, *chosen)}
-    if "num_layers" in sizes:
-        sizes["num_layers"] = min(sizes["num_layers"], MOST_LAYERS)
-    if "heads" in sizes and pick((True, True, False)):
-        del sizes["heads"]
-    if free and pick((False,) * 5 + (True,)):
-        axis = pick(free)
-        sizes |= {axis: 0} if axis in sizes else {}
+def drawn_sizes(call: Call, shared: Sequence[str], pick: Pick) -> dict[str, int]:
+    """Sizes of axes and of the constructor: most are small, some large or equal; now and then, an axis is empty."""
+    left_out = [own.name for own in call.given if own.default is not None and pick(EITHER)]
+    if "heads" in call.choices and pick((True, True, False)):
+        left_out.append("heads")
+    most = pick((SMALL,) * 6 + (max(map(max, call.choices.values())),))
+    choices = {axis: [size for size in own if 0 < size <= most] for axis, own in call.choices.items()}
+    choices = {axis: own for axis, own in choices.items() if axis not in left_out}
+    sizes = {axis: pick(own) for axis, own in choices.items()}
+    pairs = [pair for pair in call.coincidences if set(pair) <= set(sizes)]
+    if pairs and pick(NOW_AND_THEN):
+        first, second = pick(pairs)
+        sizes[first] = sizes[second]
+    sizes = fitted(call, sizes, choices, pick(sorted(sizes)), pick(MOST_WORK), pick)
+    equal = equal_sizes(call, sizes, shared)
+    sizes |= equal
+    empty = [axis for axis in call.free if axis in sizes and axis not in equal]
+    if empty and pick((False,) * 5 + (True,)):
+        sizes[pick(empty)] = 0
     return {axis: min(size, sizes.get(MOST.get(axis, axis), size)) for axis, size in sizes.items()}
 
 
-def own_axes(entry: Operator | Layer, method: str) -> set[str]:
-    """The axes whose sizes a call is free to choose.
-
-    An axis that belongs to the preparation alone has size 1: a step takes a memory whose mask has one row.
-    """
-    called = called_of(entry, method)
-    own = {axis.removesuffix("?") for tensor in (*called.inputs, *called.outputs) for axis in tensor.axes}
-    return {axis for axis in own & set(axes_of(entry, method)) if " " not in axis and axis != "one"}
-
-
-def methods_of(entry: Operator | Layer) -> list[str]:
-    """The methods of a layer that return arrays: all but `prepare`, whose memory the others read."""
-    if isinstance(entry, Operator):
-        return [""]
-    return [name for method in entry.methods if (name := method.name.rpartition(".")[2]) != "prepare"]
-
-
-def drawn_options(entry: Operator | Layer, method: str, sizes: Mapping[str, int], pick: Pick) -> dict[str, Any]:
+def drawn_options(call: Call, sizes: Mapping[str, int], pick: Pick) -> dict[str, Any]:
     """Values of the options that state no size of an axis: all that have to be given, and some of the others."""
-    called = called_of(entry, method)
     choices = {
         "number": NUMBERS,
         "rate": RATES,
         "token": range(sizes.get("vocab_size", sizes.get("target_vocab_size", 1))),
         "count": COUNTED,
-        "size": SIZES,
+        "size": WIDTHS,
         "positive": POSITIVE,
-        "even": EVEN,
     }
-    stated = {COUNTS.get(option.name, option.name) for option in called.options} & {*axes_of(entry, method)}
+    called = call.called
+    stated = {COUNTS.get(option.name, option.name) for option in called.options} & {*call.axes}
     own = [option for option in called.options if COUNTS.get(option.name, option.name) not in {*stated, "dtype"}]
-    fixed = [option for option in entry.options if not is_size(option)] if isinstance(entry, Layer) else []
+    fixed = [option for option in call.entry.options if not is_size(option)] if isinstance(call.entry, Layer) else []
     return {
-        option.name: pick({"bool": (False, True), "str": option.choices}.get(option.type) or choices[option.domain])
+        option.name: sizes[option.name]
+        if option.domain == "even"
+        else pick({"bool": EITHER, "str": option.choices}.get(option.type) or choices[option.domain])
         for option in (*fixed, *own)
-        if option.default is None or pick((False, True))
+        if option.default is None or pick(EITHER)
     }

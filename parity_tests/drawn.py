@@ -156,7 +156,11 @@ class Drawn:
             turned = ("queries", "keys", "values")
             inputs = {name: array.swapaxes(0, 1) if name in turned else array for name, array in inputs.items()}
             inputs = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
-        inputs = {name: array for name, array in inputs.items() if name not in self.shared}
+        inputs = {
+            name: np.repeat(array[:1], len(array), axis=0) if self.layouts.get(name) == "expanded" else array
+            for name, array in inputs.items()
+            if name not in self.shared
+        }
         return {
             "operator": self.operator,
             "name": self.name,
@@ -230,8 +234,6 @@ class Drawn:
         array = draws.uniform(name, shape, 1.0, self.seed)
         if self.pattern:
             array = PATTERNS[self.pattern](name, array, self.seed)
-        if self.layouts.get(name) == "expanded":
-            array = np.repeat(array[:1], len(array), axis=0)
         array = self.scales.get(name, 1.0) * array
         if self.infinite and name in INFINITE:
             array[draws.integers("infinite", shape, 3, self.seed) == 0] = -np.inf
@@ -242,7 +244,7 @@ class Drawn:
         if name != "valid_lens":
             if name not in IDS:
                 raise KeyError(f"{self.operator}: what {name} ranges over is unknown; name the axis in drawn.IDS")
-            return draws.integers(name, shape, sizes[IDS[name]], self.seed).astype(dtype)
+            return draws.integers(name, shape, min(sizes[IDS[name]], np.iinfo(dtype).max), self.seed).astype(dtype)
         end = sizes[self._padded_axis]
         if self.lens:
             return np.minimum(LENGTHS[self.lens](shape, end), np.iinfo(dtype).max).astype(dtype)
@@ -313,6 +315,13 @@ def parsed(line: str) -> Drawn:
 def is_size(option: Option) -> bool:
     """Whether an option of a constructor is a size, which cases draw with those of the axes."""
     return option.type == "int" and option.domain == "size"
+
+
+def methods_of(entry: Operator | Layer) -> list[str]:
+    """The methods of a layer that return arrays: all but `prepare`, whose memory the others read."""
+    if isinstance(entry, Operator):
+        return [""]
+    return [name for method in entry.methods if (name := method.name.rpartition(".")[2]) != "prepare"]
 
 
 def called_of(entry: Operator | Layer, method: str) -> Operator:

@@ -17,8 +17,8 @@ from parity_tests import expected as reference
 from parity_tests.cases import FULL
 from parity_tests.comparison import Verdict, judge
 from parity_tests.condition import TIERS, Judged, judgeable
-from parity_tests.draw import FAMILY, draw, methods_of
-from parity_tests.drawn import NAMES, Drawn, parsed
+from parity_tests.draw import FAMILY, draw
+from parity_tests.drawn import NAMES, Drawn, methods_of, parsed
 from parity_tests.recordings import Cell, Recording, answered, key, own_version, withheld
 from parity_tests.target import NOT_TAKEN, function_name
 

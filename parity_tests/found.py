@@ -30,4 +30,7 @@ FOUND: tuple[Drawn, ...] = (
         types={"valid_lens": "int64"},
         wild=True,
     ),
+    # In float32, the square of a short vector was 0 and that of a long one inf: its cosines were 0.
+    Drawn("cosine_score", tier="float32", sizes={"features": 2}, scales={"keys": 1e-30}),
+    Drawn("cosine_score", tier="float32", sizes={"features": 2}, scales={"queries": 1e30}, forward=True),
 )

@@ -22,11 +22,12 @@ from attention_core.errors import AttentionError
 from attention_core.operators import find
 from parity_tests import expected as reference
 from parity_tests.cases import FULL
+from parity_tests.cases.covering import Call, equal_sizes, is_forward
 from parity_tests.comparison import Verdict, excused
 from parity_tests.condition import Judged, judgeable
 from parity_tests.diagnosis import explanations
 from parity_tests.draw import draw
-from parity_tests.drawn import NAMES, Drawn, called_of
+from parity_tests.drawn import NAMES, Drawn
 from parity_tests.drawn_cells import Abilities, verdicts_on
 from parity_tests.launch import Server
 from parity_tests.recordings import Cell, Recording, key, pack_cases
@@ -92,22 +93,23 @@ def simpler_cases(draw: st.DrawFn, drawn: Drawn) -> Drawn:
     def part(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(name for name in names if pick(False, True))
 
-    entry = find(drawn.operator)
-    called = called_of(entry, drawn.method)
-    needed = {option.name for option in called.options if option.default is None}
+    call = Call(find(drawn.operator), drawn.method)
+    needed = {option.name for option in call.called.options if option.default is None}
     options = {
         name: pick(0, value) if name in needed else value
         for name, value in drawn.options.items()
         if name in needed or pick(False, True)
     }
-    return Drawn(
+    sizes, shared = some(drawn.sizes, 1, 2), part(drawn.shared)
+    equal = equal_sizes(call, {**dict.fromkeys(drawn.sizes, 1), **sizes}, shared)
+    simpler = Drawn(
         operator=drawn.operator,
         method=drawn.method,
         tier=pick("float64", drawn.tier),
         seed=pick(0, 1, 2, drawn.seed),
-        sizes=some(drawn.sizes, 1, 2),
+        sizes=sizes | {axis: size for axis, size in equal.items() if size != 1 or axis in sizes},
         options=options,
-        given=part(drawn.given) or (drawn.given[:1] if all(tensor.optional for tensor in called.inputs) else ()),
+        given=part(drawn.given) or (drawn.given[:1] if all(tensor.optional for tensor in call.inputs) else ()),
         rows=pick(False, drawn.rows),
         ones=part(drawn.ones),
         types=some(drawn.types),
@@ -116,7 +118,14 @@ def simpler_cases(draw: st.DrawFn, drawn: Drawn) -> Drawn:
         whole=pick(False, drawn.whole),
         infinite=pick(False, drawn.infinite),
         hidden=pick("", drawn.hidden),
+        pattern=pick("", drawn.pattern),
+        lens=pick("", drawn.lens),
+        layouts=some(drawn.layouts),
+        shared=shared,
+        twice=pick(False, drawn.twice),
     )
+    # Gradients that are rounding alone would differ for a reason of their own.
+    return replace(simpler, forward=drawn.forward and (pick(False, True) or is_forward(call, simpler)))
 
 
 # ------------------------------------------------------------------------------------------------ the campaign

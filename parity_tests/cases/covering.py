@@ -16,9 +16,9 @@ from random import Random
 from typing import Any
 
 from attention_core.operators import LAYERS, OPERATORS
-from attention_core.specification import INTEGER, Layer, Operator, Tensor
+from attention_core.specification import INTEGER, Layer, Operator, Option, Tensor
 from parity_tests.cases.case import FULL, Case
-from parity_tests.drawn import LEAST, LENGTHS, MOST, NAMES, Drawn, axes_of, called_of, inputs_of, is_size
+from parity_tests.drawn import LEAST, LENGTHS, MOST, NAMES, Drawn, axes_of, called_of, inputs_of, is_size, methods_of
 from parity_tests.layouts import LAYOUTS
 
 DIMENSIONS = ("sizes", "coincidences", "masks", "layout", "state", "magnitude")
@@ -167,6 +167,11 @@ class Call:
         """The most rows."""
         return 300 if self.entry.name in EVERY_MASK else FEWER.get(self.method, ROWS)
 
+    @property
+    def called(self) -> Operator:
+        """The function itself, or the layer's method."""
+        return called_of(self.entry, self.method)
+
     @functools.cached_property
     def inputs(self) -> tuple[Tensor, ...]:
         """The arrays that it takes."""
@@ -205,6 +210,11 @@ class Call:
         """Whether there are floating numbers in it."""
         return isinstance(self.entry, Layer) or any(own.kind == "floating" for own in self.inputs)
 
+    @property
+    def repeats(self) -> bool:
+        """Whether it is asked for two calls whose gradients are taken together."""
+        return self.computes and self.method not in (*SEARCHES, "start")
+
     def has(self, option: str) -> bool:
         """Whether it, or its layer, has an option of that name."""
         return any(own.name == option for own in self.entry.options)
@@ -215,13 +225,25 @@ class Call:
         return [pair for pair in COINCIDENCES if set(pair) <= set(self.sizes)]
 
     @functools.cached_property
-    def sizes(self) -> dict[str, tuple[int, ...]]:
-        """The sizes of every axis that is free, and of the constructor."""
-        given = [option.name for option in self.entry.options if isinstance(self.entry, Layer) and is_size(option)]
-        called = called_of(self.entry, self.method)
-        own = {axis.removesuffix("?") for tensor in (*called.inputs, *called.outputs) for axis in tensor.axes}
-        own &= {axis for axis in axes_of(self.entry, self.method) if " " not in axis and axis != "one"}
-        chosen = {axis: SIZES.get(axis, WIDTH) for axis in sorted({*own, *given} - DERIVED)}
+    def given(self) -> list[Option]:
+        """The options of the constructor that are sizes."""
+        return [option for option in self.entry.options if isinstance(self.entry, Layer) and is_size(option)]
+
+    @functools.cached_property
+    def free(self) -> list[str]:
+        """The axes whose sizes are free.
+
+        An axis that belongs to the preparation alone has size 1: a step takes a memory whose mask has one row.
+        """
+        tensors = (*self.called.inputs, *self.called.outputs)
+        own = {axis.removesuffix("?") for tensor in tensors for axis in tensor.axes}
+        own &= {axis for axis in self.axes if " " not in axis and axis != "one"}
+        return sorted(own - DERIVED - {option.name for option in self.given})
+
+    @functools.cached_property
+    def choices(self) -> dict[str, tuple[int, ...]]:
+        """The sizes that every free axis can have, and every size of the constructor."""
+        chosen = {axis: SIZES.get(axis, WIDTH) for axis in sorted([*self.free, *(own.name for own in self.given)])}
         if self.family in ("decoders", "translation"):
             chosen = {axis: THIN if sizes is WIDTH else sizes for axis, sizes in chosen.items()}
             chosen |= {axis: SHORT for axis in ("keys",) if axis in chosen}
@@ -231,8 +253,12 @@ class Call:
         least = LEAST.get(self.entry.name, {})
         if self.method in SEARCHES:  # which begin with as many hypotheses as they are wide
             least = {axis: 2 for axis in ("vocab_size", "target_vocab_size") if axis in chosen}
-        chosen |= {axis: tuple(size for size in chosen[axis] if size >= most) for axis, most in least.items()}
-        return {axis: sizes for axis, sizes in chosen.items() if axis not in UNSIZED.get(self.entry.name, ())}
+        return chosen | {axis: tuple(size for size in chosen[axis] if size >= most) for axis, most in least.items()}
+
+    @functools.cached_property
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """The same without those that the design leaves to their defaults."""
+        return {axis: sizes for axis, sizes in self.choices.items() if axis not in UNSIZED.get(self.entry.name, ())}
 
 
 DERIVED = {"state_size", "output_size", "both_outputs", "both_states", "decoder_size", "encoder_size"}
@@ -273,8 +299,7 @@ def calls() -> Iterator[Call]:
     """Every function and method that is asked: all but what takes a function, and `prepare`."""
     for entry in (*OPERATORS, *LAYERS):
         if entry.name in NAMES:
-            methods = [""] if isinstance(entry, Operator) else [own.name.rpartition(".")[2] for own in entry.methods]
-            yield from (Call(entry, method) for method in methods if method != "prepare")
+            yield from (Call(entry, method) for method in methods_of(entry))
 
 
 # ------------------------------------------------------------------------------------------------ what a case has
@@ -404,7 +429,7 @@ def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
         row |= {"scales": scales} if magnitude in BOUNDS else {"pattern": magnitude}
         if scales:  # and something is open
             row |= {"ones": (), "lens": "longest" if lens else ""}
-    row["twice"] = plain and call.method not in (*SEARCHES, "start")
+    row["twice"] = plain and call.repeats
     row["infinite"] = call.entry.name == "from_additive_mask"  # else nothing is hidden
     sizes = {axis: size for axis, size in sizes.items() if size}
     return Drawn(call.entry.name, call.method, tier, index, sizes, options, tuple(given), **row)
@@ -435,10 +460,23 @@ def drawn_sizes(call: Call, most_work: int, had: set[Setting], picks: Picks, pla
         sizes[first] = sizes[second] or 1
         sizes[second] = sizes[first]
     kept = max(sizes, key=lambda own: ((own, sizes[own]) not in had, sizes[own], own), default="")
+    sizes = fitted(call, sizes, choices, kept, most_work, picks.one)
+    return sizes | ({"heads": picks.one((0, sizes["num_heads"]))} if "num_heads" in sizes else {})
+
+
+def fitted(
+    call: Call,
+    sizes: dict[str, int],
+    choices: Mapping[str, Sequence[int]],
+    kept: str,
+    most_work: int,
+    pick: Callable[[Sequence[int]], int],
+) -> dict[str, int]:
+    """The sizes, all but `kept` reduced until the case costs no more than it may, and made to fit each other."""
     while work(call, sizes) > most_work:
         axis = max((own for own in sizes if own != kept), key=lambda own: (sizes[own], own), default=kept)
         smaller = [size for size in choices[axis] if size < sizes[axis]]
-        sizes[axis] = picks.one([size for size in smaller if size] or [1])
+        sizes[axis] = pick([size for size in smaller if size] or [1])
     sizes |= {axis: max(least, sizes[axis]) for axis, least in LEAST.get(call.entry.name, {}).items()}
     for axis, most in (*MOST.items(), ("keys", "num_positions")):
         if axis in sizes and most in sizes:
@@ -446,21 +484,28 @@ def drawn_sizes(call: Call, most_work: int, had: set[Setting], picks: Picks, pla
     for axis in {"vocab_size", "target_vocab_size"} & set(sizes) if "num_best" in sizes else ():
         sizes[axis] = max(sizes[axis], sizes["num_best"] + 1)  # a first step has no more hypotheses
     if "num_heads" in sizes and "hidden_size" in sizes:
-        sizes["heads"] = picks.one((0, sizes["num_heads"]))
         sizes["hidden_size"] = sizes["num_heads"] * max(1, sizes["hidden_size"] // sizes["num_heads"])
     return sizes
 
 
 def drawn_sharing(call: Call, sizes: dict[str, int], had: set[Setting], picks: Picks) -> tuple[str, ...]:
     """Which arguments are the same array as the keys; their sizes become those of the keys."""
-    axes = {own.name: [axis.removesuffix("?") for axis in own.axes] for own in call.inputs}
     ways = sharing(call)
     shared: tuple[str, ...] = picks.fresh("shared", ((), *ways), had) if ways else ()
-    for same in zip(*(axes[name] for name in (*shared, "keys")), strict=True) if shared else ():
-        own = {axis for axis in same if axis in sizes}
-        least = max((LEAST.get(call.entry.name, {}).get(axis, 0) for axis in own), default=0)
-        sizes |= dict.fromkeys(own, max(least, min((sizes[axis] for axis in own), default=1)))
+    sizes |= equal_sizes(call, sizes, shared)
     return shared
+
+
+def equal_sizes(call: Call, sizes: Mapping[str, int], shared: Sequence[str]) -> dict[str, int]:
+    """The sizes of axes that have to be equal where arguments are the same array as the keys."""
+    axes = {own.name: [axis.removesuffix("?") for axis in own.axes] for own in call.inputs}
+    equal: dict[str, int] = {}
+    for same in zip(*(axes[name] for name in (*shared, "keys")), strict=True) if shared else ():
+        own = set(same) & set(call.choices)
+        least = max((LEAST.get(call.entry.name, {}).get(axis, 0) for axis in own), default=0)
+        if len(own) > 1:
+            equal |= dict.fromkeys(own, max(least, min((sizes[axis] for axis in own if axis in sizes), default=1)))
+    return equal
 
 
 def sharing(call: Call) -> list[tuple[str, ...]]:

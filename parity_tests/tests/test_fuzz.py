@@ -20,8 +20,8 @@ from parity_tests import cases, cli
 from parity_tests import expected as reference
 from parity_tests.cases import FULL
 from parity_tests.condition import TIERS, judgeable
-from parity_tests.draw import FAMILY, HIDDEN, draw, methods_of
-from parity_tests.drawn import NAMES, Drawn, axes_of, called_of, inputs_of, parsed
+from parity_tests.draw import FAMILY, HIDDEN, draw
+from parity_tests.drawn import NAMES, Drawn, axes_of, called_of, inputs_of, methods_of, parsed
 from parity_tests.drawn_cells import ABSENT
 from parity_tests.fuzz import Campaign, Finding, Server, shrink
 from parity_tests.launch import Job, WorkerFault
