@@ -121,7 +121,8 @@ def test_a_target_may_be_a_module_here_or_an_object(check: Check, target: str):
 def test_a_whole_backend_is_a_target_too(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(FAKES)
     result = CliRunner().invoke(
-        cli.main, ["check", "numpy_backend", "--tier", "float64", "--case", "AdditiveAttention-[!c-f]*", "--require-all"]
+        cli.main,
+        ["check", "numpy_backend", "--tier", "float64", "--case", "AdditiveAttention-[!c-f]*", "--require-all"],
     )
     assert result.exit_code == 0, result.output
 
