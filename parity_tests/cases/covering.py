@@ -588,6 +588,8 @@ def design() -> Design:
         missing: set[Setting] = set().union(*map(wanted, alike))
         picks = Picks(f"covering/{alike[0].kin}")
         for index, call in itertools.product(range(max(call.rows for call in alike)), alike):
+            if index > TWICE and not missing:
+                break
             if index >= call.rows:
                 continue
             had = made.single.setdefault(call.kin, set())
