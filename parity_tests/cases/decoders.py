@@ -189,7 +189,7 @@ def decoder_cases(name: str) -> Iterator[Case]:
         yield search_case("beam_penalty", "Hypotheses ranked with a length penalty.", name, 9, FULL, penalty)
     own_tiers = FULL if name == "BahdanauDecoder" else EXACT
     for label, shows, tokens, search in TIES:
-        yield tied(search_case(label, shows, name, 4, own_tiers, search), tokens)
+        yield tied(search_case(label, shows, name, 5, own_tiers, search), tokens)
     if name == "LuongDecoder":
         for mode in ("monotonic", "predictive"):
             local = {"alignment": mode, "window": 2}
@@ -201,7 +201,7 @@ def decoder_cases(name: str) -> Iterator[Case]:
 TIES: tuple[tuple[str, str, tuple[int, ...], dict[str, int | float]], ...] = (
     ("tie_greedy", "Four tokens are equally probable: the first is taken.", (4, 6, 7, 9), {}),
     ("tie_beam", "Four tokens are equally probable, again and again.", (4, 6, 7, 9), {"width": 4, "num_best": 4}),
-    ("tie_end", "The end is as probable as three tokens.", (SPECIAL["eos"], 4, 7, 9), {"width": 3, "num_best": 3}),
+    ("tie_end", "The end is as probable as three tokens.", (SPECIAL["eos"], 4, 7, 9), {"width": 3, "num_best": 2}),
 )
 """Searches among tokens that tie: what they show, the tokens, and how is searched."""
 

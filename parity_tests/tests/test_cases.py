@@ -94,7 +94,8 @@ def test_expectations_are_finite_and_not_trivial(case: Case):
                 array = array[array != -np.inf]
             assert array.dtype.kind != "f" or np.isfinite(array).all(), name
         empty = case.name.removeprefix("predictive_").removeprefix("both_").removeprefix("context_").startswith("no_")
-        assert empty or any(np.any(array) for array in found.values())
+        nothing = case.id == "clip_by_global_norm-zero"  # there is nothing to clip
+        assert empty or nothing or any(np.any(array) for array in found.values())
 
 
 def notices(case: Case, kind: str, name: str) -> bool:
@@ -268,8 +269,7 @@ def test_the_covering_design_meets_every_setting():
     for call in covering.calls():
         kin[call.kin] |= covering.wanted(call)
     missed = {name: settings - design.single[name] for name, settings in kin.items()}
-    # Greedy decoding from a vocabulary of one word has nothing to decide.
-    assert {name: own for name, own in missed.items() if own} == {"searches": {("target_vocab_size", 1)}}
+    assert {name: own for name, own in missed.items() if own} == {}
 
 
 def test_every_function_and_method_is_asked_once_more_behind_all_others():
