@@ -89,9 +89,7 @@ def attempted(seed: int, number: int, attempt: int, operators: Sequence[str], ti
 
 
 @functools.lru_cache(maxsize=1024)
-def attempted_family(
-    seed: int, family: int, attempt: int, operators: tuple[str, ...], tiers: tuple[str, ...]
-) -> Drawn:
+def attempted_family(seed: int, family: int, attempt: int, operators: tuple[str, ...], tiers: tuple[str, ...]) -> Drawn:
     """What the cases of a family have alike: all from which shapes follow, and whether there are gradients."""
     pick = Picks(f"fuzz/{seed}/family/{family}").one
     entry = find(pick(operators))

@@ -481,7 +481,7 @@ def drawn_sharing(call: Call, sizes: dict[str, int], had: set[Setting], picks: P
 def equal_sizes(call: Call, sizes: Mapping[str, int], shared: Sequence[str]) -> dict[str, int]:
     """The sizes of axes that have to be equal where arguments are the same array as the keys."""
     axes = {own.name: [axis.removesuffix("?") for axis in own.axes] for own in call.inputs}
-    equal = {}
+    equal: dict[str, int] = {}
     for same in zip(*(axes[name] for name in (*shared, "keys")), strict=True) if shared else ():
         own = set(same) & set(call.choices)
         least = max((LEAST.get(call.entry.name, {}).get(axis, 0) for axis in own), default=0)
