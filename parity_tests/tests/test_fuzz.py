@@ -18,13 +18,15 @@ from attention_core.operators import find
 from attention_core.specification import INTEGER, Layer
 from parity_tests import cases, cli
 from parity_tests import expected as reference
-from parity_tests.cases import FULL
+from parity_tests.cases import FULL, covering
+from parity_tests.cases.case import least_normal
 from parity_tests.condition import TIERS, judgeable
 from parity_tests.draw import FAMILY, HIDDEN, draw
-from parity_tests.drawn import NAMES, Drawn, axes_of, called_of, inputs_of, methods_of, parsed
+from parity_tests.drawn import LEAST, LENGTHS, NAMES, PATTERNS, Drawn, axes_of, called_of, inputs_of, methods_of, parsed
 from parity_tests.drawn_cells import ABSENT
 from parity_tests.fuzz import Campaign, Finding, Server, shrink
 from parity_tests.launch import Job, WorkerFault
+from parity_tests.layouts import LAYOUTS
 from parity_tests.run import run
 
 FAKES = Path(__file__).parent / "fakes"
@@ -61,8 +63,8 @@ def test_a_seed_and_a_number_are_one_case():
 
 
 PINNED = (
-    'Drawn("masked_softmax", seed=39003, sizes={"batch": 3, "keys": 4, "queries": 2}, '
-    'given=("mask",), ones=("keys",), whole=True, hidden="-inf")'
+    'Drawn("masked_softmax", seed=25519, sizes={"batch": 2, "heads": 2, "keys": 0, "queries": 3}, '
+    'given=("valid_lens", "mask"), rows=True, wild=True, scales={"scores": 0.0009765625}, infinite=True, hidden="nan")'
 )
 
 
@@ -117,7 +119,50 @@ def test_every_kind_of_number_is_drawn(drawn: list[Drawn]):
     largest = [np.abs(array[np.isfinite(array)]).max(initial=0.0) for array in inputs]
     assert any(0.0 < bound < 2e-3 for bound in largest) and any(1e6 < bound < 1e7 for bound in largest)
     smallest = [np.abs(array[np.isfinite(array) & (array != 0.0)]).min(initial=1.0) for array in inputs]
-    assert min(smallest) > 1e-30
+    assert min(smallest) > least_normal("float32")
+
+
+def test_every_dimension_of_the_design_is_drawn(drawn: list[Drawn]):
+    calls = list(covering.calls())
+    assert {case.pattern for case in drawn} == {"", *PATTERNS}
+    assert {case.lens for case in drawn} == {"", *LENGTHS}
+    assert {layout for case in drawn for layout in case.layouts.values()} == {*LAYOUTS}
+    assert {case.shared for case in drawn} == {(), *(way for call in calls for way in covering.sharing(call))}
+    for name in ("twice", "forward"):
+        assert {getattr(case, name) for case in drawn} == {False, True}, name
+    wide = [draw(0, FAMILY * number, ["masked_softmax"]) for number in range(200)]
+    bounds = {(case.tier, bound) for case in (*drawn, *wide) for bound in case.scales.values()}
+    assert {(tier, bound) for own in covering.BOUNDS.values() for tier, bound in own.items()} - bounds == set()
+    sizes = {(axis, size) for case in drawn for axis, size in case.sizes.items()}
+    wanted = {(axis, size) for call in calls for axis, own in call.choices.items() for size in own if axis in AXES}
+    assert wanted - sizes == set()
+    pairs = {pair for case in drawn for pair in covering.COINCIDENCES if set(pair) <= {*case.sizes}}
+    assert pairs == {*covering.COINCIDENCES}
+    large = {pair for case in drawn for pair in pairs if case.sizes.get(pair[0], 0) == case.sizes.get(pair[1]) != 1}
+    assert large == pairs
+
+
+AXES = ("batch", "queries", "keys", "features", "value_features", "steps", "num_heads", "num_layers")
+"""Those of which many functions have every size."""
+
+
+def test_what_excludes_each_other_is_not_drawn_together(drawn: list[Drawn]):
+    for case in drawn:
+        assert not case.hidden or ("queries" not in case.shared and "expanded" not in case.layouts.values())
+        least = LEAST.get(case.operator, {})
+        assert not any(case.sizes[axis] in range(1, size) for axis, size in least.items())
+    assert all(draw(0, FAMILY * number, tiers=("float16", "bfloat16")).forward for number in range(100))
+
+
+def test_a_family_has_the_same_shapes_and_gradients():
+    for family in range(30):
+        alike = [draw(5, FAMILY * family + number) for number in range(FAMILY)]
+        assert len({repr(case) for case in alike}) == FAMILY
+        for name in ("operator", "method", "tier", "sizes", "options", "given", "ones", "types", *SHAPING):
+            assert all(getattr(case, name) == getattr(alike[0], name) for case in alike), name
+
+
+SHAPING = ("rows", "shared", "twice", "forward")
 
 
 def test_the_reference_takes_every_case_and_most_can_be_judged(drawn: list[Drawn]):
@@ -141,6 +186,17 @@ def test_the_reference_takes_every_case_and_most_can_be_judged(drawn: list[Drawn
         ("scale_off", "scaled_dot_score", 'Drawn("scaled_dot_score")'),
         ("mask_inverted", "masked_softmax", 'Drawn("masked_softmax", sizes={"heads": 1}, given=("mask",))'),
         ("one_query", "masked_softmax", 'Drawn("masked_softmax")'),
+        ("buffer_reused", "scaled_dot_score", 'Drawn("scaled_dot_score", twice=True)'),
+        (
+            "transposed",
+            "scaled_dot_score",
+            'Drawn("scaled_dot_score", sizes={"features": 2, "queries": 2}, layouts={"queries": "transposed"})',
+        ),
+        (
+            "values_are_keys",
+            "DotProductAttention",
+            'Drawn("DotProductAttention", method="call", shared=("values",))',
+        ),
     ],
 )
 def test_a_planted_bug_is_found_shrunk_and_red_until_it_is_gone(
@@ -205,6 +261,20 @@ def test_shrinking_ends_at_the_simplest_case_that_differs(drawn: list[Drawn]):
     case = replace(case, sizes={**case.sizes, "keys": 4}, tier="float32")
     assert shrink(case, differs) == Drawn(case.operator, case.method, "float32", sizes={"keys": 2})
     assert len(tried) < 200
+
+
+@pytest.mark.parametrize("name", ["pattern", "lens", "layouts", "shared", "twice", "forward"])
+def test_a_field_goes_where_it_does_not_matter_and_stays_where_it_does(drawn: list[Drawn], name: str):
+    case = next(case for case in drawn if getattr(case, name) and case.method in ("", "call"))
+    assert not getattr(shrink(case, lambda candidate: True), name)
+    kept = shrink(case, lambda candidate: getattr(candidate, name) == getattr(case, name))
+    assert getattr(kept, name) == getattr(case, name) and len(repr(kept)) < len(repr(case))
+
+
+def test_gradients_that_are_rounding_alone_do_not_come_back(drawn: list[Drawn]):
+    case = next(case for case in drawn if 1e-30 in case.scales.values() and case.method == "call" and case.forward)
+    kept = shrink(case, lambda candidate: 1e-30 in candidate.scales.values())
+    assert kept.forward and not shrink(case, lambda candidate: True).forward
 
 
 def test_a_case_of_which_no_part_can_go_stays_as_it_is(drawn: list[Drawn]):
