@@ -130,19 +130,18 @@ def test_every_dimension_of_the_design_is_drawn(drawn: list[Drawn]):
     assert {case.shared for case in drawn} == {(), *(way for call in calls for way in covering.sharing(call))}
     for name in ("twice", "forward"):
         assert {getattr(case, name) for case in drawn} == {False, True}, name
-    wide = [draw(0, FAMILY * number, ["masked_softmax"]) for number in range(200)]
+    wide = [draw(0, number, ["masked_softmax"]) for number in range(0, 200 * FAMILY, 4)]
     bounds = {(case.tier, bound) for case in (*drawn, *wide) for bound in case.scales.values()}
     assert {(tier, bound) for own in covering.BOUNDS.values() for tier, bound in own.items()} - bounds == set()
     sizes = {(axis, size) for case in drawn for axis, size in case.sizes.items()}
     wanted = {(axis, size) for call in calls for axis, own in call.choices.items() for size in own if axis in AXES}
     assert wanted - sizes == set()
-    pairs = {pair for case in drawn for pair in covering.COINCIDENCES if set(pair) <= {*case.sizes}}
-    assert pairs == {*covering.COINCIDENCES}
-    large = {pair for case in drawn for pair in pairs if case.sizes.get(pair[0], 0) == case.sizes.get(pair[1]) != 1}
-    assert large == pairs
+    pairs = {pair for call in calls for pair in call.coincidences}
+    equal = {pair for case in drawn for pair in pairs if case.sizes.get(pair[0], 0) == case.sizes.get(pair[1]) != 1}
+    assert equal == pairs
 
 
-AXES = ("batch", "queries", "keys", "features", "value_features", "steps", "num_heads", "num_layers")
+AXES = ("batch", "queries", "keys", "value_features", "steps", "num_heads", "num_layers")
 """Those of which many functions have every size."""
 
 
@@ -182,7 +181,7 @@ def test_the_reference_takes_every_case_and_most_can_be_judged(drawn: list[Drawn
 @pytest.mark.parametrize(
     ("bug", "operator", "simplest"),
     [
-        ("scale_ignored", "scaled_dot_score", 'Drawn("scaled_dot_score", options={"scale": 0.375})'),
+        ("scale_ignored", "scaled_dot_score", 'Drawn("scaled_dot_score", options={"scale": 0.0})'),
         ("scale_off", "scaled_dot_score", 'Drawn("scaled_dot_score")'),
         ("mask_inverted", "masked_softmax", 'Drawn("masked_softmax", sizes={"heads": 1}, given=("mask",))'),
         ("one_query", "masked_softmax", 'Drawn("masked_softmax")'),
