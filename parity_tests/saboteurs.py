@@ -195,6 +195,22 @@ def _eps_in_the_norm(original: Any) -> Any:
     return lambda vectors: vectors / (np.sqrt((vectors * vectors).sum(axis=-1, keepdims=True)) + 1e-8)
 
 
+def _squares_of_single(low: bool) -> Break:
+    """Lengths from squares that are lost where float32 does not hold them: at its lower end, or at its upper."""
+    least, most = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+
+    def direction(vectors: Any) -> Any:
+        squares = vectors * vectors
+        squares = (
+            np.where(squares.real < least, 0.0, squares) if low else np.where(squares.real > most, np.inf, squares)
+        )
+        square = squares.sum(axis=-1, keepdims=True)
+        zero = square.real == 0.0
+        return np.where(zero, 0.0, vectors / np.sqrt(np.where(zero, 1.0, square)))
+
+    return lambda original: direction
+
+
 def _width_ignored(original: Any) -> Any:
     return lambda queries, keys, w=None: original(queries, keys)
 
@@ -1372,8 +1388,22 @@ SABOTEURS: tuple[Saboteur, ...] = (
         "Norms are kept from zero by adding 1e-8.",
         ("cosine_score-*",),
         red=("*:*",),
-        green=NOTHING,
+        green=(*NOTHING, "cosine_score-huge:*"),
         broken={"scoring.direction": _eps_in_the_norm},
+    ),
+    Saboteur(
+        "squares_underflow",
+        "Lengths are of squares that single precision takes for 0.",
+        ("cosine_score-*",),
+        red=("cosine_score-tiny:*",),
+        broken={"scoring.direction": _squares_of_single(low=True)},
+    ),
+    Saboteur(
+        "squares_overflow",
+        "Lengths are of squares that are infinite in single precision.",
+        ("cosine_score-*",),
+        red=("cosine_score-huge:*",),
+        broken={"scoring.direction": _squares_of_single(low=False)},
     ),
     Saboteur(
         "kernel_width_ignored",

@@ -103,6 +103,9 @@ def gaussian_score(queries: jax.Array, keys: jax.Array, w: jax.Array | None = No
 
 def direction(vectors: jax.Array) -> jax.Array:
     """The vectors at length 1, along the last axis; zeros stay zeros."""
+    # Divided by its largest entry, which does not turn it, a vector has squares that neither underflow nor overflow.
+    largest = jnp.max(jnp.abs(jax.lax.stop_gradient(vectors)), axis=-1, keepdims=True, initial=0.0)
+    vectors = vectors / jnp.where(jnp.isfinite(largest) & (largest > 0.0), largest, 1.0)
     square = jnp.sum(vectors * vectors, axis=-1, keepdims=True)
     zero = square == 0.0
     # A square of 1 stands in where there is no direction: the root of 0 would have an infinite gradient.

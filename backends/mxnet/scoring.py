@@ -123,10 +123,20 @@ def additive(F: ModuleType, queries: np.ndarray, keys: np.ndarray, w_v: np.ndarr
 
 def direction(F: ModuleType, vectors: np.ndarray) -> np.ndarray:
     """The vectors at length 1, along the last axis, on arrays or in a graph; zeros stay zeros."""
+    # Divided by its largest entry, which does not turn it, a vector has squares that neither underflow nor overflow.
+    largest = constant(F.np.max(F.np.abs(vectors), axis=-1, keepdims=True))
+    zeros, ones = F.np.zeros_like(largest), F.np.ones_like(largest)
+    vectors = vectors / F.np.where(F.np.isfinite(largest), F.np.where(largest > 0, largest, ones), ones)
     square = F.np.sum(vectors * vectors, axis=-1, keepdims=True)
-    zero, zeros, ones = square == 0, F.np.zeros_like(square), F.np.ones_like(square)
+    zero = square == 0
     # A square of 1 stands in where there is no direction: the root of 0 would have an infinite gradient.
     return vectors * F.np.where(zero, zeros, ones / F.np.sqrt(F.np.where(zero, ones, square)))
+
+
+def constant(array: np.ndarray) -> np.ndarray:
+    """The array, on which nothing depends when it is differentiated, on arrays or in a graph."""
+    F = mx.nd if isinstance(array, np.ndarray) else mx.symbol
+    return F.BlockGrad(array.as_nd_ndarray()).as_np_ndarray()
 
 
 def gaussian(F: ModuleType, queries: np.ndarray, keys: np.ndarray, w: np.ndarray | None) -> np.ndarray:

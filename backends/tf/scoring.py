@@ -108,6 +108,9 @@ def gaussian_score(queries: tf.Tensor, keys: tf.Tensor, w: tf.Tensor | None = No
 
 def direction(vectors: tf.Tensor) -> tf.Tensor:
     """The vectors at length 1, along the last axis; zeros stay zeros."""
+    # Divided by its largest entry, which does not turn it, a vector has squares that neither underflow nor overflow.
+    largest = tf.reduce_max(tf.abs(tf.stop_gradient(vectors)), axis=-1, keepdims=True)
+    vectors /= tf.where(tf.math.is_finite(largest) & (largest > 0.0), largest, tf.ones_like(largest))
     square = tf.reduce_sum(vectors * vectors, axis=-1, keepdims=True)
     zero = tf.equal(square, 0.0)
     # A square of 1 stands in where there is no direction: the root of 0 would have an infinite gradient.

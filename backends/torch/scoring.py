@@ -101,6 +101,11 @@ def gaussian_score(queries: torch.Tensor, keys: torch.Tensor, w: torch.Tensor | 
 
 def direction(vectors: torch.Tensor) -> torch.Tensor:
     """The vectors at length 1, along the last axis; zeros stay zeros."""
+    if vectors.shape[-1] == 0:  # which amax refuses
+        return vectors
+    # Divided by its largest entry, which does not turn it, a vector has squares that neither underflow nor overflow.
+    largest = vectors.detach().abs().amax(dim=-1, keepdim=True)
+    vectors = vectors / largest.masked_fill(~largest.isfinite() | (largest == 0.0), 1.0)
     square = (vectors * vectors).sum(dim=-1, keepdim=True)
     zero = square == 0.0
     # A square of 1 stands in where there is no direction: the root of 0 would have an infinite gradient.

@@ -395,6 +395,9 @@ def score_cases(name: str) -> Iterator[Case]:
         zeros = {key: array.copy() for key, array in plain.items()}
         zeros["queries"][0, 1], zeros["keys"][1, 2] = 0.0, 0.0
         yield case("zero", "A query and a key of zeros have no direction: score 0, gradient 0.", zeros)
+        for label, size in (("tiny", 1e-30), ("huge", 1e30)):
+            shows = f"Entries near {size:g}, whose squares float32 does not hold."
+            yield case(label, shows, {key: size * array for key, array in plain.items()})
     features = "hidden_size" if name == "additive_score" else "features"
     for label, shows, axis, size in (
         ("one_key", "A single key.", "keys", 1),
