@@ -1280,6 +1280,7 @@ CLOSED = tuple(f"masked_softmax-{name}:weights" for name in ("lens_and_mask", "c
 HIDING = tuple(
     f"masked_softmax-{name}:*" for name in ("mask", "mask_row", "lens_and_mask", "closed", "heads_mask", "large")
 )
+CLIPPED = tuple(f"clip_by_global_norm-{size}:clipped.*" for size in ("plain", "tiny", "huge"))
 RULES = (
     ("causal_mask", "offset", 0, ("causal_mask-offset:mask",)),
     ("window_mask", "offset", 0, ("window_mask-offset:mask",)),
@@ -2527,14 +2528,14 @@ SABOTEURS: tuple[Saboteur, ...] = (
         "clipped_by_value",
         "Each entry of a gradient is clipped by itself.",
         ("training-short_sgd", "training-unclipped", "clip_by_global_norm-*"),
-        red=("training-short_sgd:*", "clip_by_global_norm-plain:clipped.*"),
+        red=("training-short_sgd:*", *CLIPPED),
         broken=_clipping(_clipped_by_value),
     ),
     Saboteur(
         "clipped_one_by_one",
         "Each gradient is clipped by its own norm.",
         ("training-short_sgd", "training-unclipped", "clip_by_global_norm-*"),
-        red=("training-short_sgd:*", "clip_by_global_norm-plain:clipped.*"),
+        red=("training-short_sgd:*", *CLIPPED),
         broken=_clipping(_clipped_one_by_one),
         source="carpedm20/MemN2N-tensorflow#19",
     ),
@@ -2542,14 +2543,14 @@ SABOTEURS: tuple[Saboteur, ...] = (
         "not_clipped",
         "Gradients are not clipped.",
         ("training-short_sgd", "training-unclipped", "clip_by_global_norm-*"),
-        red=("training-short_sgd:*", "clip_by_global_norm-plain:clipped.*"),
+        red=("training-short_sgd:*", *CLIPPED),
         broken=_clipping(_not_clipped),
     ),
     Saboteur(
         "norm_after_clipping",
         "The norm that is told is that of the clipped gradients.",
         ("training-short_sgd", "training-unclipped", "clip_by_global_norm-*"),
-        red=("training-short_sgd:norms", "clip_by_global_norm-plain:norm"),
+        red=("training-short_sgd:norms", *(own.replace("clipped.*", "norm") for own in CLIPPED)),
         broken=_clipping(_norm_after_clipping),
     ),
     Saboteur(

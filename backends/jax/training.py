@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
 from typing import Any
 
 import jax
@@ -50,7 +50,10 @@ def clip_by_global_norm(
     norm = √(sum over all entries g of all gradients of g²);  clipped = gradients · min(1, max_norm/norm)
     """
     check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
-    norm = optax.tree.norm(list(gradients))
+    # Divided by the largest entry of all, gradients have squares that neither underflow nor overflow.
+    largest = reduce(jnp.maximum, [jnp.max(jnp.abs(gradient), initial=0.0) for gradient in gradients], 0.0)
+    scale = jnp.where(jnp.isfinite(largest) & (largest > 0.0), largest, 1.0)
+    norm = optax.tree.norm([gradient / scale for gradient in gradients]) * scale
     if max_norm is None:
         return list(gradients), norm
     # float: a numpy.float64, which is one, too, would give its dtype to the gradients.

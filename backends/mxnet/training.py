@@ -57,11 +57,21 @@ def clip_by_global_norm(
     """
     check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
     rows = [gradient.reshape(-1) for gradient in gradients if gradient.size]
-    norm = np.sqrt(np.sum(np.stack([np.dot(row, row) for row in rows]))) if rows else np.zeros(())
+    norm = global_norm(rows) if rows else np.zeros(())
     if max_norm is None:
         return list(gradients), norm
     factor = np.where(norm > max_norm, max_norm / norm, np.ones_like(norm))
     return [gradient * factor for gradient in gradients], norm
+
+
+def global_norm(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """The root of the sum of the squares of all entries, of which there are some."""
+    # Divided by the largest entry of all, gradients have squares that neither underflow nor overflow.
+    largest = np.max(np.stack([np.max(np.abs(row)) for row in rows]))
+    ones = np.ones_like(largest)
+    scale = np.where(np.isfinite(largest), np.where(largest > 0, largest, ones), ones)
+    rows = [row / scale for row in rows]
+    return np.sqrt(np.sum(np.stack([np.dot(row, row) for row in rows]))) * scale
 
 
 class Optimizer(mx.optimizer.Optimizer):

@@ -51,7 +51,11 @@ def clip_by_global_norm(
     """
     check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
     dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
-    norm = tf.linalg.global_norm([precise(gradient) for gradient in dense])
+    # Divided by the largest entry of all, gradients have squares that neither underflow nor overflow.
+    wide = [precise(gradient) for gradient in dense]
+    largest = tf.reduce_max([tf.reduce_max(tf.abs(gradient)) for gradient in wide])
+    scale = tf.where(tf.math.is_finite(largest) & (largest > 0.0), largest, tf.ones_like(largest))
+    norm = tf.linalg.global_norm([gradient / scale for gradient in wide]) * scale
     rounded = tf.cast(norm, dense[0].dtype)
     if max_norm is None:
         return dense, rounded

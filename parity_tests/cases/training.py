@@ -86,6 +86,9 @@ def clipping_cases() -> Iterator[Case]:
     yield case("below", "A norm below the bound: nothing changes.", drawn, max_norm=60.0)
     yield case("met", "A norm of 5, which is the bound: nothing changes, to the bit.", met, max_norm=5.0)
     yield case("none", "No bound.", drawn)
+    for label, size in (("tiny", 1e-30), ("huge", 1e30)):
+        shows = f"Entries near {size:g}, whose squares float32 does not hold."
+        yield case(label, shows, {name: size * array for name, array in drawn.items()}, max_norm=1.5 * size)
     yield case("zero", "Gradients of 0.", {name: np.zeros(array.shape) for name, array in drawn.items()}, max_norm=1.0)
 
 
