@@ -71,7 +71,8 @@ def cosine_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | None =
 
     Shapes: as dot_score. scale is 1 unless given; Graves et al. call it the key strength β.
     Units: scores are logits (natural logarithm).
-    Edge cases: a vector of zeros has no direction: its scores are 0, and it gets and gives gradient 0.
+    Edge cases: a vector of zeros has no direction: its scores are 0, and it gets and gives gradient 0. The length of
+    any other changes nothing, even where squares of its entries underflow or overflow in the type of the arrays.
     Raises: ShapeError, DtypeError, as dot_score; OptionError if scale is not a finite number.
     Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401.
     """

@@ -54,7 +54,7 @@ def clip_by_global_norm(
     norm = √(sum over all entries g of all gradients of g²);  clipped = gradients · min(1, max_norm/norm)
 
     Nothing is added to the norm: gradients whose norm is max_norm or less stay as they are, to the bit, and so do all
-    without max_norm.
+    without max_norm. The norm is right even where squares of entries underflow or overflow in the type of the arrays.
 
     Shapes: gradients is a list of arrays of any shape; returns (clipped, norm), a list of the same shapes and a number.
     Raises: OptionError if max_norm is not positive.
