@@ -148,7 +148,9 @@ def growth_of_outputs(drawn: Drawn, case: Case) -> Growth | None:
                 if not np.array_equal(array, after[name]):
                     return None
             elif array.size and (largest := np.abs(array).max()) > 0.0:
-                growth.worst = max(growth.worst, float(np.abs(after[name] - array).max() / (nudge * largest)))
+                with np.errstate(invalid="ignore"):  # an infinite output stays what it is, and grows by nothing
+                    moves = np.abs(after[name] - array).max() / (nudge * largest)
+                growth.worst = max(growth.worst, float(moves))
                 own = entry_budget_of(case.operator, case.id, drawn.tier, name.removeprefix(SECOND))
                 if own is not None:
                     pair = Pair(name, "float64", after[name], array, array, 0.0, by_entry=own)
@@ -172,11 +174,15 @@ def distance_of_kernel(drawn: Drawn, case: Case) -> float:
 
 
 def nudged(case: Case, turn: int, nudge: float) -> Case:
-    """The case with every floating number but a dropout mask's multiplied by 1 ± nudge."""
+    """The case with every floating number but a dropout mask's multiplied by 1 ± nudge; noise stays below 1."""
 
     def moved(arrays: Arrays) -> Arrays:
+        most = {"noise": 1.0 - epsilon("float64")}
         return {
-            name: array * (1.0 + nudge * np.sign(draws.uniform(f"nudge/{turn}/{name}", array.shape)))
+            name: np.minimum(
+                array * (1.0 + nudge * np.sign(draws.uniform(f"nudge/{turn}/{name}", array.shape))),
+                most.get(name, np.inf),
+            )
             if array.dtype.kind == "f" and not name.endswith("dropout_mask")
             else array
             for name, array in arrays.items()

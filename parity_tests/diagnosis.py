@@ -110,9 +110,10 @@ def _held(saboteur: Saboteur, operator: str, red: Red, cells: Mapping[str, Cell]
         whole = saboteur.spoiled is not None or any(map(_is_gradient, verdicts))
         said, wrong = answer(saboteur, case if whole else replace(case, gradients=False), tier, without)
         wanted = expected(case, tier, without)
+        found = recording.cells[name]
         for verdict in verdicts:
-            if said["status"] == "ok" and verdict.quantity in wrong and verdict.quantity in wanted:
-                arrays = recording.cells[name][verdict.quantity], wrong[verdict.quantity], wanted[verdict.quantity]
+            if said["status"] == "ok" and all(verdict.quantity in arrays for arrays in (found, wrong, wanted)):
+                arrays = found[verdict.quantity], wrong[verdict.quantity], wanted[verdict.quantity]
                 budget, by_entry = budgets_in(cells[name], verdict.quantity, without)
                 same += compare(verdict, *arrays, budget, by_entry=by_entry).status == "pass"
     return Explanation(operator, saboteur.name, saboteur.told, same, sum(map(len, red.values())))

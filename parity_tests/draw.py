@@ -19,7 +19,6 @@ from parity_tests.cases.covering import (
     MAGNITUDES,
     MOST_WORK,
     Call,
-    Picks,
     broadcast,
     equal_sizes,
     fitted,
@@ -27,6 +26,7 @@ from parity_tests.cases.covering import (
     scaled,
     sharing,
 )
+from parity_tests.cases.design import Picks
 from parity_tests.drawn import COUNTS, INFINITE, LENGTHS, MOST, NAMES, WHOLE, Drawn, is_size, methods_of
 from parity_tests.layouts import LAYOUTS
 

@@ -360,7 +360,8 @@ class Target(Asked):
         arrays = {own: array for own, array in arrays.items() if own not in shared}
         second = {own: array for own, array in inputs.items() if own.startswith(SECOND)}
         arrays |= {own: array for own, array in second.items() if own.removeprefix(SECOND) in arrays}
-        call = self.function(name, json.dumps(keywords), bool(cell["method"]), json.dumps(shared), cell["twice"])
+        count = len(output_names(cell["operator"], cell["method"], cell["options"]))
+        call = self.function(name, json.dumps(keywords), bool(cell["method"]), json.dumps(shared), cell["twice"], count)
         return call, arrays
 
     def _wanted(self, cell: Cell, takes: Callable[[str], bool]) -> dict[str, Any]:
@@ -374,13 +375,14 @@ class Target(Asked):
 
         return {name: value for name, value in cell["config"].items() if takes(name) or not told(name, value)}
 
-    def _function(self, name: str, keywords: str, layered: bool, shared: str, twice: bool) -> Function:
+    def _function(self, name: str, keywords: str, layered: bool, shared: str, twice: bool, count: int) -> Function:
         chosen, bound = getattr(self.package, name), json.loads(keywords)
 
         def call(layer: None, **arrays: Any) -> tuple[Any, ...]:
             own = {key.removeprefix(PARAMETER): arrays[key] for key in arrays if key.startswith(PARAMETER)}
             rest = with_losses({key: arrays[key] for key in arrays if not key.startswith(PARAMETER)})
-            return as_tuple(chosen(*[own] * layered, **{keyword(key): value for key, value in rest.items()}, **bound))
+            found = as_tuple(chosen(*[own] * layered, **{keyword(key): value for key, value in rest.items()}, **bound))
+            return (*found, *[None] * (count - len(found)))  # so that a second call's are not taken for them
 
         return functools.partial(repeated(call, json.loads(shared), twice), None)
 

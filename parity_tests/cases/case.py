@@ -96,6 +96,8 @@ SEEDS = {
     "Translator-greedy": 9,
     "Translator-beam": 5,
     "Translator-beam_penalty": 2,
+    "Translator-sentences_greedy": 16,
+    "Translator-sentences_paper": 18,
 }
 
 
@@ -133,8 +135,8 @@ def steady(case: Case, times: int = 4) -> bool:
 
 
 def first_steady(made: Callable[[int], Case], most: int = 400) -> tuple[int, Case]:
-    """The first seed that makes a steady case, and the case."""
-    for seed in range(1, most + 1):
+    """The first seed that makes a steady case, and the case: that of SEEDS, or from 1 on."""
+    for seed in (SEEDS.get(made(1).id, 1), *range(1, most + 1)):
         case = made(seed)
         if steady(case):
             return seed, case

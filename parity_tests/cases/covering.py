@@ -1,30 +1,35 @@
 """Cases that differ in every dimension at once: sizes, coincidences, masks, memory layout, state and magnitude.
 
-A covering design: each function and method is asked at every setting that it has, one by one, and each family at every
-pair of settings, in some case. Rows are chosen greedily, of a few drawn ones the one that covers most, so that the same
-rows come out everywhere.
+What each function and method has of a dimension is here; `design` chooses the rows, and keeps them in `covering.txt`.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from random import Random
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from attention_core.operators import LAYERS, OPERATORS
-from attention_core.specification import INTEGER, Layer, Operator, Option, Tensor
+from attention_core.specification import Layer, Operator, Option, Tensor
 from parity_tests.cases.case import FULL, Case
-from parity_tests.drawn import LEAST, LENGTHS, MOST, NAMES, Drawn, axes_of, called_of, inputs_of, is_size, methods_of
-from parity_tests.layouts import LAYOUTS
+from parity_tests.drawn import (
+    LEAST,
+    MOST,
+    NAMES,
+    Drawn,
+    axes_of,
+    called_of,
+    inputs_of,
+    is_size,
+    methods_of,
+    parsed,
+)
 
 DIMENSIONS = ("sizes", "coincidences", "masks", "layout", "state", "magnitude")
-
-Setting = tuple[str, Any]
-"""What a case has of a dimension: a name, as keys, and a value, as 1025."""
 
 COUNT, LENGTH, WIDTH = (1, 2, 3, 4, 8, 9), (1, 2, 3, 4, 8, 17, 64, 1025), (1, 2, 3, 4, 8, 17, 65)
 STEPS = (1, 2, 3, 4, 8, 17, 33)
@@ -41,10 +46,6 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "window": (1, 2, 3, 4),
 }
 """The sizes that an axis takes: all others are widths. No heads are 0 of them."""
-
-BASE = {"batch": 2, "heads": 3, "queries": 5, "keys": 7, "num_layers": 2, "num_heads": 2, "num_best": 1, "steps": 5}
-BASE_WIDTHS = (4, 6, 8, 9, 10, 11)
-"""What axes are where sizes are no dimension of the design, widths in turn: those of the cases written by hand."""
 
 DECODERS, SHORT, THIN = (1, 2, 3, 8), (1, 2, 3, 4, 8, 17), (1, 2, 4, 8, 17, 33)
 """Lengths and widths where each step and each size cost more: those of decoders and translators."""
@@ -104,18 +105,12 @@ SCALED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 named, and none of a huge or wide one.
 """
 
-FLOATS = (*["float64"] * 4, *["float32"] * 3, "float16", "bfloat16")
-
 MOST_WORK = (2**18, 2**11)
 """The most products of a case, in turn: the largest sizes meet small ones alone, and every other row has gradients."""
 MOST_GRADIENTS = 2**23
 """The most products for which gradients are asked, times the numbers that they are taken of."""
 
-CANDIDATES = 6
 SEARCHES = ("greedy", "beam")
-ROWS = 28
-FEWER = {"attend": 1, "step": 2, "start": 1, "greedy": 2}
-"""The most rows of a function or method: those of which others have all are asked little."""
 NORMALISED = ("masked_softmax", "masked_cross_entropy", "attention_pooling")
 """Functions whose gradients are what is left of terms that a softmax makes alike, where their scores are small."""
 CANCELLING = ("KernelAttention", "LocalAttention")
@@ -161,11 +156,6 @@ class Call:
         if self.method in SEARCHES:
             return "searches"
         return KIN.get(self.entry.name, self.entry.name)
-
-    @property
-    def rows(self) -> int:
-        """The most rows."""
-        return 300 if self.entry.name in EVERY_MASK else FEWER.get(self.method, ROWS)
 
     @property
     def called(self) -> Operator:
@@ -276,87 +266,12 @@ UNSIZED: Mapping[str, tuple[str, ...]] = {
 }
 """Sizes that are left to their defaults, or said by VARIANTS."""
 
-VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
-    "window_mask": ({"left": 2, "right": 1}, {"left": 0, "right": 40, "offset": 3}),
-    "block_mask": ({"size": 3}, {"size": 16, "offset": 5}),
-    "stride_mask": ({"stride": 2}, {"stride": 5, "offset": 3}),
-    "LocalAttention": ({}, {"score": "additive", "hidden_size": 17}),
-    "MultiHeadAttention": ({}, {"score": "additive"}, {"bias": False}),
-    "GRU": ({}, {"bidirectional": True}),
-    "LSTM": ({}, {"bidirectional": True}),
-    "GRUEncoder": ({}, {"bidirectional": True}),
-    "LSTMEncoder": ({}, {"bidirectional": True}),
-    "Bridge": ({}, {"method": "sum"}, {"method": "project"}, {"method": "backward", "cell": "lstm"}),
-    "BahdanauDecoder": ({}, {"cell": "lstm"}, {"initial": "learned"}, {"initial": "zero"}),
-    "LuongDecoder": ({}, {"cell": "lstm"}, {"initial": "learned"}, {"input_feeding": False}),
-    "FixedContextDecoder": ({}, {"cell": "lstm"}, {"initial": "learned"}),
-    "Translator": ({}, {"cell": "lstm"}, {"decoder": "luong"}, {"bidirectional": True, "bridge": "sum"}),
-}
-"""Options beside sizes, in turn."""
-
 
 def calls() -> Iterator[Call]:
     """Every function and method that is asked: all but what takes a function, and `prepare`."""
     for entry in (*OPERATORS, *LAYERS):
         if entry.name in NAMES:
             yield from (Call(entry, method) for method in methods_of(entry))
-
-
-# ------------------------------------------------------------------------------------------------ what a case has
-
-
-def settings(call: Call, drawn: Drawn) -> Iterator[tuple[str, Setting]]:
-    """Each setting that a row has, with its dimension."""
-    sizes = {**call.axes, **dict.fromkeys(call.sizes, 0), **drawn.sizes}
-    several = tuple(axis for axis in drawn.ones if sizes.get(axis, 1) > 1)
-    sizes |= {axis: 1 for axis in drawn.ones if axis in call.broadcast_alone}
-    yield from (("sizes", (axis, sizes[axis])) for axis in call.sizes)
-    yield from (("coincidences", pair) for pair in call.coincidences if sizes[pair[0]] == sizes[pair[1]] > 1)
-    yield from (("masks", (f"{name} is given", name in drawn.given)) for name in call.masks)
-    yield from (("masks", ("mask of one", axis)) for axis in several)
-    if call.entry.name in EVERY_MASK:
-        yield "masks", ("axes of size 1", (several, "heads" in drawn.sizes, "valid_lens" in drawn.given))
-    if "valid_lens" in drawn.given:
-        yield "masks", ("lengths", drawn.lens)
-        yield "masks", ("lengths of rows", drawn.rows)
-        yield "masks", ("type of lengths", drawn.types.get("valid_lens", "int32"))
-    yield "masks", ("hidden", drawn.hidden)
-    optional = {own.name for own in call.inputs if own.optional} - set(drawn.given)
-    yield "layout", ("layout", next((layout for name, layout in drawn.layouts.items() if name not in optional), ""))
-    if not is_rounding(call, drawn) and work(call, drawn.sizes) <= MOST_WORK[1]:  # so that there are gradients
-        yield "layout", ("shared", drawn.shared)
-    yield "state", ("twice", drawn.twice)
-    yield "magnitude", ("magnitude", magnitude_of(call, drawn))
-    yield "magnitude", ("dtype", drawn.tier)
-
-
-def wanted(call: Call) -> set[Setting]:
-    """The settings that some row of a call has to have."""
-    settings: set[Setting] = {(axis, size) for axis, sizes in call.sizes.items() for size in sizes}
-    settings |= set(call.coincidences) | {(f"{name} is given", given) for name in call.masks for given in (False, True)}
-    settings |= {("mask of one", axis) for axis in broadcast(call, call.masks) if axis != "one"}
-    settings |= {("layout", layout) for layout in LAYOUTS if call.inputs and (layout != "expanded" or call.floating)}
-    settings |= {("shared", names) for names in sharing(call)}
-    if "valid_lens" in call.masks:
-        settings |= {("lengths", lens) for lens in LENGTHS} | {("type of lengths", name) for name in INTEGER}
-    if call.floating:
-        usable = [name for name in MAGNITUDES if name not in BOUNDS or scaled(call, name, "float64")]
-        settings |= {("magnitude", magnitude) for magnitude in usable}
-        settings |= {("dtype", tier) for tier in FLOATS if tier in FULL or call.entry.name not in FULL_ALONE}
-    if call.entry.name in EVERY_MASK:
-        axes = [("batch", "queries", "keys"), ("batch", "heads", "queries", "keys")]
-        several = [(own, size) for own in axes for size in range(len(own) + 1)]
-        chosen = [(ones, len(own) == 4) for own, size in several for ones in itertools.combinations(sorted(own), size)]
-        settings |= {("axes of size 1", (*own, lens)) for own in chosen for lens in (False, True)}
-    return settings
-
-
-def magnitude_of(call: Call, drawn: Drawn) -> str:
-    """Which of MAGNITUDES the row has."""
-    if drawn.pattern:
-        return drawn.pattern
-    bounded = {name: dict(scaled(call, name, drawn.tier)) for name in BOUNDS if drawn.tier in FULL}
-    return next((name for name, scales in bounded.items() if scales and scales == drawn.scales), "")
 
 
 def scaled(call: Call, magnitude: str, tier: str) -> Mapping[str, float]:
@@ -373,95 +288,6 @@ def broadcast(call: Call, given: Sequence[str]) -> list[str]:
     """The axes that may have size 1 in the arguments that are there."""
     own = [tensor for tensor in call.inputs if tensor.broadcast and (not tensor.optional or tensor.name in given)]
     return sorted({axis.removesuffix("?") for tensor in own for axis in tensor.axes})
-
-
-# ------------------------------------------------------------------------------------------------ what is drawn
-
-
-class Picks:
-    """Choices that are the same on every machine, those that a call has not had yet more often than others."""
-
-    def __init__(self, name: str) -> None:
-        self.random = Random(name)
-
-    def one(self, choices: Sequence[Any]) -> Any:
-        """One of the choices."""
-        return choices[int(self.random.random() * len(choices))]
-
-    def fresh(self, name: str, choices: Sequence[Any], had: set[Setting]) -> Any:
-        """One of the choices, nine times of ten one that was not had."""
-        new = [choice for choice in choices if (name, choice) not in had]
-        return self.one(new if new and self.random.random() < 0.9 else choices)
-
-
-def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
-    """A row for a call."""
-    plain = index == TWICE and call.computes  # so that the numbers tell its calls apart
-    tiers = tuple(tier for tier in FLOATS if tier in FULL or call.entry.name not in FULL_ALONE)
-    tier = picks.one(tiers if call.computes and not plain else FLOATS[:1])
-    sizes = drawn_sizes(call, MOST_WORK[index % 2], had, picks, plain)
-    shared = drawn_sharing(call, sizes, had, picks) if not plain else ()
-    options = drawn_options(call, index, sizes)
-    given = [own.name for own in call.inputs if own.optional and not plain and picks.one((False, True))]
-    if not given and all(own.optional for own in call.inputs):
-        given = [own.name for own in call.inputs[:1]]
-    if call.has("initial"):  # the first state is the encoder's, or none is given
-        given = [*(name for name in given if name != "state"), *(() if "initial" in options else ("state",))]
-    lens = "valid_lens" in given
-    types = picks.fresh("type of lengths", ("int32", *INTEGER), had)
-    row: dict[str, Any] = {
-        "ones": tuple(axis for axis in broadcast(call, given) if picks.one((False, True))),
-        "lens": picks.fresh("lengths", ("", *LENGTHS), had) if lens else "",
-        "rows": lens and call.method not in SEARCHES and picks.one((False, True)),
-        "types": {"valid_lens": types} if lens and types != "int32" else {},
-        "hidden": picks.fresh("hidden", ("", "nan", "inf"), had) if lens or "mask" in given else "",
-    }
-    layout = picks.fresh("layout", ("", *LAYOUTS), had)
-    several = [own.name for own in call.inputs if own.axes and own.name not in shared]
-    named = [name for name in several if name in call.floating][:1] if layout == "expanded" else several
-    row |= {"shared": shared, "layouts": dict.fromkeys(named, layout) if layout else {}}
-    if "queries" in shared or layout == "expanded":  # what is hidden would be a query, or differ along the axis
-        row["hidden"] = ""
-    if call.floating and tier in FULL and not plain:
-        magnitude = picks.fresh("magnitude", MAGNITUDES, had)
-        tier = "float32" if magnitude == "small" else tier  # where an error of 1e-6 is large beside it
-        scales = {name: bound for name, bound in scaled(call, magnitude, tier).items() if name not in shared}
-        row |= {"scales": scales} if magnitude in BOUNDS else {"pattern": magnitude}
-        if scales:  # and something is open
-            row |= {"ones": (), "lens": "longest" if lens else ""}
-    row["twice"] = plain and call.repeats
-    row["infinite"] = call.entry.name == "from_additive_mask"  # else nothing is hidden
-    sizes = {axis: size for axis, size in sizes.items() if size}
-    return Drawn(call.entry.name, call.method, tier, index, sizes, options, tuple(given), **row)
-
-
-def drawn_options(call: Call, index: int, sizes: dict[str, int]) -> dict[str, Any]:
-    """The options of a row; sizes among them go to the other sizes."""
-    variants = VARIANTS.get(call.entry.name, ({},))
-    options = dict(variants[index % len(variants)]) if call.method != "step" else {}
-    options |= {option.name: sizes[option.name] for option in call.entry.options if option.domain == "even"}
-    sizes |= {axis: options.pop(axis) for axis in ("hidden_size",) if axis in options}
-    if call.method in SEARCHES:
-        vocabulary = sizes.get("vocab_size", sizes.get("target_vocab_size", 1))
-        options |= {"bos": 0, "eos": vocabulary - 1}
-        options |= {"width": sizes["num_best"] + 1} if call.method == "beam" else {}
-    return options
-
-
-def drawn_sizes(call: Call, most_work: int, had: set[Setting], picks: Picks, plain: bool) -> dict[str, int]:
-    """The size of every axis, the largest ones taken back until the case costs no more than it may."""
-    choices = call.sizes
-    if plain:
-        widths = itertools.cycle(BASE_WIDTHS)
-        choices = {axis: (BASE[axis] if axis in BASE else next(widths),) for axis in choices}
-    sizes = {axis: picks.fresh(axis, own, had) for axis, own in choices.items()}
-    if call.coincidences and not plain and picks.one((False, True)):
-        first, second = picks.one(call.coincidences)
-        sizes[first] = sizes[second] or 1
-        sizes[second] = sizes[first]
-    kept = max(sizes, key=lambda own: ((own, sizes[own]) not in had, sizes[own], own), default="")
-    sizes = fitted(call, sizes, choices, kept, most_work, picks.one)
-    return sizes | ({"heads": picks.one((0, sizes["num_heads"]))} if "num_heads" in sizes else {})
 
 
 def fitted(
@@ -486,14 +312,6 @@ def fitted(
     if "num_heads" in sizes and "hidden_size" in sizes:
         sizes["hidden_size"] = sizes["num_heads"] * max(1, sizes["hidden_size"] // sizes["num_heads"])
     return sizes
-
-
-def drawn_sharing(call: Call, sizes: dict[str, int], had: set[Setting], picks: Picks) -> tuple[str, ...]:
-    """Which arguments are the same array as the keys; their sizes become those of the keys."""
-    ways = sharing(call)
-    shared: tuple[str, ...] = picks.fresh("shared", ((), *ways), had) if ways else ()
-    sizes |= equal_sizes(call, sizes, shared)
-    return shared
 
 
 def equal_sizes(call: Call, sizes: Mapping[str, int], shared: Sequence[str]) -> dict[str, int]:
@@ -544,72 +362,18 @@ def numbers(row: Drawn) -> int:
     return sum(array.size for array in (*case["inputs"].values(), *case["parameters"].values()))
 
 
-# ------------------------------------------------------------------------------------------------ the design
-
-SEEDS: Mapping[str, int] = {
-    "AdditiveAttention-cover_3": 109,
-}
-"""Where rounding could change a token or a choice with the seed that a row has by its number."""
-
-ROUNDED = ("GeneralAttention-cover_2",)
-"""Rows whose gradients are 0, which rounding may hide: a single open key has weight 1, whatever its score."""
-
-
-@dataclass
-class Design:
-    """The rows by call, and what they cover: settings by kin, and pairs of settings by family."""
-
-    rows: dict[str, list[Drawn]] = field(default_factory=dict)
-    single: dict[str, set[Setting]] = field(default_factory=dict)
-    pairs: dict[str, set[tuple[Setting, Setting]]] = field(default_factory=dict)
-
-    def add(self, call: Call, row: Drawn) -> None:
-        """Take a row in."""
-        own = [setting for _, setting in settings(call, row)]
-        self.rows.setdefault(call.name, []).append(row)
-        self.single.setdefault(call.kin, set()).update(own)
-        self.pairs.setdefault(call.family, set()).update(itertools.combinations(own, 2))
-
-    def gain(self, call: Call, row: Drawn, missing: set[Setting]) -> int:
-        """What a row adds: a pair counts once, a setting that is missing as many times as a row has pairs with it."""
-        own = [setting for _, setting in settings(call, row)]
-        pairs = set(itertools.combinations(own, 2)) - self.pairs.get(call.family, set())
-        return len(pairs) + 20 * len(missing & set(own))
-
-
-@functools.cache
-def design() -> Design:
-    """The rows of every call."""
-    made = Design()
-    kin: dict[str, list[Call]] = {}
-    for call in calls():
-        kin.setdefault(call.kin, []).append(call)
-    for alike in kin.values():
-        missing: set[Setting] = set().union(*map(wanted, alike))
-        picks = Picks(f"covering/{alike[0].kin}")
-        for index, call in itertools.product(range(max(call.rows for call in alike)), alike):
-            if index > TWICE and not missing:
-                break
-            if index >= call.rows:
-                continue
-            had = made.single.setdefault(call.kin, set())
-            drawn = [candidate(call, index, had, picks) for _ in range(CANDIDATES)]
-            best = max(drawn, key=lambda row: made.gain(call, row, missing))
-            if index > TWICE and not missing & {setting for _, setting in settings(call, best)}:
-                continue
-            made.add(call, replace(best, forward=is_forward(call, best)))
-            missing -= had
-    return made
+LINES = Path(__file__).with_suffix(".txt")
+"""The rows of the design, a line each; `python -m parity_tests.cases.design` writes them."""
 
 
 def cases() -> Iterator[Case]:
     """The rows as cases."""
-    for rows in design().rows.values():
-        for index, row in enumerate(rows):
-            name = f"cover_{row.method}_{index}" if row.method not in ("", "call") else f"cover_{index}"
-            row = replace(row, seed=SEEDS.get(f"{row.operator}-{name}", row.seed))
-            row = replace(row, forward=row.forward or f"{row.operator}-{name}" in ROUNDED)
-            yield Case(**{**row.as_case(), "name": name, "shows": "Sizes, masks, layout, state and magnitude at once."})
+    count: Counter[tuple[str, str]] = Counter()
+    for row in map(parsed, LINES.read_text(encoding="utf-8").splitlines()):
+        index = count[row.operator, row.method]
+        count[row.operator, row.method] += 1
+        name = f"cover_{row.method}_{index}" if row.method not in ("", "call") else f"cover_{index}"
+        yield Case(**{**row.as_case(), "name": name, "shows": "Sizes, masks, layout, state and magnitude at once."})
 
 
 VARIED: Mapping[str, Callable[[Drawn], Any]] = {

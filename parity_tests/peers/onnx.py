@@ -122,11 +122,12 @@ def _lengths(evaluate: Evaluate) -> Callable[..., tuple[np.ndarray, None]]:
             return called(evaluate, queries, keys, values, scale, **rest), None
         # It takes one length for each sequence: every query becomes a sequence of its own.
         batch, steps = valid_lens.shape
-        apart = queries.reshape(batch * steps, 1, queries.shape[-1])
+        heads = queries.shape[1:-2]
+        apart = np.moveaxis(queries, -2, 1).reshape(batch * steps, *heads, 1, queries.shape[-1])
         keys, values = (np.repeat(array, steps, axis=0) for array in (keys, values))
         lengths = valid_lens.reshape(-1).astype(np.int64)
         context = called(evaluate, apart, keys, values, scale, nonpad_kv_seqlen=lengths)
-        return context.reshape(batch, steps, values.shape[-1]), None
+        return np.moveaxis(context.reshape(batch, steps, *heads, values.shape[-1]), 1, -2), None
 
     return DotProductAttention
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from attention_core import reference
 from attention_core.errors import AttentionError
 from attention_core.operators import CLIP_BY_GLOBAL_NORM, LAYERS, OPERATORS
 from attention_core.specification import Layer, Operator
-from parity_tests.cases import Case, all_cases, covering, epsilon, seeded, select
+from parity_tests.cases import Case, all_cases, covering, design, epsilon, seeded, select
 from parity_tests.cases.attention import UNBOUNDED
 from parity_tests.cases.case import FULL, TIERS, first_steady, steady
 from parity_tests.cases.decoders import DECODER
@@ -264,12 +265,15 @@ def test_rounding_cannot_change_the_answer_to_a_drawn_case(operator: str):
     assert [case.id for case in DRAWN if case.operator == operator and judgeable(case.drawn) is None] == []
 
 
-def test_the_covering_design_meets_every_setting():
-    design, kin = covering.design(), defaultdict(set)
+def test_the_covering_design_meets_every_setting_and_is_what_is_kept():
+    found, kin = design.design(), defaultdict(set)
     for call in covering.calls():
-        kin[call.kin] |= covering.wanted(call)
-    missed = {name: settings - design.single[name] for name, settings in kin.items()}
+        kin[call.kin] |= design.wanted(call)
+    missed = {name: settings - found.single[name] for name, settings in kin.items()}
     assert {name: own for name, own in missed.items() if own} == {}
+    rows, kept = chain.from_iterable(found.rows.values()), [case.drawn for case in covering.cases()]
+    told = "its rows have changed: python -m parity_tests.cases.design"
+    assert [replace(row, seed=0) for row in rows] == [replace(row, seed=0) for row in kept], told
 
 
 def test_every_function_and_method_is_asked_once_more_behind_all_others():

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -776,9 +777,12 @@ def test_every_cell_is_a_test_of_pytest(project: Path):
 
 
 def test_cells_are_chosen_as_other_tests_are(project: Path):
-    done = pytest_run(project, "--parity-target", "mine.py", "-m", "parity", "-k", "dot_score and float64", "-q")
+    done = pytest_run(project, "--parity-target", "mine.py", "-m", "parity", "-k", "dot_score and float64", "-v")
     listed = cells_of(select(all_cases(), operators=["dot_score"]), ["float64"])
-    assert done.returncode == 0 and f"{len(listed)} passed" in done.stdout, done.stdout
+    passed = re.findall(r"PASSED mine.py::dot_score-(\S*)\[float64\]|dot_score-(\S*)\[float64\] PASSED", done.stdout)
+    names = ["".join(name) for name in passed]
+    assert done.returncode == 0 and f"{len(names)} passed" in done.stdout, done.stdout
+    assert len([name for name in names if not name.startswith("drawn_")]) == len(listed) < len(names)
 
 
 def test_known_divergences_are_tests_too(project: Path):

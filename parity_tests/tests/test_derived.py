@@ -10,7 +10,6 @@ from click.testing import CliRunner
 from parity_tests import cli
 from parity_tests.cases import all_cases, covering
 from parity_tests.cases.covering import DIMENSIONS
-from parity_tests.condition import judgeable
 from parity_tests.derived import derived, survivors
 
 
@@ -30,17 +29,6 @@ def test_without_the_cases_of_a_dimension_mistakes_of_it_survive(dimension: str)
     mistakes = list(derived([dimension]))
     alive = {mistake.scope for mistake in survivors(kept, mistakes)}
     assert alive == {mistake.scope for mistake in mistakes}
-
-
-@pytest.mark.parametrize("call", list(covering.calls()), ids=lambda call: call.name)
-def test_each_setting_is_met(call: covering.Call):
-    if call.method not in covering.FEWER:
-        assert covering.wanted(call) - covering.design().single[call.kin] == set()
-
-
-@pytest.mark.parametrize("case", list(covering.cases()), ids=lambda case: case.id)
-def test_a_case_of_the_design_can_be_judged(case):
-    assert judgeable(case.drawn) is not None, f"give {case.id} another seed in covering.SEEDS"
 
 
 def test_the_command_counts_them_by_dimension(monkeypatch: pytest.MonkeyPatch):

@@ -214,7 +214,7 @@ def test_a_planted_bug_is_found_shrunk_and_red_until_it_is_gone(
 def test_a_scale_that_is_off_by_little_is_found_in_float64_in_most_cases():
     campaign = fuzzed(planted("scale_off"), 100, "scaled_dot_score", tiers=("float64",))
     ((kind, _),) = campaign.findings.items()
-    assert campaign.repeated[kind] > 70
+    assert campaign.repeated[kind] > 60
 
 
 def test_without_a_bug_nothing_is_found():
@@ -290,13 +290,13 @@ def test_the_command_prints_a_line_that_can_be_copied(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(backends, "available", registered)
     monkeypatch.setattr(cli, "Job", lambda *arguments, **keywords: planted("one_query"))
-    arguments = ["fuzz", "--examples", "60", "--operator", "masked_softmax", "--tier", "float64", "--seed", "5"]
+    arguments = ["fuzz", "--examples", "160", "--operator", "masked_softmax", "--tier", "float64", "--seed", "5"]
     result = CliRunner().invoke(cli.main, arguments)
     lines = result.output.splitlines()
     assert result.exit_code == 1, result.output
     assert '    Drawn("masked_softmax"),' in lines and "planted masked_softmax weights: fail" in lines[0]
     assert "--backend planted --seed 5 --operator masked_softmax --tier float64 --first " in lines[2]
-    assert "seed 5, numbers 0 to 59" in result.output
+    assert "seed 5, numbers 0 to 159" in result.output
     again = lines[2].split()[2:]
     result = CliRunner().invoke(cli.main, ["fuzz", *again])
     assert result.exit_code == 1 and result.output.splitlines()[:2] == lines[:2]

@@ -181,7 +181,7 @@ def test_compare_says_what_run_said_whatever_the_files_are_called(registry, tmp_
     ran = invoke("run", *chosen, "--backend", "one,two", "--output", tmp_path)
     one, two, report = (tmp_path / name for name in ("one-cpu.safetensors", "two-cpu.safetensors", "report.json"))
     wanted = json.loads(report.read_text())
-    assert ran.exit_code == 0 and len(wanted["cells"]) == 129
+    assert ran.exit_code == 0 and len(wanted["cells"]) > 300
 
     def judged(*files: Path) -> dict[str, Any]:
         result = invoke("compare", *files, "--json", tmp_path / "compared.json")

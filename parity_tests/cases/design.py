@@ -1,0 +1,303 @@
+"""The covering design: the rows of `covering`, found once and kept, since the search takes longer than to judge many.
+
+Each function, attention layer and kin is asked at every setting that it has, one by one, and each family at as many
+pairs of settings as come with them. Rows are chosen greedily, of a few drawn ones the one that covers most, so that the
+same rows come out everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from attention_core.specification import INTEGER
+from parity_tests.cases.case import FULL
+from parity_tests.cases.covering import (
+    BOUNDS,
+    EVERY_MASK,
+    FULL_ALONE,
+    LINES,
+    MAGNITUDES,
+    MOST_WORK,
+    SEARCHES,
+    TWICE,
+    Call,
+    broadcast,
+    calls,
+    equal_sizes,
+    fitted,
+    is_forward,
+    is_rounding,
+    scaled,
+    sharing,
+    work,
+)
+from parity_tests.drawn import LENGTHS, Drawn
+from parity_tests.layouts import LAYOUTS
+
+Setting = tuple[str, Any]
+"""What a case has of a dimension: a name, as keys, and a value, as 1025."""
+
+BASE = {"batch": 2, "heads": 3, "queries": 5, "keys": 7, "num_layers": 2, "num_heads": 2, "num_best": 1, "steps": 5}
+BASE_WIDTHS = (4, 6, 8, 9, 10, 11)
+"""What axes are where sizes are no dimension of the design, widths in turn: those of the cases written by hand."""
+
+FLOATS = (*["float64"] * 4, *["float32"] * 3, "float16", "bfloat16")
+
+CANDIDATES = 6
+ROWS = 28
+FEWER = {"attend": 1, "step": 2, "start": 1, "greedy": 2}
+"""The most rows of a function or method: those of which others have all are asked little."""
+VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
+    "window_mask": ({"left": 2, "right": 1}, {"left": 0, "right": 40, "offset": 3}),
+    "block_mask": ({"size": 3}, {"size": 16, "offset": 5}),
+    "stride_mask": ({"stride": 2}, {"stride": 5, "offset": 3}),
+    "LocalAttention": ({}, {"score": "additive", "hidden_size": 17}),
+    "MultiHeadAttention": ({}, {"score": "additive"}, {"bias": False}),
+    "GRU": ({}, {"bidirectional": True}),
+    "LSTM": ({}, {"bidirectional": True}),
+    "GRUEncoder": ({}, {"bidirectional": True}),
+    "LSTMEncoder": ({}, {"bidirectional": True}),
+    "Bridge": ({}, {"method": "sum"}, {"method": "project"}, {"method": "backward", "cell": "lstm"}),
+    "BahdanauDecoder": ({}, {"cell": "lstm"}, {"initial": "learned"}, {"initial": "zero"}),
+    "LuongDecoder": ({}, {"cell": "lstm"}, {"initial": "learned"}, {"input_feeding": False}),
+    "FixedContextDecoder": ({}, {"cell": "lstm"}, {"initial": "learned"}),
+    "Translator": ({}, {"cell": "lstm"}, {"decoder": "luong"}, {"bidirectional": True, "bridge": "sum"}),
+}
+"""Options beside sizes, in turn."""
+
+
+# ------------------------------------------------------------------------------------------------ what a case has
+
+
+def settings(call: Call, drawn: Drawn) -> Iterator[tuple[str, Setting]]:
+    """Each setting that a row has, with its dimension."""
+    sizes = {**call.axes, **dict.fromkeys(call.sizes, 0), **drawn.sizes}
+    several = tuple(axis for axis in drawn.ones if sizes.get(axis, 1) > 1)
+    sizes |= {axis: 1 for axis in drawn.ones if axis in call.broadcast_alone}
+    yield from (("sizes", (axis, sizes[axis])) for axis in call.sizes)
+    yield from (("coincidences", pair) for pair in call.coincidences if sizes[pair[0]] == sizes[pair[1]] > 1)
+    yield from (("masks", (f"{name} is given", name in drawn.given)) for name in call.masks)
+    yield from (("masks", ("mask of one", axis)) for axis in several)
+    if call.entry.name in EVERY_MASK:
+        yield "masks", ("axes of size 1", (several, "heads" in drawn.sizes, "valid_lens" in drawn.given))
+    if "valid_lens" in drawn.given:
+        yield "masks", ("lengths", drawn.lens)
+        yield "masks", ("lengths of rows", drawn.rows)
+        yield "masks", ("type of lengths", drawn.types.get("valid_lens", "int32"))
+    yield "masks", ("hidden", drawn.hidden)
+    optional = {own.name for own in call.inputs if own.optional} - set(drawn.given)
+    yield "layout", ("layout", next((layout for name, layout in drawn.layouts.items() if name not in optional), ""))
+    if not is_rounding(call, drawn) and work(call, drawn.sizes) <= MOST_WORK[1]:  # so that there are gradients
+        yield "layout", ("shared", drawn.shared)
+    yield "state", ("twice", drawn.twice)
+    yield "magnitude", ("magnitude", magnitude_of(call, drawn))
+    yield "magnitude", ("dtype", drawn.tier)
+
+
+def wanted(call: Call) -> set[Setting]:
+    """The settings that some row of a call has to have."""
+    settings: set[Setting] = {(axis, size) for axis, sizes in call.sizes.items() for size in sizes}
+    settings |= set(call.coincidences) | {(f"{name} is given", given) for name in call.masks for given in (False, True)}
+    settings |= {("mask of one", axis) for axis in broadcast(call, call.masks) if axis != "one"}
+    settings |= {("layout", layout) for layout in LAYOUTS if call.inputs and (layout != "expanded" or call.floating)}
+    settings |= {("shared", names) for names in sharing(call)}
+    if "valid_lens" in call.masks:
+        settings |= {("lengths", lens) for lens in LENGTHS} | {("type of lengths", name) for name in INTEGER}
+    if call.floating:
+        usable = [name for name in MAGNITUDES if name not in BOUNDS or scaled(call, name, "float64")]
+        settings |= {("magnitude", magnitude) for magnitude in usable}
+        settings |= {("dtype", tier) for tier in FLOATS if tier in FULL or call.entry.name not in FULL_ALONE}
+    if call.entry.name in EVERY_MASK:
+        axes = [("batch", "queries", "keys"), ("batch", "heads", "queries", "keys")]
+        several = [(own, size) for own in axes for size in range(len(own) + 1)]
+        chosen = [(ones, len(own) == 4) for own, size in several for ones in itertools.combinations(sorted(own), size)]
+        settings |= {("axes of size 1", (*own, lens)) for own in chosen for lens in (False, True)}
+    return settings
+
+
+def magnitude_of(call: Call, drawn: Drawn) -> str:
+    """Which of MAGNITUDES the row has."""
+    if drawn.pattern:
+        return drawn.pattern
+    bounded = {name: dict(scaled(call, name, drawn.tier)) for name in BOUNDS if drawn.tier in FULL}
+    return next((name for name, scales in bounded.items() if scales and scales == drawn.scales), "")
+
+
+# ------------------------------------------------------------------------------------------------ what is drawn
+
+
+class Picks:
+    """Choices that are the same on every machine, those that a call has not had yet more often than others."""
+
+    def __init__(self, name: str) -> None:
+        self.random = Random(name)
+
+    def one(self, choices: Sequence[Any]) -> Any:
+        """One of the choices."""
+        return choices[int(self.random.random() * len(choices))]
+
+    def fresh(self, name: str, choices: Sequence[Any], had: set[Setting]) -> Any:
+        """One of the choices, nine times of ten one that was not had."""
+        new = [choice for choice in choices if (name, choice) not in had]
+        return self.one(new if new and self.random.random() < 0.9 else choices)
+
+
+def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
+    """A row for a call."""
+    plain = index == TWICE and call.computes  # so that the numbers tell its calls apart
+    tiers = tuple(tier for tier in FLOATS if tier in FULL or call.entry.name not in FULL_ALONE)
+    tier = picks.one(tiers if call.computes and not plain else FLOATS[:1])
+    sizes = drawn_sizes(call, MOST_WORK[index % 2], had, picks, plain)
+    shared = drawn_sharing(call, sizes, had, picks) if not plain else ()
+    options = drawn_options(call, index, sizes)
+    given = [own.name for own in call.inputs if own.optional and not plain and picks.one((False, True))]
+    if not given and all(own.optional for own in call.inputs):
+        given = [own.name for own in call.inputs[:1]]
+    if call.has("initial"):  # the first state is the encoder's, or none is given
+        given = [*(name for name in given if name != "state"), *(() if "initial" in options else ("state",))]
+    lens = "valid_lens" in given
+    types = picks.fresh("type of lengths", ("int32", *INTEGER), had)
+    row: dict[str, Any] = {
+        "ones": tuple(axis for axis in broadcast(call, given) if picks.one((False, True))),
+        "lens": picks.fresh("lengths", ("", *LENGTHS), had) if lens else "",
+        "rows": lens and call.method not in SEARCHES and picks.one((False, True)),
+        "types": {"valid_lens": types} if lens and types != "int32" else {},
+        "hidden": picks.fresh("hidden", ("", "nan", "inf"), had) if lens or "mask" in given else "",
+    }
+    layout = picks.fresh("layout", ("", *LAYOUTS), had)
+    several = [own.name for own in call.inputs if own.axes and own.name not in shared]
+    named = [name for name in several if name in call.floating][:1] if layout == "expanded" else several
+    row |= {"shared": shared, "layouts": dict.fromkeys(named, layout) if layout else {}}
+    if "queries" in shared or layout == "expanded":  # what is hidden would be a query, or differ along the axis
+        row["hidden"] = ""
+    if call.floating and tier in FULL and not plain:
+        magnitude = picks.fresh("magnitude", MAGNITUDES, had)
+        tier = "float32" if magnitude == "small" else tier  # where an error of 1e-6 is large beside it
+        scales = {name: bound for name, bound in scaled(call, magnitude, tier).items() if name not in shared}
+        row |= {"scales": scales} if magnitude in BOUNDS else {"pattern": magnitude}
+        if scales:  # and something is open
+            row |= {"ones": (), "lens": "longest" if lens else ""}
+    row["twice"] = plain and call.repeats
+    row["infinite"] = call.entry.name == "from_additive_mask"  # else nothing is hidden
+    sizes = {axis: size for axis, size in sizes.items() if size}
+    return Drawn(call.entry.name, call.method, tier, index, sizes, options, tuple(given), **row)
+
+
+def drawn_options(call: Call, index: int, sizes: dict[str, int]) -> dict[str, Any]:
+    """The options of a row; sizes among them go to the other sizes."""
+    variants = VARIANTS.get(call.entry.name, ({},))
+    options = dict(variants[index % len(variants)]) if call.method != "step" else {}
+    options |= {option.name: sizes[option.name] for option in call.entry.options if option.domain == "even"}
+    sizes |= {axis: options.pop(axis) for axis in ("hidden_size",) if axis in options}
+    if call.method in SEARCHES:
+        vocabulary = sizes.get("vocab_size", sizes.get("target_vocab_size", 1))
+        options |= {"bos": 0, "eos": vocabulary - 1}
+        options |= {"width": sizes["num_best"] + 1} if call.method == "beam" else {}
+    return options
+
+
+def drawn_sizes(call: Call, most_work: int, had: set[Setting], picks: Picks, plain: bool) -> dict[str, int]:
+    """The size of every axis, the largest ones taken back until the case costs no more than it may."""
+    choices = call.sizes
+    if plain:
+        widths = itertools.cycle(BASE_WIDTHS)
+        choices = {axis: (BASE[axis] if axis in BASE else next(widths),) for axis in choices}
+    sizes = {axis: picks.fresh(axis, own, had) for axis, own in choices.items()}
+    if call.coincidences and not plain and picks.one((False, True)):
+        first, second = picks.one(call.coincidences)
+        sizes[first] = sizes[second] or 1
+        sizes[second] = sizes[first]
+    kept = max(sizes, key=lambda own: ((own, sizes[own]) not in had, sizes[own], own), default="")
+    sizes = fitted(call, sizes, choices, kept, most_work, picks.one)
+    return sizes | ({"heads": picks.one((0, sizes["num_heads"]))} if "num_heads" in sizes else {})
+
+
+def drawn_sharing(call: Call, sizes: dict[str, int], had: set[Setting], picks: Picks) -> tuple[str, ...]:
+    """Which arguments are the same array as the keys; their sizes become those of the keys."""
+    ways = sharing(call)
+    shared: tuple[str, ...] = picks.fresh("shared", ((), *ways), had) if ways else ()
+    sizes |= equal_sizes(call, sizes, shared)
+    return shared
+
+
+# ------------------------------------------------------------------------------------------------ the design
+
+ROUNDED = ("GeneralAttention.call_2",)
+"""Rows whose gradients are 0, which rounding may hide: a single open key has weight 1, whatever its score."""
+
+
+def most_rows(call: Call) -> int:
+    """The most rows of a function or method."""
+    return 300 if call.entry.name in EVERY_MASK else FEWER.get(call.method, ROWS)
+
+
+@dataclass
+class Design:
+    """The rows by call, and what they cover: settings by kin, and pairs of settings by family."""
+
+    rows: dict[str, list[Drawn]] = field(default_factory=dict)
+    single: dict[str, set[Setting]] = field(default_factory=dict)
+    pairs: dict[str, set[tuple[Setting, Setting]]] = field(default_factory=dict)
+
+    def add(self, call: Call, row: Drawn) -> None:
+        """Take a row in."""
+        own = [setting for _, setting in settings(call, row)]
+        self.rows.setdefault(call.name, []).append(row)
+        self.single.setdefault(call.kin, set()).update(own)
+        self.pairs.setdefault(call.family, set()).update(itertools.combinations(own, 2))
+
+    def gain(self, call: Call, row: Drawn, missing: set[Setting]) -> int:
+        """What a row adds: a pair counts once, a setting that is missing as many times as a row has pairs with it."""
+        own = [setting for _, setting in settings(call, row)]
+        pairs = set(itertools.combinations(own, 2)) - self.pairs.get(call.family, set())
+        return len(pairs) + 20 * len(missing & set(own))
+
+
+@functools.cache
+def design() -> Design:
+    """The rows of every call."""
+    made = Design()
+    kin: dict[str, list[Call]] = {}
+    for call in calls():
+        kin.setdefault(call.kin, []).append(call)
+    for alike in kin.values():
+        missing: set[Setting] = set().union(*map(wanted, alike))
+        picks = Picks(f"covering/{alike[0].kin}")
+        for index, call in itertools.product(range(max(map(most_rows, alike))), alike):
+            if index > TWICE and not missing:
+                break
+            if index >= most_rows(call):
+                continue
+            had = made.single.setdefault(call.kin, set())
+            drawn = [candidate(call, index, had, picks) for _ in range(CANDIDATES)]
+            best = max(drawn, key=lambda row: made.gain(call, row, missing))
+            if index > TWICE and not missing & {setting for _, setting in settings(call, best)}:
+                continue
+            rounded = f"{call.name}_{len(made.rows.get(call.name, ()))}" in ROUNDED
+            made.add(call, replace(best, forward=rounded or is_forward(call, best)))
+            missing -= had
+    return made
+
+
+def designed() -> list[Drawn]:
+    """The rows, as they are to be kept: each with the first seed with which rounding cannot change a token or a choice.
+
+    Raises: StopIteration if there is none.
+    """
+    from parity_tests.condition import judgeable  # which takes cases itself
+
+    kept = []
+    for rows in design().rows.values():
+        for row in rows:
+            seeds = itertools.chain([row.seed], range(101, 201))
+            kept.append(next(own for own in (replace(row, seed=seed) for seed in seeds) if judgeable(own) is not None))
+    return kept
+
+
+if __name__ == "__main__":
+    LINES.write_text("".join(f"{row!r}\n" for row in designed()), encoding="utf-8")
