@@ -69,6 +69,10 @@ SHORT = "a few sums of at most ten products, and one exponential"
 
 SHIFT = "a bias of the keys moves all scores of a row alike, which the softmax takes back: 0 but for rounding"
 
+SINGLE_KEY = (
+    "a single key has weight 1 whatever its score: terms that cancel, which a fused kernel adds in another order"
+)
+
 SUMMED = "one number, to which every pair of query and key adds a term of either sign: small beside the terms"
 CENTRED = "gradients pass the softmax, the window's Gaussian and the sigmoid of its centre"
 
@@ -88,6 +92,16 @@ CONSTANT = "0, -inf or the least finite number: nothing is rounded"
 BUDGETS: tuple[Budget, ...] = (
     Budget(100, 18, WIDE, DOUBLE + SINGLE, case="*-converted*"),
     Budget(0, 0, CONSTANT, DOUBLE + SINGLE + HALF, "to_additive_mask"),
+    Budget(
+        0.5,
+        0.13,
+        SINGLE_KEY,
+        DOUBLE + SINGLE,
+        "MultiHeadAttention",
+        case="*-one_key",
+        quantity="gradient_*[qk]*",
+        beside="gradient_values",
+    ),
     Budget(15, 5, SHIFT, DOUBLE + SINGLE, "MultiHeadAttention", quantity="gradient_b_k", beside="gradient_W_k"),
     Budget(7.5, 2.5, SHIFT, HALF, "MultiHeadAttention", quantity="gradient_b_k", beside="gradient_W_k"),
     Budget(15, 5, SHORT, DOUBLE + SINGLE, "gaussian_score"),

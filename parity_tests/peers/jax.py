@@ -67,8 +67,8 @@ def _with_lengths(
     batch, steps = valid_lens.shape
     queries, keys, values = (jnp.repeat(array, steps, axis=0) for array in (queries, keys, values))
     context = called(queries, keys, values, lengths=valid_lens.reshape(-1).astype(jnp.int32), scale=scale)
-    own = jnp.arange(steps)
-    return context.reshape(batch, steps, steps, values.shape[-1])[:, own, own], None
+    context, own = context.reshape(batch, steps, *context.shape[1:]), jnp.arange(steps)
+    return jnp.moveaxis(context[:, own, ..., own, :], 0, -2), None
 
 
 dot_product_attention = SimpleNamespace(runtime=runtime, DotProductAttention=_with_mask)
