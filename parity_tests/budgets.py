@@ -69,9 +69,7 @@ SHORT = "a few sums of at most ten products, and one exponential"
 
 SHIFT = "a bias of the keys moves all scores of a row alike, which the softmax takes back: 0 but for rounding"
 
-SINGLE_KEY = (
-    "a single key has weight 1 whatever its score: terms that cancel, which a fused kernel adds in another order"
-)
+SINGLE_KEY = "a single key has weight 1, whatever its score: terms that cancel, which fused kernels add otherwise"
 
 SUMMED = "one number, to which every pair of query and key adds a term of either sign: small beside the terms"
 CENTRED = "gradients pass the softmax, the window's Gaussian and the sigmoid of its centre"
