@@ -17,8 +17,11 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
     """A function (layer, **arrays) -> tuple of the needed outputs that makes the call; layer is None for a function.
 
     A method that reads a memory gets it from `prepare`, and a decoder's step its state from `start`. Arrays named
-    losses.* become a function of a head mask.
+    losses.* become a function of a head mask. An optimiser is handed to the package's `training.descend`.
     """
+    if operator in OPTIMISERS:
+        recipe = getattr(package, operator)(**options)
+        return lambda layer, **arrays: as_tuple(package.training.descend(recipe, **with_losses(arrays)))
     if not method:
         chosen = getattr(package, operator)
         return lambda layer, **arrays: needed(chosen(**options, **with_losses(arrays)))
@@ -85,15 +88,24 @@ class SquaredErrors(NamedTuple):
 
 LISTED = ("W", "b", "v")
 """The names of the arrays in a list that is one argument or one output: gradients.W, gradients.b and gradients.v."""
+LISTS = ("parameters", "gradients")
+"""The arguments that are lists."""
+OPTIMISERS = ("sgd", "adam")
+"""What moves parameters: a list of them, and one of their gradients, with steps as their first axis."""
 
 
 def with_losses(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The arrays, those named losses.* as one function of a head mask, and those named gradients.* as a list."""
-    own = {name.removeprefix("losses."): array for name, array in arrays.items() if name.startswith("losses.")}
-    listed = [array for name, array in arrays.items() if name.startswith("gradients.")]
-    rest = {name: array for name, array in arrays.items() if not name.startswith(("losses.", "gradients."))}
-    rest = {"gradients": listed, **rest} if listed else rest
-    return {"losses": SquaredErrors(**own), **rest} if own else rest
+    """The arrays, those named losses.* as one function of a head mask, and those of a list of LISTS as that list."""
+    found: dict[str, Any] = {}
+    for name, array in arrays.items():
+        whole, _, own = name.partition(".")
+        if whole in LISTS:
+            found.setdefault(whole, []).append(array)
+        elif whole == "losses":
+            found.setdefault(whole, {})[own] = array
+        else:
+            found[name] = array
+    return found | ({"losses": SquaredErrors(**found["losses"])} if "losses" in found else {})
 
 
 TRAINING = "training"
@@ -141,6 +153,8 @@ def output_names(operator: str, method: str, options: Mapping[str, Any], twice: 
     if twice:
         names = output_names(operator, method, options)
         return (*names, *(SECOND + name for name in names))
+    if operator in OPTIMISERS:
+        return tuple(f"parameters.{name}" for name in LISTED)
     specification = find(operator)
     called: Operator = specification.method(method) if isinstance(specification, Layer) else specification
     names = tuple(name for tensor in called.outputs for name in names_of(tensor))

@@ -1172,6 +1172,20 @@ def _optimiser(change: Callable[..., Arrays]) -> Break:
     return broken
 
 
+def _with_momentum(original: Any) -> Any:
+    """What moved last moves on, nine tenths as far."""
+
+    def sgd(learning_rate: float) -> Any:
+        def update(parameters: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray], state: Arrays) -> Arrays:
+            for name, gradient in gradients.items():
+                state[f"m.{name}"] = 0.9 * state[f"m.{name}"] + gradient
+            return {name: array - learning_rate * state[f"m.{name}"] for name, array in parameters.items()}
+
+        return training.Optimiser(("m",), update)
+
+    return sgd
+
+
 def _epsilon_on_the_raw_root(original: Any, numbers: Any, parameters: Any, gradients: Any, state: Any) -> Arrays:
     rate, beta1, beta2, epsilon = numbers
     folded = epsilon / np.sqrt(1.0 - beta2 ** int(state["step"]))
@@ -2513,32 +2527,39 @@ SABOTEURS: tuple[Saboteur, ...] = (
         broken=_in_both(_largest_first),
     ),
     Saboteur(
+        "with_momentum",
+        "Gradient descent keeps a momentum of 0.9.",
+        ("training-short", "training-short_sgd", "sgd-*"),
+        red=("training-short_sgd:*", "sgd-plain*:*", "sgd-r*:*", "sgd-huge:*"),
+        broken={"sgd": _with_momentum},
+    ),
+    Saboteur(
         "epsilon_on_the_raw_root",
         "Adam adds epsilon to the root of v before its correction, as Keras and MXNet do.",
-        ("training-short", "training-short_sgd", "training-adam_options"),
-        red=("training-short:*", "training-adam_options:*"),
+        ("training-short", "training-short_sgd", "training-adam_options", "adam-*"),
+        red=("training-short:*", "training-adam_options:*", "adam-[!hz]*:*"),
         broken={"adam": _optimiser(_epsilon_on_the_raw_root)},
         source="tensorflow/tensorflow#35102",
     ),
     Saboteur(
         "epsilon_of_keras",
         "Adam takes the epsilon 1e-7.",
-        ("training-short", "training-short_sgd", "training-adam_options"),
-        red=("training-short:*", "training-adam_options:*"),
+        ("training-short", "training-short_sgd", "training-adam_options", "adam-*"),
+        red=("training-short:*", "training-adam_options:*", "adam-[!hz]*:*"),
         broken={"adam": _optimiser(_epsilon_of_keras)},
     ),
     Saboteur(
         "decays_ignored",
         "Adam takes 0.9 and 0.999 for its decays, whatever they are.",
-        ("training-short", "training-adam_options"),
-        red=("training-adam_options:*",),
+        ("training-short", "training-adam_options", "adam-*"),
+        red=("training-adam_options:*", "adam-decays:*"),
         broken={"adam": _optimiser(_decays_ignored)},
     ),
     Saboteur(
         "moments_not_corrected",
         "Adam does not correct its moments for their start at 0.",
-        ("training-short", "training-short_sgd"),
-        red=("training-short:*",),
+        ("training-short", "training-short_sgd", "adam-*"),
+        red=("training-short:*", "adam-[!z]*:*"),
         broken={"adam": _optimiser(_bias_not_corrected)},
         source="EurekaLabsAI/micrograd#2",
     ),

@@ -6,6 +6,7 @@ with functions under the specification's names, which are called by keyword:
     def masked_softmax(scores, valid_lens=None, mask=None): ...
     def AdditiveAttention(parameters, queries, keys, values, mask=None): ...
     def clip_by_global_norm(gradients, max_norm=None): ...  # a list of arrays, as the first output is
+    def adam(parameters, gradients, *, learning_rate, beta1, beta2, epsilon): ...  # lists; a step for each row
     def BahdanauDecoder_greedy(parameters, encoder_outputs, state, mask=None, *, bos, eos, max_steps): ...
 
 They return an array, or a tuple of the outputs in order. A layer takes its canonical parameters first, by name; another
@@ -46,9 +47,10 @@ import numpy as np
 
 from attention_core import reference
 from attention_core.errors import dtype_name
-from attention_core.operators import CLIP_BY_GLOBAL_NORM, LAYERS, OPERATORS, find
+from attention_core.operators import LAYERS, OPERATORS, UPDATES, find
 from attention_core.specification import FLOATING, Layer
 from parity_tests.invocation import (
+    LISTS,
     SECOND,
     Function,
     as_tuple,
@@ -425,14 +427,15 @@ def function_name(operator: str, method: str) -> str:
 def names() -> list[str]:
     """Every name that a target may have: functions, layers, and methods of layers."""
     methods = [method.name for layer in LAYERS for method in layer.methods if not method.name.endswith(".prepare")]
-    return [operator.name for operator in (*OPERATORS, CLIP_BY_GLOBAL_NORM)] + [
+    return [operator.name for operator in (*OPERATORS, *UPDATES)] + [
         function_name(*name.split(".")) for name in methods
     ]
 
 
 def keyword(name: str) -> str:
     """The name of an array as an argument: losses.* are `losses`, gradients.W `gradients`, state.rnn is `state_rnn`."""
-    return name.partition(".")[0] if name.startswith(("losses.", "gradients.")) else name.replace(".", "_")
+    whole = name.partition(".")[0]
+    return whole if whole in ("losses", *LISTS) and whole != name else name.replace(".", "_")
 
 
 def chosen(function: Function, places: tuple[int, ...]) -> Function:

@@ -101,4 +101,4 @@ ADAM = Operator(
 )
 
 UPDATES = (CLIP_BY_GLOBAL_NORM, SGD, ADAM)
-"""What changes parameters: judged by the training of a Translator; clipping is judged alone, too."""
+"""What changes parameters: judged alone, and by the training of a Translator."""

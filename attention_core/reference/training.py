@@ -120,6 +120,21 @@ def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon
     return Optimiser(("m", "v"), update)
 
 
+def descend(
+    optimizer: Optimiser, parameters: Sequence[np.ndarray], gradients: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """The parameters after one step of the optimiser for each row of the gradients, which are given.
+
+    Shapes: parameters is a list of arrays of any shape, gradients of as many, with steps as their first axis.
+    """
+    moved = {str(index): promote(array) for index, array in enumerate(parameters)}
+    state = {f"{moment}.{name}": np.zeros(array.shape) for moment in optimizer.moments for name, array in moved.items()}
+    for step, row in enumerate(zip(*map(promote, gradients), strict=True)):
+        state["step"] = np.array(step + 1)
+        moved = optimizer.update(moved, dict(zip(moved, row, strict=True)), state)
+    return list(moved.values())
+
+
 class Trainer:
     """Train a Translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
 

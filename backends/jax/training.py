@@ -90,6 +90,18 @@ def adam(
     return kept_adam(float(learning_rate), float(beta1), float(beta2), float(epsilon))
 
 
+def descend(
+    optimizer: optax.GradientTransformation, parameters: Sequence[jax.Array], gradients: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """The parameters after one step of the optimiser for each row of the gradients, which are given."""
+    moved = list(parameters)
+    state = optimizer.init(moved)
+    for row in zip(*gradients, strict=True):
+        updates, state = optimizer.update(list(row), state, moved)
+        moved = optax.apply_updates(moved, updates)
+    return moved
+
+
 class Trainer:
     """Train a Translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
 

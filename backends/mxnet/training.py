@@ -163,6 +163,16 @@ def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon
     return partial(Adam, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
 
 
+def descend(optimizer: Recipe, parameters: Sequence[np.ndarray], gradients: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The parameters after one step of the optimiser for each row of the gradients, which are given."""
+    moved = [array.copy() for array in parameters]
+    updater = mx.optimizer.get_updater(optimizer())
+    for row in zip(*gradients, strict=True):
+        with autograd.pause():
+            updater(list(range(len(moved))), list(row), moved)
+    return moved
+
+
 class Trainer:
     """Train a Translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
 

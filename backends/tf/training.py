@@ -140,6 +140,18 @@ def adam(
     return ExactAdam(float(learning_rate), float(beta1), float(beta2), float(epsilon))
 
 
+def descend(
+    optimizer: keras.optimizers.Optimizer, parameters: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """The parameters after one step of the optimiser for each row of the gradients, which are given."""
+    moved = [keras.Variable(array, dtype=array.dtype.name) for array in parameters]
+    own = optimizer.from_config(optimizer.get_config())
+    own.build(moved)
+    for row in zip(*map(tf.unstack, gradients), strict=True):
+        own.apply(list(row), moved)
+    return [variable.value.read_value() for variable in moved]
+
+
 class Trainer:
     """Train a Translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
 

@@ -96,6 +96,19 @@ def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon
     return partial(torch.optim.Adam, lr=learning_rate, betas=(beta1, beta2), eps=epsilon)
 
 
+def descend(
+    optimizer: Recipe, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The parameters after one step of the optimiser for each row of the gradients, which are given."""
+    moved = [torch.nn.Parameter(array.detach().clone()) for array in parameters]
+    own = optimizer(moved)
+    for row in zip(*gradients, strict=True):
+        for parameter, gradient in zip(moved, row, strict=True):
+            parameter.grad = gradient.detach().clone()
+        own.step()
+    return [parameter.detach() for parameter in moved]
+
+
 class Trainer:
     """Train a Translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from attention_core.operators import CLIP_BY_GLOBAL_NORM, LAYERS, OPERATORS
+from attention_core.operators import LAYERS, OPERATORS, UPDATES
 from parity_tests import text
 from parity_tests.cases import attention, covering, decoders, recurrent, training, translation
 from parity_tests.cases.case import (
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 NAMES = (
-    *(operator.name for operator in (*OPERATORS, CLIP_BY_GLOBAL_NORM)),
+    *(operator.name for operator in (*OPERATORS, *UPDATES)),
     *(layer.name for layer in LAYERS),
     TRAINING,
 )
@@ -68,6 +68,7 @@ def _made(pairs: tuple[text.Pair, ...]) -> tuple[Case, ...]:
         *decoders.cases(),
         *translation.cases(pairs),
         *training.clipping_cases(),
+        *training.optimiser_cases(),
         *found_cases(),
         *covering.cases(),
     ]

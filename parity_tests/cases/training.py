@@ -92,6 +92,32 @@ def clipping_cases() -> Iterator[Case]:
     yield case("zero", "Gradients of 0.", {name: np.zeros(array.shape) for name, array in drawn.items()}, max_norm=1.0)
 
 
+def optimiser_cases() -> Iterator[Case]:
+    """Steps of the optimisers alone, by gradients that are given."""
+    shapes = dict(zip(LISTED, ((5, 3), (4,), (2, 1, 6)), strict=True))
+    moved, moves = {}, {}
+    for name, shape in shapes.items():
+        moved[f"parameters.{name}"] = draws.uniform(f"optimiser/{name}", shape, 1.0, SEED)
+        moves[f"gradients.{name}"] = draws.uniform(f"descent/{name}", (STEPS, *shape), 1.0, SEED)
+    rare = {name: array * (np.arange(array.size).reshape(array.shape) % 4 == 0) for name, array in moves.items()}
+
+    def case(operator: str, label: str, shows: str, size: float = 1.0, own: Arrays = moves, **options: float) -> Case:
+        inputs = {**moved, **{name: size * array for name, array in own.items()}}
+        return Case(operator, label, shows, inputs, {"learning_rate": 0.05, **options}, tiers=FULL, gradients=False)
+
+    first = {name: array[:1] for name, array in moves.items()}
+    for operator in ("sgd", "adam"):
+        yield case(operator, "plain", f"{STEPS} steps.")
+        yield case(operator, "first", "The first step, which Adam's corrections change most.", own=first)
+        yield case(operator, "rate", "Another learning rate.", learning_rate=0.5)
+        yield case(operator, "rare", "Gradients that are 0 in most steps: what is remembered still moves.", own=rare)
+        yield case(operator, "zero", "Gradients of 0: nothing moves.", 0.0)
+        yield case(operator, "huge", "Gradients near 1e12.", 1e12)
+    yield case("adam", "small", "Gradients near epsilon, which is outside the root.", 1e-8)
+    yield case("adam", "decays", "Other decays.", beta1=0.5, beta2=0.9)
+    yield case("adam", "epsilon", "Another epsilon.", epsilon=0.1)
+
+
 def cases() -> Iterator[Case]:
     """Every training."""
     for optimizer, rates in RATES.items():

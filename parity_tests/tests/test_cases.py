@@ -11,7 +11,7 @@ import pytest
 
 from attention_core import reference
 from attention_core.errors import AttentionError
-from attention_core.operators import CLIP_BY_GLOBAL_NORM, LAYERS, OPERATORS
+from attention_core.operators import LAYERS, OPERATORS, UPDATES
 from attention_core.specification import Layer, Operator
 from parity_tests.cases import Case, all_cases, covering, design, epsilon, seeded, select
 from parity_tests.cases.attention import UNBOUNDED
@@ -34,7 +34,7 @@ IN_TRAINING = {"dropout"}
 def test_ids_are_unique_and_every_entry_has_cases():
     assert len({case.id for case in ALL}) == len(ALL)
     operators = {case.operator for case in CASES}
-    assert operators == {entry.name for entry in (*OPERATORS, *LAYERS, CLIP_BY_GLOBAL_NORM)}
+    assert operators == {entry.name for entry in (*OPERATORS, *LAYERS, *UPDATES)}
     for layer in LAYERS:
         methods = {case.method for case in CASES if case.operator == layer.name}
         assert methods | {"prepare"} == {method.name.partition(".")[2] for method in layer.methods} | {"prepare"}

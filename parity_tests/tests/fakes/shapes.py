@@ -241,6 +241,13 @@ class Clipping:
         return tuple(clipped), norm
 
 
+class Descent:
+    cases = "adam-*"
+
+    def adam(parameters, gradients, *, learning_rate, beta1=0.9, beta2=0.999, epsilon=1e-8):
+        return reference.training.descend(reference.adam(learning_rate, beta1, beta2, epsilon), parameters, gradients)
+
+
 class TranslatorOfAMaskOfItsOwn:
     cases = "Translator-ragged"
     lacks = "Translator does not take valid_lens"
