@@ -271,7 +271,8 @@ def test_a_field_goes_where_it_does_not_matter_and_stays_where_it_does(drawn: li
 
 
 def test_gradients_that_are_rounding_alone_do_not_come_back(drawn: list[Drawn]):
-    case = next(case for case in drawn if 1e-30 in case.scales.values() and case.method == "call" and case.forward)
+    tiny = [case for case in drawn if 1e-30 in case.scales.values() and case.forward]
+    case = next(case for case in tiny if find(case.operator).module == "layers" and case.method == "call")
     kept = shrink(case, lambda candidate: 1e-30 in candidate.scales.values())
     assert kept.forward and not shrink(case, lambda candidate: True).forward
 

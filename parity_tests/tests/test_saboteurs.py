@@ -125,7 +125,7 @@ def test_a_statement_that_is_wrong_is_a_hole():
 
 def test_the_matrix_names_every_saboteur_and_what_caught_it(monkeypatch: pytest.MonkeyPatch):
     result = CliRunner().invoke(cli.main, ["sabotage", "--name", "scale_*", "--sentences"])
-    assert result.exit_code == 0 and "all 3 saboteurs are caught" in result.output
+    assert result.exit_code == 0 and "all 4 saboteurs are caught" in result.output
     assert "The scale is off by 1e-5." in result.output
     assert max(len(line) for line in result.output.splitlines()) <= 80
     without("value", monkeypatch)

@@ -256,7 +256,7 @@ class TranslatorOfAMaskOfItsOwn:
         raise RuntimeError("not to be asked")
 
 
-class OfNumPyItself:
+class BuiltIn:
     cases = "mask_and-*"
     lacks = "does not say what it takes"
-    mask_and = np.logical_and
+    mask_and = max
