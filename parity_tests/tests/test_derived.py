@@ -12,6 +12,8 @@ from parity_tests.cases import all_cases, covering
 from parity_tests.cases.covering import DIMENSIONS
 from parity_tests.derived import derived, survivors
 
+pytestmark = [pytest.mark.xdist_group("derived"), pytest.mark.once]
+
 
 def test_each_function_layer_and_search_has_mistakes_of_every_dimension_that_it_has():
     count = Counter(mistake.dimension for mistake in derived())

@@ -15,6 +15,8 @@ from parity_tests.condition import judgeable
 from parity_tests.drawn import Drawn, parsed
 from parity_tests.drawn_cells import DRAWN, Abilities, may_match, release_cases, release_seed
 
+pytestmark = pytest.mark.once
+
 SOFTMAX = """
 import numpy as np
 from attention_core import reference

@@ -29,7 +29,7 @@ from parity_tests.launch import Job, WorkerFault
 from parity_tests.layouts import LAYOUTS
 from parity_tests.run import run
 
-pytestmark = pytest.mark.xdist_group("fuzz")
+pytestmark = [pytest.mark.xdist_group("fuzz"), pytest.mark.once]
 
 FAKES = Path(__file__).parent / "fakes"
 EXAMPLES = 200

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,6 +72,86 @@ def test_what_is_hidden_changes_not_one_bit_in_blocks(backend: SimpleNamespace, 
         test_what_is_hidden_changes_not_one_bit(backend, case_id, "float32")
     finally:
         blocked.force(before)
+
+
+def torch_gradients(function: Any, given: dict[str, Any], factors: dict[int, Any]) -> Iterator[list[Any]]:
+    import torch
+
+    own = [array.requires_grad_() for array in given.values() if array.is_floating_point()]
+    outputs = function(**given)
+    wanted = [outputs[index] for index in factors]
+    while True:
+        yield torch.autograd.grad(wanted, own, [*factors.values()], retain_graph=True, materialize_grads=True)
+
+
+def tf_gradients(function: Any, given: dict[str, Any], factors: dict[int, Any]) -> Iterator[list[Any]]:
+    import tensorflow as tf
+
+    own = [array for array in given.values() if array.dtype.is_floating]
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(own)
+        outputs = function(**given)
+    wanted = [outputs[index] for index in factors]
+    while True:
+        yield tape.gradient(wanted, own, [*factors.values()], unconnected_gradients="zero")
+
+
+def jax_gradients(function: Any, given: dict[str, Any], factors: dict[int, Any]) -> Iterator[list[Any]]:
+    import jax
+
+    own = {name: array for name, array in given.items() if array.dtype.kind == "f"}
+    outputs, pull = jax.vjp(lambda arrays: function(**{**given, **arrays}), own)
+    while True:
+        yield list(pull(tuple(factors.get(index, 0.0 * output) for index, output in enumerate(outputs)))[0].values())
+
+
+def mxnet_gradients(function: Any, given: dict[str, Any], factors: dict[int, Any]) -> Iterator[list[Any]]:
+    from mxnet import autograd
+
+    own = [array for array in given.values() if np.dtype(array.dtype).kind == "f"]
+    for array in own:
+        array.attach_grad()
+    with autograd.record():
+        outputs = function(**given)
+    while True:
+        autograd.backward([outputs[index] for index in factors], [*factors.values()], retain_graph=True)
+        yield [array.grad.copy() for array in own]
+
+
+@pytest.mark.parametrize("path", ["blocked", "plain"])
+@pytest.mark.parametrize(
+    "case_id",
+    [
+        "additive_score-plain",
+        "masked_softmax-lens_and_mask",
+        "AdditiveAttention-lens_and_mask",
+        "AdditiveAttention-context_closed",
+        "DotProductAttention-lens_and_mask",
+        "MultiHeadAttention-lens_and_mask",
+        "GRU-ragged",
+        "BahdanauDecoder-none",
+    ],
+)
+def test_a_second_backward_gives_the_same_bits(backend: SimpleNamespace, case_id: str, path: str):
+    (case,) = select(all_cases(), case_id)
+    inputs, parameters = case.at("float32")
+    layer = None
+    if case.method:
+        layer = backend.runtime.build(getattr(backend.package, case.operator), case.config, "float32")
+        backend.package.set_parameters(layer, parameters)
+    function = partial(bind(backend.package, case.operator, case.method, case.options), layer)
+    given = {name: backend.runtime.from_numpy(array) for name, array in inputs.items()}
+    factors = {index: backend.runtime.from_numpy(array) for index, array in cotangents(case, "float32").items()}
+    blocked = importlib.import_module(f"backends.{backend.name}.blocked")
+    before = blocked.forced
+    blocked.force(path)
+    try:
+        backwards = globals()[f"{backend.name}_gradients"](function, given, factors)
+        first, second = ([backend.runtime.to_numpy(array) for array in next(backwards)] for _ in range(2))
+    finally:
+        blocked.force(before)
+    assert first and all(one.any() for one in first)
+    assert [one.tobytes() for one in first] == [other.tobytes() for other in second]
 
 
 CLOSED = [

@@ -21,7 +21,7 @@ from parity_tests.library_bugs import KNOWN
 from parity_tests.recordings import Cell, Recording
 from parity_tests.saboteurs import Saboteur, answer, attempt, in_place_of_the_reference, judged
 
-pytestmark = pytest.mark.xdist_group("saboteurs")
+pytestmark = [pytest.mark.xdist_group("saboteurs"), pytest.mark.once]
 
 by_name = {saboteur.name: saboteur for saboteur in KNOWN}
 LIBRARIES = [saboteur.name for saboteur in KNOWN if saboteur.source]
