@@ -30,6 +30,8 @@ from parity_tests.switches import PATH, SWITCHES, environment
 from parity_tests.target import Target, load
 from parity_tests.worker import answer_cells, frames, grouped
 
+pytestmark = pytest.mark.once
+
 FAKES = Path(__file__).with_name("fakes")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "add_a_backend"
 

@@ -20,6 +20,8 @@ from parity_tests.launch import Job, record
 from parity_tests.recordings import Recording, cells_of, key
 from parity_tests.run import run
 
+pytestmark = pytest.mark.once
+
 FAKES = Path(__file__).parent / "fakes"
 COMMAND = """
 import signal
