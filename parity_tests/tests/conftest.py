@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -42,6 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@functools.cache  # every test is asked for it, and what is installed is read from many files
 def selected(config: pytest.Config) -> list[str]:
     """The backends that this run is for."""
     chosen = config.getoption("--backends")
