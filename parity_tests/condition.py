@@ -106,21 +106,29 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = ()) -> Judged | None:
     allowed = BUDGETS[drawn.tier]
     budgets: dict[str, Budget] = {}
     entry_budgets: dict[str, EntryBudget] = {}
+    largest_of = {name: float(np.abs(array).max(initial=0.0)) for name, array in wanted.items() if is_gradient(name)}
     for name in wanted:
-        eps = allowed.eps * growth
-        if name.startswith("gradient_") and (largest := np.abs(wanted[BESIDE.get(name, name)]).max(initial=0.0)) > 0.0:
+        eps, beside = allowed.eps * growth, BESIDE.get(name, "")
+        if largest_of.get(name) == 0.0:  # where terms cancel, as those of a single key, their rounding may be left
+            beside = max(largest_of, key=largest_of.__getitem__)
+        elif is_gradient(name) and (largest := largest_of[beside or name]) > 0.0:
             # It sums terms as large as what flows back times all other factors, of which little may be left.
             argument = {**case.inputs, **case.parameters}[name.removeprefix("gradient_")]
             own = np.abs(argument[np.isfinite(argument)]).max(initial=2.0**-20)
             eps *= max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, own) / largest)
         if not eps <= allowed.most:
             return None
-        budgets[name] = Budget(eps, allowed.worst, GROWN, (drawn.tier,), beside=BESIDE.get(name, ""))
+        budgets[name] = Budget(eps, allowed.worst, GROWN, (drawn.tier,), beside=beside)
         by_entry = entry_budget_of(case.operator, case.id, drawn.tier, name.removeprefix(SECOND))
         own_eps = allowed.eps * grown.by_entry.get(name, 1.0) * distance
         if by_entry is not None and own_eps <= allowed.most:
             entry_budgets[name] = replace(by_entry, eps=own_eps)
     return Judged(drawn, case, wanted, budgets, entry_budgets)
+
+
+def is_gradient(name: str) -> bool:
+    """Whether a quantity is a gradient."""
+    return name.startswith("gradient_")
 
 
 @dataclass

@@ -217,6 +217,13 @@ def drawn_sizes(call: Call, most_work: int, had: set[Setting], picks: Picks, pla
     return sizes | ({"heads": picks.one((0, sizes["num_heads"]))} if "num_heads" in sizes else {})
 
 
+def plain_sizes(call: Call, row: Drawn) -> dict[str, int]:
+    """Sizes that all differ."""
+    widths = itertools.cycle(BASE_WIDTHS)
+    sizes = {axis: BASE[axis] if axis in BASE else next(widths) for axis in call.sizes if axis not in row.options}
+    return fitted(call, sizes, {}, "", MOST_WORK[0], max)
+
+
 def drawn_sharing(call: Call, sizes: dict[str, int], had: set[Setting], picks: Picks) -> tuple[str, ...]:
     """Which arguments are the same array as the keys; their sizes become those of the keys."""
     ways = sharing(call)
@@ -226,9 +233,6 @@ def drawn_sharing(call: Call, sizes: dict[str, int], had: set[Setting], picks: P
 
 
 # ------------------------------------------------------------------------------------------------ the design
-
-ROUNDED = ("GeneralAttention.call_2",)
-"""Rows whose gradients are 0, which rounding may hide: a single open key has weight 1, whatever its score."""
 
 
 def most_rows(call: Call) -> int:
@@ -251,6 +255,13 @@ class Design:
         self.single.setdefault(call.kin, set()).update(own)
         self.pairs.setdefault(call.family, set()).update(itertools.combinations(own, 2))
 
+    def tell_apart(self, call: Call) -> None:
+        """Give the row of two calls the sizes of cases written by hand, so that numbers tell its calls apart."""
+        rows = self.rows[call.name]
+        rows[:] = [replace(row, sizes={**row.sizes, **plain_sizes(call, row)}) if row.twice else row for row in rows]
+        alike = [(own, row) for own in calls() if own.kin == call.kin for row in self.rows[own.name]]
+        self.single[call.kin] = {setting for own, row in alike for _, setting in settings(own, row)}
+
     def gain(self, call: Call, row: Drawn, missing: set[Setting]) -> int:
         """What a row adds: a pair counts once, a setting that is missing as many times as a row has pairs with it."""
         own = [setting for _, setting in settings(call, row)]
@@ -266,22 +277,28 @@ def design() -> Design:
     for call in calls():
         kin.setdefault(call.kin, []).append(call)
     for alike in kin.values():
-        missing: set[Setting] = set().union(*map(wanted, alike))
         picks = Picks(f"covering/{alike[0].kin}")
-        for index, call in itertools.product(range(max(map(most_rows, alike))), alike):
-            if index > TWICE and not missing:
-                break
-            if index >= most_rows(call):
-                continue
-            had = made.single.setdefault(call.kin, set())
-            drawn = [candidate(call, index, had, picks) for _ in range(CANDIDATES)]
-            best = max(drawn, key=lambda row: made.gain(call, row, missing))
-            if index > TWICE and not missing & {setting for _, setting in settings(call, best)}:
-                continue
-            rounded = f"{call.name}_{len(made.rows.get(call.name, ()))}" in ROUNDED
-            made.add(call, replace(best, forward=rounded or is_forward(call, best)))
-            missing -= had
+        most = max(map(most_rows, alike))
+        fill(made, [(index, call) for index in range(most) for call in alike if index < most_rows(call)], picks)
+        for call in alike:
+            made.tell_apart(call)
+        fill(made, [(most + index, call) for index in range(ROWS) for call in alike if call.method not in FEWER], picks)
     return made
+
+
+def fill(made: Design, places: Sequence[tuple[int, Call]], picks: Picks) -> None:
+    """Take in rows, at these places, until nothing that they could have is missing."""
+    alike = {call.name: call for _, call in places}
+    missing: set[Setting] = set().union(*map(wanted, alike.values()))
+    for index, call in places:
+        had = made.single.setdefault(call.kin, set())
+        missing -= had
+        if index > TWICE and not missing:
+            break
+        drawn = [candidate(call, index, had, picks) for _ in range(CANDIDATES)]
+        best = max(drawn, key=lambda row: made.gain(call, row, missing))
+        if index <= TWICE or missing & {setting for _, setting in settings(call, best)}:
+            made.add(call, replace(best, forward=is_forward(call, best)))
 
 
 def designed() -> list[Drawn]:
