@@ -114,7 +114,7 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = ()) -> Judged | None:
         elif is_gradient(name) and (largest := largest_of[beside or name]) > 0.0:
             # It sums terms as large as what flows back times all other factors, of which little may be left.
             argument = {**case.inputs, **case.parameters}[name.removeprefix("gradient_")]
-            own = np.abs(argument[np.isfinite(argument)]).max(initial=2.0**-20)
+            own = float(np.abs(argument[np.isfinite(argument)]).max(initial=0.0)) or 2.0**-20
             eps *= max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, own) / largest)
         if not eps <= allowed.most:
             return None
