@@ -81,22 +81,29 @@ def budgets_in(cell: Cell, quantity: str, without: tuple[str, ...] = ()) -> tupl
     if case.drawn is None:
         named = case.operator, case.id, tier, quantity
         return budget_of(*named), entry_budget_of(*named)
-    judged = judgeable(case.drawn, without)
+    judged = judgeable_as(case, without)
     if judged is None:
         raise ValueError(f"{case.id}: rounding alone could change the answer to {case.drawn}")
     return judged.budgets[quantity], judged.entry_budgets.get(quantity)
 
 
-@functools.lru_cache(maxsize=128)  # two batches of fuzzing
-def judgeable(drawn: Drawn, without: tuple[str, ...] = ()) -> Judged | None:
-    """The case and what is expected of it; None where rounding alone could change the answer.
+def judgeable_as(case: Case, without: tuple[str, ...] = ()) -> Judged | None:
+    """A drawn case by the name that it has in the list, or that of the case that it repeats."""
+    assert case.drawn is not None
+    return judgeable(case.drawn, without, (case.again or case.id).partition("-")[2])
 
-    Gradients are those of the outputs that are not left out.
+
+@functools.lru_cache(maxsize=128)  # two batches of fuzzing
+def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Judged | None:
+    """The case, of that name or its own, and what is expected of it; None where rounding alone could change the answer.
+
+    Gradients are those of the outputs that are not left out, and cotangents are drawn by the name.
     """
     least = LEAST.get(drawn.operator, {})
     if any(drawn.sizes.get(axis, 1) in range(1, size) for axis, size in least.items()):
         return None
-    case = Case(**drawn.as_case())
+    fields = drawn.as_case()
+    case = Case(**{**fields, "name": name or fields["name"]})
     wanted = reference.expected(case, drawn.tier, without)
     grown, size = growth_of_outputs(drawn, case), answer_size(case, drawn.tier, without)
     if grown is None:

@@ -16,7 +16,7 @@ from attention_core.specification import Layer
 from parity_tests import expected as reference
 from parity_tests.cases import FULL
 from parity_tests.comparison import Verdict, judge
-from parity_tests.condition import TIERS, Judged, judgeable
+from parity_tests.condition import TIERS, Judged, judgeable, judgeable_as
 from parity_tests.draw import FAMILY, draw
 from parity_tests.drawn import NAMES, Drawn, methods_of, parsed
 from parity_tests.recordings import Cell, Recording, answered, key, own_version, withheld
@@ -96,12 +96,11 @@ def verdicts_on(cell: Cell, recording: Recording) -> list[Verdict]:
     """
     said, (case, tier) = answered(recording, cell), cell
     without, wanted = withheld(said), {}
-    own = None if case.drawn is None or said["status"] != "ok" else judgeable(case.drawn, without)
+    own = None if case.drawn is None or said["status"] != "ok" else judgeable_as(case, without)
     if own is None and without and case.drawn is not None:
         return []
     if said["status"] == "ok":
-        known = own is not None and own.case.id == case.id  # cotangents are drawn by the name
-        wanted = own.expected if own is not None and known else reference.expected(case, tier, without)
+        wanted = own.expected if own is not None else reference.expected(case, tier, without)
     return list(judge(cell, wanted, recording))
 
 

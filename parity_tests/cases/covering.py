@@ -366,13 +366,17 @@ LINES = Path(__file__).with_suffix(".txt")
 """The rows of the design, a line each; `python -m parity_tests.cases.design` writes them."""
 
 
+def name_of(row: Drawn, index: int) -> str:
+    """The name of a row in its place among those of its function or method."""
+    return f"cover_{row.method}_{index}" if row.method not in ("", "call") else f"cover_{index}"
+
+
 def cases() -> Iterator[Case]:
     """The rows as cases."""
     count: Counter[tuple[str, str]] = Counter()
     for row in map(parsed, LINES.read_text(encoding="utf-8").splitlines()):
-        index = count[row.operator, row.method]
+        name = name_of(row, count[row.operator, row.method])
         count[row.operator, row.method] += 1
-        name = f"cover_{row.method}_{index}" if row.method not in ("", "call") else f"cover_{index}"
         yield Case(**{**row.as_case(), "name": name, "shows": "Sizes, masks, layout, state and magnitude at once."})
 
 

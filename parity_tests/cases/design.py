@@ -32,6 +32,7 @@ from parity_tests.cases.covering import (
     fitted,
     is_forward,
     is_rounding,
+    name_of,
     scaled,
     sharing,
     work,
@@ -310,9 +311,9 @@ def designed() -> list[Drawn]:
 
     kept = []
     for rows in design().rows.values():
-        for row in rows:
-            seeds = itertools.chain([row.seed], range(101, 201))
-            kept.append(next(own for own in (replace(row, seed=seed) for seed in seeds) if judgeable(own) is not None))
+        for index, row in enumerate(rows):
+            seeded = (replace(row, seed=seed) for seed in (row.seed, *range(101, 201)))
+            kept.append(next(own for own in seeded if judgeable(own, name=name_of(row, index)) is not None))
     return kept
 
 

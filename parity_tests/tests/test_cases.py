@@ -17,7 +17,7 @@ from parity_tests.cases import Case, all_cases, covering, design, epsilon, seede
 from parity_tests.cases.attention import UNBOUNDED
 from parity_tests.cases.case import FULL, TIERS, first_steady, steady
 from parity_tests.cases.decoders import DECODER
-from parity_tests.condition import judgeable
+from parity_tests.condition import judgeable_as
 from parity_tests.expected import build_reference, expected, gradients, outputs
 from parity_tests.invocation import bind
 from parity_tests.text import read_corpus
@@ -262,7 +262,7 @@ DRAWN = [case for case in ALL if case.drawn is not None]
 
 @pytest.mark.parametrize("operator", dict.fromkeys(case.operator for case in DRAWN))
 def test_rounding_cannot_change_the_answer_to_a_drawn_case(operator: str):
-    assert [case.id for case in DRAWN if case.operator == operator and judgeable(case.drawn) is None] == []
+    assert [case.id for case in DRAWN if case.operator == operator and judgeable_as(case) is None] == []
 
 
 def test_the_covering_design_meets_every_setting_and_is_what_is_kept():
