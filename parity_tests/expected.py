@@ -183,13 +183,18 @@ def _reference_digest() -> bytes:
 
 
 def _file(case: Case, tier: str, part: str) -> Path:
+    key = hashlib.sha256(_digest(case, tier) + part.encode()).hexdigest()
+    return cache_folder() / "expected" / f"{key}.safetensors"
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest(case: Case, tier: str) -> bytes:
     inputs, parameters = case.at(tier)
     content = pack_arrays(
         {f"input/{k}": v for k, v in inputs.items()} | {f"parameter/{k}": v for k, v in parameters.items()},
         {
             "case": case.again or case.id,
             "tier": tier,
-            "part": part,
             "shared": dict(case.shared),
             "twice": case.twice,
             "method": case.method,
@@ -197,8 +202,7 @@ def _file(case: Case, tier: str, part: str) -> Path:
             "options": dict(case.options),
         },
     )
-    key = hashlib.sha256(_reference_digest() + content).hexdigest()
-    return cache_folder() / "expected" / f"{key}.safetensors"
+    return hashlib.sha256(_reference_digest() + content).digest()
 
 
 def _cached(case: Case, tier: str, part: str, compute: Callable[[], Arrays]) -> Arrays:
