@@ -318,6 +318,7 @@ def quantities(case: Case, tier: str) -> set[str]:
     return {"losses", "norms", "evaluated", *later, *(f"trained_{name}" for name in case.parameters)}
 
 
+@pytest.mark.xdist_group("budgets")
 def test_every_budget_decides_somewhere_and_has_a_reason():
     (short,) = select(all_cases(trained=True), "training-short")
     assert quantities(short, "float64") == set(expected(short, "float64"))
@@ -334,6 +335,7 @@ def test_every_budget_decides_somewhere_and_has_a_reason():
     assert all("worst seen" in budget.reason for budget in budgets.BUDGETS)
 
 
+@pytest.mark.xdist_group("budgets")
 def test_every_budget_by_entry_decides_somewhere_and_gradients_have_none():
     deciding = {
         (

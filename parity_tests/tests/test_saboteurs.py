@@ -29,7 +29,7 @@ LIBRARIES = [saboteur.name for saboteur in KNOWN if saboteur.source]
 Answers = dict[str, tuple[list[Cell], Recording]]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def answers() -> Answers:
     return {saboteur.name: attempt(saboteur) for saboteur in KNOWN}
 
@@ -47,7 +47,7 @@ def answered_once(answers: Answers, known: dict[Any, tuple[Any, Arrays]], monkey
     monkeypatch.setattr(diagnosis, "answer", remembered)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def known(answers: Answers) -> dict[Any, tuple[Any, Arrays]]:
     return {
         (name, case.id, tier, gradients): (recording.status[f"{case.id}/{tier}"], recording.cells[f"{case.id}/{tier}"])
