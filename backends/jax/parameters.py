@@ -89,7 +89,8 @@ def set_parameters(layer: nnx.Module, arrays: Mapping[str, np.ndarray]) -> None:
     check_parameters(layer.specification, layer.sizes, dtype, arrays)
     for name, parameter, axes in located(layer):
         array = arrays[name] if axes is None else arrays[name].transpose(np.argsort(axes))
-        parameter[...] = jnp.array(array, device=parameter[...].sharding)
+        # Copied by NumPy, since JAX may keep its memory; jnp.array would compile a function for every shape.
+        parameter[...] = jax.device_put(np.array(array), parameter[...].sharding)
 
 
 def located(layer: nnx.Module) -> Iterator[tuple[str, nnx.Param, tuple[int, ...] | None]]:

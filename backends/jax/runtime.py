@@ -93,8 +93,9 @@ def build(layer: type[nnx.Module], options: Mapping[str, Any], dtype: str, devic
 
 def blank(leaf: jax.ShapeDtypeStruct) -> jax.Array:
     """Zeros of that shape and dtype, or the key of a stream of random numbers."""
+    # NumPy's zeros, since jnp.zeros would compile two functions for every shape.
     key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return jax.random.key(0) if key else jnp.zeros(leaf.shape, leaf.dtype)
+    return jax.random.key(0) if key else jax.device_put(np.zeros(leaf.shape, leaf.dtype))
 
 
 def vjp(
@@ -105,7 +106,8 @@ def vjp(
 ) -> tuple[tuple[jax.Array, ...], dict[str, jax.Array], dict[str, np.ndarray]]:
     """Outputs of function(layer, **arguments), and the gradients of sum over outputs of (cotangent · output).
 
-    Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays).
+    Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays). Without
+    cotangents nothing is differentiated, as where nobody asks for gradients, and there are none.
     All of it is compiled once for each function, layer structure and set of shapes: pass the same function again.
     """
     from backends.jax.parameters import get_parameters
@@ -115,11 +117,29 @@ def vjp(
     floating = {name: array for name, array in arguments.items() if jnp.issubdtype(array.dtype, jnp.floating)}
     others = {name: array for name, array in arguments.items() if name not in floating}
     graphdef, parameters, rest = (None, None, None) if layer is None else nnx.split(layer, nnx.Param, ...)
+    if not cotangents:
+        return forward(function, graphdef, parameters, rest, dict(arguments)), {}, {}
     outputs, gradients, of_parameters = forward_and_back(
         function, graphdef, parameters, rest, floating, others, dict(cotangents)
     )
     canonical = {} if layer is None else get_parameters(nnx.merge(graphdef, of_parameters, rest))
     return outputs, {name: gradients[name] for name in floating}, canonical
+
+
+def called(
+    function: Callable[..., tuple[jax.Array, ...]],
+    graphdef: nnx.GraphDef | None,
+    parameters: nnx.State | None,
+    rest: nnx.State | None,
+    arguments: dict[str, jax.Array],
+) -> tuple[jax.Array, ...]:
+    """Outputs."""
+    layer = None if graphdef is None else nnx.merge(graphdef, parameters, rest)
+    return tuple(function(layer, **arguments))
+
+
+forward = jax.jit(called, static_argnums=(0, 1))
+"""Outputs, as one compiled function."""
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -135,8 +155,7 @@ def forward_and_back(
     """Outputs, and gradients of the floating arguments and of the parameters, as one compiled function."""
 
     def run(floating: dict[str, jax.Array], parameters: nnx.State | None) -> tuple[Any, tuple[jax.Array, ...]]:
-        layer = None if graphdef is None else nnx.merge(graphdef, parameters, rest)
-        outputs = tuple(function(layer, **floating, **others))
+        outputs = called(function, graphdef, parameters, rest, {**floating, **others})
         # Only outputs with a cotangent are differentiated; integer ones, which cannot be, are among the rest.
         return {index: outputs[index] for index in cotangents}, outputs
 

@@ -106,10 +106,13 @@ def vjp(
 ) -> tuple[tuple[np.ndarray, ...], dict[str, np.ndarray], dict[str, numpy.ndarray]]:
     """Outputs of function(layer, **arguments), and the gradients of sum over outputs of (cotangent · output).
 
-    Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays).
+    Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays). Without
+    cotangents nothing is differentiated, as where nobody asks for gradients, and there are none.
     """
     from backends.mxnet.parameters import get_parameters
 
+    if not cotangents:
+        return function(layer, **arguments), {}, {}
     # Not copied: a call that changes its arguments shall be seen to do so.
     arguments = {name: tensor.detach() for name, tensor in arguments.items()}
     differentiable = {name: tensor for name, tensor in arguments.items() if tensor.dtype.kind == "f"}

@@ -167,8 +167,8 @@ def descend(optimizer: Recipe, parameters: Sequence[np.ndarray], gradients: Sequ
     """The parameters after one step of the optimiser for each row of the gradients, which are given."""
     moved = [array.copy() for array in parameters]
     updater = mx.optimizer.get_updater(optimizer())
-    for row in zip(*gradients, strict=True):
-        with autograd.pause():
+    with autograd.pause():
+        for row in zip(*gradients, strict=True):
             updater(list(range(len(moved))), list(row), moved)
     return moved
 

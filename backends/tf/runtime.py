@@ -76,7 +76,8 @@ def vjp(
 ) -> tuple[tuple[tf.Tensor, ...], dict[str, tf.Tensor], dict[str, np.ndarray]]:
     """Outputs of function(layer, **arguments), and the gradients of sum over outputs of (cotangent · output).
 
-    Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays).
+    Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays). Without
+    cotangents nothing is differentiated, as where nobody asks for gradients, and there are none.
     """
     from backends.tf.parameters import get_parameters
 
@@ -85,6 +86,8 @@ def vjp(
     # TensorFlow computes on a GPU whatever it can, wherever the arguments are, unless told where.
     where = next((tensor.device for tensor in (differentiable or arguments).values()), None)
     with tf.device(where):
+        if not cotangents:
+            return function(layer, **arguments), {}, {}
         with tf.GradientTape() as tape:
             tape.watch(differentiable)
             outputs = function(layer, **arguments)

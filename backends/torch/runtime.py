@@ -83,10 +83,14 @@ def vjp(
 ) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor], dict[str, np.ndarray]]:
     """Outputs of function(layer, **arguments), and the gradients of sum over outputs of (cotangent · output).
 
-    Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays).
+    Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays). Without
+    cotangents nothing is differentiated, as where nobody asks for gradients, and there are none.
     """
     from backends.torch.parameters import get_parameters
 
+    if not cotangents:
+        with torch.no_grad():
+            return function(layer, **arguments), {}, {}
     # Not copied: a call that changes its arguments shall be seen to do so.
     arguments = {
         name: tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
@@ -94,8 +98,7 @@ def vjp(
     }
     differentiable = {name: tensor for name, tensor in arguments.items() if tensor.requires_grad}
     parameters = [] if layer is None else list(layer.parameters())
-    with torch.set_grad_enabled(bool(cotangents)):  # without, as whoever asks for no gradient calls it
-        outputs = function(layer, **arguments)
+    outputs = function(layer, **arguments)
     sources = [*differentiable.values(), *parameters]
     targets = [index for index in cotangents if outputs[index].requires_grad]
     if not sources or not targets:

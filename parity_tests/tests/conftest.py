@@ -83,12 +83,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
 
 
+def _parameters(item: pytest.Item) -> dict[str, object]:
+    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+
+
+def needed_by(item: pytest.Item) -> set[str]:
+    """The frameworks that a test computes with, in its own process."""
+    parameters = _parameters(item)
+    needed = {name for mark in item.iter_markers("frameworks") for name in mark.args}
+    needed |= {OWN_FILES.get(item.path.name), parameters.get("backend")}
+    needed |= {sources.framework_of(source) for source in [parameters.get("source")] if source}
+    return needed & set(FRAMEWORKS)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is for a backend, and for several together; where none is tested, leave it out: not skipped."""
     kept, left_out = [], []
     for item in items:
-        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        parameters = _parameters(item)
         together = isinstance(item, pytest.Function) and "all_backends" in item.fixturenames
         needed = {name for mark in item.iter_markers("frameworks") for name in mark.args}
         if {"backend", "source"} & set(parameters) or together or needed or item.path.name in OWN_FILES:
@@ -103,21 +116,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
-@pytest.fixture(scope="session")
-def _configured() -> set[str]:
-    return set()
+@functools.cache
+def _configured(name: str) -> SimpleNamespace:
+    package: ModuleType = backends.load(name)
+    runtime = importlib.import_module(f"backends.{name}.runtime")
+    runtime.configure()
+    return SimpleNamespace(name=name, package=package, runtime=runtime)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Set the switches of a framework before its first tensor, whichever test makes it: some can't be set later."""
+    for name in needed_by(item):
+        _configured(name)
 
 
 @pytest.fixture
-def backend(request: pytest.FixtureRequest, _configured: set[str]) -> SimpleNamespace:
+def backend(request: pytest.FixtureRequest) -> SimpleNamespace:
     """A backend: its name, its package and its runtime, with the court's switches set."""
-    name = request.param
-    package: ModuleType = backends.load(name)
-    runtime = importlib.import_module(f"backends.{name}.runtime")
-    if name not in _configured:
-        runtime.configure()
-        _configured.add(name)
-    return SimpleNamespace(name=name, package=package, runtime=runtime)
+    return _configured(request.param)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from parity_tests.cases import Case, all_cases, select
 from parity_tests.expected import cotangents, expected, gradients, programs_folder
 from parity_tests.invocation import bind
 from parity_tests.launch import Job
-from parity_tests.recordings import key
+from parity_tests.recordings import cells_of, key
 from parity_tests.run import judge_all, run
 from parity_tests.switches import environment
 from parity_tests.tests import magnitudes
@@ -34,11 +34,6 @@ ATTENTION = [f"{name}Attention-closed" for name in ("DotProduct", "Additive", "G
 RECURRENT = ["GRU-ragged", "GRUEncoder-ragged", "BahdanauDecoder-ragged"]
 DROPPING = ["AdditiveAttention-open", "GRU-open", "BahdanauDecoder-open"]
 HIDING = ["masked_softmax-closed", "attention_pooling-hidden_nan", "AdditiveAttention-hidden_nan"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _switches() -> None:
-    runtime.configure()
 
 
 def found(case_id: str, tier: str = "float64", **config: Any) -> tuple[Case, Any, dict[str, jax.Array]]:
@@ -316,7 +311,8 @@ def test_what_is_put_on_another_device_is_computed_there():
 
 def test_a_backend_is_held_against_itself_on_another_device():
     cases = select(all_cases(), "scaled_dot_score-*")
-    outcome = run(cases, ["float64"], [Job("jax", "backends.jax", device=device) for device in ("cpu:1", "cpu")])
+    jobs = [Job("jax", "backends.jax", device=device) for device in ("cpu:1", "cpu")]
+    outcome = run(cells_of(cases, ["float64"]), jobs)
     assert list(outcome.recordings) == ["jax:cpu:1", "jax"] and not outcome.red
     told = {(verdict.device, verdict.against) for verdict in outcome.verdicts}
     assert told == {("cpu:1", "reference"), ("cpu", "reference"), ("cpu:1", "jax")}

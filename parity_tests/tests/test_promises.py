@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -24,18 +25,38 @@ CASES = {case.id: case for case in all_cases()}
 HIDING = [
     name
     for name, case in CASES.items()
-    if name.endswith("hidden_nan") and any(np.isnan(array).any() for array in case.inputs.values())
+    if name.endswith("hidden_nan")
+    and case.drawn is None
+    and any(np.isnan(array).any() for array in case.inputs.values())
 ]
 
 
-def answers(backend: SimpleNamespace, case: Any, tier: str, **changed: np.ndarray) -> dict[str, np.ndarray]:
+def layer_of(backend: SimpleNamespace, case: Case, tier: str) -> Any:
+    """The layer of a case, with its parameters; None for a function's."""
+    if not case.method:
+        return None
+    layer = backend.runtime.build(getattr(backend.package, case.operator), case.config, tier)
+    backend.package.set_parameters(layer, case.at(tier)[1])
+    return layer
+
+
+@contextmanager
+def on_path(backend: SimpleNamespace, path: str) -> Iterator[None]:
+    """Have the backend go the plain path or the blocked one, whatever the sizes."""
+    blocked = importlib.import_module(f"backends.{backend.name}.blocked")
+    before = blocked.forced
+    blocked.force(path)
+    try:
+        yield
+    finally:
+        blocked.force(before)
+
+
+def answers(backend: SimpleNamespace, case: Case, tier: str, **changed: np.ndarray) -> dict[str, np.ndarray]:
     """Outputs and gradients of a case, with some inputs changed."""
-    inputs, parameters = case.at(tier)
+    inputs, _ = case.at(tier)
     inputs |= {name: array.astype(inputs[name].dtype) for name, array in changed.items()}
-    layer = None
-    if case.method:
-        layer = backend.runtime.build(getattr(backend.package, case.operator), case.config, tier)
-        backend.package.set_parameters(layer, parameters)
+    layer = layer_of(backend, case, tier)
     function = bind(backend.package, case.operator, case.method, case.options)
     given = {name: backend.runtime.from_numpy(array) for name, array in inputs.items()}
     factors = {index: backend.runtime.from_numpy(array) for index, array in cotangents(case, tier).items()}
@@ -64,14 +85,9 @@ def test_what_is_hidden_changes_not_one_bit(backend: SimpleNamespace, case_id: s
 
 @pytest.mark.parametrize("name", ["AdditiveAttention", "DotProductAttention-context", "BahdanauDecoder"])
 def test_what_is_hidden_changes_not_one_bit_in_blocks(backend: SimpleNamespace, name: str):
-    blocked = importlib.import_module(f"backends.{backend.name}.blocked")
     case_id = next(own for own in HIDING if own.startswith(name))
-    before = blocked.forced
-    blocked.force("blocked")
-    try:
+    with on_path(backend, "blocked"):
         test_what_is_hidden_changes_not_one_bit(backend, case_id, "float32")
-    finally:
-        blocked.force(before)
 
 
 def torch_gradients(function: Any, given: dict[str, Any], factors: dict[int, Any]) -> Iterator[list[Any]]:
@@ -134,22 +150,14 @@ def mxnet_gradients(function: Any, given: dict[str, Any], factors: dict[int, Any
 )
 def test_a_second_backward_gives_the_same_bits(backend: SimpleNamespace, case_id: str, path: str):
     (case,) = select(all_cases(), case_id)
-    inputs, parameters = case.at("float32")
-    layer = None
-    if case.method:
-        layer = backend.runtime.build(getattr(backend.package, case.operator), case.config, "float32")
-        backend.package.set_parameters(layer, parameters)
-    function = partial(bind(backend.package, case.operator, case.method, case.options), layer)
-    given = {name: backend.runtime.from_numpy(array) for name, array in inputs.items()}
+    function = partial(
+        bind(backend.package, case.operator, case.method, case.options), layer_of(backend, case, "float32")
+    )
+    given = {name: backend.runtime.from_numpy(array) for name, array in case.at("float32")[0].items()}
     factors = {index: backend.runtime.from_numpy(array) for index, array in cotangents(case, "float32").items()}
-    blocked = importlib.import_module(f"backends.{backend.name}.blocked")
-    before = blocked.forced
-    blocked.force(path)
-    try:
+    with on_path(backend, path):
         backwards = globals()[f"{backend.name}_gradients"](function, given, factors)
         first, second = ([backend.runtime.to_numpy(array) for array in next(backwards)] for _ in range(2))
-    finally:
-        blocked.force(before)
     assert first and all(one.any() for one in first)
     assert [one.tobytes() for one in first] == [other.tobytes() for other in second]
 

@@ -63,11 +63,6 @@ LAYERS: dict[str, tuple[dict[str, int], tuple[np.ndarray, ...]]] = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _configured_before_the_first_tensor():
-    runtime.configure()
-
-
 @pytest.fixture(autouse=True)
 def _seeded():
     keras.utils.set_random_seed(1)

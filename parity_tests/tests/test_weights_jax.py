@@ -14,14 +14,8 @@ from flax import linen, nnx, traverse_util
 from attention_core.draws import uniform
 from backends import jax as attention
 from backends import weights
-from backends.jax import runtime
 
 INPUTS = uniform("inputs", (3, 6, 5))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _switches() -> None:
-    runtime.configure()
 
 
 def drawn(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
