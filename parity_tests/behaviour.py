@@ -29,7 +29,7 @@ from parity_tests.expected import computed_outputs, expected
 from parity_tests.launch import Job, record_cells
 from parity_tests.peers import PEERS, Peer
 from parity_tests.polarity import answer, question
-from parity_tests.recordings import Cell, Recording, answered, cells_of, key, pack_cases
+from parity_tests.recordings import Cell, Recording, answered, cells_of, is_gradient, key, pack_cases, withheld
 
 DATA = Path(__file__).parent / "peers" / "behaviour.json"
 PAGE = Path(__file__).parents[1] / "docs" / "behaviour.md"
@@ -167,8 +167,7 @@ class Answer:
     def of(cls, recording: Recording, cell: Cell) -> Answer:
         """The answer in a recording."""
         said = answered(recording, cell)
-        absent = tuple(name for name in said.get("lacking", ()) if not name.startswith("gradient_"))
-        wanted = expected(*cell, absent) if said["status"] == "ok" and cell[0].gradients else {}
+        wanted = expected(*cell, withheld(said)) if said["status"] == "ok" and cell[0].gradients else {}
         return cls(cell, said, recording.cells.get(key(cell), {}), wanted)
 
     @property
@@ -181,7 +180,7 @@ class Answer:
     @property
     def gradients(self) -> list[str]:
         """The gradients that are there."""
-        return [name for name in self.wanted if name.startswith("gradient_") and name in self.found]
+        return [name for name in self.wanted if is_gradient(name) and name in self.found]
 
     def like(self, name: str) -> bool:
         """Whether a quantity is what is expected, but for rounding."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -166,11 +167,13 @@ ENTRY_BUDGETS: tuple[EntryBudget, ...] = (
 """What has no budget here has small entries that are differences of large numbers, as contexts and gradients have."""
 
 
+@functools.lru_cache(maxsize=4096)
 def budget_of(operator: str, case: str, tier: str, quantity: str) -> Budget:
     """The budget that decides on a tensor."""
     return next(budget for budget in BUDGETS if budget.fits(operator, case, tier, quantity))
 
 
+@functools.lru_cache(maxsize=4096)
 def entry_budget_of(operator: str, case: str, tier: str, quantity: str) -> EntryBudget | None:
     """The budget that decides on each entry of a tensor; None where the small ones cannot be asked for."""
     return next((budget for budget in ENTRY_BUDGETS if budget.fits(operator, case, tier, quantity)), None)

@@ -26,7 +26,7 @@ from backends import ArchiveError
 from parity_tests import budgets, family, side_by_side, text
 from parity_tests.behaviour_command import command as behaviour
 from parity_tests.bench.command import bench
-from parity_tests.cases import FULL, Case, all_cases, covering
+from parity_tests.cases import FULL, TIERS, Case, all_cases, covering
 from parity_tests.check import check, verify
 from parity_tests.command import (
     CommaList,
@@ -54,7 +54,7 @@ from parity_tests.expected import expected, held
 from parity_tests.invocation import TRAINING
 from parity_tests.launch import Job, Server, WorkerFault, record, record_cells
 from parity_tests.library_bugs import KNOWN
-from parity_tests.recordings import Cell, Mismatch, Recording, Selection, common_cells, key, named, pack_cases
+from parity_tests.recordings import Cell, Mismatch, Recording, Selection, cells_of, common_cells, key, named, pack_cases
 from parity_tests.report import MOST_RED, report, report_campaign, report_finding
 from parity_tests.run import CacheError, Run, judge_all, recheck, suspects
 from parity_tests.run import run as run_parity
@@ -111,8 +111,16 @@ corpus_options = options(
     help="Write the recordings and report.json there.",
 )
 @json_option
+@click.option("--all", "everything", is_flag=True, help="Judge every cell; the core unless given, or cases are chosen.")
 @click.option("--every", is_flag=True, help="Print a row for every operator, however many there are.")
 @click.option("--require-all", is_flag=True, help="A registered backend that cannot run here is red.")
+@click.option(
+    "--jobs",
+    "workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Workers that run at once, those of one backend included; as many as there are cores unless given.",
+)
 def run(
     names: list[str] | None,
     tiers: list[str],
@@ -125,23 +133,27 @@ def run(
     sentences: int,
     output: Path | None,
     json_file: Path | None,
+    everything: bool,
     every: bool,
     require_all: bool,
+    workers: int | None,
 ) -> None:
     """Run the cases on every backend, and judge each against the reference and against each other.
 
+    Unless cases are chosen, or --all is given, the core is judged: few cells that tell every known mistake.
     On another device than the CPU, each backend is run on the CPU, too, and held against itself.
     Exits with 0 only if nothing is red. Ctrl-C ends the workers and reports what was judged by then.
     """
     jobs, missing = _jobs(names, interpreters(pythons), device)
-    selection = Selection(tiers, pattern, operators or (), training)
-    cases, cells = _selected(selection, corpus, sentences)
+    everything = everything or training or bool(pattern or operators)
+    selection = Selection(tiers, pattern, operators or (), training, core=not everything)
+    cells = _selected(selection, corpus, sentences)
     with signals() as caught, progress([job.name for job in jobs], len(cells)) as moved:
         try:
             outcome = run_parity(
-                cases,
-                tiers,
+                cells,
                 jobs,
+                workers=workers or 0,
                 missing=missing,
                 require_all=require_all or names is not None,
                 divergences=load_divergences(),
@@ -151,6 +163,8 @@ def run(
             )
         except CacheError as error:
             raise Refused(str(error)) from error
+    if selection.core:
+        outcome.of = len(_selected(replace(selection, core=False), corpus, sentences))
     report(outcome, console, every)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
@@ -198,7 +212,7 @@ def record_one(
         raise click.BadParameter(f"there is no folder {file.absolute().parent}", param_hint="--output")
     job = _jobs([name], interpreters(pythons), device)[0][0]
     selection = Selection(tiers, pattern, operators or (), training)
-    _, cells = _selected(selection, corpus, sentences)
+    cells = _selected(selection, corpus, sentences)
     with progress([job.name], len(cells)) as moved:
         recording = replace(record_cells(job, cells, pack_cases(cells), moved), selection=selection)
     recording.save(file)
@@ -247,19 +261,18 @@ def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_fi
     sys.exit(1 if outcome.red else 0)
 
 
-def _selected(selection: Selection, corpus: Path | None, sentences: int) -> tuple[list[Case], list[Cell]]:
-    cases = all_cases(_pairs(corpus, sentences), trained=True)
-    cells = selection.cells(cases)
+def _selected(selection: Selection, corpus: Path | None, sentences: int) -> list[Cell]:
+    cells = selection.cells(all_cases(_pairs(corpus, sentences), trained=True))
     if not cells:
-        raise click.ClickException("no case matches; `attention-parity list --cases` names them all")
-    return selection.cases(cases), cells
+        raise Refused("no case matches; `attention-parity list --cases` names them all")
+    return cells
 
 
 def _jobs(names: list[str] | None, interpreters: dict[str, str], device: str) -> tuple[list[Job], dict[str, str]]:
     known = registry.available()
     for name in [*(names or []), *interpreters]:
         if name not in known:
-            raise click.ClickException(f"no backend {name!r}; there are {', '.join(known)}")
+            raise Refused(f"no backend {name!r}; there are {', '.join(known)}")
     jobs, missing = [], {}
     for name in names or known:
         backend = known[name]
@@ -281,7 +294,7 @@ def _pairs(corpus: Path | None, count: int) -> list[text.Pair]:
     try:
         pairs = pairs_in(corpus)
     except text.CorpusError as error:
-        raise click.ClickException(str(error)) from error
+        raise Refused(str(error)) from error
     spread = np.linspace(0, len(pairs) - 1, min(count, len(pairs))).astype(int)
     return [pairs[position] for position in dict.fromkeys(spread.tolist())]
 
@@ -421,7 +434,7 @@ def diff(file: str, left: str, right: str, target: Path | None) -> None:
             file, (left, right), (side_by_side.source(left, file), side_by_side.source(right, file))
         )
     except side_by_side.NoSource as error:
-        raise click.ClickException(str(error)) from error
+        raise Refused(str(error)) from error
     target.write_text(text, encoding="utf-8")
     console.print(Text(f"written     {target}"), soft_wrap=True)
 
@@ -439,7 +452,7 @@ def show(case_id: str, values: bool) -> None:
     """Show a case: formula, source, shapes, and what the reference expects."""
     case = next((case for case in all_cases(trained=True) if case.id == case_id), None)
     if case is None:
-        raise click.ClickException(f"no case {case_id!r}; `attention-parity list --cases` names them all")
+        raise Refused(f"no case {case_id!r}; `attention-parity list --cases` names them all")
     console.print(f"[bold]{case.id}[/]  {escape(case.shows)}", highlight=False)
     if case.operator != TRAINING:
         entry = find(case.operator)
@@ -468,8 +481,8 @@ def show(case_id: str, values: bool) -> None:
 def calibrate(reports: tuple[Path, ...]) -> None:
     """Show the worst error beside each budget, and what the budget would be by it.
 
-    REPORT is a file that `attention-parity run --json` wrote; several, of other machines and devices, count together.
-    A budget should be 2 to 10 times the worst error ever seen; where it is not, 3 times that is proposed.
+    REPORT is a file that `attention-parity run --all --json` wrote; several, of other machines and devices, count
+    together. A budget should be 2 to 10 times the worst error ever seen; where it is not, 3 times that is proposed.
     """
     measured = []
     for path in reports:
@@ -500,7 +513,7 @@ def calibrate(reports: tuple[Path, ...]) -> None:
 
 def _sabotage_derived(pattern: str) -> int:
     """Print the derived mistakes by dimension; the exit code is 0 if there are some, and all of them are caught."""
-    cases = all_cases()
+    cells = cells_of(all_cases(), TIERS)
     table = Table(header_style="bold")
     for column in ("dimension", "mistakes", "caught", "caught without its cases"):
         table.add_column(column, justify="left" if column == "dimension" else "right")
@@ -508,8 +521,8 @@ def _sabotage_derived(pattern: str) -> int:
     alive: list[Derived] = []
     for dimension in covering.DIMENSIONS:
         mistakes = [one for one in derived_mistakes([dimension]) if fnmatchcase(f"{one.scope}-{one.name}", pattern)]
-        left = survivors(cases, mistakes)
-        without = survivors([case for case in cases if not covering.varies(case, dimension)], mistakes)
+        left = survivors(cells, mistakes)
+        without = survivors([cell for cell in cells if not covering.varies(cell[0], dimension)], mistakes)
         counts = (len(mistakes), len(mistakes) - len(left), len(mistakes) - len(without))
         table.add_row(dimension, *(f"{count:,}" for count in counts))
         total, alive = total + len(mistakes), alive + left

@@ -258,11 +258,9 @@ def compare(
     by_entry: EntryBudget | None = None,
 ) -> Verdict:
     """Compare two arrays by every check; the verdict says which of them says no, and where."""
-    floating = is_floating(reference)
-    pair = Pair(
-        verdict.quantity, verdict.tier, found, wanted, reference, budget.eps if floating else 0.0, beside, by_entry
-    )
-    allowed = budget.eps if floating and pair.scale > 0.0 else 0.0
+    eps = budget.eps if is_floating(reference) else 0.0
+    pair = Pair(verdict.quantity, verdict.tier, found, wanted, reference, eps, beside, by_entry)
+    allowed = eps if pair.scale > 0.0 else 0.0
     for name, check in CHECKS.items():
         reason = None if budget.shown and name == "value" else check(pair)
         if reason is None:

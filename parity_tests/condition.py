@@ -15,7 +15,7 @@ from parity_tests.cases import Arrays, Case, epsilon, is_floating
 from parity_tests.drawn import LEAST, Drawn
 from parity_tests.invocation import SECOND
 from parity_tests.pair import Pair
-from parity_tests.recordings import Cell
+from parity_tests.recordings import Cell, is_gradient
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,6 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Ju
     return Judged(drawn, case, wanted, budgets, entry_budgets)
 
 
-def is_gradient(name: str) -> bool:
-    """Whether a quantity is a gradient."""
-    return name.startswith("gradient_")
-
-
 @dataclass
 class Growth:
     """How many times a relative change of every input and parameter grows in the outputs, and by entry in some."""
@@ -192,16 +187,15 @@ def nudged(case: Case, turn: int, nudge: float) -> Case:
     """The case with every floating number but a dropout mask's multiplied by 1 ± nudge; noise stays below 1."""
 
     def moved(arrays: Arrays) -> Arrays:
-        most = {"noise": 1.0 - epsilon("float64")}
-        return {
-            name: np.minimum(
-                array * (1.0 + nudge * np.sign(draws.uniform(f"nudge/{turn}/{name}", array.shape))),
-                most.get(name, np.inf),
-            )
+        found = {
+            name: array * (1.0 + nudge * np.sign(draws.uniform(f"nudge/{turn}/{name}", array.shape)))
             if array.dtype.kind == "f" and not name.endswith("dropout_mask")
             else array
             for name, array in arrays.items()
         }
+        if "noise" in found:
+            found["noise"] = np.minimum(found["noise"], 1.0 - epsilon("float64"))
+        return found
 
     return replace(case, inputs=moved(case.inputs), parameters=moved(case.parameters))
 

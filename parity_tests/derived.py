@@ -8,7 +8,7 @@ meet the condition calls such a mistake green.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import eq, lt
@@ -235,18 +235,34 @@ def _absolute_error(case: Case, tier: str, answer: Arrays) -> Arrays:
 # ------------------------------------------------------------------------------------------------ killed or not
 
 
-def survivors(cases: Sequence[Case], mistakes: Iterable[Derived]) -> list[Derived]:
-    """The mistakes that no case tells from a right answer."""
-    alive: dict[str, list[Derived]] = defaultdict(list)
-    for mistake in mistakes:
-        alive[mistake.scope].append(mistake)
-    for case in cases:
+def survivors(cells: Iterable[Cell], mistakes: Iterable[Derived]) -> list[Derived]:
+    """The mistakes that no cell tells from a right answer."""
+    alive = _by_scope(mistakes)
+    for case, tier in cells:
         scope = Call(find(case.operator), case.method).kin
-        for tier in case.tiers:
-            if alive[scope]:
-                right = _right(case, tier)
-                alive[scope] = [one for one in alive[scope] if not _is_red((case, tier), right, one)]
+        if alive[scope]:
+            right = _right(case, tier)
+            alive[scope] = [one for one in alive[scope] if not _is_red((case, tier), right, one)]
     return [mistake for own in alive.values() for mistake in own]
+
+
+def tellers(cells: Iterable[Cell], mistakes: Iterable[Derived]) -> dict[Derived, set[str]]:
+    """Each mistake with the names of all cells that tell it from a right answer."""
+    scopes = _by_scope(mistakes)
+    told: dict[Derived, set[str]] = {mistake: set() for own in scopes.values() for mistake in own}
+    for cell in cells:
+        right = _right(*cell)
+        for mistake in scopes[Call(find(cell[0].operator), cell[0].method).kin]:
+            if _is_red(cell, right, mistake):
+                told[mistake].add(key(cell))
+    return told
+
+
+def _by_scope(mistakes: Iterable[Derived]) -> dict[str, list[Derived]]:
+    scopes: dict[str, list[Derived]] = defaultdict(list)
+    for mistake in mistakes:
+        scopes[mistake.scope].append(mistake)
+    return scopes
 
 
 def _right(case: Case, tier: str) -> Arrays:

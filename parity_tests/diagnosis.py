@@ -14,7 +14,7 @@ from parity_tests.condition import budgets_in
 from parity_tests.expected import expected
 from parity_tests.invocation import TRAINING
 from parity_tests.library_bugs import KNOWN
-from parity_tests.recordings import Cell, Recording, key, withheld
+from parity_tests.recordings import Cell, Recording, is_gradient, key, withheld
 from parity_tests.run import Explanation
 from parity_tests.saboteurs import Saboteur, answer
 
@@ -82,12 +82,8 @@ def _first(red: Red, *wanted: Callable[[Verdict], bool]) -> Red:
     return red
 
 
-def _is_gradient(verdict: Verdict) -> bool:
-    return verdict.quantity.startswith("gradient_")
-
-
 def _is_output(verdict: Verdict) -> bool:
-    return not _is_gradient(verdict)
+    return not is_gradient(verdict.quantity)
 
 
 def _is_wrong_number(verdict: Verdict) -> bool:
@@ -107,7 +103,7 @@ def _held(saboteur: Saboteur, operator: str, red: Red, cells: Mapping[str, Cell]
         if saboteur.broken is None and not any(fnmatchcase(case.id, pattern) for pattern in saboteur.cases):
             continue
         without = withheld(recording.status[name])
-        whole = saboteur.spoiled is not None or any(map(_is_gradient, verdicts))
+        whole = saboteur.spoiled is not None or not all(map(_is_output, verdicts))
         said, wrong = answer(saboteur, case if whole else replace(case, gradients=False), tier, without)
         wanted = expected(case, tier, without)
         found = recording.cells[name]

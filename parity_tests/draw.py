@@ -152,9 +152,9 @@ def with_magnitude(call: Call, row: Drawn, floating: Sequence[str], pick: Pick) 
     Half tiers lose the products of small numbers. Where gradients would be rounding alone, they are moderate.
     """
     magnitude = pick(("",) * len(MAGNITUDES) + MAGNITUDES) if floating and row.tier in FULL else ""
-    scales = scaled(call, magnitude, row.tier) if magnitude in BOUNDS else {}
+    scales = scaled(call, magnitude, row.tier, row.shared) if magnitude in BOUNDS else {}
     pattern = magnitude if magnitude not in BOUNDS else ""
-    far = replace(row, pattern=pattern, scales={name: scales[name] for name in scales if name not in row.shared})
+    far = replace(row, pattern=pattern, scales=scales)
     if far != row and (row.forward or not is_forward(call, far)):
         return far
     usual = SCALES if row.tier in FULL else HALF_SCALES

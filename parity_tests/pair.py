@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,12 +28,12 @@ class Pair:
     beside: np.ndarray | None = None
     by_entry: EntryBudget | None = None
 
-    @property
+    @functools.cached_property
     def dtype(self) -> str:
         """The dtype that the answer has to have."""
         return self.tier if is_floating(self.reference) else self.reference.dtype.name
 
-    @property
+    @functools.cached_property
     def scale(self) -> float:
         """The largest finite entry of the reference, and of the tensor beside."""
         arrays = [self.reference] if self.beside is None else [self.reference, self.beside]
@@ -40,24 +41,24 @@ class Pair:
         largest = max(float(np.abs(array).max(initial=0.0)) for array in finite)
         return max(largest, smallest_scale(self.tier)) if largest else 0.0
 
-    @property
+    @functools.cached_property
     def doubles(self) -> tuple[np.ndarray, np.ndarray]:
         """Both as float64, in which every tier is exact."""
         return self.found.astype(np.float64), self.wanted.astype(np.float64)
 
-    @property
+    @functools.cached_property
     def finite(self) -> np.ndarray:
         """Where both are finite."""
         found, wanted = self.doubles
         return np.isfinite(found) & np.isfinite(wanted)
 
-    @property
+    @functools.cached_property
     def same(self) -> np.ndarray:
         """Where both are equal, or both NaN."""
         found, wanted = self.doubles
         return (found == wanted) | (np.isnan(found) & np.isnan(wanted))
 
-    @property
+    @functools.cached_property
     def errors(self) -> np.ndarray:
         """The distance of finite entries, in eps of the largest entry."""
         found, wanted = self.doubles
@@ -65,7 +66,7 @@ class Pair:
             distance = np.where(self.finite, np.abs(found - wanted), 0.0)
         return distance / (epsilon(self.tier) * (self.scale or 1.0))
 
-    @property
+    @functools.cached_property
     def entry_errors(self) -> np.ndarray:
         """The distance of finite entries, in eps of each; what lies below the least normal number counts as that."""
         least, reference = least_normal(self.tier), self.reference.astype(np.float64)

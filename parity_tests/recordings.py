@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -50,17 +51,29 @@ def cells_of(cases: Iterable[Case], tiers: Iterable[str]) -> list[Cell]:
     return [(case, tier) for tier in tiers for case in cases if tier in case.tiers]
 
 
+CORE = Path(__file__).with_name("core.txt")
+"""The names of the cells of the core, a line each; `python -m parity_tests.core` writes them."""
+
+
+@functools.cache
+def core() -> frozenset[str]:
+    """The names of the cells that tell every known and every derived mistake (`parity_tests.core`)."""
+    return frozenset(CORE.read_text(encoding="utf-8").splitlines())
+
+
 @dataclass(frozen=True)
 class Selection:
     """Which cells are run: those of these tiers whose case id matches the pattern, of these operators if any.
 
-    Trainings are among them only where they are asked for, by training or as an operator.
+    Trainings are among them only where they are asked for, by training or as an operator. core leaves out, of all
+    others, what is not in the core.
     """
 
     tiers: Sequence[str] = TIERS
     pattern: str | None = None
     operators: Sequence[str] = ()
     training: bool = False
+    core: bool = False
 
     def cases(self, cases: Sequence[Case]) -> list[Case]:
         """The cases among those given that have such a cell."""
@@ -72,7 +85,8 @@ class Selection:
 
     def cells(self, cases: Sequence[Case]) -> list[Cell]:
         """The cells of the cases given."""
-        return cells_of(self.cases(cases), self.tiers)
+        cells = cells_of(self.cases(cases), self.tiers)
+        return [cell for cell in cells if not self.core or cell[0].operator == TRAINING or key(cell) in core()]
 
 
 def pack_cases(cells: Iterable[Cell]) -> bytes:
@@ -199,8 +213,8 @@ def _is_selection(value: Any) -> bool:
 
     return (
         isinstance(value, dict)
-        and set(value) == {"tiers", "pattern", "operators", "training"}
-        and isinstance(value["training"], bool)
+        and set(value) == {"tiers", "pattern", "operators", "training", "core"}
+        and all(isinstance(value[name], bool) for name in ("training", "core"))
         and among(value["tiers"], TIERS)
         and among(value["operators"], NAMES)
         and (value["pattern"] is None or _is_text(value["pattern"]))
@@ -303,14 +317,31 @@ def _harmless(said: Mapping[str, Any]) -> dict[str, Any]:
     return {name: plain(value) if isinstance(value, str) else value for name, value in said.items()}
 
 
+def joined(*recordings: Recording) -> Recording:
+    """What several workers of one backend answered, to other cells each."""
+    whole = Recording(recordings[0].backend, recordings[0].device, asked=recordings[0].asked)
+    for own in recordings:
+        whole.about = whole.about or own.about
+        whole.cells |= own.cells
+        whole.status |= own.status
+        whole.inputs |= own.inputs
+        whole.start_seconds += own.start_seconds
+    return whole
+
+
 def answered(recording: Recording, cell: Cell) -> Mapping[str, Any]:
     """What became of the cell, "missing" if nothing did."""
     return recording.status.get(key(cell), MISSING)
 
 
+def is_gradient(name: str) -> bool:
+    """Whether a quantity is a gradient."""
+    return name.startswith("gradient_")
+
+
 def withheld(said: Mapping[str, Any]) -> tuple[str, ...]:
     """The outputs that an answer lacks: its gradients are those of the others."""
-    return tuple(name for name in said.get("lacking", ()) if not name.startswith("gradient_"))
+    return tuple(name for name in said.get("lacking", ()) if not is_gradient(name))
 
 
 # ------------------------------------------------------------------------------------------------ judged elsewhere

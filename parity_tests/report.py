@@ -19,6 +19,7 @@ from rich.text import Text
 from attention_core.operators import find
 from parity_tests.comparison import Verdict
 from parity_tests.invocation import TRAINING
+from parity_tests.recordings import is_gradient
 from parity_tests.run import Run
 from parity_tests.switches import PATH
 
@@ -133,14 +134,12 @@ def missing(verdicts: Sequence[Verdict]) -> list[str]:
     """What a target does not implement, where not all is asked for: what its functions lack, and those not there."""
     lacking = [verdict for verdict in verdicts if verdict.status == "not-implemented"]
     absent = dict.fromkeys(verdict.reason.removeprefix(ABSENT) for verdict in lacking if _is_absent(verdict))
-    differentiated = {
-        own.operator for own in verdicts if own.status != "not-implemented" and own.quantity.startswith("gradient_")
-    }
+    differentiated = {own.operator for own in verdicts if own.status != "not-implemented" and is_gradient(own.quantity)}
 
     def told(verdict: Verdict) -> str:
         if verdict.quantity == "*":
             return verdict.reason
-        whole = verdict.quantity.startswith("gradient_") and verdict.operator not in differentiated
+        whole = is_gradient(verdict.quantity) and verdict.operator not in differentiated
         return f"{verdict.operator} gives no {'gradients' if whole else verdict.quantity}"
 
     counts = Counter(told(verdict) for verdict in lacking if not _is_absent(verdict))
@@ -221,6 +220,8 @@ def summary(run: Run) -> Text:
     reasons = dict.fromkeys(verdict.reason for verdict in run.verdicts if verdict.status == "not-applicable")
     tail += f"; {absent:,} not applicable: {'; '.join(reasons)}" if absent else ""
     tail += f"; {shown:,} of them shown, not judged" if shown else ""
+    core = f"the core, {len(run.cells):,} of {run.of:,} cells"
+    tail += f"; {core}: attention-parity run --all judges the rest" if run.of else ""
     return Text(f"green       {total} comparisons of {names}: all within budget{tail}", style="bold green")
 
 

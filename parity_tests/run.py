@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,20 @@ from typing import Any
 import numpy as np
 
 from attention_core.operators import SPECIFICATION_VERSION
-from parity_tests.cases import SEED, Arrays, Case
+from parity_tests.cases import SEED, Arrays
 from parity_tests.comparison import Verdict, judge
 from parity_tests.divergences import Divergence, apply
 from parity_tests.expected import expected, files, gradients, held, in_memory, outputs
 from parity_tests.invocation import TRAINING
 from parity_tests.launch import Job, Progress, Stopped, record
-from parity_tests.recordings import Cell, Recording, cells_of, key, own_version, pack_cases
+from parity_tests.recordings import Cell, Recording, joined, key, own_version, pack_cases
 from parity_tests.switches import unmet
 
 COMPILING = ("jax",)
 """The backends that start first: compiling takes longer than all that the others do."""
+
+SHARES = {"jax": 1, "tf": 4, "mxnet": 8, "torch": 16}
+"""A backend has a worker for so many that run at once, by what its cells take beside its start; others have one."""
 
 MOST_REPEATED = 8
 """So many cells whose expected values were read from the cache are computed anew, and as many of those that are red."""
@@ -64,6 +68,8 @@ class Run:
     """The cases that were drawn: the line of each, by its id."""
     seed: int | None = None
     """What they were drawn by; None where their lines were given."""
+    of: int = 0
+    """So many cells there would have been; 0 if these are all."""
 
     @property
     def judged(self) -> bool:
@@ -85,6 +91,7 @@ class Run:
             "numpy": np.__version__,
             "machine": platform.machine(),
             "tiers": list(self.tiers),
+            "cells_left_out": max(0, self.of - len(self.cells)),
             "backends": {name: recording.about for name, recording in self.recordings.items()},
             "not_installed": self.missing,
             "interrupted": self.interrupted,
@@ -96,11 +103,28 @@ class Run:
         return {"header": {**header, **told}, "cells": [verdict.as_json() for verdict in self.verdicts]}
 
 
+def workers_of(job: Job, workers: int) -> int:
+    """How many workers a job's cells are dealt to, of so many that run at once; those of a GPU would share it."""
+    return max(1, workers // SHARES.get(job.backend, workers)) if job.device == "cpu" else 1
+
+
+def parts_of(cells: Sequence[Cell], count: int) -> list[list[Cell]]:
+    """The cells dealt to so many workers: what shares a program goes to one, and so does what is asked again."""
+    parts: list[list[Cell]] = [[] for _ in range(count)]
+    taken: dict[Any, list[Cell]] = {}
+    for cell in cells:
+        case, tier = cell
+        shapes = [(name, array.shape, array.dtype.name) for name, array in case.inputs.items()]
+        program = repr((tier, case.operator, case.method, case.config, case.options, shapes))
+        taken.setdefault(program, min(parts, key=len)).append(cell)
+    return [part for part in parts if part] or [[]]
+
+
 def run(
-    cases: Sequence[Case],
-    tiers: Sequence[str],
+    cells: Sequence[Cell],
     jobs: Sequence[Job],
     *,
+    workers: int = 0,
     missing: Mapping[str, str] | None = None,
     require_all: bool = False,
     divergences: Sequence[Divergence] = (),
@@ -110,22 +134,28 @@ def run(
 ) -> Run:
     """Judge every backend against the reference, and each against each other.
 
-    missing names backends that are not there, with the reason; they are red under require_all. Once stopped answers
-    True, what was recorded by then is judged; the recorder is expected to ask, too.
+    So many workers run at once, one for each core unless given; nothing but times depends on how many. missing names
+    backends that are not there, with the reason; they are red under require_all. Once stopped answers True, what was
+    recorded by then is judged; the recorder is expected to ask, too.
     Raises: CacheError if the cache had something else than what is expected.
     """
     start = time.perf_counter()
-    cells = cells_of(cases, tiers)
-    outcome = Run(cells, missing=dict(missing or {}), tiers=tiers)
+    tiers = list(dict.fromkeys(tier for _, tier in cells))
+    outcome = Run(list(cells), missing=dict(missing or {}), tiers=tiers)
+    workers = workers or os.cpu_count() or 1
     with held(cells) as read, tempfile.TemporaryDirectory(prefix="attention-parity-") as folder:
-        case_file = Path(folder) / "cases.safetensors"
-        case_file.write_bytes(pack_cases(cells))
+        counts = {job.name: workers_of(job, workers) for job in jobs}
+        parts = {count: _packed(Path(folder), parts_of(cells, count)) for count in set(counts.values())}
         outcome.seconds["cases"] = time.perf_counter() - start
-        with ThreadPoolExecutor(max_workers=max(1, min(len(jobs), os.cpu_count() or 1))) as pool:
-            futures: dict[str, Future[tuple[Recording, float]]] = {
-                job.name: pool.submit(_timed, recorder, job, case_file, cells, progress)
-                for job in sorted(jobs, key=lambda job: job.backend not in COMPILING)
-            }
+        with ThreadPoolExecutor(max_workers=workers) as pool:
+            futures: dict[str, list[Future[tuple[Recording, float]]]] = {}
+            for job in sorted(jobs, key=lambda job: job.backend not in COMPILING):
+                own = parts[counts[job.name]]
+                moved = _summed(progress, len(own))
+                futures[job.name] = [
+                    pool.submit(_timed, recorder, job, file, part, moved[index])
+                    for index, (file, part) in enumerate(own)
+                ]
             begun = time.perf_counter()
             wanted: dict[str, Arrays] = {}
             for cell in cells:
@@ -134,8 +164,9 @@ def run(
                 wanted[key(cell)] = expected(*cell)
             outcome.seconds["reference"] = time.perf_counter() - begun
             for job in jobs:
-                outcome.recordings[job.name], seconds = futures[job.name].result()
-                outcome.seconds.update(split_seconds(outcome.recordings[job.name], job.name, seconds))
+                recordings, seconds = zip(*(future.result() for future in futures[job.name]), strict=True)
+                outcome.recordings[job.name] = joined(*recordings)
+                outcome.seconds.update(split_seconds(outcome.recordings[job.name], job.name, sum(seconds)))
     begun = time.perf_counter()
     outcome.interrupted = stopped()
     if outcome.interrupted:
@@ -152,6 +183,27 @@ def run(
     outcome.seconds["comparison"] = time.perf_counter() - begun
     outcome.seconds["total"] = time.perf_counter() - start
     return outcome
+
+
+def _packed(folder: Path, parts: Sequence[Sequence[Cell]]) -> list[tuple[Path, Sequence[Cell]]]:
+    """Each part with a case file of its own."""
+    packed = []
+    for index, part in enumerate(parts):
+        file = folder / f"cases-{index}-of-{len(parts)}.safetensors"
+        file.write_bytes(pack_cases(part))
+        packed.append((file, part))
+    return packed
+
+
+def _summed(progress: Progress, count: int) -> list[Progress]:
+    """A way to tell of progress for each of so many workers of a backend, whose sum is told."""
+    done = [0] * count
+
+    def moved(index: int, backend: str, own: int) -> None:
+        done[index] = own
+        progress(backend, sum(done))
+
+    return [partial(moved, index) for index in range(count)]
 
 
 def judge_all(

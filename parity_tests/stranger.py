@@ -19,7 +19,7 @@ from parity_tests.divergences import Divergence, apply, load_divergences
 from parity_tests.drawn_cells import verdicts_on
 from parity_tests.expected import held, in_memory
 from parity_tests.launch import Job, Progress, Stopped, WorkerFault, record_cells
-from parity_tests.recordings import Cell, Recording, answered, cells_of, pack_cases
+from parity_tests.recordings import Cell, Recording, answered, cells_of, joined, pack_cases
 from parity_tests.run import Run, judge_switches, recheck, split_seconds, suspects
 from parity_tests.target import parted
 
@@ -123,18 +123,6 @@ def check(
     outcome.seconds["reference"] = time.perf_counter() - begun
     outcome.seconds["total"] = time.perf_counter() - start
     return outcome
-
-
-def joined(first: Recording, second: Recording) -> Recording:
-    """What two workers of one target answered, to other cells each."""
-    return replace(
-        second,
-        about=first.about or second.about,
-        cells={**first.cells, **second.cells},
-        status={**first.status, **second.status},
-        inputs={**first.inputs, **second.inputs},
-        start_seconds=first.start_seconds + second.start_seconds,
-    )
 
 
 def is_registered(job: Job) -> bool:

@@ -548,7 +548,7 @@ def compare(
     names = names or [name for name, own in known.items() if own.reason is None or name in chosen]
     check_backends(names)
     if not names:
-        raise click.UsageError("no backend can run here; `attention-parity backends` says why")
+        raise click.ClickException("no backend can run here; `attention-parity backends` says why")
     folder.mkdir(parents=True, exist_ok=True)
     files = {name: folder / f"{name}.safetensors" for name in names}
     with refusals():

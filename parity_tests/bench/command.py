@@ -34,7 +34,6 @@ COLOURS = {True: "green", False: "yellow", None: ""}
     "frameworks",
     type=CommaList(FRAMEWORKS),
     metavar="NAMES",
-    default=",".join(FRAMEWORKS),
     help="Frameworks to measure in, with commas; all installed ones unless given.",
 )
 @click.option("--quick", is_flag=True, help="Small sizes and few rounds; its ratios have no goal.")
@@ -65,7 +64,7 @@ COLOURS = {True: "green", False: "yellow", None: ""}
 )
 def bench(
     names: list[str],
-    frameworks: list[str],
+    frameworks: list[str] | None,
     quick: bool,
     rounds: int | None,
     device: str,
@@ -77,8 +76,8 @@ def bench(
 
     Both forms have the same parameters and inputs, and are timed only once their outputs and gradients agree; then
     they take turns in one process, on one core. A ratio is theirs / ours, the median of the rounds. Exits with 0 only
-    if every ratio could be measured; a goal that is not reached is told, and no failure. Ctrl-C ends the bench, and
-    what was measured by then is printed and written.
+    if every ratio could be measured, in each framework that was named; a goal that is not reached is told, and no
+    failure. Ctrl-C ends the bench, and what was measured by then is printed and written.
     """
     os.environ.setdefault(XLA_LEVEL, "3")  # what JAX takes by itself
     if chart is not None:
@@ -92,7 +91,7 @@ def bench(
     with console.status("starting") as status:
         found = runner.bench(
             [ITEMS[name] for name in names if name != LENGTH],
-            frameworks,
+            frameworks or FRAMEWORKS,
             rounds=rounds,
             quick=quick,
             lengths=LENGTH in names,
@@ -106,7 +105,8 @@ def bench(
         runner.write_page(found, page)
     if chart is not None:
         charts.chart(found).savefig(chart)
-    sys.exit(128 + signal.SIGINT if found.interrupted else 1 if found.refused else 0)
+    lacking = found.missing if frameworks else set(FRAMEWORKS) <= set(found.missing)
+    sys.exit(128 + signal.SIGINT if found.interrupted else 1 if found.refused or lacking else 0)
 
 
 def print_bench(found: runner.Bench) -> None:

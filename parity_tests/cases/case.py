@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,14 +71,19 @@ def _rounded(arrays: Arrays, tier: str) -> Arrays:
 
 def is_floating(array: np.ndarray) -> bool:
     """Whether the array holds floating numbers; NumPy itself does not count bfloat16 among them."""
-    return dtype_name(array.dtype) in FLOATING
+    return _named(array.dtype) in FLOATING
 
 
+_named = functools.cache(dtype_name)  # NumPy composes a name anew each time
+
+
+@functools.cache
 def epsilon(tier: str) -> float:
     """The distance from 1 to the next number of the tier."""
     return float(ml_dtypes.finfo(tier).eps)  # type: ignore[no-untyped-call]
 
 
+@functools.cache
 def least_normal(tier: str) -> float:
     """The smallest positive number of the tier that has all its digits; smaller ones may be flushed to 0."""
     return float(ml_dtypes.finfo(tier).smallest_normal)  # type: ignore[no-untyped-call]

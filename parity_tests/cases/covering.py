@@ -182,13 +182,14 @@ class Call:
         """The floating arguments that have to be given."""
         return [own.name for own in self.inputs if own.kind == "floating" and not own.optional]
 
-    @functools.cached_property
-    def broadcast_alone(self) -> set[str]:
-        """The axes that no argument has but those whose axes may have size 1."""
-        axes: dict[bool, set[str]] = {own.broadcast: set() for own in self.inputs}
+    def broadcast_alone(self, row: Drawn) -> set[str]:
+        """The axes that no argument of the row has but those whose axes may have size 1."""
+        axes: dict[bool, set[str]] = {True: set(), False: set()}
         for own in self.inputs:
-            axes[own.broadcast] |= {axis.removesuffix("?") for axis in own.axes}
-        return axes.get(True, set()) - axes.get(False, set())
+            if not own.optional or own.name in row.given:
+                whole = own.name != "valid_lens" or row.rows  # lengths have one axis, or two
+                axes[own.broadcast] |= {axis.removesuffix("?") for axis in own.axes if whole or "?" not in axis}
+        return axes[True] - axes[False]
 
     @functools.cached_property
     def outputs(self) -> list[str]:
@@ -274,14 +275,19 @@ def calls() -> Iterator[Call]:
             yield from (Call(entry, method) for method in methods_of(entry))
 
 
-def scaled(call: Call, magnitude: str, tier: str) -> Mapping[str, float]:
-    """The bounds of floating arguments; none where the call has no such magnitude."""
+def scaled(call: Call, magnitude: str, tier: str, shared: Sequence[str] = ()) -> Mapping[str, float]:
+    """The bounds of floating arguments; none where the call has no such magnitude.
+
+    What is the keys' array has theirs; where the queries are, nothing is huge in float32, which has no such product.
+    """
+    if magnitude == "huge" and tier == "float32" and "queries" in shared:
+        return {}
     own = SCALED.get(magnitude, {})
     names = own.get(call.entry.name, own.get(call.entry.module))
     if names is None:
         all_of_them = magnitude in ("tiny", "small") and call.entry.name != "from_additive_mask"
         names = tuple(call.floating) if all_of_them else ()
-    return {name: BOUNDS[magnitude][tier] for name in names if name in call.floating}
+    return {name: BOUNDS[magnitude][tier] for name in names if name in call.floating and name not in shared}
 
 
 def broadcast(call: Call, given: Sequence[str]) -> list[str]:
@@ -367,8 +373,11 @@ LINES = Path(__file__).with_suffix(".txt")
 
 
 def name_of(row: Drawn, index: int) -> str:
-    """The name of a row in its place among those of its function or method."""
-    return f"cover_{row.method}_{index}" if row.method not in ("", "call") else f"cover_{index}"
+    """The name of a row in its place among those of its function or method; it tells masks, and what they hide."""
+    method = () if row.method == "call" else (row.method,)
+    hidden = ("hidden", row.hidden) if row.hidden else ()
+    masked = ("mask",) if "mask" in row.given else ()
+    return "_".join(filter(None, ("cover", *method, str(index), *masked, *hidden)))
 
 
 def cases() -> Iterator[Case]:

@@ -18,6 +18,8 @@ SENTENCES, BATCH, KEYS, STEPS = 24, 6, 5, 7
 SIZES = {"source_vocab_size": 8, "target_vocab_size": 9, "embed_size": 3, "hidden_size": 5}
 EOS, BOS = 2, 1
 LONG, SHORT = 104, 8
+SHAPES = dict(zip(LISTED, ((5, 3), (4,), (2, 1, 6)), strict=True))
+"""Those of a list of gradients, of clipping and of optimisers."""
 
 RATES: dict[str, dict[str, Any]] = {
     "adam": {"optimizer": "adam", "learning_rate": 0.02, "max_norm": 0.3},
@@ -74,8 +76,7 @@ def masks(steps: int, config: dict[str, Any]) -> Arrays:
 
 def clipping_cases() -> Iterator[Case]:
     """Clipping alone, of a list of three gradients."""
-    shapes = dict(zip(LISTED, ((5, 3), (4,), (2, 1, 6)), strict=True))
-    drawn = {f"gradients.{name}": draws.uniform(f"clipping/{name}", shape, 2.0, SEED) for name, shape in shapes.items()}
+    drawn = {f"gradients.{name}": draws.uniform(f"clipping/{name}", shape, 2.0, SEED) for name, shape in SHAPES.items()}
     met = {name: np.zeros(array.shape) for name, array in drawn.items()}
     met["gradients.W"][2, 1], met["gradients.v"][0, 0, 3] = 3.0, -4.0
 
@@ -94,9 +95,8 @@ def clipping_cases() -> Iterator[Case]:
 
 def optimiser_cases() -> Iterator[Case]:
     """Steps of the optimisers alone, by gradients that are given."""
-    shapes = dict(zip(LISTED, ((5, 3), (4,), (2, 1, 6)), strict=True))
     moved, moves = {}, {}
-    for name, shape in shapes.items():
+    for name, shape in SHAPES.items():
         moved[f"parameters.{name}"] = draws.uniform(f"optimiser/{name}", shape, 1.0, SEED)
         moves[f"gradients.{name}"] = draws.uniform(f"descent/{name}", (STEPS, *shape), 1.0, SEED)
     rare = {name: array * (np.arange(array.size).reshape(array.shape) % 4 == 0) for name, array in moves.items()}

@@ -18,12 +18,12 @@ def _masked_softmax(scores: np.ndarray, valid_lens: np.ndarray | None = None) ->
 
 
 def lengths(valid_lens: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """A length for every row of the scores, which it asks for."""
+    """A length for every row of the scores, which it asks for, in a signed type."""
     rows = scores.shape[:-1]
     missing = len(rows) - valid_lens.ndim
     at = 1 if valid_lens.ndim == 2 else valid_lens.ndim
     shape = (*valid_lens.shape[:at], *(1 for _ in range(missing)), *valid_lens.shape[at:])
-    return np.broadcast_to(valid_lens.reshape(shape), rows)
+    return np.broadcast_to(valid_lens.astype("int32").reshape(shape), rows)
 
 
 def _dot_product_attention(

@@ -550,9 +550,9 @@ def test_a_forged_cache_is_refused_in_a_run_and_not_read_while_workers_run(
         forge()
         return record(*given)
 
-    assert not run(cases, ["float64"], [fake_job()], recorder=recorder).red
+    assert not run(cells_of(cases, ["float64"]), [fake_job()], recorder=recorder).red
     with pytest.raises(CacheError, match="does not hold what the reference gives"):
-        run(cases, ["float64"], [fake_job()])
+        run(cells_of(cases, ["float64"]), [fake_job()])
 
 
 def test_a_worker_is_not_told_where_expected_values_are(check: Check, forging: Callable[..., str], tmp_path: Path):

@@ -17,9 +17,9 @@ from parity_tests import cli
 from parity_tests.cases import NAMES, all_cases, select
 from parity_tests.comparison import Verdict
 from parity_tests.launch import Job, Progress, record
-from parity_tests.recordings import Cell, Recording, key
+from parity_tests.recordings import Cell, Recording, cells_of, key
 from parity_tests.report import MOST_ROWS, reproduce, rows
-from parity_tests.run import Run, run
+from parity_tests.run import SHARES, Run, run
 
 
 def invoke(*arguments: str) -> Result:
@@ -68,7 +68,7 @@ def test_show_prints_formula_shapes_and_source():
     assert "gradient_queries" in text
     assert invoke("show", "Translator-sentences_greedy").exit_code == 0
     missing = invoke("show", "nothing")
-    assert missing.exit_code == 1 and "attention-parity list --cases" in missing.output
+    assert missing.exit_code == 2 and "attention-parity list --cases" in missing.output
 
 
 def test_calibrate_shows_what_reports_would_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -178,6 +178,41 @@ def test_a_wrong_argument_gets_a_sentence(only_fake, arguments: list[str], words
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (0, "run --case dot_score-plain"),
+        (1, "run --backend fake,gone --case dot_score-plain"),
+        (1, "run --backend gone"),
+        (1, "record --backend gone -o {folder}/gone.safetensors"),
+        (1, "fuzz --backend gone --examples 1"),
+        (1, "bench --framework torch"),
+        (2, "run --case nothing-*"),
+        (2, "run --backend nobody"),
+        (2, "run --tier float8"),
+        (2, "run --corpus /no/such/corpus"),
+        (2, "record --backend nobody -o {folder}/nobody.safetensors"),
+        (2, "fuzz --examples 1 --backend nobody"),
+        (2, "fuzz --backend fake"),
+        (2, "show nothing"),
+        (2, "diff nothing torch jax"),
+        (2, "check nowhere.py"),
+        (2, "compare nowhere.safetensors"),
+        (2, "bench --framework nobody"),
+        (2, "convert nowhere.safetensors --to jax -o {folder}/out.safetensors"),
+        (2, "translate train --backend nobody"),
+    ],
+)
+def test_exit_codes_are_the_same_in_every_command(
+    only_fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, line: str
+):
+    absent = backends.Availability("torch", "backends.torch", {}, "torch is not installed.")
+    known = {**backends.available(), "torch": absent}
+    monkeypatch.setattr(backends, "available", lambda: known)
+    result = invoke(*line.format(folder=tmp_path).split())
+    assert result.exit_code == code, result.output
+
+
 def test_two_backends_are_judged_against_each_other(fake_job):
     cases = select(all_cases(), "dot_score-plain")
     jobs = [Job("one", "numpy_backend"), Job("two", "numpy_backend")]
@@ -187,9 +222,40 @@ def test_two_backends_are_judged_against_each_other(fake_job):
         recording.backend = job.backend
         return recording
 
-    outcome = run(cases, ["float64"], jobs, recorder=recorder)
+    outcome = run(cells_of(cases, ["float64"]), jobs, recorder=recorder)
     pairs = {(verdict.backend, verdict.against) for verdict in outcome.verdicts}
     assert pairs == {("one", "reference"), ("two", "reference"), ("one", "two")} and not outcome.red
+
+
+def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(SHARES, "fake", 1)
+    cases = select(all_cases(), operators=["masked_softmax"])
+    starts, told = [], []
+
+    def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress) -> Recording:
+        starts.append({key(cell) for cell in cells})
+        return record(job, file, cells, progress)
+
+    def judged(workers: int) -> dict:
+        done: list[int] = []
+        outcome = run(
+            cells_of(cases, ["float64", "float32"]),
+            [fake_job("raise@mask")],
+            workers=workers,
+            recorder=recorder,
+            progress=lambda name, own: done.append(own),
+        )
+        assert max(done) == len(outcome.cells)
+        told.append(outcome.as_json())
+        del told[-1]["header"]["times"]
+        return told[-1]
+
+    assert judged(1) == judged(3)
+    whole, *parts = starts
+    assert len(parts) == 3 and sum(map(len, parts)) == len(whole) == len(set().union(*parts))
+    assert any(cell["status"] == "error" for cell in told[0]["cells"])
+    for case in (case for case in cases if case.again):
+        assert any({f"{case.id}/float64", f"{case.again}/float64"} <= part for part in parts)
 
 
 def test_the_command_that_repeats_a_verdict_names_both_backends():

@@ -27,6 +27,7 @@ from parity_tests.drawn_cells import ABSENT
 from parity_tests.fuzz import Campaign, Finding, Server, shrink
 from parity_tests.launch import Job, WorkerFault
 from parity_tests.layouts import LAYOUTS
+from parity_tests.recordings import cells_of
 from parity_tests.run import run
 
 pytestmark = [pytest.mark.xdist_group("fuzz"), pytest.mark.once]
@@ -209,8 +210,8 @@ def test_a_planted_bug_is_found_shrunk_and_red_until_it_is_gone(
     monkeypatch.setenv("ATTENTION_PARITY_CACHE", str(tmp_path))
     monkeypatch.setattr(cases, "FOUND", (parsed(simplest),))
     (case,) = cases.found_cases()
-    assert run([case], ["float64"], [planted(bug)]).red
-    assert not run([case], ["float64"], [planted("")]).red
+    assert run(cells_of([case], ["float64"]), [planted(bug)]).red
+    assert not run(cells_of([case], ["float64"]), [planted("")]).red
 
 
 def test_a_scale_that_is_off_by_little_is_found_in_float64_in_most_cases():

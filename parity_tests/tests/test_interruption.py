@@ -102,9 +102,8 @@ def test_workers_end_with_a_court_that_is_killed(start, running, fault: str, cou
 def test_the_reference_is_not_computed_for_a_run_that_shall_stop(fake_job, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr("parity_tests.run.expected")
     recorder = partial(record, stopped=lambda: True)
-    outcome = run(
-        select(all_cases(), "dot_score-*"), ["float64"], [fake_job()], recorder=recorder, stopped=lambda: True
-    )
+    cells = cells_of(select(all_cases(), "dot_score-*"), ["float64"])
+    outcome = run(cells, [fake_job()], recorder=recorder, stopped=lambda: True)
     assert outcome.interrupted and outcome.verdicts == [] and outcome.recordings["fake"].status == {}
 
 
@@ -119,8 +118,7 @@ def test_a_divergence_that_was_not_met_by_then_is_not_called_stale(fake_job):
         return finished[0]
 
     outcome = run(
-        cases,
-        ["float64", "float32"],
+        cells_of(cases, ["float64", "float32"]),
         [fake_job()],
         divergences=entries,
         recorder=recorder,

@@ -12,13 +12,14 @@ from click.testing import CliRunner
 
 from attention_core import reference
 from parity_tests import cli, comparison, diagnosis
-from parity_tests.cases import Arrays, Case
+from parity_tests.cases import Arrays, Case, all_cases
 from parity_tests.comparison import CELL_CHECKS, CHECKS, judge
+from parity_tests.core import told
 from parity_tests.diagnosis import explanations
 from parity_tests.expected import expected
 from parity_tests.invocation import TRAINING
 from parity_tests.library_bugs import KNOWN
-from parity_tests.recordings import Cell, Recording
+from parity_tests.recordings import Cell, Recording, Selection, core, key
 from parity_tests.saboteurs import Saboteur, answer, attempt, in_place_of_the_reference, judged
 
 pytestmark = [pytest.mark.xdist_group("saboteurs"), pytest.mark.once]
@@ -102,6 +103,16 @@ def test_without_any_one_check_a_saboteur_passes(check: str, answers, monkeypatc
     without(check, monkeypatch)
     unseen = [name for name, answer in answers.items() if not judged(by_name[name], *answer).by]
     assert unseen, f"no saboteur needs the check {check!r}"
+
+
+def test_the_core_tells_every_mistake_and_none_of_its_cells_could_be_left_out(answers: Answers):
+    cells = Selection(core=True).cells(all_cases())
+    mistakes = told(cells, answers)
+    silent = {name for name, own in mistakes.items() if not own}
+    assert silent == {name for name in by_name if all(pattern.startswith(TRAINING) for pattern in by_name[name].cases)}
+    alone = {name for own in mistakes.values() if len(own) == 1 for name in own}
+    asked_before = {f"{case.again}/{tier}" for case, tier in cells if case.again}
+    assert {key(cell) for cell in cells} == {*core()} == alone | asked_before
 
 
 def test_an_honest_implementation_is_accused_of_nothing():

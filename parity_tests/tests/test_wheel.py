@@ -64,7 +64,7 @@ def options_of(command: click.Command) -> set[str]:
 def test_the_commands_of_the_readme_name_what_exists():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
-    assert "tox run -e parity" in readme and "[testenv:parity]" in tox
+    assert "tox run -e parity" in readme and "[testenv:{parity,together}]" in tox
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/translation.md", "examples/translate/README.md"])
