@@ -12,6 +12,7 @@ import json
 import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from parity_tests.budgets import budget_of
 from parity_tests.cases import FULL, Arrays, Case, all_cases, epsilon
 from parity_tests.comparison import Verdict, compare
 from parity_tests.expected import computed_outputs, expected
-from parity_tests.launch import Job, record_cells
+from parity_tests.launch import Job, Progress, record_cells, untold
 from parity_tests.peers import PEERS, Peer
 from parity_tests.polarity import answer, question
 from parity_tests.recordings import Cell, Recording, answered, cells_of, is_gradient, key, pack_cases, withheld
@@ -399,13 +400,26 @@ def versions_of(peer: Peer, recording: Recording) -> str:
 
 
 def ask_all(
-    peers: Sequence[Peer], pythons: Mapping[str, str] | None = None, workers: int = 2
+    peers: Sequence[Peer],
+    pythons: Mapping[str, str] | None = None,
+    workers: int = 2,
+    progress: Progress = untold,
 ) -> dict[str, tuple[str, Findings]]:
     """Versions and findings of every call, by id. Interpreters are given by module of peers."""
     pythons = pythons or {}
+    of = Counter(peer.module for peer in peers)
+    done: Counter[str] = Counter()
+
+    def answered(peer: Peer) -> tuple[str, Findings]:
+        progress(peer.module, done[peer.module], of[peer.module], peer.id)
+        own = ask(peer, pythons.get(peer.module, sys.executable))
+        done[peer.module] += 1
+        if done[peer.module] == of[peer.module]:
+            progress(peer.module, done[peer.module], of[peer.module])
+        return own
+
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        answers = pool.map(lambda peer: ask(peer, pythons.get(peer.module, sys.executable)), peers)
-        return {peer.id: own for peer, own in zip(peers, answers, strict=True)}
+        return {peer.id: own for peer, own in zip(peers, pool.map(answered, peers), strict=True)}
 
 
 # ------------------------------------------------------------------------------------------------ what is kept

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from parity_tests import behaviour
 from parity_tests.behaviour_page import page
-from parity_tests.command import CommaList, console, interpreters
+from parity_tests.command import CommaList, console, interpreters, progress
 from parity_tests.peers import PEERS
 
 MODULES = tuple(dict.fromkeys(peer.module for peer in PEERS))
@@ -44,7 +44,8 @@ def command(modules: list[str] | None, pythons: tuple[str, ...], write: bool) ->
         packages = ", ".join(dict.fromkeys(name for peer in chosen for name in peer.packages))
         raise click.ClickException(f"nothing to ask: none of {packages} is installed")
     kept = behaviour.load(behaviour.DATA)
-    answers = behaviour.ask_all(peers, given)
+    with progress() as told:
+        answers = behaviour.ask_all(peers, given, progress=told)
     changes = list(behaviour.changes(kept, answers))
     console.print(table(answers))
     for change in changes:

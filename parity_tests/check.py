@@ -114,7 +114,7 @@ class Request:
             divergences = known_divergences(self.target, job.backend, self.divergences)
             with in_memory():
                 given = given_cases(self.drawn)
-            with signals() as caught, progress([job.name], len(self.selection.cells(cases))) as moved:
+            with signals() as caught, progress() as told:
                 run = judged(
                     cases,
                     self.tiers,
@@ -122,7 +122,7 @@ class Request:
                     drawn=lambda recording: given or self.drawn_cases(self.known(recording), divergences),
                     require_all=self.require_all,
                     divergences=divergences,
-                    progress=moved,
+                    progress=told,
                     stopped=lambda: bool(caught),
                 )
         except (DivergenceError, LineError, CacheError) as error:
@@ -294,17 +294,16 @@ def fuzz(request: Request, seed: int, seconds: float | None, examples: int | Non
     job = request.job
     divergences = known_divergences(request.target, job.backend, request.divergences)
     try:
-        with optimised(), Server(job) as server, console.status("starting") as status:
+        with optimised(), progress() as told, Server(job) as server:
+            told("fuzz", 0, 1, f"starting {job.name}")
             about = server.hello()
             operators = request.drawable(Abilities(job.backend).told(about), divergences)
             # What compiles does it once for cases that differ in their numbers alone.
             step = 1 if str(about.get("framework")).lower() in COMPILING else STEP
             campaign = Campaign([server], seed, step=step, operators=operators, tiers=request.tiers)
-            for finding in campaign.run(seconds, examples) if operators else ():
-                status.update(f"{campaign.done} cases, {len(campaign.findings)} findings")
-                if finding is not None:
-                    again = reproduce(finding.verdict, request.command, {finding.verdict.case: repr(finding.drawn)})
-                    report_finding(finding, f"{again}  # number {finding.number} of seed {seed}", console)
+            for finding in campaign.run(seconds, examples, told) if operators else ():
+                again = reproduce(finding.verdict, request.command, {finding.verdict.case: repr(finding.drawn)})
+                report_finding(finding, f"{again}  # number {finding.number} of seed {seed}", console)
     except WorkerFault as fault:
         raise Refused(str(fault)) from fault
     report_campaign(campaign, console)

@@ -52,7 +52,7 @@ from parity_tests.divergences import apply, load_divergences
 from parity_tests.drawn import NAMES as DRAWN
 from parity_tests.expected import expected, held
 from parity_tests.invocation import TRAINING
-from parity_tests.launch import Job, Server, WorkerFault, record, record_cells
+from parity_tests.launch import WAITING, Job, Server, WorkerFault, record, record_cells
 from parity_tests.library_bugs import KNOWN
 from parity_tests.recordings import Cell, Mismatch, Recording, Selection, cells_of, common_cells, key, named, pack_cases
 from parity_tests.report import MOST_RED, report, report_campaign, report_finding
@@ -147,8 +147,10 @@ def run(
     jobs, missing = _jobs(names, interpreters(pythons), device)
     everything = everything or training or bool(pattern or operators)
     selection = Selection(tiers, pattern, operators or (), training, core=not everything)
-    cells = _selected(selection, corpus, sentences)
-    with signals() as caught, progress([job.name for job in jobs], len(cells)) as moved:
+    with signals() as caught, progress() as told:
+        for job in jobs:
+            told(job.name, 0, 1, WAITING)
+        cells = _selected(selection, corpus, sentences)
         try:
             outcome = run_parity(
                 cells,
@@ -158,7 +160,7 @@ def run(
                 require_all=require_all or names is not None,
                 divergences=load_divergences(),
                 recorder=partial(record, stopped=lambda: bool(caught)),
-                progress=moved,
+                progress=told,
                 stopped=lambda: bool(caught),
             )
         except CacheError as error:
@@ -213,16 +215,16 @@ def record_one(
     job = _jobs([name], interpreters(pythons), device)[0][0]
     selection = Selection(tiers, pattern, operators or (), training)
     cells = _selected(selection, corpus, sentences)
-    with progress([job.name], len(cells)) as moved:
-        recording = replace(record_cells(job, cells, pack_cases(cells), moved), selection=selection)
+    with progress() as told:
+        recording = replace(record_cells(job, cells, pack_cases(cells), told), selection=selection)
     recording.save(file)
     rest = recording.unanswered
     for cell, said in list(rest.items())[:MOST_RED]:
         console.print(Text(f"{said['status']:<11} {cell}  {said['message']}"), soft_wrap=True)
     kinds = Counter(said["status"] for said in rest.values())
-    told = "".join(f", {count} {kind}" for kind, count in kinds.items())
+    others = "".join(f", {count} {kind}" for kind, count in kinds.items())
     answered = f"{len(cells) - len(rest)} of {len(cells)} cells answered"
-    console.print(Text(f"recorded    {name} on {device}: {answered}{told}; {file}"), soft_wrap=True)
+    console.print(Text(f"recorded    {name} on {device}: {answered}{others}; {file}"), soft_wrap=True)
     sys.exit(1 if rest else 0)
 
 
@@ -243,12 +245,13 @@ def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_fi
     except (ArchiveError, Mismatch) as error:
         raise Refused(str(error)) from error
     wanted = {}
-    with held(cells) as read, progress(["reference"], len(cells)) as moved:
-        for done, cell in enumerate(cells, start=1):
+    with held(cells) as read, progress() as told:
+        for done, cell in enumerate(cells):
+            told("reference", done, len(cells), cell[0].id)
             wanted[key(cell)] = expected(*cell)
-            moved("reference", done)
-    outcome.seconds["reference"] = time.perf_counter() - start
-    verdicts = judge_all(cells, wanted, outcome.recordings)
+        told("reference", len(cells), len(cells))
+        outcome.seconds["reference"] = time.perf_counter() - start
+        verdicts = judge_all(cells, wanted, outcome.recordings, told)
     try:
         recheck(read, suspects(cells, verdicts))
     except CacheError as error:
@@ -352,14 +355,16 @@ def fuzz_backends(
     if device != "cpu":
         arguments.append(f"--device {device}")
     try:
-        with contextlib.ExitStack() as stack, console.status("starting") as status:
+        with contextlib.ExitStack() as stack:
+            told = stack.enter_context(progress())
             servers = [stack.enter_context(Server(job)) for job in jobs]
+            for server in servers:
+                told("fuzz", 0, 1, f"starting {server.job.name}")
+                server.hello()
             campaign = fuzz.Campaign(servers, seed, first, operators=operators, tiers=tiers)
-            for finding in campaign.run(seconds, examples):
-                status.update(f"{campaign.done} cases, {len(campaign.findings)} findings")
-                if finding is not None:
-                    command = f"attention-parity fuzz --backend {finding.verdict.backend} {' '.join(arguments)}"
-                    report_finding(finding, f"{command} --first {finding.number} --examples 1", console)
+            for finding in campaign.run(seconds, examples, told):
+                command = f"attention-parity fuzz --backend {finding.verdict.backend} {' '.join(arguments)}"
+                report_finding(finding, f"{command} --first {finding.number} --examples 1", console)
     except WorkerFault as fault:
         raise click.ClickException(str(fault)) from fault
     report_campaign(campaign, console)

@@ -6,20 +6,24 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Column
 from rich.text import Text
 
 from attention_core.errors import PATHS
 from parity_tests import text
 from parity_tests.cases import FULL, NAMES, TIERS
 from parity_tests.certificate import Certificate, save
+from parity_tests.launch import WAITING, Progress
 from parity_tests.run import Run
 from parity_tests.switches import PATH
 
@@ -173,9 +177,22 @@ def pairs_in(corpus: Path) -> list[text.Pair]:
     return found.pairs
 
 
-def bars(*columns: ProgressColumn) -> Progress:
+def bars() -> Bars:
     """Bars on standard error that go when they are done; where that is no terminal, nothing is printed."""
-    return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+    bar = min(40, errors.width // 8)
+    rest = max(8, errors.width - bar - 50)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=bar),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f}", justify="right"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left"),
+        TextColumn("{task.fields[doing]}", table_column=Column(no_wrap=True, overflow="ellipsis", max_width=rest)),
+    )
+    # What is printed meanwhile goes above the bars, or to the file that standard output is.
+    seen, above = errors.is_terminal, console.is_terminal
+    return Bars(*columns, console=errors, transient=True, disable=not seen, redirect_stdout=above)
 
 
 def interpreters(pythons: tuple[str, ...]) -> dict[str, str]:
@@ -207,12 +224,28 @@ def signals() -> Iterator[list[int]]:
 
 
 @contextmanager
-def progress(names: Sequence[str], total: int) -> Iterator[Callable[[str, int], None]]:
-    """A bar for each name while the context lasts, and a function that moves it."""
-    columns = (TextColumn("{task.description:>7}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with bars(*columns) as shown:
-        tasks = {name: shown.add_task(name, total=total) for name in names}
-        yield lambda name, done: shown.update(tasks[name], completed=done)
+def progress(lines: bool = True) -> Iterator[Progress]:
+    """How far each part is, on standard error, until the context ends.
+
+    A bar for each: what is done of all, the time so far and the time left, and what is running; where standard error is
+    no terminal, a line for each part that is finished, unless a command says so itself.
+    """
+    begun: dict[str, float] = {}
+    with bars() as shown:
+        tasks: dict[str, TaskID] = {}
+
+        def told(part: str, done: int, of: int, doing: str = "") -> None:
+            if part not in tasks:
+                tasks[part] = shown.add_task(part, start=False, total=of, doing=doing)
+            if part not in begun and doing != WAITING:
+                begun[part] = time.monotonic()
+                shown.start_task(tasks[part])
+            shown.update(tasks[part], completed=done, total=of, doing=doing)
+            if lines and done >= of and not doing and shown.disable:
+                line = f"finished    {part}: {done:,} of {of:,} in {time.monotonic() - begun[part]:.0f} s"
+                errors.print(Text(line), soft_wrap=True)
+
+        yield told
 
 
 def write_certificate(certificate: Certificate, path: Path) -> None:

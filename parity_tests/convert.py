@@ -34,6 +34,7 @@ from parity_tests.command import (
     console,
     interpreters,
     json_option,
+    progress,
     write_certificate,
     write_json,
 )
@@ -379,7 +380,9 @@ def _proved(move: Move, target: str, written: Arrays, both: bool, chosen: Mappin
         variables = environment(framework, programs_folder(), "cpu")
         job = Job(name, sources.place_of(entry), chosen.get(framework, sys.executable), variables=variables)
         sides.append(Side(job, parameters, framework))
-    return prove(move.layer, move.converted.config, move.converted.arrays, sides, missing=missing)
+    own = move.converted
+    with progress() as told:
+        return prove(move.layer, own.config, own.arrays, sides, missing=missing, progress=told)
 
 
 # ------------------------------------------------------------------------------------------------ what is told

@@ -29,7 +29,7 @@ from parity_tests.diagnosis import explanations
 from parity_tests.draw import draw
 from parity_tests.drawn import NAMES, Drawn
 from parity_tests.drawn_cells import Abilities, verdicts_on
-from parity_tests.launch import Server
+from parity_tests.launch import Progress, Server, untold
 from parity_tests.recordings import Cell, Recording, key, pack_cases
 from parity_tests.run import Explanation
 
@@ -187,8 +187,10 @@ class Campaign:
         """The number of the last case that was drawn."""
         return self.first + self.step * max(0, self.done - 1)
 
-    def run(self, seconds: float | None = None, examples: int | None = None) -> Iterator[Finding | None]:
-        """Judge cases until the time is over or there are enough of them; yield each finding, and None after a batch.
+    def run(
+        self, seconds: float | None = None, examples: int | None = None, progress: Progress = untold
+    ) -> Iterator[Finding]:
+        """Judge cases until the time is over or there are enough of them, and yield each finding.
 
         Raises: WorkerFault if a worker cannot start.
         """
@@ -205,14 +207,18 @@ class Campaign:
                 for server, batch, future in asked:
                     yield from self._collected(server, batch, future.result())
                 self.seconds = time.monotonic() - begun
-                if asked:
-                    yield None
+                self._tell(progress, seconds, examples, over=not count)
                 if not count:
                     return
                 asked = [
                     (server, own, pool.submit(server.answers, cells, data))
                     for server, (own, cells, data) in packed.items()
                 ]
+
+    def _tell(self, progress: Progress, seconds: float | None, examples: int | None, over: bool) -> None:
+        done, of = (self.done, examples) if examples is not None else (int(self.seconds), int(seconds or 0))
+        doing = f"{self.done:,} cases, {len(self.findings)} findings"
+        progress("fuzz", done, done if over else max(done + 1, of), "" if over else doing)
 
     def _drawn(self, count: int) -> Batch:
         ready = {}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import attention_core
 import backends
@@ -35,8 +35,27 @@ PATIENCE_SECONDS = 0.2
 GRACE_SECONDS = 5.0
 """How long a worker that has closed its stream may take to end."""
 
-Progress = Callable[[str, int], None]
 Stopped = Callable[[], bool]
+
+
+class Progress(Protocol):
+    """Is told how far a part of the work has come."""
+
+    def __call__(self, part: str, done: int, of: int, doing: str = "") -> None:
+        """So many of so many are done, and what is being done now."""
+
+
+WAITING = "waiting"
+"""What is being done of a part that has not begun."""
+
+
+def untold(part: str, done: int, of: int, doing: str = "") -> None:
+    """Tell nobody."""
+
+
+def called(part: str, progress: Progress) -> Progress:
+    """The same told of another part."""
+    return lambda _, *said: progress(part, *said)
 
 
 @dataclass(frozen=True)
@@ -76,7 +95,7 @@ def record(
     job: Job,
     case_file: Path,
     cells: Sequence[Cell],
-    progress: Progress = lambda backend, done: None,
+    progress: Progress = untold,
     *,
     start_seconds: float = START_SECONDS,
     cell_seconds: float = CELL_SECONDS,
@@ -97,6 +116,7 @@ def record(
     )
     done, deaths = 0, 0
     while done < len(cells):
+        progress(job.name, done, len(cells), "starting")
         started, begun = False, time.perf_counter()
         try:
             with Worker(job, case_file, done, stopped) as worker:
@@ -104,6 +124,7 @@ def record(
                 recording.start_seconds += time.perf_counter() - begun
                 started = True
                 while done < len(cells):
+                    progress(job.name, done, len(cells), cells[done][0].id)
                     arrays, header = worker.frame(cell_seconds)
                     if done and header.get("key") == key(cells[done - 1]):
                         done -= 1  # the fault of the cell before, whose answer is not to be trusted
@@ -113,7 +134,6 @@ def record(
                         raise worker.fault("error", f"the worker answered {header.get('key')} out of turn")
                     _keep(recording, arrays, header)
                     done += 1
-                    progress(job.name, done)
         except Interrupted:
             break
         except WorkerFault as fault:
@@ -125,7 +145,7 @@ def record(
             if not started or deaths > MOST_RESTARTS:
                 recording.status |= {key(cell): said for cell in cells[done:]}
                 done = len(cells)
-            progress(job.name, done)
+    progress(job.name, done, len(cells))
     return recording
 
 
@@ -133,7 +153,7 @@ def record_cells(
     job: Job,
     cells: Sequence[Cell],
     packed: bytes,
-    progress: Progress = lambda backend, done: None,
+    progress: Progress = untold,
     *,
     stopped: Stopped = lambda: False,
 ) -> Recording:

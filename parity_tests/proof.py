@@ -25,7 +25,7 @@ from parity_tests.comparison import excused
 from parity_tests.drawn import IDS
 from parity_tests.expected import build_reference, cotangents, in_memory, outputs, stackable
 from parity_tests.invocation import bind
-from parity_tests.launch import Job, Progress, record_cells
+from parity_tests.launch import Job, Progress, record_cells, untold
 from parity_tests.recordings import Cell, Recording, cells_of, key, pack_cases
 from parity_tests.run import Run, judge_cells, judge_switches, missing_verdict
 
@@ -140,7 +140,7 @@ def prove(
     sides: Sequence[Side],
     *,
     missing: Mapping[str, str] | None = None,
-    progress: Progress = lambda backend, done: None,
+    progress: Progress = untold,
 ) -> Run:
     """Judge every side against the reference with the canonical parameters, and each against each other.
 
@@ -168,7 +168,7 @@ def prove(
             outcome.recordings = {name: future.result() for name, future in futures.items()}
     for side in sides:
         outcome.verdicts += judge_switches(outcome.recordings[side.job.name], side.framework)
-    outcome.verdicts += excused(judge_cells(cells, wanted, outcome.recordings))
+    outcome.verdicts += excused(judge_cells(cells, wanted, outcome.recordings, progress))
     outcome.verdicts += [missing_verdict(name, reason) for name, reason in outcome.missing.items()]
     outcome.verdicts += [
         missing_verdict(name, "nothing of it could be judged", layer.name)

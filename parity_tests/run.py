@@ -23,7 +23,7 @@ from parity_tests.comparison import Verdict, judge
 from parity_tests.divergences import Divergence, apply
 from parity_tests.expected import expected, files, gradients, held, in_memory, outputs
 from parity_tests.invocation import TRAINING
-from parity_tests.launch import Job, Progress, Stopped, record
+from parity_tests.launch import WAITING, Job, Progress, Stopped, record, untold
 from parity_tests.recordings import Cell, Recording, joined, key, own_version, pack_cases
 from parity_tests.switches import unmet
 
@@ -128,7 +128,7 @@ def run(
     missing: Mapping[str, str] | None = None,
     require_all: bool = False,
     divergences: Sequence[Divergence] = (),
-    progress: Progress = lambda backend, done: None,
+    progress: Progress = untold,
     recorder: Recorder = record,
     stopped: Stopped = lambda: False,
 ) -> Run:
@@ -149,19 +149,24 @@ def run(
         outcome.seconds["cases"] = time.perf_counter() - start
         with ThreadPoolExecutor(max_workers=workers) as pool:
             futures: dict[str, list[Future[tuple[Recording, float]]]] = {}
-            for job in sorted(jobs, key=lambda job: job.backend not in COMPILING):
+            ordered = sorted(jobs, key=lambda job: job.backend not in COMPILING)
+            for job in ordered:
+                progress(job.name, 0, len(cells), WAITING)
+            for job in ordered:
                 own = parts[counts[job.name]]
-                moved = _summed(progress, len(own))
+                moved = _summed(progress, [len(part) for _, part in own])
                 futures[job.name] = [
                     pool.submit(_timed, recorder, job, file, part, moved[index])
                     for index, (file, part) in enumerate(own)
                 ]
             begun = time.perf_counter()
             wanted: dict[str, Arrays] = {}
-            for cell in cells:
+            for done, cell in enumerate(cells):
                 if stopped():
                     break
+                progress("reference", done, len(cells), cell[0].id)
                 wanted[key(cell)] = expected(*cell)
+            progress("reference", len(wanted), len(cells))
             outcome.seconds["reference"] = time.perf_counter() - begun
             for job in jobs:
                 recordings, seconds = zip(*(future.result() for future in futures[job.name]), strict=True)
@@ -175,7 +180,7 @@ def run(
             told = {name: own for name, own in outcome.recordings.items() if key(cell) in own.status}
             verdicts += judge_cells([cell], wanted, told)
     else:
-        verdicts = judge_all(cells, wanted, outcome.recordings)
+        verdicts = judge_all(cells, wanted, outcome.recordings, progress)
         recheck(read, suspects(cells, verdicts))
     if require_all:
         verdicts += [missing_verdict(name, reason) for name, reason in outcome.missing.items()]
@@ -195,36 +200,44 @@ def _packed(folder: Path, parts: Sequence[Sequence[Cell]]) -> list[tuple[Path, S
     return packed
 
 
-def _summed(progress: Progress, count: int) -> list[Progress]:
-    """A way to tell of progress for each of so many workers of a backend, whose sum is told."""
-    done = [0] * count
+def _summed(progress: Progress, sizes: Sequence[int]) -> list[Progress]:
+    """A way to tell of progress for each of several workers of a backend, whose sum is told."""
+    done = [0] * len(sizes)
 
-    def moved(index: int, backend: str, own: int) -> None:
+    def told(index: int, backend: str, own: int, of: int, doing: str = "") -> None:
         done[index] = own
-        progress(backend, sum(done))
+        progress(backend, sum(done), sum(sizes), doing)
 
-    return [partial(moved, index) for index in range(count)]
+    return [partial(told, index) for index in range(len(sizes))]
 
 
 def judge_all(
-    cells: Sequence[Cell], wanted: Mapping[str, Arrays], recordings: Mapping[str, Recording]
+    cells: Sequence[Cell],
+    wanted: Mapping[str, Arrays],
+    recordings: Mapping[str, Recording],
+    progress: Progress = untold,
 ) -> list[Verdict]:
     """The switches of each recording, then every cell."""
     verdicts = [verdict for recording in recordings.values() for verdict in judge_switches(recording)]
-    return verdicts + judge_cells(cells, wanted, recordings)
+    return verdicts + judge_cells(cells, wanted, recordings, progress)
 
 
 def judge_cells(
-    cells: Sequence[Cell], wanted: Mapping[str, Arrays], recordings: Mapping[str, Recording]
+    cells: Sequence[Cell],
+    wanted: Mapping[str, Arrays],
+    recordings: Mapping[str, Recording],
+    progress: Progress = untold,
 ) -> list[Verdict]:
     """Each recording against the reference, and each against each other, itself on another device included."""
     verdicts: list[Verdict] = []
-    for cell in cells:
+    for done, cell in enumerate(cells):
+        progress("comparison", done, len(cells), cell[0].id)
         own = wanted[key(cell)]
         for recording in recordings.values():
             verdicts += judge(cell, own, recording)
         for first, second in combinations(recordings.values(), 2):
             verdicts += judge(cell, own, first, second)
+    progress("comparison", len(cells), len(cells))
     return verdicts
 
 

@@ -18,7 +18,7 @@ from parity_tests.diagnosis import explanations
 from parity_tests.divergences import Divergence, apply, load_divergences
 from parity_tests.drawn_cells import verdicts_on
 from parity_tests.expected import held, in_memory
-from parity_tests.launch import Job, Progress, Stopped, WorkerFault, record_cells
+from parity_tests.launch import Job, Progress, Stopped, WorkerFault, called, record_cells, untold
 from parity_tests.recordings import Cell, Recording, answered, cells_of, joined, pack_cases
 from parity_tests.run import Run, judge_switches, recheck, split_seconds, suspects
 from parity_tests.target import parted
@@ -73,7 +73,7 @@ def check(
     drawn: Callable[[Recording], Mapping[str, Judged]] = lambda recording: {},
     require_all: bool = False,
     divergences: Sequence[Divergence] = (),
-    progress: Progress = lambda backend, done: None,
+    progress: Progress = untold,
     stopped: Stopped = lambda: False,
 ) -> Run:
     """Judge a target against the reference, in what it implements; what it lacks is red under require_all alone.
@@ -102,7 +102,7 @@ def check(
         if more:
             begun = time.perf_counter()
             own = [judged.cell for judged in more.values()]
-            recording = joined(recording, record_cells(job, own, packed, stopped=stopped))
+            recording = joined(recording, record_cells(job, own, packed, called("drawn", progress), stopped=stopped))
             seconds += time.perf_counter() - begun
             cells = sorted([*cells, *own], key=lambda cell: (tiers.index(cell[1]), NAMES.index(cell[0].operator)))
         if not cells:
@@ -114,7 +114,7 @@ def check(
             said = next(iter(recording.status.values()))
             raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
         begun = time.perf_counter()
-        verdicts = [*judge_switches(recording), *judged(cells, recording, require_all, is_registered(job))]
+        verdicts = [*judge_switches(recording), *judged(cells, recording, require_all, is_registered(job), progress)]
         outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
         outcome.cells = [cell for cell in cells if answered(recording, cell)["status"] != "not-implemented"]
         if not outcome.interrupted:
@@ -132,13 +132,18 @@ def is_registered(job: Job) -> bool:
 
 
 def judged(
-    cells: Sequence[Cell], recording: Recording, require_all: bool, registered: bool = False
+    cells: Sequence[Cell],
+    recording: Recording,
+    require_all: bool,
+    registered: bool = False,
+    progress: Progress = untold,
 ) -> Iterator[Verdict]:
     """What is found for each cell that was run; what is missing is not-implemented, unless all is required.
 
     Where all is required, what a stranger says that its framework cannot have is missing, too.
     """
-    for cell in cells:
+    for done, cell in enumerate(cells):
+        progress("comparison", done, len(cells), cell[0].id)
         if answered(recording, cell)["status"] == "missing":  # the run was interrupted before
             continue
         verdicts = verdicts_on(cell, recording)
@@ -148,3 +153,4 @@ def judged(
             yield from verdicts
         else:
             yield from (replace(own, status="missing") if own.status == "not-applicable" else own for own in verdicts)
+    progress("comparison", len(cells), len(cells))

@@ -19,7 +19,6 @@ from typing import Any
 import click
 import numpy as np
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -33,13 +32,13 @@ from parity_tests.command import (
     CommaList,
     Command,
     Refused,
-    bars,
     console,
     corpus_option,
     device_option,
     interpreters,
     options,
     pairs_in,
+    progress,
 )
 from parity_tests.expected import cache_folder, programs_folder
 from parity_tests.invocation import JUDGED_STEPS
@@ -305,20 +304,13 @@ def _resumed(resume: Path, corpus: Path | None, download: bool, given: Mapping[s
 
 def train_epoch(at_work: Worker, data: Data) -> None:
     """Train one epoch behind a bar."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[told]}"),
-        TimeRemainingColumn(),
-    )
-    with bars(*columns) as shown:
-        task = shown.add_task(f"epoch {at_work.model.epoch + 1}/{at_work.model.settings.epochs}", total=None, told="")
+    epoch = f"epoch {at_work.model.epoch + 1}/{at_work.model.settings.epochs}"
+    with progress(lines=False) as told:
+        told(epoch, 0, 1, "starting")
         start = time.perf_counter()
         for step in at_work.train(data):
             rate = step.tokens / max(time.perf_counter() - start, 1e-9)
-            told = f"loss {step.loss:.3f}  {rate:,.0f} tokens/s"
-            shown.update(task, completed=step.number, total=step.steps, told=told)
+            told(epoch, step.number, step.steps, f"loss {step.loss:.3f}  {rate:,.0f} tokens/s")
 
 
 def epoch_line(model: Model) -> str:
@@ -600,17 +592,11 @@ def _in_children(
 
     Raises: Refused with the end of what a child said, if it failed.
     """
-    columns = (
-        TextColumn("{task.description:>7}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[told]}"),
-    )
     running: list[subprocess.Popen[str]] = []
-    with bars(*columns) as shown:
+    with progress() as told:
 
         def one(name: str) -> str | None:
-            task = shown.add_task(name, total=epochs, told="")
+            told(name, 0, epochs, "starting")
             command = [chosen.get(name, sys.executable), "-m", "parity_tests", "translate", *commands[name]]
             child = subprocess.Popen(
                 [*command, "--backend", name, "--device", device],
@@ -624,8 +610,11 @@ def _in_children(
             for line in child.stdout:
                 said.append(line.rstrip())
                 if line.startswith("epoch"):
-                    shown.update(task, completed=int(line[5:].partition("/")[0]), told=line.partition("  ")[2].strip())
-            return None if child.wait() == 0 else f"{name} failed:\n" + "\n".join(said[-8:])
+                    told(name, int(line[5:].partition("/")[0]), epochs, line.partition("  ")[2].strip())
+            if child.wait() != 0:
+                return f"{name} failed:\n" + "\n".join(said[-8:])
+            told(name, epochs, epochs)
+            return None
 
         try:
             with ThreadPoolExecutor(max_workers=min(len(commands), at_a_time)) as pool:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from parity_tests.bench import charts, runner
 from parity_tests.bench.items import FRAMEWORKS, ITEMS, LENGTH
-from parity_tests.command import CommaList, console, device_option
+from parity_tests.command import CommaList, console, device_option, progress
 from parity_tests.pictures import Undrawn, empty_figure
 from parity_tests.switches import XLA_LEVEL
 
@@ -88,7 +88,7 @@ def bench(
     for option, file in {"--json": json_file, "--chart": chart, "--page": page}.items():
         if file is not None and not file.absolute().parent.is_dir():
             raise click.BadParameter(f"there is no folder {file.absolute().parent}", param_hint=option)
-    with console.status("starting") as status:
+    with progress() as told:
         found = runner.bench(
             [ITEMS[name] for name in names if name != LENGTH],
             frameworks or FRAMEWORKS,
@@ -96,7 +96,7 @@ def bench(
             quick=quick,
             lengths=LENGTH in names,
             device=device,
-            told=status.update,
+            progress=told,
         )
     print_bench(found)
     if json_file is not None:

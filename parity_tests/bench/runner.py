@@ -33,6 +33,7 @@ from parity_tests.bench.items import (
 )
 from parity_tests.bench.measure import median, quartiles, ratios
 from parity_tests.expected import programs_folder
+from parity_tests.launch import Progress, untold
 from parity_tests.recordings import own_version
 from parity_tests.switches import environment
 from parity_tests.worker import LIFELINE
@@ -220,7 +221,7 @@ def bench(
     lengths: bool = False,
     device: str = "cpu",
     run: Run = process,
-    told: Callable[[str], None] = lambda what: None,
+    progress: Progress = untold,
 ) -> Bench:
     """Measure the items in the frameworks that are installed; lengths adds the item that is drawn over the length.
 
@@ -234,22 +235,37 @@ def bench(
     found.machine = machine({name: known[name].versions for name in here}, device)
     try:
         if here:
-            told("what the machine does in NumPy")
+            progress("machine", 0, 1, "what it does in NumPy")
             with suppress(Failed):
                 alone = {"task": "machine", "framework": here[0], "device": device, "form": None}
                 found.machine["rates"] = run(alone).get("rates", {})
+            progress("machine", 1, 1)
         for item in items:
-            for framework in filter(here.__contains__, item.frameworks):
+            own = list(filter(here.__contains__, item.frameworks))
+            of = sum(len(item.goals_in(framework, quick)) for framework in own)
+            told = telling(progress, item.name, of, found.rows)
+            for framework in own:
                 for row in rows_of(item, framework, found.rounds, quick, device, run, told):
                     found.rows.append(row)
+            told("")
         if lengths:
-            for framework in filter(here.__contains__, LENGTH_FRAMEWORKS):
-                for own in lengths_of(framework, quick, device, run, told):
-                    found.lengths.append(own)
+            own = list(filter(here.__contains__, LENGTH_FRAMEWORKS))
+            of = len(own) * 2 * len(LENGTHS[:2] if quick else LENGTHS)
+            told = telling(progress, LENGTH, of, found.lengths)
+            for framework in own:
+                for length in lengths_of(framework, quick, device, run, told):
+                    found.lengths.append(length)
+            progress(LENGTH, of, of)  # one that does not fit takes the longer ones with it
     except KeyboardInterrupt:
         found.interrupted = True
     found.seconds = time.perf_counter() - start
     return found
+
+
+def telling(progress: Progress, part: str, of: int, found: Sequence[object]) -> Callable[[str], None]:
+    """Tell of a part whose findings are added to those that are there now."""
+    before = len(found)
+    return lambda doing: progress(part, len(found) - before, of, doing)
 
 
 def rows_of(
@@ -261,7 +277,7 @@ def rows_of(
         own = [goal for goal in goals if goal.against == against]
         job = {"framework": framework, "item": item.name, "sizes": sizes, "device": device, "against": against}
         parts = list(dict.fromkeys(goal.part for goal in own))
-        told(f"{item.name}, {framework}, {against}: agreement and times")
+        told(f"{framework}, {against}: agreement and times")
         try:
             timed = run({**job, "task": "times", "parts": parts, "rounds": rounds})
         except Failed as error:
@@ -274,7 +290,7 @@ def rows_of(
             elif goal.direction in timed["rounds"]:
                 row.measured([(one, other) for one, other in timed["rounds"][goal.direction]])
             else:
-                told(f"{item.name}, {framework}, {against}: {goal.direction} of {goal.part}")
+                told(f"{framework}, {against}: {goal.direction} of {goal.part}")
                 fresh(row, goal, job, min(rounds, FRESH), run)
             yield row
 
@@ -301,7 +317,7 @@ def lengths_of(framework: str, quick: bool, device: str, run: Run, told: Callabl
             sizes = {**LENGTH_SIZES, "queries": length, "keys": length}
             job = {"task": "length", "framework": framework, "item": LENGTH, "sizes": sizes, "device": device}
             name = "ours" if form is None else form
-            told(f"length, {framework}, {name}: {length}")
+            told(f"{framework}, {name}: {length}")
             try:
                 own = run({**job, "form": form, "rounds": LENGTH_ROUNDS})
             except Failed as error:

@@ -231,7 +231,9 @@ def kept_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """What is kept, and the page, in a folder of the test; every framework is here, and does what it did."""
     newest = {name: (own[-1]["versions"], dict(own[-1]["found"])) for name, own in KEPT.items()}
     monkeypatch.setattr(behaviour, "installed", lambda peer: True)
-    monkeypatch.setattr(behaviour, "ask_all", lambda peers, pythons: {peer.id: newest[peer.id] for peer in peers})
+    monkeypatch.setattr(
+        behaviour, "ask_all", lambda peers, pythons, progress: {peer.id: newest[peer.id] for peer in peers}
+    )
     monkeypatch.setattr(behaviour, "DATA", tmp_path / "behaviour.json")
     monkeypatch.setattr(behaviour, "PAGE", tmp_path / "behaviour.md")
     behaviour.save(KEPT, behaviour.DATA)

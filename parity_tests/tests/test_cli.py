@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -13,7 +14,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 import backends
-from parity_tests import cli
+from parity_tests import cli, command
 from parity_tests.cases import NAMES, all_cases, select
 from parity_tests.comparison import Verdict
 from parity_tests.launch import Job, Progress, record
@@ -48,9 +49,9 @@ def only_fake(monkeypatch: pytest.MonkeyPatch, fake_job):
 
 def test_help_of_each_command_says_what_it_does():
     text = invoke("--help").output
-    for command in ("run", "record", "compare", "calibrate", "sabotage", "backends", "list", "show"):
-        assert re.search(rf"^  {command} +\w", text, re.MULTILINE)
-        assert invoke(command, "--help").exit_code == 0
+    for name in ("run", "record", "compare", "calibrate", "sabotage", "backends", "list", "show"):
+        assert re.search(rf"^  {name} +\w", text, re.MULTILINE)
+        assert invoke(name, "--help").exit_code == 0
     assert "Exits with 0 only if nothing is red." in invoke("run", "--help").output
 
 
@@ -227,6 +228,24 @@ def test_two_backends_are_judged_against_each_other(fake_job):
     assert pairs == {("one", "reference"), ("two", "reference"), ("one", "two")} and not outcome.red
 
 
+def test_progress_is_a_bar_with_what_is_running_or_a_line_for_each_finished_part(monkeypatch: pytest.MonkeyPatch):
+    def told(terminal: bool) -> str:
+        written = io.StringIO()
+        shown = Console(file=written, force_terminal=terminal, width=100, color_system=None)
+        monkeypatch.setattr(command, "errors", shown)
+        with command.progress() as tell:
+            tell("torch", 0, 1_234, "waiting")
+            tell("torch", 0, 1_234, "starting")
+            tell("jax", 40, 1_234, "GRU-plain")
+            tell("tf", 617, 617)
+        return written.getvalue()
+
+    bars = told(terminal=True)
+    assert re.search(r"torch[ ━]+0 of 1,234 0:00:00 --:-- left starting", bars), bars
+    assert re.search(r"jax[ ━]+40 of 1,234 0:00:00 --:-- left GRU-plain", bars)
+    assert told(terminal=False) == "finished    tf: 617 of 617 in 0 s\n"
+
+
 def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(SHARES, "fake", 1)
     cases = select(all_cases(), operators=["masked_softmax"])
@@ -243,7 +262,7 @@ def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatc
             [fake_job("raise@mask")],
             workers=workers,
             recorder=recorder,
-            progress=lambda name, own: done.append(own),
+            progress=lambda part, own, of, doing="": done.append(own),
         )
         assert max(done) == len(outcome.cells)
         told.append(outcome.as_json())

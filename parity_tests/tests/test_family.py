@@ -125,4 +125,4 @@ def test_a_backend_or_a_file_that_is_not_there_is_named():
         (["scores", "torch", "jax"], "torch has no file 'scores'; there are"),
     ):
         result = CliRunner().invoke(cli.main, ["diff", *arguments])
-        assert result.exit_code == 1 and words in re.sub(r"\s+", " ", result.output)
+        assert result.exit_code == 2 and words in re.sub(r"\s+", " ", result.output)

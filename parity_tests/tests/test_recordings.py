@@ -186,7 +186,7 @@ def test_compare_says_what_run_said_whatever_the_files_are_called(registry, tmp_
     def judged(*files: Path) -> dict[str, Any]:
         result = invoke("compare", *files, "--json", tmp_path / "compared.json")
         assert result.exit_code == 0
-        tables = [text.output.partition("time ")[0] for text in (ran, result)]
+        tables = [re.sub(r"finished .*\n", "", text.output).partition("time ")[0] for text in (ran, result)]
         assert tables[0] == tables[1]
         return json.loads((tmp_path / "compared.json").read_text())
 
