@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import click
@@ -109,18 +111,31 @@ def bench(
     sys.exit(128 + signal.SIGINT if found.interrupted else 1 if found.refused or lacking else 0)
 
 
-def print_bench(found: runner.Bench) -> None:
-    """The ratios as a table, the lengths as another, what is missing, and the machine."""
-    if found.rows:
-        table = Table(header_style="bold", caption="theirs / ours: median of the rounds, and their quartiles")
-        for name in ("item", "framework", "direction", "against"):
-            table.add_column(name, overflow="fold")
-        for name in ("ratio", "quartiles", "10⁹/s", "goal", "reached"):
-            table.add_column(name, justify="right", overflow="fold")
-        for row in found.rows:
-            cells = (row.item, row.framework, runner.said(row), row.against, *runner.numbers(row))
-            table.add_row(*map(Text, cells), style="red" if row.refused else COLOURS[row.reached])
+def print_ratios(rows: Sequence[runner.Row]) -> None:
+    """The ratios against one form, in columns that stand where those of any other form do."""
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    table.add_column("", min_width=18)
+    for name, width in (("ratio", 5), ("quartiles", 13), ("10⁹/s", 5)):
+        table.add_column(name, justify="right", no_wrap=True, min_width=width)
+    table.add_column("goal")
+    for row in (row for row in rows if not row.refused):
+        ratio, spread, rate, goal, reached = runner.numbers(row)
+        goal += {"yes": " ✓", "no": " ✗", "": ""}[reached]
+        table.add_row(*map(Text, (runner.said(row), ratio, spread, rate, goal)), style=COLOURS[row.reached])
+    if table.row_count:
         console.print(table)
+    for row in (row for row in rows if row.refused):
+        console.print(Text(f"{runner.said(row)}: {row.refused}", style="red"), soft_wrap=True)
+
+
+def print_bench(found: runner.Bench) -> None:
+    """The ratios in a table for each form, the lengths in another, what is missing, and the machine."""
+    for (item, framework, against), rows in groupby(found.rows, lambda row: (row.item, row.framework, row.against)):
+        name = against.removeprefix(f"{framework} ")
+        console.print(Text(f"{item} in {framework}, against {name}", style="bold"), soft_wrap=True)
+        print_ratios(list(rows))
+    if found.rows:
+        console.print("theirs / ours: median of the rounds, and their quartiles")
     if found.lengths:
         table = Table(header_style="bold", caption="a training step of additive attention, 1 × length × length × 256")
         table.add_column("framework")
