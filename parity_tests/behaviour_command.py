@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import click
-from rich.table import Table
+from rich.console import RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from parity_tests import behaviour
 from parity_tests.behaviour_page import page
-from parity_tests.command import CommaList, console, interpreters, progress
+from parity_tests.command import CommaList, console, examples, interpreters, progress
 from parity_tests.peers import PEERS
 
 MODULES = tuple(dict.fromkeys(peer.module for peer in PEERS))
 
 
-@click.command("behaviour", short_help="Ask the frameworks' own attention what it does.")
+@click.command(
+    "behaviour",
+    short_help="Ask the frameworks' own attention what it does.",
+    epilog=examples("behaviour", "behaviour --framework torch,keras"),
+)
 @click.option(
     "--framework",
     "modules",
@@ -44,10 +50,11 @@ def command(modules: list[str] | None, pythons: tuple[str, ...], write: bool) ->
         packages = ", ".join(dict.fromkeys(name for peer in chosen for name in peer.packages))
         raise click.ClickException(f"nothing to ask: none of {packages} is installed")
     kept = behaviour.load(behaviour.DATA)
-    with progress() as told:
-        answers = behaviour.ask_all(peers, given, progress=told)
+    with progress() as moved:
+        answers = behaviour.ask_all(peers, given, progress=moved)
     changes = list(behaviour.changes(kept, answers))
-    console.print(table(answers))
+    for line in told(answers):
+        console.print(line)
     for change in changes:
         console.print(Text(f"changed     {change}", style="yellow"), soft_wrap=True)
     if write:
@@ -63,12 +70,9 @@ def command(modules: list[str] | None, pythons: tuple[str, ...], write: bool) ->
     sys.exit(1 if changes else 0)
 
 
-def table(answers: dict[str, tuple[str, behaviour.Findings]]) -> Table:
-    """One row for each call."""
-    grid = Table(title="what the frameworks' own attention does", title_justify="left", header_style="bold")
-    columns = [name for name in behaviour.COLUMNS if any(name in found for _, found in answers.values())]
-    for title in ("call", *(behaviour.COLUMNS[name] for name in columns)):
-        grid.add_column(title, overflow="fold")
-    for name, (_, found) in answers.items():
-        grid.add_row(name, *(found.get(column, "") for column in columns))
-    return grid
+def told(answers: dict[str, tuple[str, behaviour.Findings]]) -> Iterator[RenderableType]:
+    """For each call its name, and what it does in each question."""
+    for name, (versions, found) in answers.items():
+        yield Text.assemble((name, "bold"), (f"  {versions}", "dim"))
+        own = [f"{title}: {found[column]}" for column, title in behaviour.COLUMNS.items() if column in found]
+        yield Padding(Text("; ".join(own)), (0, 0, 0, 4))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 from rich.text import Text
 
 from parity_tests.cases import all_cases
@@ -26,6 +27,7 @@ from parity_tests.command import (
     console,
     device_option,
     errors,
+    examples,
     json_option,
     junit_option,
     progress,
@@ -176,8 +178,11 @@ class Request:
         return certify(run, {**asked, "command": replace(self, python=None).whole_command}, self.files)
 
 
-@click.command(short_help="Judge anybody's implementation.")
-@click.argument("target", metavar="TARGET")
+@click.command(
+    short_help="Judge anybody's implementation.",
+    epilog=examples("check mine.py", "check package.module:attention --operator masked_softmax --fuzz 60"),
+)
+@click.argument("target", metavar="TARGET", shell_complete=lambda *given: [CompletionItem(given[-1], type="file")])
 @cells_options
 @device_option
 @click.option(
@@ -326,7 +331,10 @@ def optimised() -> Iterator[None]:
             del os.environ[XLA_LEVEL]
 
 
-@click.command(short_help="Repeat what a certificate states.")
+@click.command(
+    short_help="Repeat what a certificate states.",
+    epilog=examples("verify certificate.json", "verify certificate.json --python torch=venv/bin/python"),
+)
 @click.argument("certificate", metavar="CERTIFICATE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--python",

@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 import numpy as np
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -32,8 +33,11 @@ from parity_tests.command import (
     CommaList,
     Refused,
     cells_options,
+    complete_backend,
+    complete_case,
     console,
     corpus_option,
+    examples,
     interpreters,
     json_option,
     options,
@@ -93,11 +97,14 @@ corpus_options = options(
 )
 
 
-@main.command(short_help="Judge backends against reference and each other.")
+@main.command(
+    short_help="Judge backends against reference and each other.",
+    epilog=examples("run", "run --backend torch,jax --all --tier float64,bfloat16 --json verdicts.json"),
+)
 @click.option(
     "--backend",
     "names",
-    type=CommaList(),
+    type=CommaList(known=registry.available),
     metavar="NAMES",
     help="Backends to judge, with commas; all installed ones unless given.",
 )
@@ -180,8 +187,17 @@ def run(
     sys.exit(1 if outcome.red else 0)
 
 
-@main.command("record", short_help="Write what a backend answers to a file.")
-@click.option("--backend", "name", metavar="NAME", required=True, help="The backend to run.")
+@main.command(
+    "record",
+    short_help="Write what a backend answers to a file.",
+    epilog=examples(
+        "record --backend torch -o torch.safetensors",
+        "record --backend jax --device cuda --operator masked_softmax -o jax-cuda.safetensors",
+    ),
+)
+@click.option(
+    "--backend", "name", metavar="NAME", required=True, shell_complete=complete_backend, help="The backend to run."
+)
 @cells_options
 @worker_options
 @corpus_options
@@ -228,7 +244,10 @@ def record_one(
     sys.exit(1 if rest else 0)
 
 
-@main.command(short_help="Judge recordings, without a framework.")
+@main.command(
+    short_help="Judge recordings, without a framework.",
+    epilog=examples("compare torch.safetensors jax-cuda.safetensors", "compare *.safetensors --json verdicts.json"),
+)
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 @corpus_options
 @json_option
@@ -302,7 +321,13 @@ def _pairs(corpus: Path | None, count: int) -> list[text.Pair]:
     return [pairs[position] for position in dict.fromkeys(spread.tolist())]
 
 
-@main.command("fuzz", short_help="Judge backends on cases drawn by the thousand.")
+@main.command(
+    "fuzz",
+    short_help="Judge backends on cases drawn by the thousand.",
+    epilog=examples(
+        "fuzz --seconds 60", "fuzz --backend mxnet --operator masked_softmax --seed 7 --first 128 --examples 1"
+    ),
+)
 @click.option("--seconds", type=click.FloatRange(min=0.0), help="Stop when this time is over.")
 @click.option("--examples", type=click.IntRange(min=1), help="Stop after this many cases.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draw the cases of this seed.")
@@ -310,7 +335,7 @@ def _pairs(corpus: Path | None, count: int) -> list[text.Pair]:
 @click.option(
     "--backend",
     "names",
-    type=CommaList(),
+    type=CommaList(known=registry.available),
     metavar="NAMES",
     help="Backends to fuzz, with commas; all installed ones unless given.",
 )
@@ -371,7 +396,11 @@ def fuzz_backends(
     sys.exit(1 if campaign.findings else 0)
 
 
-@main.command("backends", short_help="Name the backends, and why one cannot run.")
+@main.command(
+    "backends",
+    short_help="Name the backends, and why one cannot run.",
+    epilog=examples("backends", "backends | grep jax"),
+)
 def list_backends() -> None:
     """Name the registered backends: versions, device, and why one cannot run."""
     table = Table(header_style="bold")
@@ -388,7 +417,11 @@ def list_backends() -> None:
     console.print(table)
 
 
-@main.command("list", short_help="Name all operators, with formula and source.")
+@main.command(
+    "list",
+    short_help="Name all operators, with formula and source.",
+    epilog=examples("list", "list --cases | grep GRU"),
+)
 @click.option("--cases", "with_cases", is_flag=True, help="Name every case, too.")
 def list_operators(with_cases: bool) -> None:
     """Name every operator and layer, with its formula and source."""
@@ -396,10 +429,7 @@ def list_operators(with_cases: bool) -> None:
     for entry in (*OPERATORS, *UPDATES, *LAYERS):
         own = [case for case in cases if case.operator == entry.name]
         console.print(f"[bold]{entry.name}[/]({escape(entry.signature)})  [dim]{len(own)} cases[/]")
-        console.print(
-            f"    {escape(entry.summary)}\n    [cyan]{escape(entry.formula)}[/]\n    [dim]{entry.source}[/]",
-            highlight=False,
-        )
+        indented(f"{escape(entry.summary)}\n[cyan]{escape(entry.formula)}[/]\n[dim]{entry.source}[/]")
         if with_cases:
             _print_cases(own)
     rest = [case for case in cases if case.operator == TRAINING]
@@ -410,15 +440,23 @@ def list_operators(with_cases: bool) -> None:
         _print_cases(rest)
 
 
+def indented(markup: str, by: int = 4) -> None:
+    """Print lines with a margin, which those that do not fit in the terminal keep."""
+    console.print(Padding(markup, (0, 0, 0, by)), highlight=False)
+
+
 def _print_cases(cases: list[Case]) -> None:
     for case in cases:
         console.print(f"        {case.id:<38} [dim]{escape(case.shows)}[/]", highlight=False)
 
 
-@main.command(short_help="Write two backends side by side, as HTML.")
+@main.command(
+    short_help="Write two backends side by side, as HTML.",
+    epilog=examples("diff scoring torch jax", "diff decoders tf mxnet -o decoders.html"),
+)
 @click.argument("file", metavar="FILE")
-@click.argument("left", metavar="BACKEND")
-@click.argument("right", metavar="BACKEND")
+@click.argument("left", metavar="BACKEND", shell_complete=complete_backend)
+@click.argument("right", metavar="BACKEND", shell_complete=complete_backend)
 @click.option(
     "-o",
     "--output",
@@ -444,14 +482,21 @@ def diff(file: str, left: str, right: str, target: Path | None) -> None:
     console.print(Text(f"written     {target}"), soft_wrap=True)
 
 
-@main.command("family", short_help="Print the porter's map of the whole family.")
+@main.command(
+    "family",
+    short_help="Print the porter's map of the whole family.",
+    epilog=examples("family", "family > family.md"),
+)
 def print_family() -> None:
     """Print docs/family.md: every row with formula, shapes, parameters, other names, calls, and what bites."""
     click.echo(family.page(), nl=False)
 
 
-@main.command(short_help="Show a case, and what the reference expects.")
-@click.argument("case_id", metavar="CASE")
+@main.command(
+    short_help="Show a case, and what the reference expects.",
+    epilog=examples("show masked_softmax-closed", "show GRU-ragged --values"),
+)
+@click.argument("case_id", metavar="CASE", shell_complete=complete_case)
 @click.option("--values", is_flag=True, help="Print the arrays, too.")
 def show(case_id: str, values: bool) -> None:
     """Show a case: formula, source, shapes, and what the reference expects."""
@@ -462,13 +507,13 @@ def show(case_id: str, values: bool) -> None:
     if case.operator != TRAINING:
         entry = find(case.operator)
         called = entry.method(case.method if case.method else "call") if isinstance(entry, Layer) else entry
-        console.print(f"    [cyan]{escape(called.formula)}[/]\n    [dim]{entry.source}[/]", highlight=False)
+        indented(f"[cyan]{escape(called.formula)}[/]\n[dim]{entry.source}[/]")
     arguments = {**case.config, **case.options}
     if arguments:
-        console.print("    " + ", ".join(f"{name}={value}" for name, value in arguments.items()), highlight=False)
+        indented(escape(", ".join(f"{name}={value}" for name, value in arguments.items())))
     table = Table(header_style="bold")
     for column in ("what", "name", "shape", "dtype", "largest"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     found = expected(case, case.tiers[0])
     for kind, arrays in (("input", case.inputs), ("parameter", case.parameters), ("expected", found)):
         for name, array in arrays.items():
@@ -481,7 +526,10 @@ def show(case_id: str, values: bool) -> None:
             console.print(f"[bold]{name}[/]\n{escape(str(array))}", highlight=False)
 
 
-@main.command(short_help="Hold budgets against the errors of reports.")
+@main.command(
+    short_help="Hold budgets against the errors of reports.",
+    epilog=examples("calibrate verdicts.json", "calibrate here.json elsewhere.json"),
+)
 @click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 def calibrate(reports: tuple[Path, ...]) -> None:
     """Show the worst error beside each budget, and what the budget would be by it.
@@ -540,7 +588,10 @@ def _sabotage_derived(pattern: str) -> int:
     return 0 if caught else 1
 
 
-@main.command(short_help="Hold wrong implementations against the court.")
+@main.command(
+    short_help="Hold wrong implementations against the court.",
+    epilog=examples("sabotage --sentences", "sabotage --derived --name 'GRU*'"),
+)
 @click.option(
     "--name", "pattern", metavar="PATTERN", default="*", help="Only saboteurs whose name matches, with * and ?."
 )

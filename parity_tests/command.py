@@ -7,21 +7,25 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
+import backends as registry
 from attention_core.errors import PATHS
+from attention_core.operators import FRAMEWORKS
+from backends.weights import SOURCES
 from parity_tests import text
-from parity_tests.cases import FULL, NAMES, TIERS
+from parity_tests.cases import FULL, NAMES, TIERS, all_cases
 from parity_tests.certificate import Certificate, save
 from parity_tests.launch import WAITING, Progress
 from parity_tests.run import Run
@@ -31,13 +35,38 @@ console = Console()
 errors = Console(stderr=True)
 
 
+Completion = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def completing(names: Callable[[], Iterable[str]]) -> Completion:
+    """Complete one of the names in a shell."""
+    return lambda context, parameter, begun: [name for name in names() if name.startswith(begun)]
+
+
+complete_backend = completing(registry.available)
+complete_case = completing(lambda: [case.id for case in all_cases(trained=True)])
+complete_converted = completing(lambda: (*FRAMEWORKS, *SOURCES))
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help."""
+    return "\b\nExamples:\n" + "\n".join(f"  attention-parity {line}" for line in lines)
+
+
 class CommaList(click.ParamType):
-    """Names with commas between them, each one of the choices where there are any."""
+    """Names with commas between them, each of the choices if there are any; a shell completes them, or known ones."""
 
     name = "names"
 
-    def __init__(self, choices: tuple[str, ...] = ()) -> None:
+    def __init__(self, choices: tuple[str, ...] = (), known: Callable[[], Iterable[str]] = tuple) -> None:
         self.choices = choices
+        self.known = known
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The names that the last one may become, behind those that are there."""
+        before, comma, begun = incomplete.rpartition(",")
+        names = [name for name in self.choices or self.known() if name.startswith(begun)]
+        return [CompletionItem(before + comma + name) for name in names if name not in before.split(",")]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
         """The names as a list without repetitions."""
@@ -111,7 +140,13 @@ tiers_option = click.option(
 )
 cells_options = options(
     tiers_option,
-    click.option("--case", "pattern", metavar="PATTERN", help="Only cases whose id matches, with * and ?."),
+    click.option(
+        "--case",
+        "pattern",
+        metavar="PATTERN",
+        shell_complete=complete_case,
+        help="Only cases whose id matches, with * and ?.",
+    ),
     click.option(
         "--operator",
         "operators",

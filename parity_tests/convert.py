@@ -31,7 +31,9 @@ from parity_tests.certificate import Certificate, certify
 from parity_tests.command import (
     Refused,
     certificate_option,
+    complete_converted,
     console,
+    examples,
     interpreters,
     json_option,
     progress,
@@ -42,7 +44,7 @@ from parity_tests.comparison import Verdict
 from parity_tests.expected import programs_folder
 from parity_tests.launch import Job
 from parity_tests.proof import Side, prove
-from parity_tests.report import times
+from parity_tests.report import times, titled
 from parity_tests.run import Run
 from parity_tests.switches import environment
 
@@ -150,9 +152,22 @@ class Conversion:
 # ------------------------------------------------------------------------------------------------ the command
 
 
-@click.command(short_help="Move weights to another framework, and prove it.")
+@click.command(
+    short_help="Move weights to another framework, and prove it.",
+    epilog=examples(
+        "convert gru.safetensors --to keras.GRU -o gru.h5",
+        "convert model.safetensors --prefix encoder.attention. --set num_heads=8 --to jax -o heads.safetensors",
+    ),
+)
 @click.argument("file", metavar="SOURCE", type=click.Path(path_type=Path))
-@click.option("--to", "target", metavar="NAME", required=True, help="A backend, or a layer of a framework.")
+@click.option(
+    "--to",
+    "target",
+    metavar="NAME",
+    required=True,
+    shell_complete=complete_converted,
+    help="A backend, or a layer of a framework.",
+)
 @click.option(
     "-o",
     "--output",
@@ -161,7 +176,13 @@ class Conversion:
     required=True,
     help="Write the arrays there; the suffix says the kind of file.",
 )
-@click.option("--from", "source", metavar="NAME", help="What SOURCE holds, where its names and shapes do not tell.")
+@click.option(
+    "--from",
+    "source",
+    metavar="NAME",
+    shell_complete=complete_converted,
+    help="What SOURCE holds, where its names and shapes do not tell.",
+)
 @click.option(
     "--prefix",
     "prefixes",
@@ -392,7 +413,7 @@ def told(move: Move, file: Path) -> list[RenderableType]:
     """What was recognised, and what becomes of each array."""
     own = move.converted
     config = ", ".join(f"{name}={value!r}" for name, value in own.config.items())
-    grid = Table(title=f"{file}: {own.source}, {own.layer}({config})", title_justify="left", header_style="bold")
+    grid = Table(header_style="bold")
     for column in ("canonical", "from", "axes, and gates as they stand there"):
         grid.add_column(column, overflow="fold")
     for name, array in own.arrays.items():
@@ -403,7 +424,10 @@ def told(move: Move, file: Path) -> list[RenderableType]:
         )
     for name, array in own.beside.items():
         grid.add_row(f"{escape(name)} {shape(array)}", "", "[dim]stands beside the layer[/]")
-    return [grid, *(Text(f"note        {note}") for note in own.notes)]
+    return [
+        titled(f"{file}: {own.source}, {own.layer}({config})", grid),
+        *(Text(f"note        {note}") for note in own.notes),
+    ]
 
 
 def shape(array: np.ndarray) -> str:
@@ -458,11 +482,11 @@ def proof(run: Run) -> list[RenderableType]:
     return lines
 
 
-def table(run: Run, tier: str) -> Table:
+def table(run: Run, tier: str) -> RenderableType:
     """One row for each quantity, one column for each side and each pair: the worst error in eps, or what is wrong."""
     pairs = dict.fromkeys((own.name, own.against) for own in run.verdicts if own.case != "*")
     quantities = dict.fromkeys(own.quantity for own in run.verdicts if own.quantity not in ("*", "switches"))
-    grid = Table(title=f"{tier}: worst error, in eps of the largest entry", title_justify="left", header_style="bold")
+    grid = Table(header_style="bold")
     grid.add_column("quantity")
     for name, against in pairs:
         grid.add_column(name if against == "reference" else "pair", justify="right", overflow="fold")
@@ -476,7 +500,7 @@ def table(run: Run, tier: str) -> Table:
             ]
             cells.append(worst(here))
         grid.add_row(quantity, *cells)
-    return grid
+    return titled(f"{tier}: worst error, in eps of the largest entry", grid)
 
 
 def worst(verdicts: Sequence[Verdict]) -> str:

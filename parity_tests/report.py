@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -69,7 +69,7 @@ def table(run: Run, tier: str, every: bool = False) -> RenderableType:
             here[verdict.operator].append(verdict)
     red = {name for name, verdicts in here.items() if any(verdict.red for verdict in verdicts)}
     listed = list(rows(list(here), red, every))
-    grid = Table(title=f"{tier}: worst error, in eps of the largest entry", title_justify="left", header_style="bold")
+    grid = Table(header_style="bold")
     grid.add_column("operator", min_width=max((len(label) for label, _ in listed), default=0))
     grid.add_column("cases", justify="right")
     for name in backends:
@@ -84,7 +84,12 @@ def table(run: Run, tier: str, every: bool = False) -> RenderableType:
         if len(backends) > 1:
             row.append(_cell([verdict for verdict in verdicts if verdict.against != "reference"]))
         grid.add_row(*row)
-    return grid
+    return titled(f"{tier}: worst error, in eps of the largest entry", grid)
+
+
+def titled(title: str, grid: Table) -> Group:
+    """A table below its title, which may be longer than the table is wide."""
+    return Group(Text(title, style="italic"), grid)
 
 
 def rows(operators: Sequence[str], red: Collection[str], every: bool) -> Iterable[tuple[str, Sequence[str]]]:

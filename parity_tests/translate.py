@@ -32,9 +32,11 @@ from parity_tests.command import (
     CommaList,
     Command,
     Refused,
+    complete_backend,
     console,
     corpus_option,
     device_option,
+    examples,
     interpreters,
     options,
     pairs_in,
@@ -146,7 +148,10 @@ last_option = click.option(
     "--last", is_flag=True, help="Take the parameters after the last epoch, not those with the lowest validation loss."
 )
 backend_option = click.option(
-    "--backend", metavar="NAME", help="The backend to translate with; that which trained the model unless given."
+    "--backend",
+    metavar="NAME",
+    shell_complete=complete_backend,
+    help="The backend to translate with; that which trained the model unless given.",
 )
 
 
@@ -219,8 +224,18 @@ def chosen_backend(given: str | None, trained: str) -> str:
 # ------------------------------------------------------------------------------------------------ train
 
 
-@translate.command()
-@click.option("--backend", metavar="NAME", help="The backend to train in; that of the model with --resume.")
+@translate.command(
+    epilog=examples(
+        "translate train --backend torch -o model.safetensors",
+        "translate train --resume model.safetensors --epochs 20",
+    )
+)
+@click.option(
+    "--backend",
+    metavar="NAME",
+    shell_complete=complete_backend,
+    help="The backend to train in; that of the model with --resume.",
+)
 @device_option
 @training_options
 @click.option(
@@ -331,7 +346,13 @@ def score_text(own: Mapping[str, float]) -> str:
 # ------------------------------------------------------------------------------------------------ run
 
 
-@translate.command("run")
+@translate.command(
+    "run",
+    epilog=examples(
+        "translate run model.safetensors 'go .' 'i am home .'",
+        "translate run model.safetensors --beam 4 --heatmap heat.png 'i am home .'",
+    ),
+)
 @click.argument("file", metavar="MODEL", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("sentences", metavar="[SENTENCE]...", nargs=-1)
 @backend_option
@@ -397,7 +418,10 @@ def _tell_losses(model: Model, sentence: str, tokens: Sequence[str]) -> None:
 # ------------------------------------------------------------------------------------------------ test
 
 
-@translate.command("test")
+@translate.command(
+    "test",
+    epilog=examples("translate test model.safetensors", "translate test *.safetensors --beam 4 --json scores.json"),
+)
 @click.argument("files", metavar="MODEL...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 @corpus_options
 @backend_option
@@ -449,7 +473,13 @@ def test(
         json_file.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-@translate.command("curves")
+@translate.command(
+    "curves",
+    epilog=examples(
+        "translate curves torch.safetensors jax.safetensors -o curves.png",
+        "translate curves model.safetensors --validation -o curves.png",
+    ),
+)
 @click.argument("files", metavar="MODEL...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 @click.option(
     "-o",
@@ -476,11 +506,16 @@ def _draw_curves(models: Mapping[str, Model], output: Path, validation: bool = F
 # ------------------------------------------------------------------------------------------------ compare
 
 
-@translate.command("compare")
+@translate.command(
+    "compare",
+    epilog=examples(
+        "translate compare --output compared", "translate compare --backend torch,jax --epochs 4 --output compared"
+    ),
+)
 @click.option(
     "--backend",
     "names",
-    type=CommaList(),
+    type=CommaList(known=registry.available),
     metavar="NAMES",
     help="Backends to train in, with commas; all installed ones unless given.",
 )

@@ -15,14 +15,17 @@ from rich.text import Text
 
 from parity_tests.bench import charts, runner
 from parity_tests.bench.items import FRAMEWORKS, ITEMS, LENGTH
-from parity_tests.command import CommaList, console, device_option, progress
+from parity_tests.command import CommaList, console, device_option, examples, progress
 from parity_tests.pictures import Undrawn, empty_figure
 from parity_tests.switches import XLA_LEVEL
 
 COLOURS = {True: "green", False: "yellow", None: ""}
 
 
-@click.command(short_help="Measure time and memory against what people write.")
+@click.command(
+    short_help="Measure time and memory against what people write.",
+    epilog=examples("bench --quick", "bench --item additive,dot --framework torch --json ratios.json"),
+)
 @click.option(
     "--item",
     "names",

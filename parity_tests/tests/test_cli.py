@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 from rich.console import Console
 
@@ -53,6 +57,52 @@ def test_help_of_each_command_says_what_it_does():
         assert re.search(rf"^  {name} +\w", text, re.MULTILINE)
         assert invoke(name, "--help").exit_code == 0
     assert "Exits with 0 only if nothing is red." in invoke("run", "--help").output
+
+
+def commands(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command with its names."""
+    for name, own in group.commands.items():
+        if isinstance(own, click.Group):
+            yield from commands(own, (*before, name))
+        else:
+            yield (*before, name), own
+
+
+@pytest.mark.parametrize("names", [names for names, _ in commands(cli.main)], ids=" ".join)
+def test_the_help_of_each_command_ends_with_two_examples_that_it_takes(names: tuple[str, ...]):
+    heading, *examples = invoke(*names, "--help").output.splitlines()[-3:]
+    assert heading.strip() == "Examples:" and examples[0] != examples[1]
+    own = dict(commands(cli.main))[names]
+    for example in examples:
+        _, *words = shlex.split(example.partition("|")[0].partition(">")[0])
+        assert tuple(words[: len(names)]) == names
+        with click.Context(own) as context:
+            values, rest, _ = own.make_parser(context).parse_args(words[len(names) :])
+            lacking = [own.name for own in own.params if own.required and not values.get(str(own.name))]
+        assert not rest and not lacking
+
+
+@pytest.mark.parametrize(
+    ("line", "begun", "found"),
+    [
+        ("run --backend", "torch,", {"torch,tf", "torch,jax", "torch,mxnet"}),
+        ("run --operator", "masked_softmax,GRU", {"masked_softmax,GRU", "masked_softmax,GRUEncoder"}),
+        ("run --tier", "float64,b", {"float64,bfloat16"}),
+        ("run --case", "GRU-ragg", {"GRU-ragged"}),
+        ("run --path", "", {"plain", "blocked"}),
+        ("fuzz --backend", "mx", {"mxnet"}),
+        ("record --backend", "j", {"jax"}),
+        ("show", "GRUEncoder-cl", {"GRUEncoder-closed"}),
+        ("diff scoring torch", "m", {"mxnet"}),
+        ("convert --to", "keras.G", {"keras.GRU"}),
+        ("translate train --dtype", "float6", {"float64"}),
+        ("translate compare --backend", "torch,t", {"torch,tf"}),
+    ],
+)
+def test_a_shell_completes(line: str, begun: str, found: set[str]):
+    shell = ShellComplete(cli.main, {}, "attention-parity", "_ATTENTION_PARITY_COMPLETE")
+    assert found <= {item.value for item in shell.get_completions(line.split(), begun)}
+    assert all(item.value.startswith(begun) for item in shell.get_completions(line.split(), begun))
 
 
 def test_list_names_every_operator_with_formula_and_source():
