@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, FishComplete, add_completion_class
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
@@ -33,6 +33,13 @@ from parity_tests.switches import PATH
 
 console = Console()
 errors = Console(stderr=True)
+
+
+@add_completion_class
+class Fish(FishComplete):
+    """Completion in fish that keeps names with commas between them whole."""
+
+    source_template = FishComplete.source_template.replace('string split ","', 'string split --max 1 ","')
 
 
 Completion = Callable[[click.Context, click.Parameter, str], list[str]]

@@ -26,6 +26,8 @@ from parity_tests.recordings import Cell, Recording, cells_of, key
 from parity_tests.report import MOST_ROWS, reproduce, rows
 from parity_tests.run import SHARES, Run, run
 
+COMPLETE = "_ATTENTION_PARITY_COMPLETE"
+
 
 def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(cli.main, arguments)
@@ -100,9 +102,19 @@ def test_the_help_of_each_command_ends_with_two_examples_that_it_takes(names: tu
     ],
 )
 def test_a_shell_completes(line: str, begun: str, found: set[str]):
-    shell = ShellComplete(cli.main, {}, "attention-parity", "_ATTENTION_PARITY_COMPLETE")
+    shell = ShellComplete(cli.main, {}, "attention-parity", COMPLETE)
     assert found <= {item.value for item in shell.get_completions(line.split(), begun)}
     assert all(item.value.startswith(begun) for item in shell.get_completions(line.split(), begun))
+
+
+def test_each_shell_keeps_names_with_commas_whole():
+    """In fish and bash, a kind stands before the name, with a comma between."""
+    shown = {}
+    for shell in ("bash", "zsh", "fish"):
+        result = CliRunner().invoke(cli.main, prog_name="attention-parity", env={COMPLETE: f"{shell}_source"})
+        shown[shell] = result.output
+    assert "IFS=',' read type value" in shown["bash"] and 'string split --max 1 ","' in shown["fish"]
+    assert "#compdef attention-parity" in shown["zsh"]
 
 
 def test_list_names_every_operator_with_formula_and_source():
@@ -293,7 +305,7 @@ def test_progress_is_a_bar_with_what_is_running_or_a_line_for_each_finished_part
     bars = told(terminal=True)
     assert re.search(r"torch[ ━]+0 of 1,234 0:00:00 --:-- left starting", bars), bars
     assert re.search(r"jax[ ━]+40 of 1,234 0:00:00 --:-- left GRU-plain", bars)
-    assert told(terminal=False) == "finished    tf: 617 of 617 in 0 s\n"
+    assert told(terminal=False).splitlines()[0] == "finished    tf: 617 of 617 in 0 s"
 
 
 def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatch: pytest.MonkeyPatch):
