@@ -358,8 +358,8 @@ def installed(peer: Peer) -> bool:
     return all(find_spec(name) is not None for name in peer.packages)
 
 
-def ask(peer: Peer, python: str = sys.executable) -> tuple[str, Findings]:
-    """Versions of the packages, and what is found of a call.
+def ask(peer: Peer, python: str = sys.executable, device: str = "cpu") -> tuple[str, Findings]:
+    """Versions of the packages, and what is found of a call on a device.
 
     Raises: RuntimeError if its framework cannot be started.
     """
@@ -369,16 +369,16 @@ def ask(peer: Peer, python: str = sys.executable) -> tuple[str, Findings]:
     found: Findings = {}
     for names in (together, *([name] for name in apart)):
         place = peer.raw_place if names == ["polarity"] else peer.place
-        recording = recorded(place, peer, [cases[name] for name in names], python)
+        recording = recorded(place, peer, [cases[name] for name in names], python, device)
         for name in names:
             found |= told(name, cases[name], recording)
     return versions_of(peer, recording), {name: found[name] for name in COLUMNS if name in found}
 
 
-def recorded(place: str, peer: Peer, cases: Sequence[Case], python: str) -> Recording:
+def recorded(place: str, peer: Peer, cases: Sequence[Case], python: str, device: str) -> Recording:
     """What the target at a place answers."""
     cells = cells_of(cases, (*FULL, *HALF))
-    recording = record_cells(Job(peer.name, place, python), cells, pack_cases(cells))
+    recording = record_cells(Job(peer.name, place, python, device), cells, pack_cases(cells))
     if not recording.about:
         raise RuntimeError(f"{peer.id} cannot be asked: {recording.status[key(cells[0])]['message']}")
     return recording
@@ -403,6 +403,7 @@ def ask_all(
     peers: Sequence[Peer],
     pythons: Mapping[str, str] | None = None,
     workers: int = 2,
+    device: str = "cpu",
     progress: Progress = untold,
 ) -> dict[str, tuple[str, Findings]]:
     """Versions and findings of every call, by id. Interpreters are given by module of peers."""
@@ -412,7 +413,7 @@ def ask_all(
 
     def answered(peer: Peer) -> tuple[str, Findings]:
         progress(peer.module, done[peer.module], of[peer.module], peer.id)
-        own = ask(peer, pythons.get(peer.module, sys.executable))
+        own = ask(peer, pythons.get(peer.module, sys.executable), device)
         done[peer.module] += 1
         if done[peer.module] == of[peer.module]:
             progress(peer.module, done[peer.module], of[peer.module])

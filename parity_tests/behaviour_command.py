@@ -12,7 +12,7 @@ from rich.text import Text
 
 from parity_tests import behaviour
 from parity_tests.behaviour_page import page
-from parity_tests.command import CommaList, console, examples, interpreters, progress
+from parity_tests.command import CommaList, console, device_option, examples, interpreters, progress
 from parity_tests.peers import PEERS
 
 MODULES = tuple(dict.fromkeys(peer.module for peer in PEERS))
@@ -37,12 +37,15 @@ MODULES = tuple(dict.fromkeys(peer.module for peer in PEERS))
     multiple=True,
     help="Ask with another interpreter, whose environment has NumPy, safetensors and the framework. May be repeated.",
 )
+@device_option
 @click.option("--write", is_flag=True, help="Keep what is found, and write docs/behaviour.md.")
-def command(modules: list[str] | None, pythons: tuple[str, ...], write: bool) -> None:
+def command(modules: list[str] | None, pythons: tuple[str, ...], device: str, write: bool) -> None:
     """Ask the calls of the frameworks that are installed what they do, and hold it against what is kept.
 
-    Exits with 1 if anything is different, unless it is written.
+    What is kept is what they do on a CPU. Exits with 1 if anything is different, unless it is written.
     """
+    if write and device != "cpu":
+        raise click.UsageError("--write keeps what calls do on a CPU: leave --device out")
     chosen = [peer for peer in PEERS if peer.module in (modules or MODULES)]
     given = interpreters(pythons)
     peers = [peer for peer in chosen if peer.module in given or behaviour.installed(peer)]
@@ -51,7 +54,7 @@ def command(modules: list[str] | None, pythons: tuple[str, ...], write: bool) ->
         raise click.ClickException(f"nothing to ask: none of {packages} is installed")
     kept = behaviour.load(behaviour.DATA)
     with progress() as moved:
-        answers = behaviour.ask_all(peers, given, progress=moved)
+        answers = behaviour.ask_all(peers, given, device=device, progress=moved)
     changes = list(behaviour.changes(kept, answers))
     for line in told(answers):
         console.print(line)
@@ -63,9 +66,9 @@ def command(modules: list[str] | None, pythons: tuple[str, ...], write: bool) ->
         behaviour.PAGE.write_text(page(kept), encoding="utf-8")
         console.print(Text(f"written     {behaviour.DATA}, {behaviour.PAGE}"), soft_wrap=True)
         return
-    if changes:
+    if changes and device == "cpu":
         console.print("keep it with `attention-parity behaviour --write`")
-    else:
+    elif not changes:
         console.print(Text(f"the same    {len(answers)} calls do what is kept", style="green"))
     sys.exit(1 if changes else 0)
 

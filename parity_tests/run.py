@@ -33,6 +33,9 @@ COMPILING = ("jax",)
 SHARES = {"jax": 1, "tf": 4, "mxnet": 8, "torch": 16}
 """A backend has a worker for so many that run at once, by what its cells take beside its start; others have one."""
 
+MOST_ON_GPU = 4
+"""So many workers of a backend share a GPU."""
+
 MOST_REPEATED = 8
 """So many cells whose expected values were read from the cache are computed anew, and as many of those that are red."""
 
@@ -104,8 +107,9 @@ class Run:
 
 
 def workers_of(job: Job, workers: int) -> int:
-    """How many workers a job's cells are dealt to, of so many that run at once; those of a GPU would share it."""
-    return max(1, workers // SHARES.get(job.backend, workers)) if job.device == "cpu" else 1
+    """How many workers a job's cells are dealt to, of so many that run at once; those of a GPU share its memory."""
+    count = max(1, workers // SHARES.get(job.backend, workers))
+    return count if job.device.startswith("cpu") else min(count, MOST_ON_GPU)
 
 
 def parts_of(cells: Sequence[Cell], count: int) -> list[list[Cell]]:
