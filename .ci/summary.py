@@ -1,30 +1,40 @@
-"""Print pytest's summary line of every tox environment again, and their total in pytest's form as the last line."""
+"""Print the sum of every run of pytest that left its results in a folder, and their total in pytest's form."""
 
-import re
 import sys
 from collections import Counter
 from pathlib import Path
+from xml.etree import ElementTree
 
-SUMMARY = re.compile(r"^=+ (?P<counts>(?:\d+ \w+(?:, )?)+) in (?P<seconds>[\d.]+)s.* =+$")
-COMMAND = re.compile(r"^(?P<environment>[\w.-]+): commands\[\d+\]> ")
+WORDS = ("failed", "passed", "skipped", "errors")
 
 
-def main(log: str, status: str) -> None:
-    """Read the log of `tox run`; status is its exit code."""
-    environment, total, seconds = "", Counter(), 0.0
-    for line in re.sub(r"\x1b\[[\d;]*m", "", Path(log).read_text(encoding="utf-8", errors="replace")).splitlines():
-        if match := COMMAND.match(line):
-            environment = match["environment"]
-        if match := SUMMARY.match(line):
-            print(f"{environment:<12} {match['counts']}")
-            total.update({word: int(count) for count, word in re.findall(r"(\d+) (\w+)", match["counts"])})
-            seconds += float(match["seconds"])
+def counted(path: Path) -> Counter[str]:
+    """How many tests of a run ended in which way; those that did not pass are named."""
+    counts: Counter[str] = Counter()
+    for case in ElementTree.parse(path).iter("testcase"):
+        ways = [way for way in ("failure", "error", "skipped") if case.find(way) is not None]
+        for way in ways or ["passed"]:
+            counts[{"failure": "failed", "error": "errors"}.get(way, way)] += 1
+        if ways and ways != ["skipped"]:
+            print(f"{path.stem}: {case.get('classname')}::{case.get('name')}")
+    return counts
+
+
+def told(counts: Counter[str]) -> str:
+    """The counts in words."""
+    return ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word]) or "no tests ran"
+
+
+def main(folder: str, status: str, seconds: str) -> None:
+    """Read what the environments left; status is the exit code of tox."""
+    total: Counter[str] = Counter()
+    for path in sorted(Path(folder).glob("*.xml")):
+        counts = counted(path)
+        print(f"{path.stem:<12} {told(counts)}")
+        total.update(counts)
     if status != "0" and not total["failed"]:
         total["failed"] += 1  # an environment that failed outside pytest: the parity run, ruff, mypy, an installation
-    counts = ", ".join(
-        f"{total[word]} {word}" for word in ("failed", "passed", "skipped", "error", "errors") if total[word]
-    )
-    print(f"===== {counts or 'no tests ran'} in {seconds:.2f}s =====")
+    print(f"===== {told(total)} in {float(seconds):.2f}s =====")
 
 
 main(*sys.argv[1:])

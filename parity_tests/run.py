@@ -8,12 +8,12 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,9 +23,11 @@ from parity_tests.comparison import Verdict, judge
 from parity_tests.divergences import Divergence, apply
 from parity_tests.expected import expected, files, gradients, held, in_memory, outputs
 from parity_tests.invocation import TRAINING
-from parity_tests.launch import WAITING, Job, Progress, Stopped, record, untold
+from parity_tests.launch import PATIENCE_SECONDS, WAITING, Job, Progress, Stopped, record, untold
 from parity_tests.recordings import Cell, Recording, joined, key, own_version, pack_cases
 from parity_tests.switches import unmet
+
+Answer = TypeVar("Answer")
 
 COMPILING = ("jax",)
 """The backends that start first: compiling takes longer than all that the others do."""
@@ -173,7 +175,7 @@ def run(
             progress("reference", len(wanted), len(cells))
             outcome.seconds["reference"] = time.perf_counter() - begun
             for job in jobs:
-                recordings, seconds = zip(*(future.result() for future in futures[job.name]), strict=True)
+                recordings, seconds = zip(*(ended(future) for future in futures[job.name]), strict=True)
                 outcome.recordings[job.name] = joined(*recordings)
                 outcome.seconds.update(split_seconds(outcome.recordings[job.name], job.name, sum(seconds)))
     begun = time.perf_counter()
@@ -192,6 +194,13 @@ def run(
     outcome.seconds["comparison"] = time.perf_counter() - begun
     outcome.seconds["total"] = time.perf_counter() - start
     return outcome
+
+
+def ended(future: Future[Answer]) -> Answer:
+    """What came of it. The main thread looks up now and then: a signal may reach it just before it falls asleep."""
+    while not wait([future], PATIENCE_SECONDS).done:
+        pass
+    return future.result()
 
 
 def _packed(folder: Path, parts: Sequence[Sequence[Cell]]) -> list[tuple[Path, Sequence[Cell]]]:

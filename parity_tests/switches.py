@@ -101,8 +101,8 @@ def environment(backend: str, cache: Path, device: str) -> dict[str, str]:
             # Without LLVM's optimisations a first run takes half as long. They round otherwise here and there.
             level = os.environ.get(XLA_LEVEL, "0")
             chosen["XLA_FLAGS"] += f" --xla_backend_optimization_level={level}"
-            if level == "0" and backend == "jax":  # the emitters before the newest ones: half the time once more
-                chosen["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+            if level == "0":  # a small program is compiled faster in one piece
+                chosen["XLA_FLAGS"] += " --xla_cpu_parallel_codegen_split_count=1"
         if kind == "cpu" and index:
             chosen["XLA_FLAGS"] += f" --xla_force_host_platform_device_count={int(index) + 1}"
     if kind == "cpu":

@@ -231,9 +231,7 @@ def kept_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """What is kept, and the page, in a folder of the test; every framework is here, and does what it did."""
     newest = {name: (own[-1]["versions"], dict(own[-1]["found"])) for name, own in KEPT.items()}
     monkeypatch.setattr(behaviour, "installed", lambda peer: True)
-    monkeypatch.setattr(
-        behaviour, "ask_all", lambda peers, pythons, progress: {peer.id: newest[peer.id] for peer in peers}
-    )
+    monkeypatch.setattr(behaviour, "ask_all", lambda peers, *_, **__: {peer.id: newest[peer.id] for peer in peers})
     monkeypatch.setattr(behaviour, "DATA", tmp_path / "behaviour.json")
     monkeypatch.setattr(behaviour, "PAGE", tmp_path / "behaviour.md")
     behaviour.save(KEPT, behaviour.DATA)
@@ -253,6 +251,14 @@ def test_the_command_passes_where_nothing_is_different(kept_elsewhere: Path):
     result = CliRunner().invoke(command, ["--framework", "keras"])
     assert result.exit_code == 0, result.output
     assert "the same    5 calls do what is kept" in result.output
+
+
+def test_what_is_kept_is_what_a_cpu_does(kept_elsewhere: Path):
+    result = CliRunner().invoke(command, ["--framework", "torch", "--device", "cuda"])
+    assert result.exit_code == 1 and "changed" in result.output and "--write" not in result.output
+    result = CliRunner().invoke(command, ["--device", "cuda", "--write"])
+    assert result.exit_code == 2 and "--write keeps what calls do on a CPU" in result.output
+    assert not (kept_elsewhere / "behaviour.md").exists()
 
 
 def test_the_command_writes_what_is_kept_and_the_page(kept_elsewhere: Path):

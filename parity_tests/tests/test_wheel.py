@@ -81,7 +81,7 @@ def test_the_pages_name_options_and_files_that_exist(page: str):
 
 def test_constraints_pin_every_environment():
     tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
-    names = {"parity", "torch", "tf", "jax", "mxnet", "core-oldest", "core-newest"}
+    names = {"parity", "torch", "tf", "jax", "mxnet", "core-oldest", "core-newest", "gpu"}
     assert {path.stem for path in (ROOT / "constraints").glob("*.txt")} == names
     assert "PIP_CONSTRAINT" in tox
     for name in names:
