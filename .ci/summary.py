@@ -1,7 +1,8 @@
-"""Print the sum of every run of pytest that left its results in a folder, and their total in pytest's form."""
+"""Print what every parity run said last, the sum of every run of pytest, and their total in pytest's form."""
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -20,13 +21,23 @@ def counted(path: Path) -> Counter[str]:
     return counts
 
 
+def closing(folder: Path) -> Iterator[str]:
+    """The last words of the parity runs in the logs of tox."""
+    for path in sorted(folder.glob("*/log/*-commands*.log")):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith(("green  ", "red  ")):
+                yield f"{path.parents[1].name:<12} {line}"
+
+
 def told(counts: Counter[str]) -> str:
     """The counts in words."""
     return ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word]) or "no tests ran"
 
 
 def main(folder: str, status: str, seconds: str) -> None:
-    """Read what the environments left; status is the exit code of tox."""
+    """Read what the environments left in tox's folder; status is the exit code of tox."""
+    for line in closing(Path(folder)):
+        print(line)
     total: Counter[str] = Counter()
     for path in sorted(Path(folder).glob("*.xml")):
         counts = counted(path)
