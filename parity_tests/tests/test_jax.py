@@ -445,7 +445,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(blocked, name, size)
 
 
-W_V = jnp.asarray([0.5, -1.0, 2.0, 0.25])
+W_V = np.array([0.5, -1.0, 2.0, 0.25])
 
 Context = Callable[..., jax.Array]
 
@@ -516,7 +516,7 @@ def test_a_value_hidden_from_all_by_mask_or_by_score_changes_nothing(small_block
 
 def test_a_value_hidden_from_all_by_an_infinite_w_v_changes_nothing(small_blocks: None):
     queries, keys, values, mask = heads()
-    w_v = W_V.at[0].set(jnp.inf)
+    w_v = jnp.asarray(W_V).at[0].set(jnp.inf)
     queries = queries.at[..., 0].set(0.0)
     keys = jnp.abs(keys).at[0, 0, 4, 0].set(-1.0).at[1, :, 2].set(jnp.nan)  # hidden by its score, and by the mask
     values = values.at[0, 0, 4].set(jnp.nan).at[1, :, 2].set(jnp.nan)
