@@ -83,7 +83,7 @@ def test_constraints_pin_every_environment():
     tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
     names = {"parity", "torch", "tf", "jax", "mxnet", "core-oldest", "core-newest", "gpu"}
     assert {path.stem for path in (ROOT / "constraints").glob("*.txt")} == names
-    assert "PIP_CONSTRAINT" in tox
+    assert "UV_CONSTRAINT" in tox
     for name in names:
         lines = (ROOT / "constraints" / f"{name}.txt").read_text(encoding="utf-8").split()
         assert lines and all("==" in line for line in lines), name
