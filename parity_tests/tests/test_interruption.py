@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 
 import parity_tests
 from parity_tests.cases import all_cases, select
+from parity_tests.command import signals
 from parity_tests.divergences import Divergence
 from parity_tests.launch import Job, record
 from parity_tests.recordings import Recording, cells_of, key
@@ -105,6 +108,25 @@ def test_the_reference_is_not_computed_for_a_run_that_shall_stop(fake_job, monke
     cells = cells_of(select(all_cases(), "dot_score-*"), ["float64"])
     outcome = run(cells, [fake_job()], recorder=recorder, stopped=lambda: True)
     assert outcome.interrupted and outcome.verdicts == [] and outcome.recordings["fake"].status == {}
+
+
+def test_a_signal_that_does_not_wake_the_court_is_heard_all_the_same(fake_job):
+    """It reaches another thread, or the court as it falls asleep: Python tells it once the main thread wakes up."""
+    heard: list[int] = []
+
+    def recorder(job: Job, file: Path, cells: list, progress) -> Recording:
+        time.sleep(0.2)  # the court is waiting by then
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        deadline = time.monotonic() + 5
+        while not caught and time.monotonic() < deadline:
+            time.sleep(0.02)
+        heard.extend(caught)
+        return record(fake_job(), file, cells, progress)
+
+    cells = cells_of(select(all_cases(), "dot_score-plain"), ["float64"])
+    with signals() as caught:
+        outcome = run(cells, [fake_job()], recorder=recorder, stopped=lambda: bool(caught))
+    assert heard == [signal.SIGTERM] and outcome.interrupted
 
 
 def test_a_divergence_that_was_not_met_by_then_is_not_called_stale(fake_job):
