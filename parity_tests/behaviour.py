@@ -411,7 +411,7 @@ def ask_all(
     of = Counter(peer.module for peer in peers)
     done: Counter[str] = Counter()
 
-    def answered(peer: Peer) -> tuple[str, Findings]:
+    def one(peer: Peer) -> tuple[str, Findings]:
         progress(peer.module, done[peer.module], of[peer.module], peer.id)
         own = ask(peer, pythons.get(peer.module, sys.executable), device)
         done[peer.module] += 1
@@ -420,7 +420,7 @@ def ask_all(
         return own
 
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        return {peer.id: own for peer, own in zip(peers, pool.map(answered, peers), strict=True)}
+        return {peer.id: own for peer, own in zip(peers, pool.map(one, peers), strict=True)}
 
 
 # ------------------------------------------------------------------------------------------------ what is kept

@@ -56,7 +56,7 @@ from parity_tests.divergences import apply, load_divergences
 from parity_tests.drawn import NAMES as DRAWN
 from parity_tests.expected import expected, held
 from parity_tests.invocation import TRAINING
-from parity_tests.launch import WAITING, Job, Server, WorkerFault, record, record_cells
+from parity_tests.launch import WAITING, Job, Server, WorkerFault, counted, record, record_cells
 from parity_tests.library_bugs import KNOWN
 from parity_tests.recordings import Cell, Mismatch, Recording, Selection, cells_of, common_cells, key, named, pack_cases
 from parity_tests.report import MOST_RED, report, report_campaign, report_finding
@@ -263,12 +263,8 @@ def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_fi
         outcome = Run(cells, recordings=named(recordings), tiers=recordings[files[0]].selection.tiers)
     except (ArchiveError, Mismatch) as error:
         raise Refused(str(error)) from error
-    wanted = {}
     with held(cells) as read, progress() as told:
-        for done, cell in enumerate(cells):
-            told("reference", done, len(cells), cell[0].id)
-            wanted[key(cell)] = expected(*cell)
-        told("reference", len(cells), len(cells))
+        wanted = {key(cell): expected(*cell) for cell in counted("reference", cells, told)}
         outcome.seconds["reference"] = time.perf_counter() - start
         verdicts = judge_all(cells, wanted, outcome.recordings, told)
     try:

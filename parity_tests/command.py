@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +21,6 @@ from rich.text import Text
 
 import backends as registry
 from attention_core.errors import PATHS
-from attention_core.operators import FRAMEWORKS
-from backends.weights import SOURCES
 from parity_tests import text
 from parity_tests.cases import FULL, NAMES, TIERS, all_cases
 from parity_tests.certificate import Certificate, save
@@ -52,7 +49,6 @@ def completing(names: Callable[[], Iterable[str]]) -> Completion:
 
 complete_backend = completing(registry.available)
 complete_case = completing(lambda: [case.id for case in all_cases(trained=True)])
-complete_converted = completing(lambda: (*FRAMEWORKS, *SOURCES))
 
 
 def examples(*lines: str) -> str:
@@ -272,19 +268,17 @@ def progress(lines: bool = True) -> Iterator[Progress]:
     A bar for each: what is done of all, the time so far and the time left, and what is running; where standard error is
     no terminal, a line for each part that is finished, unless a command says so itself.
     """
-    begun: dict[str, float] = {}
     with bars() as shown:
         tasks: dict[str, TaskID] = {}
 
         def told(part: str, done: int, of: int, doing: str = "") -> None:
             if part not in tasks:
                 tasks[part] = shown.add_task(part, start=False, total=of, doing=doing)
-            if part not in begun and doing != WAITING:
-                begun[part] = time.monotonic()
+            if doing != WAITING:
                 shown.start_task(tasks[part])
             shown.update(tasks[part], completed=done, total=of, doing=doing)
             if lines and done >= of and not doing and shown.disable:
-                line = f"finished    {part}: {done:,} of {of:,} in {time.monotonic() - begun[part]:.0f} s"
+                line = f"finished    {part}: {done:,} of {of:,} in {shown.tasks[tasks[part]].elapsed or 0.0:.0f} s"
                 errors.print(Text(line), soft_wrap=True)
 
         yield told

@@ -31,7 +31,7 @@ from parity_tests.certificate import Certificate, certify
 from parity_tests.command import (
     Refused,
     certificate_option,
-    complete_converted,
+    completing,
     console,
     examples,
     interpreters,
@@ -165,7 +165,7 @@ class Conversion:
     "target",
     metavar="NAME",
     required=True,
-    shell_complete=complete_converted,
+    shell_complete=completing(lambda: (*FRAMEWORKS, *SOURCES)),
     help="A backend, or a layer of a framework.",
 )
 @click.option(
@@ -180,7 +180,7 @@ class Conversion:
     "--from",
     "source",
     metavar="NAME",
-    shell_complete=complete_converted,
+    shell_complete=completing(lambda: (*FRAMEWORKS, *SOURCES)),
     help="What SOURCE holds, where its names and shapes do not tell.",
 )
 @click.option(

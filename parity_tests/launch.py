@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +56,14 @@ def untold(part: str, done: int, of: int, doing: str = "") -> None:
 def called(part: str, progress: Progress) -> Progress:
     """The same told of another part."""
     return lambda _, *said: progress(part, *said)
+
+
+def counted(part: str, cells: Sequence[Cell], progress: Progress) -> Iterator[Cell]:
+    """The cells of a part, told of one after the other."""
+    for done, cell in enumerate(cells):
+        progress(part, done, len(cells), cell[0].id)
+        yield cell
+    progress(part, len(cells), len(cells))
 
 
 @dataclass(frozen=True)

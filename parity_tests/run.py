@@ -23,7 +23,7 @@ from parity_tests.comparison import Verdict, judge
 from parity_tests.divergences import Divergence, apply
 from parity_tests.expected import expected, files, gradients, held, in_memory, outputs
 from parity_tests.invocation import TRAINING
-from parity_tests.launch import PATIENCE_SECONDS, WAITING, Job, Progress, Stopped, record, untold
+from parity_tests.launch import PATIENCE_SECONDS, WAITING, Job, Progress, Stopped, counted, record, untold
 from parity_tests.recordings import Cell, Recording, joined, key, own_version, pack_cases
 from parity_tests.switches import unmet
 
@@ -167,12 +167,10 @@ def run(
                 ]
             begun = time.perf_counter()
             wanted: dict[str, Arrays] = {}
-            for done, cell in enumerate(cells):
+            for cell in counted("reference", cells, progress):
                 if stopped():
                     break
-                progress("reference", done, len(cells), cell[0].id)
                 wanted[key(cell)] = expected(*cell)
-            progress("reference", len(wanted), len(cells))
             outcome.seconds["reference"] = time.perf_counter() - begun
             for job in jobs:
                 recordings, seconds = zip(*(ended(future) for future in futures[job.name]), strict=True)
@@ -243,14 +241,12 @@ def judge_cells(
 ) -> list[Verdict]:
     """Each recording against the reference, and each against each other, itself on another device included."""
     verdicts: list[Verdict] = []
-    for done, cell in enumerate(cells):
-        progress("comparison", done, len(cells), cell[0].id)
+    for cell in counted("comparison", cells, progress):
         own = wanted[key(cell)]
         for recording in recordings.values():
             verdicts += judge(cell, own, recording)
         for first, second in combinations(recordings.values(), 2):
             verdicts += judge(cell, own, first, second)
-    progress("comparison", len(cells), len(cells))
     return verdicts
 
 

@@ -18,7 +18,7 @@ from parity_tests.diagnosis import explanations
 from parity_tests.divergences import Divergence, apply, load_divergences
 from parity_tests.drawn_cells import verdicts_on
 from parity_tests.expected import held, in_memory
-from parity_tests.launch import Job, Progress, Stopped, WorkerFault, called, record_cells, untold
+from parity_tests.launch import Job, Progress, Stopped, WorkerFault, called, counted, record_cells, untold
 from parity_tests.recordings import Cell, Recording, answered, cells_of, joined, pack_cases
 from parity_tests.run import Run, judge_switches, recheck, split_seconds, suspects
 from parity_tests.target import parted
@@ -142,8 +142,7 @@ def judged(
 
     Where all is required, what a stranger says that its framework cannot have is missing, too.
     """
-    for done, cell in enumerate(cells):
-        progress("comparison", done, len(cells), cell[0].id)
+    for cell in counted("comparison", cells, progress):
         if answered(recording, cell)["status"] == "missing":  # the run was interrupted before
             continue
         verdicts = verdicts_on(cell, recording)
@@ -153,4 +152,3 @@ def judged(
             yield from verdicts
         else:
             yield from (replace(own, status="missing") if own.status == "not-applicable" else own for own in verdicts)
-    progress("comparison", len(cells), len(cells))

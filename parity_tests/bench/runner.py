@@ -242,6 +242,8 @@ def bench(
             progress("machine", 1, 1)
         for item in items:
             own = list(filter(here.__contains__, item.frameworks))
+            if not own:
+                continue
             of = sum(len(item.goals_in(framework, quick)) for framework in own)
             told = telling(progress, item.name, of, found.rows)
             for framework in own:
