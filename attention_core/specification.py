@@ -82,7 +82,6 @@ class Operator:
     """A function, or a method of a layer: its signature in order, its formula and its source."""
 
     name: str
-    module: str
     summary: str
     formula: str
     source: str
@@ -152,7 +151,6 @@ class Layer:
     """
 
     name: str
-    module: str
     summary: str
     formula: str
     source: str

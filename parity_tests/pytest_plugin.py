@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from parity_tests.comparison import Verdict
-    from parity_tests.divergences import Divergence
-    from parity_tests.recordings import Cell, Recording
+    from parity_tests.cases.selection import Cell
+    from parity_tests.judge.divergences import Divergence
+    from parity_tests.judge.verdict import Verdict
+    from parity_tests.workers.recordings import Recording
 
 MARK = "parity"
 
@@ -53,15 +54,16 @@ class Target(pytest.Collector):
 
     def collect(self) -> list[pytest.Item]:
         """A test for each cell of a function that is there, or for every cell where all is required."""
-        from parity_tests.cases import TIERS, all_cases
-        from parity_tests.check import Request
-        from parity_tests.divergences import DivergenceError
-        from parity_tests.drawn_cells import Abilities, release_seed
-        from parity_tests.expected import held, in_memory
-        from parity_tests.launch import Server, WorkerFault
-        from parity_tests.recordings import key
-        from parity_tests.run import few
-        from parity_tests.stranger import job_of, known_divergences
+        from parity_tests.cases.case import TIERS
+        from parity_tests.cases.expected import held, in_memory
+        from parity_tests.cases.selection import key
+        from parity_tests.cases.suite import all_cases
+        from parity_tests.judge.check import job_of, known_divergences
+        from parity_tests.judge.divergences import DivergenceError
+        from parity_tests.judge.drawn_cells import Abilities, release_seed
+        from parity_tests.judge.request import Request
+        from parity_tests.judge.run import few
+        from parity_tests.workers.process import Server, WorkerFault
 
         option = self.config.getoption
         tiers = option("--parity-tier").split(",")
@@ -100,9 +102,10 @@ class Target(pytest.Collector):
 
     def verdicts(self, cell: Cell) -> list[Verdict]:
         """What is found for a cell."""
-        from parity_tests.recordings import key, pack_cases
-        from parity_tests.run import recheck
-        from parity_tests.stranger import is_registered, judged
+        from parity_tests.cases.selection import key
+        from parity_tests.judge.check import is_registered, judged
+        from parity_tests.judge.run import recheck
+        from parity_tests.workers.recordings import pack_cases
 
         recording: Recording = self.server.answers([cell], pack_cases([cell]))
         verdicts = list(judged([cell], recording, self.request.require_all, is_registered(self.server.job)))
@@ -126,7 +129,7 @@ class ParityTest(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
         """The verdicts alone: a trace of the court says nothing about the target."""
-        from parity_tests.run import CacheError
+        from parity_tests.judge.run import CacheError
 
         plain = isinstance(excinfo.value, (Red, CacheError))
         return str(excinfo.value) if plain else str(super().repr_failure(excinfo))
@@ -146,7 +149,7 @@ class CellTest(ParityTest):
 
     def runtest(self) -> None:
         """Judge the cell."""
-        from parity_tests.report import reproduce
+        from parity_tests.reports.table import reproduce
 
         verdicts = self.parent.verdicts(self.cell)
         known = self.parent.divergences

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from attention_core.errors import OptionError, check_needed, check_unused
-from attention_core.operators.layers import HIDDEN_SCORES, LOCAL_ATTENTION, NUM_POSITIONS, score_option, scored
+from attention_core.operators.attention import HIDDEN_SCORES, score_option, scored
+from attention_core.operators.common import BAHDANAU, CHO_CONTEXT, LUONG, LUONG_FEEDING, MASK, VALID_LENS, WU
+from attention_core.operators.encoders import CELL, EMBED_SIZE, EMBEDDING, TOKENS, VOCAB_SIZE
+from attention_core.operators.local import LOCAL_ATTENTION, NUM_POSITIONS
 from attention_core.operators.recurrent import (
     BETWEEN_MASK,
     BETWEEN_STEP_MASK,
-    CELL,
-    EMBED_SIZE,
-    EMBEDDING,
     HIDDEN_SIZE,
     NUM_LAYERS,
     STATE,
-    TOKENS,
-    VOCAB_SIZE,
     recurrent_part,
     recurrent_sizes,
 )
-from attention_core.operators.tensors import BAHDANAU, CHO_CONTEXT, LUONG, LUONG_FEEDING, MASK, VALID_LENS, WU
 from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Sizes, Tensor
 
 # ------------------------------------------------------------------------------------------------ options by name
@@ -96,7 +93,6 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
     return (
         Operator(
             name=f"{name}.prepare",
-            module="decoders",
             summary="Project and clear the encoder's outputs, once for all steps.",
             formula="memory = attention.prepare(encoder_outputs, encoder_outputs)",
             source="this specification",
@@ -105,7 +101,6 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
         ),
         Operator(
             name=f"{name}.start",
-            module="decoders",
             summary="The decoder's state before its first step.",
             formula="state = the encoder's state, 0, or the parameter initial, as the option initial says",
             source="this specification",
@@ -118,7 +113,6 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
         ),
         Operator(
             name=f"{name}.step",
-            module="decoders",
             summary="Decode one token.",
             formula=formula,
             source=source,
@@ -135,7 +129,6 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
         ),
         Operator(
             name=f"{name}.call",
-            module="decoders",
             summary="Decode given tokens, each step reading its own token (teacher forcing).",
             formula="logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)",
             source=source,
@@ -149,7 +142,6 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
         ),
         Operator(
             name=f"{name}.greedy",
-            module="decoders",
             summary="Decode by feeding back the most probable token, up to an end token.",
             formula="token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos",
             source=source + ", with beam width 1",
@@ -163,7 +155,6 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
         ),
         Operator(
             name=f"{name}.beam",
-            module="decoders",
             summary="Decode by keeping the best hypotheses of every step (beam search).",
             formula=(
                 "score = sum of ln p(token[t]) / ((5 + n)/6)^length_penalty, n counting the tokens up to eos;  "
@@ -268,7 +259,6 @@ def _bahdanau_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
 
 BAHDANAU_DECODER = Layer(
     name="BahdanauDecoder",
-    module="decoders",
     summary="Decode with attention whose query is the previous output of the top recurrent layer.",
     formula=_BAHDANAU_FORMULA,
     source=BAHDANAU + "; maxout readout: appendix A.2.2",
@@ -360,7 +350,6 @@ def _luong_inside(sizes: Sizes) -> dict[str, Part]:
 
 LUONG_DECODER = Layer(
     name="LuongDecoder",
-    module="decoders",
     summary="Decode with attention whose query is the current output of the top recurrent layer.",
     formula=_LUONG_FORMULA,
     source=LUONG + "; input feeding: section 3.3",
@@ -426,7 +415,6 @@ _CONTEXT_FORMULA = (
 
 FIXED_CONTEXT_DECODER = Layer(
     name="FixedContextDecoder",
-    module="decoders",
     summary="Decode without attention: the context of every step is the encoder's last output.",
     formula=_CONTEXT_FORMULA,
     source=CHO_CONTEXT,
@@ -437,4 +425,10 @@ FIXED_CONTEXT_DECODER = Layer(
     own_shapes=lambda sizes: _own_shapes(sizes) | _dense_shapes(sizes),
     inside=lambda sizes: {"rnn": recurrent_part(sizes["cell"], sizes["memory_size"] + sizes["embed_size"], sizes)},
     parts={"rnn": "the GRU or LSTM, which reads the context first, then the embedded token"},
+)
+
+OPERATORS = (
+    BAHDANAU_DECODER,
+    LUONG_DECODER,
+    FIXED_CONTEXT_DECODER,
 )

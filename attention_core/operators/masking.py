@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attention_core.operators.tensors import (
+from attention_core.operators.common import (
     CHILD,
     LIU,
     LONGFORMER,
@@ -18,7 +18,6 @@ from attention_core.specification import FLOATING, Operator, Option, Tensor
 
 ATTENTION_MASK = Operator(
     name="attention_mask",
-    module="masking",
     summary="Combine lengths and a boolean mask into one mask of what each query may attend to.",
     formula="open[b, i, j] = (j < valid_lens[b, i]) and mask[b, i, j]",
     source="this specification; True means 'may attend', as in ONNX Attention",
@@ -31,7 +30,6 @@ _RULE = Tensor("mask", ("one", "queries", "keys"), "True = may attend; the same 
 
 CAUSAL_MASK = Operator(
     name="causal_mask",
-    module="masking",
     summary="Let each query attend to its own position and those before it.",
     formula="open[i, j] = j <= i + offset",
     source="Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762",
@@ -42,7 +40,6 @@ CAUSAL_MASK = Operator(
 
 WINDOW_MASK = Operator(
     name="window_mask",
-    module="masking",
     summary="Let each query attend to a window around its own position.",
     formula="open[i, j] = -left <= j - (i + offset) <= right",
     source=LONGFORMER,
@@ -59,7 +56,6 @@ WINDOW_MASK = Operator(
 
 BLOCK_MASK = Operator(
     name="block_mask",
-    module="masking",
     summary="Let each query attend to the block of positions in which it stands.",
     formula="open[i, j] = floor((i + offset) / size) == floor(j / size)",
     source=LIU,
@@ -75,7 +71,6 @@ BLOCK_MASK = Operator(
 
 STRIDE_MASK = Operator(
     name="stride_mask",
-    module="masking",
     summary="Let each query attend to every so manieth position, counted from its own.",
     formula="open[i, j] = (i + offset - j) mod stride == 0",
     source=CHILD,
@@ -91,7 +86,6 @@ STRIDE_MASK = Operator(
 
 GLOBAL_MASK = Operator(
     name="global_mask",
-    module="masking",
     summary="Let global queries attend to every key, and every query to global keys.",
     formula="open[b, i, j] = global_queries[b, i] or global_keys[b, j]",
     source=LONGFORMER,
@@ -109,7 +103,6 @@ _TWO_MASKS = tuple(
 
 MASK_AND = Operator(
     name="mask_and",
-    module="masking",
     summary="Combine two masks: open where both are.",
     formula="open[b, i, j] = first[b, i, j] and second[b, i, j]",
     source="this specification",
@@ -119,7 +112,6 @@ MASK_AND = Operator(
 
 MASK_OR = Operator(
     name="mask_or",
-    module="masking",
     summary="Combine two masks: open where either is.",
     formula="open[b, i, j] = first[b, i, j] or second[b, i, j]",
     source="this specification",
@@ -132,7 +124,6 @@ _ONE_ROW = Tensor("mask", ("batch", "one", "keys"), "True = may attend; the same
 
 FROM_KEY_PADDING_MASK = Operator(
     name="from_key_padding_mask",
-    module="masking",
     summary="Turn a key padding mask, in which True means 'hidden', into a mask.",
     formula="open[b, 0, j] = not key_padding_mask[b, j]",
     source="this specification; key_padding_mask as in torch.nn.MultiheadAttention",
@@ -142,7 +133,6 @@ FROM_KEY_PADDING_MASK = Operator(
 
 TO_KEY_PADDING_MASK = Operator(
     name="to_key_padding_mask",
-    module="masking",
     summary="Turn a mask with one row into a key padding mask, in which True means 'hidden'.",
     formula="hidden[b, j] = not mask[b, 0, j]",
     source="this specification; key_padding_mask as in torch.nn.MultiheadAttention",
@@ -159,7 +149,6 @@ _ADDITIVE_MASK = Tensor(
 
 FROM_ADDITIVE_MASK = Operator(
     name="from_additive_mask",
-    module="masking",
     summary="Turn a mask that others add to the scores into a boolean one.",
     formula="open[b, i, j] = additive_mask[b, i, j] > threshold",
     source="this specification",
@@ -179,7 +168,6 @@ FROM_ADDITIVE_MASK = Operator(
 
 TO_ADDITIVE_MASK = Operator(
     name="to_additive_mask",
-    module="masking",
     summary="Turn a mask into one that others add to the scores.",
     formula="additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the least finite number of dtype",
     source="this specification",
@@ -193,10 +181,25 @@ TO_ADDITIVE_MASK = Operator(
 
 MASKED_SOFTMAX = Operator(
     name="masked_softmax",
-    module="masking",
     summary="Normalise scores over the keys each query may attend to.",
     formula="weights[i, j] = open[i, j] exp(scores[i, j]) / sum over open k of exp(scores[i, k])",
     source="Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; closed rows as in ONNX Attention",
     tensors=(SCORES, VALID_LENS, MASK),
     outputs=(WEIGHTS,),
+)
+
+OPERATORS = (
+    ATTENTION_MASK,
+    CAUSAL_MASK,
+    WINDOW_MASK,
+    BLOCK_MASK,
+    STRIDE_MASK,
+    GLOBAL_MASK,
+    MASK_AND,
+    MASK_OR,
+    FROM_KEY_PADDING_MASK,
+    TO_KEY_PADDING_MASK,
+    FROM_ADDITIVE_MASK,
+    TO_ADDITIVE_MASK,
+    MASKED_SOFTMAX,
 )

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from attention_core.operators.tensors import (
-    BAHDANAU,
-    CONTEXT,
-    DROPOUT_MASK,
-    MASK,
-    SCORES,
-    VALID_LENS,
-    VALUES,
-    WEIGHTS,
-)
+from attention_core.operators.common import BAHDANAU, CONTEXT, DROPOUT_MASK, MASK, SCORES, VALID_LENS, VALUES, WEIGHTS
 from attention_core.specification import Operator
 
 ATTENTION_POOLING = Operator(
     name="attention_pooling",
-    module="pooling",
     summary="Average the values of each query's open keys by the softmax of their scores.",
     formula="context[i] = sum over j of dropout_mask[i, j] weights[i, j] values[j];  weights = masked_softmax(scores)",
     source=BAHDANAU,
@@ -24,3 +14,5 @@ ATTENTION_POOLING = Operator(
     keyword_tensors=(DROPOUT_MASK,),
     outputs=(CONTEXT, WEIGHTS),
 )
+
+OPERATORS = (ATTENTION_POOLING,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attention_core.operators.tensors import (
+from attention_core.operators.common import (
     BAHDANAU,
     GRAVES,
     KEYS,
@@ -18,7 +18,6 @@ from attention_core.specification import Operator, Option, Tensor
 
 DOT_SCORE = Operator(
     name="dot_score",
-    module="scoring",
     summary="Score each query against each key by their inner product.",
     formula="scores[i, j] = sum over c of queries[i, c] keys[j, c]",
     source=LUONG,
@@ -28,7 +27,6 @@ DOT_SCORE = Operator(
 
 SCALED_DOT_SCORE = Operator(
     name="scaled_dot_score",
-    module="scoring",
     summary="Score each query against each key by a scaled inner product.",
     formula="scores[i, j] = scale · sum over c of queries[i, c] keys[j, c]",
     source=VASWANI,
@@ -39,7 +37,6 @@ SCALED_DOT_SCORE = Operator(
 
 ADDITIVE_SCORE = Operator(
     name="additive_score",
-    module="scoring",
     summary="Score each projected query against each projected key by a weighted tanh of their sum.",
     formula="scores[i, j] = sum over h of w_v[h] tanh(queries[i, h] + keys[j, h])",
     source=BAHDANAU,
@@ -53,7 +50,6 @@ ADDITIVE_SCORE = Operator(
 
 COSINE_SCORE = Operator(
     name="cosine_score",
-    module="scoring",
     summary="Score each query against each key by the cosine of the angle between them.",
     formula="scores[i, j] = scale · sum over c of queries[i, c] keys[j, c] / (‖queries[i]‖ ‖keys[j]‖)",
     source=GRAVES,
@@ -64,7 +60,6 @@ COSINE_SCORE = Operator(
 
 LOCATION_SCORE = Operator(
     name="location_score",
-    module="scoring",
     summary="Score each position by the projected query alone, whatever key stands there.",
     formula="scores[i, j] = queries[i, j]",
     source=LUONG,
@@ -75,10 +70,18 @@ LOCATION_SCORE = Operator(
 
 GAUSSIAN_SCORE = Operator(
     name="gaussian_score",
-    module="scoring",
     summary="Score each query against each key by a Gaussian kernel of their distance.",
     formula="scores[i, j] = -½ sum over c of ((queries[i, c] - keys[j, c]) w)²",
     source=NADARAYA,
     tensors=(QUERIES, KEYS, Tensor("w", (), "inverse width of the kernel; 1 unless given", optional=True)),
     outputs=(SCORES,),
+)
+
+OPERATORS = (
+    DOT_SCORE,
+    SCALED_DOT_SCORE,
+    ADDITIVE_SCORE,
+    COSINE_SCORE,
+    LOCATION_SCORE,
+    GAUSSIAN_SCORE,
 )

@@ -34,7 +34,6 @@ MASKS = Batch._fields[5:]
 
 MASKED_CROSS_ENTROPY = Operator(
     name="masked_cross_entropy",
-    module="training",
     summary="The mean over the open steps of the cross-entropy of their logits, 0 where none is open.",
     formula="loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)",
     source=SUTSKEVER + ", with a mean over tokens in place of sentences",
@@ -54,7 +53,6 @@ MASKED_CROSS_ENTROPY = Operator(
 
 CLIP_BY_GLOBAL_NORM = Operator(
     name="clip_by_global_norm",
-    module="training",
     summary="Scale all gradients by one factor, so that their global norm is at most max_norm.",
     formula="norm = √(sum over all entries g of all gradients of g²);  clipped = gradients · min(1, max_norm/norm)",
     source=PASCANU,
@@ -72,7 +70,6 @@ _RATE = Option("learning_rate", "float", "length of a step", domain="positive")
 
 SGD = Operator(
     name="sgd",
-    module="training",
     summary="Stochastic gradient descent, for a Trainer.",
     formula="θ' = θ - learning_rate · g",
     source="Robbins and Monro 1951, doi:10.1214/aoms/1177729586",
@@ -83,7 +80,6 @@ SGD = Operator(
 
 ADAM = Operator(
     name="adam",
-    module="training",
     summary="Adam, for a Trainer.",
     formula=(
         "θ' = θ - learning_rate · m̂ / (√v̂ + epsilon);  m' = beta1 m + (1 - beta1) g;  v' = beta2 v + (1 - beta2) g²;  "
@@ -99,6 +95,8 @@ ADAM = Operator(
     ),
     outputs=(),
 )
+
+OPERATORS = (MASKED_CROSS_ENTROPY,)
 
 UPDATES = (CLIP_BY_GLOBAL_NORM, SGD, ADAM)
 """What changes parameters: judged alone, and by the training of a Translator."""

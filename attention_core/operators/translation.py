@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from attention_core.errors import check_unused
+from attention_core.operators.attention import SCORE_NAMES
+from attention_core.operators.common import BAHDANAU, WU
 from attention_core.operators.decoders import (
     BAHDANAU_DECODER,
     BOS,
@@ -13,18 +15,9 @@ from attention_core.operators.decoders import (
     MAX_STEPS,
     SEARCH,
 )
-from attention_core.operators.layers import NUM_POSITIONS, SCORE_NAMES
-from attention_core.operators.recurrent import (
-    BIDIRECTIONAL,
-    BRIDGE,
-    CELL,
-    EMBED_SIZE,
-    GRU_ENCODER,
-    HIDDEN_SIZE,
-    LSTM_ENCODER,
-    NUM_LAYERS,
-)
-from attention_core.operators.tensors import BAHDANAU, WU
+from attention_core.operators.encoders import BRIDGE, CELL, EMBED_SIZE, GRU_ENCODER, LSTM_ENCODER
+from attention_core.operators.local import NUM_POSITIONS
+from attention_core.operators.recurrent import BIDIRECTIONAL, HIDDEN_SIZE, NUM_LAYERS
 from attention_core.specification import Config, Layer, Operator, Option, Part, Sizes, Tensor
 
 _SOURCE = Tensor("source", ("batch", "keys"), "token ids of the sentences to translate", "integer")
@@ -88,7 +81,6 @@ def _inside(sizes: Sizes) -> dict[str, Part]:
 
 TRANSLATOR = Layer(
     name="Translator",
-    module="translation",
     summary="Encode a sentence, and decode its translation with attention to it.",
     formula=_FORMULA,
     source=BAHDANAU,
@@ -139,7 +131,6 @@ TRANSLATOR = Layer(
     methods=(
         Operator(
             name="Translator.call",
-            module="translation",
             summary="Encode the sources, and decode given translations (teacher forcing).",
             formula=_FORMULA,
             source=BAHDANAU,
@@ -175,7 +166,6 @@ TRANSLATOR = Layer(
         ),
         Operator(
             name="Translator.greedy",
-            module="translation",
             summary="Translate by feeding back the most probable token, up to an end token.",
             formula="tokens, lengths, weights = decoder.greedy(outputs, state, valid_lens)",
             source="common practice",
@@ -189,7 +179,6 @@ TRANSLATOR = Layer(
         ),
         Operator(
             name="Translator.beam",
-            module="translation",
             summary="Translate by keeping the best hypotheses of every step (beam search).",
             formula="tokens, lengths, scores, weights = decoder.beam(outputs, state, valid_lens)",
             source=WU,
@@ -211,3 +200,5 @@ TRANSLATOR = Layer(
         "decoder": "the decoder",
     },
 )
+
+OPERATORS = (TRANSLATOR,)

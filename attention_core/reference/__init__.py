@@ -5,31 +5,25 @@ argument and parameter may then carry one more leading axis, the same for all of
 perturbations. Formulas therefore compare by the real part, write the sigmoid by tanh, and use neither abs nor norm.
 """
 
+from attention_core.reference.attention import (
+    AdditiveAttention,
+    ConcatAttention,
+    CosineAttention,
+    DotProductAttention,
+    GeneralAttention,
+    KernelAttention,
+    LocationAttention,
+    Memory,
+)
 from attention_core.reference.decoders import (
     BahdanauDecoder,
     FixedContextDecoder,
     LuongDecoder,
     LuongState,
 )
-from attention_core.reference.layers import (
-    AdditiveAttention,
-    ConcatAttention,
-    CosineAttention,
-    DotProductAttention,
-    GeneralAttention,
-    HardAttention,
-    KernelAttention,
-    LearnedPositions,
-    LocalAttention,
-    LocationAttention,
-    Memory,
-    MultiHeadAttention,
-    NadarayaWatson,
-    SinusoidalPositions,
-    ablation_importance,
-    position_permutation,
-    taylor_importance,
-)
+from attention_core.reference.encoders import Bridge, GRUEncoder, LSTMEncoder
+from attention_core.reference.hard import HardAttention
+from attention_core.reference.local import LocalAttention
 from attention_core.reference.masking import (
     attention_mask,
     block_mask,
@@ -45,6 +39,7 @@ from attention_core.reference.masking import (
     to_key_padding_mask,
     window_mask,
 )
+from attention_core.reference.multi_head import MultiHeadAttention, ablation_importance, taylor_importance
 from attention_core.reference.parameters import (
     get_parameters,
     set_parameters,
@@ -52,13 +47,9 @@ from attention_core.reference.parameters import (
 from attention_core.reference.pooling import (
     attention_pooling,
 )
-from attention_core.reference.recurrent import (
-    GRU,
-    LSTM,
-    Bridge,
-    GRUEncoder,
-    LSTMEncoder,
-)
+from attention_core.reference.positions import LearnedPositions, SinusoidalPositions, position_permutation
+from attention_core.reference.recurrent import GRU, LSTM
+from attention_core.reference.regression import NadarayaWatson
 from attention_core.reference.scoring import (
     additive_score,
     cosine_score,

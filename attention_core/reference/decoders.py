@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attention_core.errors import check_options, check_tokens
-from attention_core.operators import (
+from attention_core.operators.decoders import (
     BAHDANAU_DECODER,
     FIXED_CONTEXT_DECODER,
     LUONG_DECODER,
@@ -15,11 +15,15 @@ from attention_core.operators import (
     check_search,
 )
 from attention_core.reference.arrays import align, check, inner, linear, optional, promote
-from attention_core.reference.layers import Memory, attention_layer, cleared
+from attention_core.reference.attention import LAYERS, Memory, attention_layer, cleared
+from attention_core.reference.encoders import embed, known_tokens
+from attention_core.reference.local import LocalAttention
 from attention_core.reference.masking import attention_mask
 from attention_core.reference.pooling import average
-from attention_core.reference.recurrent import embed, known_tokens, recurrent_layer
+from attention_core.reference.recurrent import recurrent_layer
 from attention_core.specification import Layer
+
+ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
 
 
 class LuongState(NamedTuple):
@@ -44,7 +48,7 @@ class Decoder:
         self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
         parts = self.specification.inside(self.sizes)
         self.rnn = recurrent_layer(parts["rnn"])
-        self.attention = attention_layer(parts["attention"]) if "attention" in parts else None
+        self.attention = attention_layer(parts["attention"], ATTENTION) if "attention" in parts else None
 
     def advance(
         self,

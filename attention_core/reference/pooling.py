@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from attention_core.operators import ATTENTION_POOLING
+from attention_core.operators.pooling import ATTENTION_POOLING
 from attention_core.reference.arrays import check, promote
 from attention_core.reference.masking import open_keys, softmax_over
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attention_core.errors import check_options, check_positions
-from attention_core.operators import (
+from attention_core.operators.scoring import (
     ADDITIVE_SCORE,
     COSINE_SCORE,
     DOT_SCORE,

@@ -8,7 +8,7 @@ import numpy as np
 
 from attention_core import differentiation
 from attention_core.errors import check_options, check_state, check_tokens
-from attention_core.operators import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
 from attention_core.reference.arrays import check, promote
 from attention_core.reference.translation import Translator
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from attention_core.errors import check_options
-from attention_core.operators import TRANSLATOR
+from attention_core.operators.translation import TRANSLATOR
 from attention_core.reference.arrays import check, inner, optional
 from attention_core.reference.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder
-from attention_core.reference.recurrent import Bridge, GRUEncoder, LSTMEncoder
+from attention_core.reference.encoders import Bridge, GRUEncoder, LSTMEncoder
 from attention_core.specification import Layer
 
 CLASSES: dict[str, Any] = {

@@ -1,25 +1,19 @@
 """Attention for sequence-to-sequence models in JAX."""
 
-from backends.jax.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder, LuongState
-from backends.jax.layers import (
+from backends.jax.attention import (
     AdditiveAttention,
     ConcatAttention,
     CosineAttention,
     DotProductAttention,
     GeneralAttention,
-    HardAttention,
     KernelAttention,
-    LearnedPositions,
-    LocalAttention,
     LocationAttention,
     Memory,
-    MultiHeadAttention,
-    NadarayaWatson,
-    SinusoidalPositions,
-    ablation_importance,
-    position_permutation,
-    taylor_importance,
 )
+from backends.jax.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder, LuongState
+from backends.jax.encoders import Bridge, GRUEncoder, LSTMEncoder
+from backends.jax.hard import HardAttention
+from backends.jax.local import LocalAttention
 from backends.jax.masking import (
     attention_mask,
     block_mask,
@@ -35,9 +29,12 @@ from backends.jax.masking import (
     to_key_padding_mask,
     window_mask,
 )
+from backends.jax.multi_head import MultiHeadAttention, ablation_importance, taylor_importance
 from backends.jax.parameters import get_parameters, set_parameters
 from backends.jax.pooling import attention_pooling
-from backends.jax.recurrent import GRU, LSTM, Bridge, GRUEncoder, LSTMEncoder
+from backends.jax.positions import LearnedPositions, SinusoidalPositions, position_permutation
+from backends.jax.recurrent import GRU, LSTM
+from backends.jax.regression import NadarayaWatson
 from backends.jax.scoring import (
     additive_score,
     cosine_score,

@@ -12,7 +12,7 @@ from flax.core import freeze
 from jax.typing import DTypeLike
 
 from attention_core.errors import check, check_options, check_tokens
-from attention_core.operators import (
+from attention_core.operators.decoders import (
     BAHDANAU_DECODER,
     FIXED_CONTEXT_DECODER,
     LUONG_DECODER,
@@ -20,12 +20,18 @@ from attention_core.operators import (
     check_search,
 )
 from attention_core.specification import Layer, Operator
-from backends.jax.layers import Memory, attention_layer, cleared, drawn, drawn_mask, dropout_layer
-from backends.jax.recurrent import embed, recurrent_layer, time_first
+from backends.jax.attention import LAYERS, Memory, attention_layer, cleared
+from backends.jax.encoders import embed
+from backends.jax.local import LocalAttention
+from backends.jax.module import drawn, drawn_mask, dropout_layer
+from backends.jax.recurrent import recurrent_layer, time_first
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
 
 Factors = tuple[jax.Array | None, jax.Array | None]
+
+
+ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
 
 
 class LuongState(NamedTuple):
@@ -49,7 +55,7 @@ class Decoder(nnx.Module):
         parts = self.specification.inside(self.sizes)
         self.embedding = nnx.Embed(self.sizes["vocab_size"], self.sizes["embed_size"], param_dtype=dtype, rngs=rngs)
         if "attention" in parts:
-            self.attention = attention_layer(parts["attention"], dtype=dtype, rngs=rngs)
+            self.attention = attention_layer(parts["attention"], ATTENTION, dtype=dtype, rngs=rngs)
         self.rnn = recurrent_layer(parts["rnn"], dtype=dtype, rngs=rngs)
         self.dense = nnx.Linear(self.sizes["dense_size"], self.sizes["vocab_size"], param_dtype=dtype, rngs=rngs)
         if self.sizes["initial"] == "learned":

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from attention_core.errors import check, check_available, check_one_row, check_options
-from attention_core.operators import (
+from attention_core.operators.masking import (
     ATTENTION_MASK,
     BLOCK_MASK,
     CAUSAL_MASK,

@@ -11,7 +11,7 @@ from flax import nnx
 
 from attention_core.errors import check_parameters
 from attention_core.specification import Layer, Sizes, pattern
-from backends.jax.runtime import to_numpy
+from backends.jax.arrays import to_numpy
 
 __all__ = ["get_parameters", "set_parameters"]
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from attention_core.errors import check
-from attention_core.operators import ATTENTION_POOLING
+from attention_core.operators.pooling import ATTENTION_POOLING
 from backends.jax.masking import open_keys, softmax_over
 
 __all__ = ["attention_pooling"]

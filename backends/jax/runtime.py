@@ -15,7 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-__all__ = ["configure", "describe", "from_numpy", "to_numpy", "build", "vjp"]
+from backends.jax.arrays import from_numpy, located, to_numpy
+from backends.jax.parameters import get_parameters
+
+__all__ = ["from_numpy", "to_numpy", "configure", "describe", "build", "vjp"]
 
 Arrays = Mapping[str, jax.Array]
 
@@ -73,23 +76,6 @@ def describe() -> dict[str, Any]:
     return {"framework": "JAX", "versions": versions, "devices": devices}
 
 
-def from_numpy(array: np.ndarray, device: str = "cpu") -> jax.Array:
-    """Copy a NumPy array to the device."""
-    # Copied first, since JAX may keep NumPy's memory; jnp.array would compile a function for every shape.
-    return jax.device_put(np.array(array), located(device))
-
-
-def located(device: str) -> jax.Device:
-    """The device of that name, such as cpu, cuda, or cpu:1."""
-    kind, _, index = device.partition(":")
-    return jax.devices(kind)[int(index or 0)]
-
-
-def to_numpy(array: jax.Array) -> np.ndarray:
-    """Copy an array to a NumPy array."""
-    return np.array(array)
-
-
 def build(layer: type[nnx.Module], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> nnx.Module:
     """Make a layer of that floating type on the device, in evaluation mode, for parameters that are still to be set."""
     keywords = {"dtype": jnp.dtype(dtype)} if layer.specification.trainable else {}
@@ -120,8 +106,6 @@ def vjp(
     cotangents nothing is differentiated, as where nobody asks for gradients, and there are none.
     All of it is compiled once for each function, layer structure and set of shapes: pass the same function again.
     """
-    from backends.jax.parameters import get_parameters
-
     if next(CALLS) % MOST_CALLS == 0:
         jax.clear_caches()
     floating = {name: array for name, array in arguments.items() if jnp.issubdtype(array.dtype, jnp.floating)}

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from attention_core.errors import check, check_options, check_positions
-from attention_core.operators import (
+from attention_core.operators.scoring import (
     ADDITIVE_SCORE,
     COSINE_SCORE,
     DOT_SCORE,

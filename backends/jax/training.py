@@ -13,7 +13,7 @@ import optax
 from flax import nnx
 
 from attention_core.errors import check, check_options, check_state, check_tokens
-from attention_core.operators import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
 from backends.jax.parameters import get_parameters, set_parameters
 from backends.jax.translation import Translator
 

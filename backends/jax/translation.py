@@ -9,9 +9,9 @@ from flax.core import freeze
 from jax.typing import DTypeLike
 
 from attention_core.errors import check, check_options
-from attention_core.operators import TRANSLATOR
+from attention_core.operators.translation import TRANSLATOR
 from backends.jax.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder
-from backends.jax.recurrent import Bridge, Encoder, GRUEncoder, LSTMEncoder
+from backends.jax.encoders import Bridge, Encoder, GRUEncoder, LSTMEncoder
 
 __all__ = ["Translator"]
 

@@ -16,26 +16,20 @@ if "bool" not in vars(numpy):
 
 from mxnet import npx
 
-from backends.mxnet.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder, LuongState
-from backends.mxnet.layers import (
+from backends.mxnet.attention import (
     AdditiveAttention,
     ConcatAttention,
     CosineAttention,
     DotProductAttention,
     GeneralAttention,
-    HardAttention,
     KernelAttention,
-    LearnedPositions,
-    LocalAttention,
     LocationAttention,
     Memory,
-    MultiHeadAttention,
-    NadarayaWatson,
-    SinusoidalPositions,
-    ablation_importance,
-    position_permutation,
-    taylor_importance,
 )
+from backends.mxnet.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder, LuongState
+from backends.mxnet.encoders import Bridge, GRUEncoder, LSTMEncoder
+from backends.mxnet.hard import HardAttention
+from backends.mxnet.local import LocalAttention
 from backends.mxnet.masking import (
     attention_mask,
     block_mask,
@@ -51,9 +45,12 @@ from backends.mxnet.masking import (
     to_key_padding_mask,
     window_mask,
 )
+from backends.mxnet.multi_head import MultiHeadAttention, ablation_importance, taylor_importance
 from backends.mxnet.parameters import get_parameters, set_parameters
 from backends.mxnet.pooling import attention_pooling
-from backends.mxnet.recurrent import GRU, LSTM, Bridge, GRUEncoder, LSTMEncoder
+from backends.mxnet.positions import LearnedPositions, SinusoidalPositions, position_permutation
+from backends.mxnet.recurrent import GRU, LSTM
+from backends.mxnet.regression import NadarayaWatson
 from backends.mxnet.scoring import (
     additive_score,
     cosine_score,

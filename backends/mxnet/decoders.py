@@ -9,7 +9,7 @@ from mxnet import autograd, np, npx
 from mxnet.gluon import Block
 
 from attention_core.errors import check, check_options, check_tokens
-from attention_core.operators import (
+from attention_core.operators.decoders import (
     BAHDANAU_DECODER,
     FIXED_CONTEXT_DECODER,
     LUONG_DECODER,
@@ -17,23 +17,18 @@ from attention_core.operators import (
     check_search,
 )
 from attention_core.specification import Layer
+from backends.mxnet.attention import LAYERS, AdditiveAttention, Memory, attention_layer, cleared
 from backends.mxnet.blocked import STEPS_LEAST, blocked_steps, takes_blocks
-from backends.mxnet.layers import (
-    AdditiveAttention,
-    Memory,
-    Sized,
-    Uniform,
-    attention_layer,
-    cleared,
-    drawn_mask,
-    initialise,
-    linear,
-    projected,
-)
+from backends.mxnet.encoders import embed, embedding
+from backends.mxnet.local import LocalAttention
+from backends.mxnet.module import Sized, Uniform, drawn_mask, initialise, linear, projected
 from backends.mxnet.pooling import average
-from backends.mxnet.recurrent import embed, embedding, recurrent_layer
+from backends.mxnet.recurrent import recurrent_layer
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
+
+
+ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
 
 
 class LuongState(NamedTuple):
@@ -64,7 +59,9 @@ class Decoder(Block):
             if sizes["initial"] == "learned":
                 drawn = Uniform(sizes["hidden_size"] ** -0.5)
                 self.initial = self.params.get("initial", shape=shape, dtype=dtype, init=drawn)
-            self.attention = attention_layer(parts["attention"], dtype=dtype) if "attention" in parts else None
+            self.attention = (
+                attention_layer(parts["attention"], ATTENTION, dtype=dtype) if "attention" in parts else None
+            )
             self.rnn = recurrent_layer(parts["rnn"], dtype=dtype)
             self.dense = linear(sizes["dense_size"], sizes["vocab_size"], use_bias=True, dtype=dtype)
         initialise(self)

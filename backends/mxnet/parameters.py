@@ -9,7 +9,7 @@ from mxnet import np
 from mxnet.gluon import Block, Parameter
 
 from attention_core.errors import check_parameters
-from backends.mxnet.runtime import from_numpy, to_numpy
+from backends.mxnet.arrays import from_numpy, to_numpy
 
 __all__ = ["get_parameters", "set_parameters"]
 

@@ -8,7 +8,7 @@ import mxnet as mx
 from mxnet import np
 
 from attention_core.errors import check
-from attention_core.operators import ATTENTION_POOLING
+from attention_core.operators.pooling import ATTENTION_POOLING
 from backends.mxnet.masking import normalised, open_keys
 
 __all__ = ["attention_pooling"]

@@ -7,16 +7,16 @@ from typing import Any
 
 import mxnet as mx
 from mxnet import np
-from mxnet.gluon import Block, HybridBlock, nn
+from mxnet.gluon import HybridBlock, nn
 
-from attention_core.errors import check, check_options, check_tokens
-from attention_core.operators import BRIDGE, GRU_ENCODER, LSTM_ENCODER, check_one_direction
-from attention_core.operators import GRU as GRU_SPECIFICATION
-from attention_core.operators import LSTM as LSTM_SPECIFICATION
+from attention_core.errors import check, check_options
+from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
+from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
+from attention_core.operators.recurrent import check_one_direction
 from attention_core.specification import Layer, Part
-from backends.mxnet.layers import Uniform, drawn_mask, initialise
+from backends.mxnet.module import Uniform, drawn_mask, initialise
 
-__all__ = ["GRU", "LSTM", "GRUEncoder", "LSTMEncoder", "Bridge"]
+__all__ = ["GRU", "LSTM"]
 
 SHUT = 3e4
 """What opens or shuts a gate to the last bit, in every floating type."""
@@ -389,247 +389,12 @@ class LSTMLayer(RecurrentLayer):
         return outputs, F.np.concatenate([F.np.expand_dims(last_valid(F, outputs, state[0], last), 0), cells], axis=0)
 
 
-class Encoder(Block):
-    """What the encoders share: an embedding, and a recurrent layer over it."""
-
-    specification: Layer
-
-    def __init__(
-        self, *, dtype: str, prefix: str | None, params: mx.gluon.ParameterDict | None, **options: Any
-    ) -> None:
-        super().__init__(prefix=prefix, params=params)
-        self.sizes = sizes = check_options(self.specification, **options)
-        with self.name_scope():
-            self.embedding = embedding(sizes["vocab_size"], sizes["embed_size"], dtype=dtype)
-            self.rnn = recurrent_layer(self.specification.inside(sizes)["rnn"], dtype=dtype)
-        initialise(self)
-
-    def __call__(
-        self,
-        tokens: np.ndarray,
-        valid_lens: np.ndarray | None = None,
-        state: np.ndarray | None = None,
-        *,
-        dropout_mask: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Encode a batch of token sequences.
-
-        outputs, state = rnn(embedding[tokens])
-        """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.embedding.weight.dtype,
-            tokens=tokens,
-            valid_lens=valid_lens,
-            state=state,
-            dropout_mask=dropout_mask,
-        )
-        return super().__call__(tokens, valid_lens, state, dropout_mask)
-
-    def forward(
-        self,
-        tokens: np.ndarray,
-        valid_lens: np.ndarray | None,
-        state: np.ndarray | None,
-        dropout_mask: np.ndarray | None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The formula; it is no graph, since token ids are looked at before."""
-        embedded = embed(self.specification.name, self.embedding, tokens)
-        return self.rnn(embedded, valid_lens, state, dropout_mask=dropout_mask)
-
-
-class GRUEncoder(Encoder):
-    """Embed tokens and run stacked gated recurrent units over them.
-
-    outputs, state = GRU(embedding[tokens])
-
-    Shapes: tokens (batch, steps); valid_lens, state, dropout_mask and what is returned as in GRU.
-    """
-
-    specification = GRU_ENCODER
-
-    def __init__(
-        self,
-        vocab_size: int,
-        embed_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        dtype: str = "float32",
-        prefix: str | None = None,
-        params: mx.gluon.ParameterDict | None = None,
-    ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            dtype=dtype,
-            prefix=prefix,
-            params=params,
-        )
-
-
-class LSTMEncoder(Encoder):
-    """Embed tokens and run stacked long short-term memory over them.
-
-    outputs, state = LSTM(embedding[tokens])
-
-    Shapes: tokens (batch, steps); valid_lens, state, dropout_mask and what is returned as in LSTM.
-    """
-
-    specification = LSTM_ENCODER
-
-    def __init__(
-        self,
-        vocab_size: int,
-        embed_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        dtype: str = "float32",
-        prefix: str | None = None,
-        params: mx.gluon.ParameterDict | None = None,
-    ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            dtype=dtype,
-            prefix=prefix,
-            params=params,
-        )
-
-
-class Bridge(HybridBlock):
-    """Hand the two directions of an encoder to a decoder that has one.
-
-    state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
-    forward half f and the backward half b of the state of each layer, and of the outputs where they are summed
-
-    Shapes: outputs (batch, steps, 2 hidden_size), state (num_layers, batch, 2 hidden_size), or 4 hidden_size for an
-    LSTM; returns (encoder_outputs, state): (batch, steps, 2 hidden_size), or hidden_size where summed, and
-    (num_layers, batch, hidden_size of the decoder), or twice that for an LSTM.
-    """
-
-    specification = BRIDGE
-
-    def __init__(
-        self,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        method: str = "concatenate",
-        output_size: int | None = None,
-        cell: str = "gru",
-        dtype: str = "float32",
-        prefix: str | None = None,
-        params: mx.gluon.ParameterDict | None = None,
-    ) -> None:
-        super().__init__(prefix=prefix, params=params)
-        self.sizes = sizes = check_options(
-            self.specification,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            method=method,
-            output_size=output_size,
-            cell=cell,
-        )
-        with self.name_scope():
-            self.layers = nn.HybridSequential()
-            with self.layers.name_scope():
-                for _ in range(num_layers if method in ("project", "backward") else 0):
-                    self.layers.add(BridgeLayer(sizes["parts"], sizes["read_size"], sizes["merged_size"], dtype=dtype))
-        initialise(self)
-
-    def hybrid_forward(self, F: ModuleType, state: np.ndarray) -> np.ndarray:
-        """The formula for the state, unless it stays as it is."""
-        halves = F.np.split(state, 2 * self.sizes["parts"], axis=-1)
-        pairs = list(zip(halves[::2], halves[1::2], strict=True))
-        if self.sizes["method"] == "sum":
-            return F.np.concatenate([forward + backward for forward, backward in pairs], axis=-1)
-        if self.sizes["method"] == "backward":
-            read = [backward for _, backward in pairs]
-        else:
-            read = [F.np.concatenate(pair, axis=-1) for pair in pairs]
-        return F.np.stack([layer(*(part[index] for part in read)) for index, layer in enumerate(self.layers)])
-
-    def __call__(self, outputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Turn outputs and state of both directions into those that a decoder takes.
-
-        state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward)
-        """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.layers[0].W.dtype if len(self.layers) else None,
-            outputs=outputs,
-            state=state,
-        )
-        if self.sizes["method"] == "concatenate":
-            return outputs, state
-        if self.sizes["method"] == "sum":
-            hidden = self.sizes["hidden_size"]
-            outputs = (
-                np.zeros((*outputs.shape[:2], hidden), dtype=outputs.dtype, ctx=outputs.ctx)
-                if outputs.size == 0  # over an empty axis, MXNet reads foreign memory or crashes
-                else outputs[:, :, :hidden] + outputs[:, :, hidden:]
-            )
-        if state.size == 0:
-            return outputs, np.zeros((*state.shape[:2], self.sizes["state_size"]), dtype=state.dtype, ctx=state.ctx)
-        return outputs, super().__call__(state)
-
-
-class BridgeLayer(HybridBlock):
-    """What merges the state of one layer: weights and biases of the outputs, and for an LSTM of the cells."""
-
-    def __init__(self, parts: int, read_size: int, merged_size: int, *, dtype: str) -> None:
-        super().__init__()
-        self.merged_size, drawn = merged_size, Uniform(read_size**-0.5)
-        with self.name_scope():
-            self.W = self.params.get("W", shape=(parts, merged_size, read_size), dtype=dtype, init=drawn)
-            self.b_s = self.params.get("b_s", shape=(parts, merged_size), dtype=dtype, init=drawn)
-
-    def hybrid_forward(self, F: ModuleType, *read: np.ndarray, W: np.ndarray, b_s: np.ndarray) -> np.ndarray:
-        """The merged state, (batch, state_size), of what is read for the outputs, and for the cells."""
-        merged = [
-            F.npx.fully_connected(inputs, W[part], b_s[part], num_hidden=self.merged_size)
-            for part, inputs in enumerate(read)
-        ]
-        return F.npx.activation(F.np.concatenate(merged, axis=-1), act_type="tanh")
-
-
 LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
 
 
 def recurrent_layer(part: Part, *, dtype: str) -> Recurrent:
     """The recurrent layer that stands inside another one."""
     return LAYERS[part.layer.name](**part.config, dtype=dtype)
-
-
-def embedding(vocab_size: int, embed_size: int, *, dtype: str) -> nn.Embedding:
-    """A row for each token id."""
-    return nn.Embedding(vocab_size, embed_size, dtype=dtype, weight_initializer=Uniform(embed_size**-0.5))
-
-
-def embed(title: str, table: nn.Embedding, tokens: np.ndarray) -> np.ndarray:
-    """The embedded tokens, which have to be ids of the vocabulary."""
-    vocab_size, embed_size = table.weight.shape
-    if tokens.size == 0:
-        return np.zeros((*tokens.shape, embed_size), dtype=table.weight.dtype, ctx=tokens.ctx)
-    ids = tokens.asnumpy()
-    check_tokens(title, "tokens", int(ids.min()), int(ids.max()), vocab_size)
-    return table(tokens)
 
 
 def valid_steps(steps: int, valid_lens: np.ndarray | None, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,10 @@ import numpy
 from mxnet import autograd, np
 from mxnet.gluon import Block
 
-__all__ = ["configure", "describe", "from_numpy", "to_numpy", "build", "vjp"]
+from backends.mxnet.arrays import context, from_numpy, to_numpy
+from backends.mxnet.parameters import get_parameters
+
+__all__ = ["from_numpy", "to_numpy", "configure", "describe", "build", "vjp"]
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -73,16 +76,6 @@ def describe() -> dict[str, Any]:
     return {"framework": "MXNet", "versions": versions, "devices": devices, "absent": ABSENT}
 
 
-def from_numpy(array: numpy.ndarray, device: str = "cpu") -> np.ndarray:
-    """Copy a NumPy array to the device."""
-    return np.array(array, dtype=array.dtype, ctx=context(device))  # without dtype, everything becomes float32
-
-
-def to_numpy(tensor: np.ndarray) -> numpy.ndarray:
-    """Copy a tensor to a NumPy array."""
-    return tensor.asnumpy()
-
-
 def build(layer: type[Block], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> Block:
     """Make a layer of that floating type on the device, for parameters that are still to be set.
 
@@ -91,11 +84,6 @@ def build(layer: type[Block], options: Mapping[str, Any], dtype: str, device: st
     keywords = {"dtype": dtype} if layer.specification.trainable else {}
     with context(device):
         return layer(**options, **keywords)
-
-
-def context(device: str) -> mx.Context:
-    """MXNet's name of a device of the court."""
-    return {"cpu": mx.cpu, "cuda": mx.gpu}[device]()
 
 
 def vjp(
@@ -109,8 +97,6 @@ def vjp(
     Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays). Without
     cotangents nothing is differentiated, as where nobody asks for gradients, and there are none.
     """
-    from backends.mxnet.parameters import get_parameters
-
     if not cotangents:
         return function(layer, **arguments), {}, {}
     # Not copied: a call that changes its arguments shall be seen to do so.

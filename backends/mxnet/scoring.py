@@ -8,7 +8,7 @@ import mxnet as mx
 from mxnet import np
 
 from attention_core.errors import check, check_options, check_positions
-from attention_core.operators import (
+from attention_core.operators.scoring import (
     ADDITIVE_SCORE,
     COSINE_SCORE,
     DOT_SCORE,

@@ -10,9 +10,9 @@ import numpy
 from mxnet import autograd, np, npx
 
 from attention_core.errors import check, check_options, check_state, check_tokens
-from attention_core.operators import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from backends.mxnet.arrays import from_numpy
 from backends.mxnet.parameters import get_parameters, located
-from backends.mxnet.runtime import from_numpy
 from backends.mxnet.translation import Translator
 
 __all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]

@@ -7,9 +7,9 @@ from mxnet import autograd, np
 from mxnet.gluon import Block
 
 from attention_core.errors import check, check_options
-from attention_core.operators import TRANSLATOR
+from attention_core.operators.translation import TRANSLATOR
 from backends.mxnet.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder
-from backends.mxnet.recurrent import Bridge, Encoder, GRUEncoder, LSTMEncoder
+from backends.mxnet.encoders import Bridge, Encoder, GRUEncoder, LSTMEncoder
 
 __all__ = ["Translator"]
 

@@ -12,26 +12,20 @@ if keras.backend.backend() != "tensorflow":
         "Set the environment variable KERAS_BACKEND=tensorflow before Keras is first imported."
     )
 
-from backends.tf.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder, LuongState
-from backends.tf.layers import (
+from backends.tf.attention import (
     AdditiveAttention,
     ConcatAttention,
     CosineAttention,
     DotProductAttention,
     GeneralAttention,
-    HardAttention,
     KernelAttention,
-    LearnedPositions,
-    LocalAttention,
     LocationAttention,
     Memory,
-    MultiHeadAttention,
-    NadarayaWatson,
-    SinusoidalPositions,
-    ablation_importance,
-    position_permutation,
-    taylor_importance,
 )
+from backends.tf.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder, LuongState
+from backends.tf.encoders import Bridge, GRUEncoder, LSTMEncoder
+from backends.tf.hard import HardAttention
+from backends.tf.local import LocalAttention
 from backends.tf.masking import (
     attention_mask,
     block_mask,
@@ -47,9 +41,12 @@ from backends.tf.masking import (
     to_key_padding_mask,
     window_mask,
 )
+from backends.tf.multi_head import MultiHeadAttention, ablation_importance, taylor_importance
 from backends.tf.parameters import get_parameters, set_parameters
 from backends.tf.pooling import attention_pooling
-from backends.tf.recurrent import GRU, LSTM, Bridge, GRUEncoder, LSTMEncoder
+from backends.tf.positions import LearnedPositions, SinusoidalPositions, position_permutation
+from backends.tf.recurrent import GRU, LSTM
+from backends.tf.regression import NadarayaWatson
 from backends.tf.scoring import (
     additive_score,
     cosine_score,

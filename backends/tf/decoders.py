@@ -10,20 +10,25 @@ import keras
 import tensorflow as tf
 
 from attention_core.errors import check, check_options, check_positions, check_tokens
-from attention_core.operators import (
+from attention_core.operators.attention import LOCATION_ATTENTION
+from attention_core.operators.decoders import (
     BAHDANAU_DECODER,
     FIXED_CONTEXT_DECODER,
-    LOCATION_ATTENTION,
     LUONG_DECODER,
     check_initial,
     check_search,
 )
+from backends.tf.attention import LAYERS, AdditiveAttention, Memory, attention_layer, cleared
 from backends.tf.blocked import blocked_steps, takes_steps
-from backends.tf.layers import AdditiveAttention, Memory, Specified, chosen, cleared, drawn_mask
+from backends.tf.local import LocalAttention
 from backends.tf.masking import precise, size
+from backends.tf.module import Specified, chosen, drawn_mask
 from backends.tf.recurrent import GRU, check_known, recurrent_layer
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
+
+
+ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
 
 
 class LuongState(NamedTuple):
@@ -53,7 +58,9 @@ class Decoder(Specified):
             self.rnn = recurrent_layer(parts["rnn"], dtype=dtype, name="rnn")
             for layer in (self.embedding, self.rnn):
                 layer.build(None)
-        self.attention = self.inside("attention") if "attention" in parts else None
+        self.attention = None
+        if "attention" in parts:
+            self.attention = attention_layer(parts["attention"], ATTENTION, caller=self, name="attention")
         self.initial = None
         if sizes["initial"] == "learned":
             self.initial = self.uniform("initial", (sizes["num_layers"], sizes["state_size"]), sizes["hidden_size"])

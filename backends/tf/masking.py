@@ -7,7 +7,7 @@ import math
 import tensorflow as tf
 
 from attention_core.errors import check, check_one_row, check_options
-from attention_core.operators import (
+from attention_core.operators.masking import (
     ATTENTION_MASK,
     BLOCK_MASK,
     CAUSAL_MASK,

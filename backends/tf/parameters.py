@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from attention_core.errors import check_parameters
 from attention_core.specification import pattern
-from backends.tf.runtime import from_numpy, to_numpy
+from backends.tf.arrays import from_numpy, to_numpy
 
 __all__ = ["get_parameters", "set_parameters"]
 

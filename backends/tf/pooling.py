@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from attention_core.errors import check
-from attention_core.operators import ATTENTION_POOLING
+from attention_core.operators.pooling import ATTENTION_POOLING
 from backends.tf.masking import open_keys, softmax_over
 
 __all__ = ["attention_pooling"]

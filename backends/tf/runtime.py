@@ -11,12 +11,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["configure", "describe", "from_numpy", "to_numpy", "build", "vjp"]
+from backends.tf.arrays import DEVICES, from_numpy, to_numpy
+from backends.tf.parameters import get_parameters
+
+__all__ = ["from_numpy", "to_numpy", "configure", "describe", "build", "vjp"]
 
 Tensors = Mapping[str, tf.Tensor]
-
-DEVICES = {"cpu": "/device:CPU:0", "cuda": "/device:GPU:0"}
-"""TensorFlow's names of the court's devices."""
 
 
 def configure() -> dict[str, Any]:
@@ -46,17 +46,6 @@ def describe() -> dict[str, Any]:
     return {"framework": "TensorFlow", "versions": versions, "devices": devices}
 
 
-def from_numpy(array: np.ndarray, device: str = "cpu") -> tf.Tensor:
-    """Copy a NumPy array to the device."""
-    with tf.device(DEVICES[device]):
-        return tf.constant(array)
-
-
-def to_numpy(tensor: tf.Tensor) -> np.ndarray:
-    """Copy a tensor to a NumPy array."""
-    return tf.convert_to_tensor(tensor).numpy().copy()
-
-
 def build(
     layer: type[keras.layers.Layer], options: Mapping[str, Any], dtype: str, device: str = "cpu"
 ) -> keras.layers.Layer:
@@ -79,8 +68,6 @@ def vjp(
     Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays). Without
     cotangents nothing is differentiated, as where nobody asks for gradients, and there are none.
     """
-    from backends.tf.parameters import get_parameters
-
     differentiable = {name: tensor for name, tensor in arguments.items() if tensor.dtype.is_floating}
     parameters = [] if layer is None else layer.trainable_variables
     # TensorFlow computes on a GPU whatever it can, wherever the arguments are, unless told where.

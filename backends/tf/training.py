@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from attention_core.errors import check, check_options, check_state, check_tokens
-from attention_core.operators import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from backends.tf.arrays import from_numpy
 from backends.tf.masking import precise, size
 from backends.tf.parameters import get_parameters, located
-from backends.tf.runtime import from_numpy
 from backends.tf.translation import Translator
 
 __all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]

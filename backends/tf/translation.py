@@ -6,10 +6,11 @@ import keras
 import tensorflow as tf
 
 from attention_core.errors import check
-from attention_core.operators import TRANSLATOR
+from attention_core.operators.translation import TRANSLATOR
 from backends.tf.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder, check_room
-from backends.tf.layers import Specified, chosen
-from backends.tf.recurrent import Bridge, Encoder, GRUEncoder, LSTMEncoder, check_known
+from backends.tf.encoders import Bridge, Encoder, GRUEncoder, LSTMEncoder
+from backends.tf.module import Specified, chosen
+from backends.tf.recurrent import check_known
 
 __all__ = ["Translator"]
 

@@ -1,25 +1,19 @@
 """Attention for sequence-to-sequence models in PyTorch."""
 
-from backends.torch.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder, LuongState
-from backends.torch.layers import (
+from backends.torch.attention import (
     AdditiveAttention,
     ConcatAttention,
     CosineAttention,
     DotProductAttention,
     GeneralAttention,
-    HardAttention,
     KernelAttention,
-    LearnedPositions,
-    LocalAttention,
     LocationAttention,
     Memory,
-    MultiHeadAttention,
-    NadarayaWatson,
-    SinusoidalPositions,
-    ablation_importance,
-    position_permutation,
-    taylor_importance,
 )
+from backends.torch.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder, LuongState
+from backends.torch.encoders import Bridge, GRUEncoder, LSTMEncoder
+from backends.torch.hard import HardAttention
+from backends.torch.local import LocalAttention
 from backends.torch.masking import (
     attention_mask,
     block_mask,
@@ -35,9 +29,12 @@ from backends.torch.masking import (
     to_key_padding_mask,
     window_mask,
 )
+from backends.torch.multi_head import MultiHeadAttention, ablation_importance, taylor_importance
 from backends.torch.parameters import get_parameters, set_parameters
 from backends.torch.pooling import attention_pooling
-from backends.torch.recurrent import GRU, LSTM, Bridge, GRUEncoder, LSTMEncoder
+from backends.torch.positions import LearnedPositions, SinusoidalPositions, position_permutation
+from backends.torch.recurrent import GRU, LSTM
+from backends.torch.regression import NadarayaWatson
 from backends.torch.scoring import (
     additive_score,
     cosine_score,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from attention_core.errors import check, check_options, check_tokens
-from attention_core.operators import (
+from attention_core.operators.decoders import (
     BAHDANAU_DECODER,
     FIXED_CONTEXT_DECODER,
     LUONG_DECODER,
@@ -16,12 +16,18 @@ from attention_core.operators import (
     check_search,
 )
 from attention_core.specification import Layer
+from backends.torch.attention import LAYERS, AdditiveAttention, Memory, attention_layer, cleared
 from backends.torch.blocked import blocked_steps, takes_steps
-from backends.torch.layers import AdditiveAttention, Memory, attention_layer, cleared, drawn, drawn_mask
+from backends.torch.encoders import embed
+from backends.torch.local import LocalAttention
+from backends.torch.module import drawn, drawn_mask
 from backends.torch.pooling import attention_pooling
-from backends.torch.recurrent import GRU, embed, recurrent_layer
+from backends.torch.recurrent import GRU, recurrent_layer
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
+
+
+ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
 
 
 class LuongState(NamedTuple):
@@ -50,7 +56,7 @@ class Decoder(nn.Module):
         learned = self.sizes["initial"] == "learned"
         self.register_parameter("initial", drawn(first, self.sizes["hidden_size"], dtype, device) if learned else None)
         attended = parts.get("attention")
-        self.attention = None if attended is None else attention_layer(attended, dtype=dtype, device=device)
+        self.attention = None if attended is None else attention_layer(attended, ATTENTION, dtype=dtype, device=device)
         self.rnn = recurrent_layer(parts["rnn"], dtype=dtype, device=device)
         self.dense = nn.Linear(self.sizes["dense_size"], vocab_size, dtype=dtype, device=device)
 

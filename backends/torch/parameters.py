@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attention_core.errors import check_parameters
-from backends.torch.runtime import from_numpy, to_numpy
+from backends.torch.arrays import from_numpy, to_numpy
 
 __all__ = ["get_parameters", "set_parameters"]
 

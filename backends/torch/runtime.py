@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
 from torch import nn
 
-__all__ = ["configure", "describe", "from_numpy", "to_numpy", "build", "vjp"]
+from backends.torch.arrays import from_numpy, to_numpy
+from backends.torch.parameters import get_parameters
+
+__all__ = ["from_numpy", "to_numpy", "configure", "describe", "build", "vjp"]
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -48,27 +50,6 @@ def describe() -> dict[str, Any]:
     return {"framework": "PyTorch", "versions": {"torch": version("torch")}, "devices": devices}
 
 
-def from_numpy(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
-    """Copy a NumPy array to the device, with its strides, of which PyTorch has no negative ones."""
-    strides = [stride // array.itemsize for stride in array.strides]
-    if array.size and not array.flags.c_contiguous and min(strides) >= 0:
-        spanned = 1 + sum((size - 1) * stride for size, stride in zip(array.shape, strides, strict=True))
-        flat = np.lib.stride_tricks.as_strided(array, (spanned,), (array.itemsize,), writeable=False)
-        return from_numpy(flat, device).as_strided(array.shape, strides)
-    array = np.array(array, order="C")
-    if array.dtype.name == "bfloat16":  # which torch.tensor does not know: its bits go in as integers
-        return torch.tensor(array.view(np.int16), device=device).view(torch.bfloat16)
-    return torch.tensor(array, device=device)
-
-
-def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Copy a tensor to a NumPy array."""
-    tensor = tensor.detach().cpu()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
-    return tensor.numpy().copy()
-
-
 def build(layer: type[nn.Module], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> nn.Module:
     """Make a layer of that floating type on the device, in evaluation mode, for parameters that are still to be set."""
     keywords = {"dtype": getattr(torch, dtype), "device": device} if layer.specification.trainable else {}
@@ -86,8 +67,6 @@ def vjp(
     Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays). Without
     cotangents nothing is differentiated, as where nobody asks for gradients, and there are none.
     """
-    from backends.torch.parameters import get_parameters
-
     if not cotangents:
         with torch.no_grad():
             return function(layer, **arguments), {}, {}

@@ -11,9 +11,9 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from attention_core.errors import check, check_options, check_state, check_tokens
-from attention_core.operators import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from backends.torch.arrays import from_numpy
 from backends.torch.parameters import get_parameters, located
-from backends.torch.runtime import from_numpy
 from backends.torch.translation import Translator
 
 __all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]

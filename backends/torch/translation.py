@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from attention_core.errors import check, check_options
-from attention_core.operators import TRANSLATOR
+from attention_core.operators.translation import TRANSLATOR
 from backends.torch.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder
-from backends.torch.recurrent import Bridge, Encoder, GRUEncoder, LSTMEncoder
+from backends.torch.encoders import Bridge, Encoder, GRUEncoder, LSTMEncoder
 
 __all__ = ["Translator"]
 

@@ -5,27 +5,27 @@ import sys
 import jax.numpy as jnp
 from flax import nnx
 
-from attention_core.operators import Batch
+from attention_core.operators.training import Batch
 from backends import jax as attention
-from parity_tests import text
+from parity_tests.translation import corpus
 
 COUNT = int(sys.argv[1]) if len(sys.argv) > 1 else 4_000
 RNGS = nnx.Rngs(0)
 
-pairs = [(text.characters(source), text.characters(target)) for source, target in text.dates(COUNT)]
-source, target = (text.Vocabulary.of(side) for side in zip(*pairs, strict=True))
-data = text.encoded(pairs, source, target, max_tokens=26)
+pairs = [(corpus.characters(source), corpus.characters(target)) for source, target in corpus.dates(COUNT)]
+source, target = (corpus.Vocabulary.of(side) for side in zip(*pairs, strict=True))
+data = corpus.encoded(pairs, source, target, max_tokens=26)
 model = attention.Translator(
     len(source), len(target), embed_size=32, hidden_size=64, bidirectional=True, rngs=nnx.Rngs(0)
 )
 trainer = attention.Trainer(model, attention.adam(0.005), max_norm=1.0)
 
 for epoch in range(3):
-    for rows in text.shuffled(f"epoch {epoch}", len(pairs), seed=0).reshape(-1, 50):
+    for rows in corpus.shuffled(f"epoch {epoch}", len(pairs), seed=0).reshape(-1, 50):
         loss, _ = trainer.step(Batch(*(jnp.array(array[rows]) for array in data[:5])))
     print(f"epoch {epoch + 1}  loss {loss:.3f}", flush=True)
 
-wanted = text.encoded([(text.characters("16 may 1984"), [])], source, target, max_tokens=26)
-ends = {"bos": target.index[text.BOS], "eos": target.index[text.EOS], "max_steps": 12}
+wanted = corpus.encoded([(corpus.characters("16 may 1984"), [])], source, target, max_tokens=26)
+ends = {"bos": target.index[corpus.BOS], "eos": target.index[corpus.EOS], "max_steps": 12}
 tokens, lengths, _ = model.greedy(jnp.array(wanted.source), jnp.array(wanted.source_lens), **ends)
 print("16 may 1984  →", "".join(target.words(tokens[0, : lengths[0]].tolist())))

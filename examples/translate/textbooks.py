@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from parity_tests import text
-from parity_tests.translate import worker
-from parity_tests.translation import Settings, new_model, read_data
+from parity_tests.cli.translate import worker
+from parity_tests.translation import corpus
+from parity_tests.translation.model import Settings, new_model, read_data
 
 SENTENCES = ("go .", "i lost .", "i won !", "i'm home .")
 SHARED = {
@@ -76,7 +76,7 @@ def main() -> None:
 
 def speeds(file: Path, backend: str) -> None:
     """Print the speed of every combination beside the first, from steps that are taken in turn."""
-    pairs = text.read_corpus(file).pairs
+    pairs = corpus.read_corpus(file).pairs
     print("| set-up | attention | RNN | beside the first |\n|---|---|---|---|")
     for setup, options in SETUPS.items():
         sizes = {"embed_size": options["--embed"], "hidden_size": options["--hidden"]}

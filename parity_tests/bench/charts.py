@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from parity_tests.bench.runner import Bench, Length, Row, said
-from parity_tests.pictures import empty_figure
+from parity_tests.plots import empty_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,8 @@ import optax
 from flax import nnx
 
 import backends.jax as ours
-from backends.jax.runtime import build, from_numpy, to_numpy
+from backends.jax.arrays import from_numpy, to_numpy
+from backends.jax.runtime import build
 from parity_tests.bench.items import BOS, EOS, LEARNED, Item, options
 from parity_tests.bench.measure import Clock, wall
 

@@ -11,7 +11,8 @@ from mxnet import autograd, gluon, np, npx
 from mxnet.gluon import nn, rnn
 
 import backends.mxnet as ours
-from backends.mxnet.runtime import build, context, from_numpy, to_numpy
+from backends.mxnet.arrays import context, from_numpy, to_numpy
+from backends.mxnet.runtime import build
 from parity_tests.bench.items import LEARNED, Item, options
 from parity_tests.bench.measure import Clock, wall
 

@@ -32,11 +32,11 @@ from parity_tests.bench.items import (
     work,
 )
 from parity_tests.bench.measure import median, quartiles, ratios
-from parity_tests.expected import programs_folder
-from parity_tests.launch import Progress, untold
-from parity_tests.recordings import own_version
-from parity_tests.switches import environment
-from parity_tests.worker import LIFELINE
+from parity_tests.cases.expected import programs_folder
+from parity_tests.workers.environment import environment
+from parity_tests.workers.process import Progress, untold
+from parity_tests.workers.recordings import own_version
+from parity_tests.workers.worker import LIFELINE
 
 ROUNDS = 7
 QUICK_ROUNDS = 3

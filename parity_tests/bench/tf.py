@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 import backends.tf as ours
-from backends.tf.runtime import DEVICES, build, from_numpy, to_numpy
+from backends.tf.arrays import DEVICES, from_numpy, to_numpy
+from backends.tf.runtime import build
 from parity_tests.bench.items import EAGER, LEARNED, Item, options
 from parity_tests.bench.measure import Clock, wall
 

@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 import backends.torch as ours
-from backends.torch.runtime import build, from_numpy, to_numpy
+from backends.torch.arrays import from_numpy, to_numpy
+from backends.torch.runtime import build
 from parity_tests.bench.items import LEARNED, Item, options
 from parity_tests.bench.measure import Call, Clock, wall
 

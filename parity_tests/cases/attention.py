@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators import ALIKE_SCORES, SCORE_NAMES, find
+from attention_core.operators import find
+from attention_core.operators.attention import ALIKE_SCORES, SCORE_NAMES
 from attention_core.specification import Layer, Operator
 from parity_tests.cases.case import (
     EXACT,

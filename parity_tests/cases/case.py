@@ -13,8 +13,8 @@ import numpy as np
 from attention_core import draws, reference
 from attention_core.errors import dtype_name
 from attention_core.specification import FLOATING, Layer, Operator, Tensor
-from parity_tests.drawn import Drawn
-from parity_tests.invocation import bind, output_names
+from parity_tests.cases.call import bind, output_names
+from parity_tests.cases.drawn import Drawn
 
 Arrays = dict[str, np.ndarray]
 Sizes = Mapping[str, int]
@@ -30,7 +30,7 @@ SEED = 0
 class Case:
     """One call: what it shows, the layer's constructor arguments and method, the options, the arrays, and the tiers.
 
-    layouts: how arguments lie in memory (`parity_tests.layouts`), in C order where not named.
+    layouts: how arguments lie in memory (`parity_tests.cases.layouts`), in C order where not named.
     shared: arguments that are the same array as another one, by its name; they are not among the inputs.
     twice: whether there are two calls, both before either is differentiated: of the inputs, and of those of them that
     are named second.* instead.

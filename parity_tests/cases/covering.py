@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attention_core.operators import LAYERS, OPERATORS
+from attention_core.operators import FILE_OF, OF_FILES, find
 from attention_core.specification import Layer, Operator, Option, Tensor
 from parity_tests.cases.case import FULL, Case
-from parity_tests.drawn import (
+from parity_tests.cases.drawn import (
     LEAST,
     MOST,
     NAMES,
@@ -133,6 +133,14 @@ EVERY_MASK = ("attention_mask", "masked_softmax")
 """Where masks enter: each way in which an axis is its size or 1, for 3 and 4 axes, alone and with lengths."""
 
 
+FAMILIES = {
+    **{file: file for file in OF_FILES},
+    **dict.fromkeys(("attention", "local", "hard", "multi_head", "regression", "positions"), "layers"),
+    "encoders": "recurrent",
+}
+"""What is alike in the design, by file of the specification."""
+
+
 @dataclass(frozen=True)
 class Call:
     """A function, or a method of a layer, with what its cases may vary."""
@@ -147,8 +155,8 @@ class Call:
 
     @property
     def family(self) -> str:
-        """The file of the specification; masks, scores and pooling are one."""
-        return "functions" if isinstance(self.entry, Operator) else self.entry.module
+        """The kind of layer; all functions are one."""
+        return "functions" if isinstance(self.entry, Operator) else FAMILIES[FILE_OF[self.entry.name]]
 
     @property
     def kin(self) -> str:
@@ -270,9 +278,8 @@ UNSIZED: Mapping[str, tuple[str, ...]] = {
 
 def calls() -> Iterator[Call]:
     """Every function and method that is asked: all but what takes a function, and `prepare`."""
-    for entry in (*OPERATORS, *LAYERS):
-        if entry.name in NAMES:
-            yield from (Call(entry, method) for method in methods_of(entry))
+    for entry in map(find, NAMES):
+        yield from (Call(entry, method) for method in methods_of(entry))
 
 
 def scaled(call: Call, magnitude: str, tier: str, shared: Sequence[str] = ()) -> Mapping[str, float]:
@@ -283,7 +290,7 @@ def scaled(call: Call, magnitude: str, tier: str, shared: Sequence[str] = ()) ->
     if magnitude == "huge" and tier == "float32" and "queries" in shared:
         return {}
     own = SCALED.get(magnitude, {})
-    names = own.get(call.entry.name, own.get(call.entry.module))
+    names = own.get(call.entry.name, own.get(FAMILIES[FILE_OF[call.entry.name]]))
     if names is None:
         all_of_them = magnitude in ("tiny", "small") and call.entry.name != "from_additive_mask"
         names = tuple(call.floating) if all_of_them else ()
@@ -369,7 +376,7 @@ def numbers(row: Drawn) -> int:
 
 
 LINES = Path(__file__).with_suffix(".txt")
-"""The rows of the design, a line each; `python -m parity_tests.cases.design` writes them."""
+"""The rows of the design, a line each; `python -m parity_tests.judge.rows` writes them."""
 
 
 def name_of(row: Drawn, index: int) -> str:

@@ -11,17 +11,15 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from random import Random
 from typing import Any
 
 from attention_core.specification import INTEGER
-from parity_tests.cases.case import FULL, is_floating
+from parity_tests.cases.case import FULL
 from parity_tests.cases.covering import (
     BOUNDS,
     EVERY_MASK,
     FULL_ALONE,
-    LINES,
     MAGNITUDES,
     MOST_WORK,
     SEARCHES,
@@ -33,13 +31,12 @@ from parity_tests.cases.covering import (
     fitted,
     is_forward,
     is_rounding,
-    name_of,
     scaled,
     sharing,
     work,
 )
-from parity_tests.drawn import LENGTHS, Drawn
-from parity_tests.layouts import LAYOUTS
+from parity_tests.cases.drawn import LENGTHS, Drawn
+from parity_tests.cases.layouts import LAYOUTS
 
 Setting = tuple[str, Any]
 """What a case has of a dimension: a name, as keys, and a value, as 1025."""
@@ -285,42 +282,3 @@ def fill(made: Design, places: Sequence[tuple[int, Call]], picks: Picks) -> None
         best = max(drawn, key=lambda row: made.gain(call, row, missing))
         if index <= TWICE or missing & {setting for _, setting in settings(call, best)}:
             made.add(call, replace(best, forward=not best.twice and is_forward(call, best)))
-
-
-STEADY = 1000.0
-"""A row's largest budget, in eps of its tier, at which no other seed is tried."""
-SEEDS = (*range(101, 201),)
-MOST_TRIED = 12
-"""So many of the seeds are tried where some row can be judged."""
-
-
-def designed() -> list[Drawn]:
-    """The rows, as they are to be kept: each with the seed with which rounding changes least."""
-    return [seeded(row, name_of(row, index)) for rows in design().rows.values() for index, row in enumerate(rows)]
-
-
-def seeded(row: Drawn, name: str) -> Drawn:
-    """The row with the first seed with which its errors stay small, or else the one with which they stay smallest.
-
-    One with which less is 0 goes before. Without gradients where those are rounding alone with every seed.
-    Raises: ValueError if rounding can change a token or a choice with all of them.
-    """
-    from parity_tests.condition import judgeable  # which takes cases itself
-
-    for forward in sorted({row.forward, True}):
-        tried: list[tuple[int, float, Drawn]] = []
-        for seed in (row.seed, *SEEDS):
-            own = replace(row, seed=seed, forward=forward)
-            judged = judgeable(own, name=name)
-            if judged is not None:
-                zero = sum(is_floating(array) and not array.any() for array in judged.expected.values())
-                tried.append((zero, max((budget.eps for budget in judged.budgets.values()), default=0.0), own))
-            if tried and (tried[-1][:2] <= (0, STEADY) or seed > SEEDS[MOST_TRIED]):
-                break
-        if tried:
-            return min(tried, key=itemgetter(0, 1))[2]
-    raise ValueError(f"{name}: rounding could change the answer with every seed: {row!r}")
-
-
-if __name__ == "__main__":
-    LINES.write_text("".join(f"{row!r}\n" for row in designed()), encoding="utf-8")

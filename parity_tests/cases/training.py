@@ -10,9 +10,9 @@ import numpy as np
 from attention_core import draws
 from attention_core.operators import find
 from attention_core.specification import Layer
+from parity_tests.cases.call import LISTED
 from parity_tests.cases.case import EXACT, FULL, SEED, Arrays, Case, drawn_parameters
-from parity_tests.invocation import LISTED
-from parity_tests.text import shuffled
+from parity_tests.translation.corpus import shuffled
 
 SENTENCES, BATCH, KEYS, STEPS = 24, 6, 5, 7
 SIZES = {"source_vocab_size": 8, "target_vocab_size": 9, "embed_size": 3, "hidden_size": 5}
@@ -130,7 +130,7 @@ def cases() -> Iterator[Case]:
 
 
 VARIANTS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
-    ("short", "A few steps, for the saboteurs.", RATES["adam"], {}),
+    ("short", "A few steps, for the mutants.", RATES["adam"], {}),
     ("short_sgd", "A few steps of SGD.", RATES["sgd"], {}),
     ("unclipped", "No clipping.", {**RATES["sgd"], "max_norm": None}, {}),
     (

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators import SCORE_NAMES, find
+from attention_core.operators import find
+from attention_core.operators.attention import SCORE_NAMES
 from attention_core.specification import Layer
-from parity_tests import text
 from parity_tests.cases.attention import BATCH_LENS
 from parity_tests.cases.case import EXACT, FULL, SEED, SEEDS, TIERS, Arrays, Case, Sizes, drawn_parameters, first_steady
 from parity_tests.cases.decoders import SPECIAL, WIDE, read_out
+from parity_tests.translation import corpus
 
 TRANSLATOR = {
     "batch": 3,
@@ -154,13 +155,13 @@ def seeded(case: Case, seed: int) -> Case:
     return read_out(case, seed)
 
 
-def sentence_cases(pairs: Sequence[text.Pair]) -> Iterator[Case]:
+def sentence_cases(pairs: Sequence[corpus.Pair]) -> Iterator[Case]:
     """Sentence pairs, given their translations and translated."""
-    split = text.characters if all(" " not in target for _, target in pairs) else text.words
+    split = corpus.characters if all(" " not in target for _, target in pairs) else corpus.words
     tokenised = [(split(source), split(target)) for source, target in pairs]
-    known, told = (text.Vocabulary.of([pair[side] for pair in tokenised]) for side in (0, 1))
+    known, told = (corpus.Vocabulary.of([pair[side] for pair in tokenised]) for side in (0, 1))
     longest = max(len(sentence) for pair in tokenised for sentence in pair) + 1
-    batch = text.encoded(tokenised, known, told, longest)
+    batch = corpus.encoded(tokenised, known, told, longest)
     source = batch.source[:, : batch.source_lens.max()]
     inputs = batch.inputs[:, : batch.target_lens.max()]
     arrays = {"source": source, "inputs": inputs, "valid_lens": batch.source_lens}
@@ -201,7 +202,7 @@ def cross_entropy_cases() -> Iterator[Case]:
     yield case("no_batch", "There are no sequences.", {"logits": logits[:0], "targets": targets[:0]})
 
 
-def cases(pairs: Sequence[text.Pair]) -> Iterator[Case]:
+def cases(pairs: Sequence[corpus.Pair]) -> Iterator[Case]:
     """Every case of the translator and of its loss, with the sentences of `pairs`."""
     for case in translator_cases():
         yield seeded(case, SEEDS.get(case.id, 1)) if decides(case) else case

@@ -17,18 +17,15 @@ import numpy as np
 import pytest
 
 import backends
-import parity_tests
 from attention_core import reference
 from attention_core.operators import FRAMEWORKS
 from backends import weights
-from parity_tests import sources
-from parity_tests.expected import programs_folder
-from parity_tests.launch import Job
-from parity_tests.switches import environment
+from parity_tests.cases.expected import programs_folder
+from parity_tests.tests.places import FAKES, ROOT
+from parity_tests.third_party import layers
+from parity_tests.workers.environment import environment
+from parity_tests.workers.process import Job
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-FAKES = HERE / "fakes"
 OWN_FILES = {f"test_{what}{name}.py": name for what in ("", "weights_") for name in FRAMEWORKS}
 NEEDED = {"test_weights_onnx.py": "onnx", "test_weights_h5.py": "h5py"}
 """The files that are about a library which is no framework."""
@@ -77,10 +74,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" in metafunc.fixturenames:
         metafunc.parametrize("backend", names or [None], indirect=True)
     if "source" in metafunc.fixturenames:
-        known = [*names, *(["onnx"] if names and sources.absence("onnx") is None else [])]
-        metafunc.parametrize(
-            "source", [name for name in sources.PLACES if sources.framework_of(name) in known] or [None]
-        )
+        known = [*names, *(["onnx"] if names and layers.absence("onnx") is None else [])]
+        metafunc.parametrize("source", [name for name in layers.PLACES if layers.framework_of(name) in known] or [None])
 
 
 def _parameters(item: pytest.Item) -> dict[str, object]:
@@ -92,7 +87,7 @@ def needed_by(item: pytest.Item) -> set[str]:
     parameters = _parameters(item)
     needed = {name for mark in item.iter_markers("frameworks") for name in mark.args}
     needed |= {OWN_FILES.get(item.path.name), parameters.get("backend")}
-    needed |= {sources.framework_of(source) for source in [parameters.get("source")] if source}
+    needed |= {layers.framework_of(source) for source in [parameters.get("source")] if source}
     return needed & set(FRAMEWORKS)
 
 
@@ -169,7 +164,7 @@ def fake_job() -> Callable[..., Job]:
     """The same backend as a job of its own process, with a fault or without."""
 
     def job(fault: str = "") -> Job:
-        path = os.pathsep.join([str(Path(parity_tests.__file__).parents[1]), str(FAKES)])
+        path = os.pathsep.join([str(ROOT), str(FAKES)])
         return Job("fake", "numpy_backend", variables={"PYTHONPATH": path, "FAKE_FAULT": fault})
 
     return job

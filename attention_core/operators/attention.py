@@ -1,0 +1,284 @@
+"""The attention layers, as data."""
+
+from __future__ import annotations
+
+from attention_core.errors import OptionError, check_needed, check_unused
+from attention_core.operators.common import (
+    BAHDANAU,
+    CONTEXT,
+    DROPOUT,
+    DROPOUT_MASK,
+    GRAVES,
+    LUONG,
+    MASK,
+    NADARAYA,
+    NEED_WEIGHTS,
+    SCALE,
+    TIME_MAJOR,
+    VALID_LENS,
+    VALUES,
+    VASWANI,
+    WEIGHTS,
+)
+from attention_core.operators.scoring import COSINE_SCORE
+from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Tensor
+
+# ------------------------------------------------------------------------------------------------ options by name
+
+_QUERY_SIZE = Option("query_size", "int", "features of a query")
+_KEY_SIZE = Option("key_size", "int", "features of a key")
+_WIDTH = Option("width", "float", "standard deviation of the kernel, 1/w", "1.0", "positive", keyword_only=True)
+_LEARNED = Option(
+    "learned",
+    "bool",
+    "whether w = 1/width is a parameter that begins there, or a constant",
+    "False",
+    keyword_only=True,
+)
+_HIDDEN_OR_QUERY = Option(
+    "hidden_size", "int", "features of the hidden layers; query_size unless given", "None", keyword_only=True
+)
+
+SCORE_NAMES = ("dot", "scaled_dot", "general", "additive", "concat", "cosine", "location", "gaussian")
+"""What the option `score` may be: the score of the layer that `scored` names."""
+HIDDEN_SCORES = ("additive", "concat")
+"""Those with a hidden layer, whose size may be chosen."""
+ALIKE_SCORES = ("dot", "scaled_dot", "cosine", "gaussian")
+"""Those that compare query and key feature by feature, so that both have the same size."""
+
+
+def score_option(default: str) -> Option:
+    """The option that names a score."""
+    return Option(
+        "score", "str", "how a key is scored, by name", f"'{default}'", keyword_only=True, choices=SCORE_NAMES
+    )
+
+
+# ------------------------------------------------------------------------------------------------ methods
+
+
+def _attention_methods(
+    layer: str,
+    formula: str,
+    source: str,
+    query_axis: str,
+    key_axis: str,
+    memory_axis: str,
+    keywords: tuple[Tensor, ...] = (DROPOUT_MASK,),
+) -> tuple[Operator, ...]:
+    queries = Tensor("queries", ("batch", "heads?", "queries", query_axis), "what is looked for")
+    keys = Tensor("keys", ("batch", "heads?", "keys", key_axis), "what the queries are compared with")
+    memory_keys = Tensor("memory.keys", ("batch", "heads?", "keys", memory_axis), "prepared keys")
+    memory_values = Tensor("memory.values", VALUES.axes, "prepared values")
+    memory_mask = Tensor("memory.mask", MASK.axes, "one mask of what may be attended to", "boolean", True, True)
+    return (
+        Operator(
+            name=f"{layer}.prepare",
+            summary="Project the keys, clear what no query may attend to, and keep it for many queries.",
+            formula="memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all",
+            source="this specification",
+            tensors=(keys, VALUES, VALID_LENS, MASK),
+            outputs=(memory_keys, memory_values, memory_mask),
+        ),
+        Operator(
+            name=f"{layer}.attend",
+            summary="Attend with queries to a prepared memory.",
+            formula=formula,
+            source=source,
+            tensors=(queries, memory_keys, memory_values, memory_mask),
+            options=(NEED_WEIGHTS,),
+            keyword_tensors=keywords,
+            outputs=(CONTEXT, WEIGHTS),
+        ),
+        Operator(
+            name=f"{layer}.call",
+            summary="Prepare the keys and values, and attend to them.",
+            formula=formula,
+            source=source,
+            tensors=(queries, keys, VALUES, VALID_LENS, MASK),
+            options=(NEED_WEIGHTS,),
+            keyword_tensors=keywords,
+            outputs=(CONTEXT, WEIGHTS),
+        ),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ one score each
+
+_DOT_FORMULA = "context, weights = attention_pooling(scaled_dot_score(queries, keys), values)"
+
+DOT_PRODUCT_ATTENTION = Layer(
+    name="DotProductAttention",
+    summary="Attention by scaled inner products; it has no parameters.",
+    formula=_DOT_FORMULA,
+    source=VASWANI,
+    options=(DROPOUT, SCALE, TIME_MAJOR),
+    parameters=(),
+    methods=_attention_methods("DotProductAttention", _DOT_FORMULA, VASWANI, "features", "features", "features"),
+)
+
+_ADDITIVE_FORMULA = "context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)"
+
+ADDITIVE_ATTENTION = Layer(
+    name="AdditiveAttention",
+    summary="Attention by a one-layer perceptron over query and key.",
+    formula=_ADDITIVE_FORMULA,
+    source=BAHDANAU,
+    options=(
+        _QUERY_SIZE,
+        _KEY_SIZE,
+        Option("hidden_size", "int", "features of the hidden layer in which query and key meet"),
+        DROPOUT,
+        TIME_MAJOR,
+    ),
+    parameters=(
+        Parameter("W_q", ("hidden_size", "query_size"), "projects queries", "query_size"),
+        Parameter("W_k", ("hidden_size", "key_size"), "projects keys", "key_size"),
+        Parameter("w_v", ("hidden_size",), "weight of each hidden feature", "hidden_size"),
+    ),
+    methods=_attention_methods(
+        "AdditiveAttention", _ADDITIVE_FORMULA, BAHDANAU, "query_size", "key_size", "hidden_size"
+    ),
+    own_shapes=lambda sizes: {
+        "W_q": (sizes["hidden_size"], sizes["query_size"]),
+        "W_k": (sizes["hidden_size"], sizes["key_size"]),
+        "w_v": (sizes["hidden_size"],),
+    },
+)
+
+_GENERAL_FORMULA = "context, weights = attention_pooling(dot_score(queries, W keys), values)"
+
+GENERAL_ATTENTION = Layer(
+    name="GeneralAttention",
+    summary="Attention by a bilinear form of query and key, also called multiplicative.",
+    formula=_GENERAL_FORMULA,
+    source=LUONG,
+    options=(_QUERY_SIZE, _KEY_SIZE, DROPOUT, TIME_MAJOR),
+    parameters=(Parameter("W", ("query_size", "key_size"), "projects keys to the size of queries", "key_size"),),
+    methods=_attention_methods("GeneralAttention", _GENERAL_FORMULA, LUONG, "query_size", "key_size", "query_size"),
+    own_shapes=lambda sizes: {"W": (sizes["query_size"], sizes["key_size"])},
+)
+
+_CONCAT_FORMULA = "context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)"
+
+CONCAT_ATTENTION = Layer(
+    name="ConcatAttention",
+    summary="Attention by a one-layer perceptron over the concatenation of query and key.",
+    formula=_CONCAT_FORMULA,
+    source=LUONG,
+    options=(_QUERY_SIZE, _KEY_SIZE, Option("hidden_size", "int", "features of the hidden layer"), DROPOUT, TIME_MAJOR),
+    parameters=(
+        Parameter("W", ("hidden_size", "query_size + key_size"), "projects [query; key]", "query_size + key_size"),
+        Parameter("v", ("hidden_size",), "weight of each hidden feature", "hidden_size"),
+    ),
+    methods=_attention_methods("ConcatAttention", _CONCAT_FORMULA, LUONG, "query_size", "key_size", "hidden_size"),
+    complete=lambda config: {**config, "query_size + key_size": config["query_size"] + config["key_size"]},
+    own_shapes=lambda sizes: {
+        "W": (sizes["hidden_size"], sizes["query_size"] + sizes["key_size"]),
+        "v": (sizes["hidden_size"],),
+    },
+)
+
+_COSINE_FORMULA = "context, weights = attention_pooling(cosine_score(queries, keys), values)"
+
+COSINE_ATTENTION = Layer(
+    name="CosineAttention",
+    summary="Attention by the cosine of the angle between query and key; it has no parameters.",
+    formula=_COSINE_FORMULA,
+    source=GRAVES,
+    options=(DROPOUT, COSINE_SCORE.options[0], TIME_MAJOR),
+    parameters=(),
+    methods=_attention_methods("CosineAttention", _COSINE_FORMULA, GRAVES, "features", "features", "features"),
+)
+
+_LOCATION_FORMULA = "context, weights = attention_pooling(location_score(keys, W queries), values)"
+
+LOCATION_ATTENTION = Layer(
+    name="LocationAttention",
+    summary="Attention by the query alone: it scores positions, whatever keys stand there.",
+    formula=_LOCATION_FORMULA,
+    source=LUONG,
+    options=(_QUERY_SIZE, Option("num_positions", "int", "positions that have a score"), DROPOUT, TIME_MAJOR),
+    parameters=(Parameter("W", ("num_positions", "query_size"), "scores of each position", "query_size"),),
+    methods=_attention_methods(
+        "LocationAttention", _LOCATION_FORMULA, LUONG, "query_size", "key_features", "key_features"
+    ),
+    own_shapes=lambda sizes: {"W": (sizes["num_positions"], sizes["query_size"])},
+)
+
+_KERNEL_FORMULA = "context, weights = attention_pooling(gaussian_score(queries, keys, w), values)"
+_KERNEL_PARAMETERS = (Parameter("w", (), "inverse width of the kernel; there if learned", "one"),)
+
+KERNEL_ATTENTION = Layer(
+    name="KernelAttention",
+    summary="Attention by a Gaussian kernel of the distance between query and key.",
+    formula=_KERNEL_FORMULA,
+    source=NADARAYA,
+    options=(DROPOUT, _WIDTH, _LEARNED, TIME_MAJOR),
+    parameters=_KERNEL_PARAMETERS,
+    methods=_attention_methods("KernelAttention", _KERNEL_FORMULA, NADARAYA, "features", "features", "features"),
+    complete=lambda config: {**config, "one": 1},
+    own_shapes=lambda sizes: {"w": ()} if sizes["learned"] else {},
+)
+
+
+def scored(
+    title: str,
+    score: str,
+    query_size: int,
+    key_size: int,
+    hidden_size: int | None,
+    num_positions: int | None,
+    dropout: float = 0.0,
+) -> Part:
+    """The attention layer with the score of that name, for queries and keys of these sizes.
+
+    Raises: OptionError if the score cannot compare them, needs an argument that is None, or would ignore one.
+    """
+    if score not in HIDDEN_SCORES:
+        check_unused(title, "the attention's hidden size", hidden_size, f"score={score!r} has no hidden layer")
+    if score != "location":
+        check_unused(title, "num_positions", num_positions, f"score={score!r} scores keys, not positions")
+    if score in ALIKE_SCORES and query_size != key_size:
+        raise OptionError(
+            f"{title}: a key has {key_size} features but a query {query_size}, and score={score!r} compares them one "
+            "by one. Give both the same size, or take score='general'."
+        )
+    sized = {"query_size": query_size, "key_size": key_size, "dropout": dropout}
+    hidden = {**sized, "hidden_size": query_size if hidden_size is None else hidden_size}
+    if score == "location":
+        check_needed(title, "num_positions", num_positions, "score='location' has a score for each position")
+        located = {"query_size": query_size, "num_positions": num_positions, "dropout": dropout}
+        return Part(LOCATION_ATTENTION, located)
+    layers: dict[str, tuple[Layer, Config]] = {
+        "dot": (DOT_PRODUCT_ATTENTION, {"scale": 1.0, "dropout": dropout}),
+        "scaled_dot": (DOT_PRODUCT_ATTENTION, {"dropout": dropout}),
+        "general": (GENERAL_ATTENTION, sized),
+        "additive": (ADDITIVE_ATTENTION, hidden),
+        "concat": (CONCAT_ATTENTION, hidden),
+        "cosine": (COSINE_ATTENTION, {"dropout": dropout}),
+        "gaussian": (KERNEL_ATTENTION, {"learned": True, "dropout": dropout}),
+    }
+    return Part(*layers[score])
+
+
+# ------------------------------------------------------------------------------------------------ local and hard
+
+
+# ------------------------------------------------------------------------------------------------ kernel regression
+
+
+# ------------------------------------------------------------------------------------------------ many heads
+
+
+# ------------------------------------------------------------------------------------------------ positions
+
+OPERATORS = (
+    DOT_PRODUCT_ATTENTION,
+    ADDITIVE_ATTENTION,
+    GENERAL_ATTENTION,
+    CONCAT_ATTENTION,
+    COSINE_ATTENTION,
+    LOCATION_ATTENTION,
+    KERNEL_ATTENTION,
+)

@@ -1,0 +1,57 @@
+"""Attention to one key."""
+
+from __future__ import annotations
+
+from attention_core.operators.attention import (
+    _HIDDEN_OR_QUERY,
+    _KEY_SIZE,
+    _QUERY_SIZE,
+    _attention_methods,
+    score_option,
+    scored,
+)
+from attention_core.operators.common import TIME_MAJOR, XU
+from attention_core.operators.local import NUM_POSITIONS
+from attention_core.specification import Config, Layer, Part, Sizes, Tensor
+
+_HARD_FORMULA = (
+    "weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0;  "
+    "context = weights values, and no gradient reaches the scores; without noise, its term is 0"
+)
+
+
+_NOISE = Tensor(
+    "noise",
+    ("batch", "heads?", "queries", "keys"),
+    "uniform numbers between 0 and 1; with them, key j is drawn with its softmax probability",
+    optional=True,
+)
+
+
+def _hard_inside(sizes: Sizes) -> dict[str, Part]:
+    names = ("score", "query_size", "key_size", "hidden_size", "num_positions")
+    score, *given = (sizes[name] for name in names)
+    return {"scored": scored("HardAttention", score, *given)}
+
+
+def _hard_sizes(config: Config) -> Sizes:
+    _hard_inside(config)
+    return config
+
+
+HARD_ATTENTION = Layer(
+    name="HardAttention",
+    summary="Attention to a single key: the one with the highest score, or one drawn by given noise.",
+    formula=_HARD_FORMULA,
+    source=XU + "; drawn by the Gumbel-max trick",
+    options=(_QUERY_SIZE, _KEY_SIZE, score_option("additive"), _HIDDEN_OR_QUERY, NUM_POSITIONS, TIME_MAJOR),
+    parameters=(),
+    methods=_attention_methods(
+        "HardAttention", _HARD_FORMULA, XU, "query_size", "key_size", "memory_features", (_NOISE,)
+    ),
+    complete=_hard_sizes,
+    inside=_hard_inside,
+    parts={"scored": "the attention layer of score, which projects keys and scores them"},
+)
+
+OPERATORS = (HARD_ATTENTION,)

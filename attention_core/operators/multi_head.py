@@ -1,0 +1,200 @@
+"""Attention with several heads, and how much each of them matters."""
+
+from __future__ import annotations
+
+from attention_core.errors import OptionError
+from attention_core.operators.attention import _QUERY_SIZE, score_option, scored
+from attention_core.operators.common import (
+    DROPOUT,
+    DROPOUT_MASK,
+    MASK,
+    MICHEL,
+    NEED_WEIGHTS,
+    TIME_MAJOR,
+    VALID_LENS,
+    VASWANI_HEADS,
+    WEIGHTS,
+)
+from attention_core.operators.local import NUM_POSITIONS
+from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Sizes, Tensor
+
+_HEADS_FORMULA = (
+    "context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h), with "
+    "queries_h the h-th part of W_q queries + b_q, keys_h of W_k keys + b_k, values_h of W_v values + b_v"
+)
+
+
+_PER_HEAD = Option(
+    "per_head",
+    "bool",
+    "whether to return the weights of every head, or their mean",
+    "False",
+    keyword_only=True,
+)
+
+
+_HEAD_MASK = Tensor(
+    "head_mask",
+    ("batch?", "heads"),
+    "a factor of what each head gives to the context; 0 switches it off",
+    optional=True,
+)
+
+
+_HEADS_DROPOUT = Tensor("dropout_mask", ("batch", "heads", "queries", "keys"), DROPOUT_MASK.meaning, optional=True)
+
+
+_HEADS_QUERIES = Tensor("queries", ("batch", "queries", "query_size"), "what is looked for")
+
+
+_HEADS_KEYS = Tensor("keys", ("batch", "keys", "key_size"), "what the queries are compared with")
+
+
+_HEADS_VALUES = Tensor("values", ("batch", "keys", "value_size"), "what is averaged")
+
+
+_HEADS_MEMORY = (
+    Tensor("memory.keys", ("batch", "heads", "keys", "memory_features"), "prepared keys of each head"),
+    Tensor("memory.values", ("batch", "heads", "keys", "head_size"), "prepared values of each head"),
+    Tensor("memory.mask", ("batch", "heads", "queries", "keys"), MASK.meaning, "boolean", True, True),
+)
+
+
+_HEADS_CONTEXT = Tensor("context", ("batch", "queries", "query_size"), "the heads' averages, projected")
+
+
+def _heads_sizes(config: Config) -> Sizes:
+    hidden, heads = config["hidden_size"] or config["query_size"], config["num_heads"]
+    if hidden % heads:
+        raise OptionError(
+            f"MultiHeadAttention: hidden_size is {hidden}, expected a multiple of num_heads, which is {heads}. "
+            "Every head has the same number of features."
+        )
+    sizes = {
+        **config,
+        "hidden_size": hidden,
+        "key_size": config["key_size"] or config["query_size"],
+        "value_size": config["value_size"] or config["key_size"] or config["query_size"],
+        "heads": heads,
+        "head_size": hidden // heads,
+    }
+    _heads_inside(sizes)
+    return sizes
+
+
+def _heads_inside(sizes: Sizes) -> dict[str, Part]:
+    head, score = sizes["head_size"], sizes["score"]
+    part = scored("MultiHeadAttention", score, head, head, None, sizes["num_positions"], sizes["dropout"])
+    return {"scored": part}
+
+
+def _heads_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    hidden, query = sizes["hidden_size"], sizes["query_size"]
+    matrices: dict[str, tuple[int, ...]] = {
+        "W_q": (hidden, query),
+        "W_k": (hidden, sizes["key_size"]),
+        "W_v": (hidden, sizes["value_size"]),
+        "W_o": (query, hidden),
+    }
+    if not sizes["bias"]:
+        return matrices
+    return {**matrices, **{f"b{name[1:]}": shape[:1] for name, shape in matrices.items()}}
+
+
+MULTI_HEAD_ATTENTION = Layer(
+    name="MultiHeadAttention",
+    summary="Attention by several heads at once, each with its own projections.",
+    formula=_HEADS_FORMULA,
+    source=VASWANI_HEADS,
+    options=(
+        _QUERY_SIZE,
+        Option("num_heads", "int", "number of heads"),
+        Option("key_size", "int", "features of a key; query_size unless given", "None", keyword_only=True),
+        Option("value_size", "int", "features of a value; key_size unless given", "None", keyword_only=True),
+        Option(
+            "hidden_size", "int", "features of all heads together; query_size unless given", "None", keyword_only=True
+        ),
+        score_option("scaled_dot"),
+        NUM_POSITIONS,
+        Option("bias", "bool", "whether the four projections have biases", "True", keyword_only=True),
+        DROPOUT,
+        TIME_MAJOR,
+    ),
+    parameters=(
+        Parameter("W_q", ("hidden_size", "query_size"), "projects queries", "query_size"),
+        Parameter("W_k", ("hidden_size", "key_size"), "projects keys", "key_size"),
+        Parameter("W_v", ("hidden_size", "value_size"), "projects values", "value_size"),
+        Parameter("W_o", ("query_size", "hidden_size"), "projects the heads' averages", "hidden_size"),
+        Parameter("b_q", ("hidden_size",), "biases of the queries, if bias", "query_size"),
+        Parameter("b_k", ("hidden_size",), "biases of the keys, if bias", "key_size"),
+        Parameter("b_v", ("hidden_size",), "biases of the values, if bias", "value_size"),
+        Parameter("b_o", ("query_size",), "biases of the context, if bias", "hidden_size"),
+    ),
+    methods=(
+        Operator(
+            name="MultiHeadAttention.prepare",
+            summary="Project the keys and values of every head, and keep them for many queries.",
+            formula="memory = (projected keys, projected values, mask), of keys and values 0 where hidden from all",
+            source="this specification",
+            tensors=(_HEADS_KEYS, _HEADS_VALUES, VALID_LENS, MASK),
+            outputs=_HEADS_MEMORY,
+        ),
+        Operator(
+            name="MultiHeadAttention.attend",
+            summary="Attend with queries to a prepared memory.",
+            formula=_HEADS_FORMULA,
+            source=VASWANI_HEADS,
+            tensors=(_HEADS_QUERIES, *_HEADS_MEMORY),
+            options=(_PER_HEAD, NEED_WEIGHTS),
+            keyword_tensors=(_HEAD_MASK, _HEADS_DROPOUT),
+            outputs=(_HEADS_CONTEXT, WEIGHTS),
+        ),
+        Operator(
+            name="MultiHeadAttention.call",
+            summary="Prepare the keys and values, and attend to them.",
+            formula=_HEADS_FORMULA,
+            source=VASWANI_HEADS,
+            tensors=(_HEADS_QUERIES, _HEADS_KEYS, _HEADS_VALUES, VALID_LENS, MASK),
+            options=(_PER_HEAD, NEED_WEIGHTS),
+            keyword_tensors=(_HEAD_MASK, _HEADS_DROPOUT),
+            outputs=(_HEADS_CONTEXT, WEIGHTS),
+        ),
+    ),
+    complete=_heads_sizes,
+    own_shapes=_heads_shapes,
+    inside=_heads_inside,
+    parts={"scored": "the attention layer of score; its parameters are shared by the heads"},
+)
+
+
+_LOSSES = Option("losses", "function", "from head_mask (batch, heads) to the loss of each example, (batch,)")
+
+
+_FACTORS = Tensor("head_mask", ("batch", "heads"), "the factors at which importance is asked: 1, or 0 for a head cut")
+
+
+_IMPORTANCE = Tensor("importance", ("heads",), "in the units of the loss")
+
+
+ABLATION_IMPORTANCE = Operator(
+    name="ablation_importance",
+    summary="How much the loss rises when a head is switched off, for each head.",
+    formula="importance[h] = mean over b of losses(head_mask with head h at 0)[b] - losses(head_mask)[b]",
+    source="Michel et al. 2019, section 3.2, arXiv:1905.10650",
+    options=(_LOSSES,),
+    tensors=(_FACTORS,),
+    outputs=(_IMPORTANCE,),
+)
+
+
+TAYLOR_IMPORTANCE = Operator(
+    name="taylor_importance",
+    summary="How much the loss would change to first order if a head were switched off, for each head.",
+    formula="importance[h] = mean over b of |head_mask[b, h] d losses(head_mask)[b] / d head_mask[b, h]|",
+    source=MICHEL,
+    options=(_LOSSES,),
+    tensors=(_FACTORS,),
+    outputs=(_IMPORTANCE,),
+)
+
+OPERATORS = (MULTI_HEAD_ATTENTION, ABLATION_IMPORTANCE, TAYLOR_IMPORTANCE)

@@ -1,0 +1,42 @@
+"""Kernel regression as attention."""
+
+from __future__ import annotations
+
+from attention_core.operators.attention import _LEARNED, _WIDTH, KERNEL_ATTENTION
+from attention_core.operators.common import MASK, NADARAYA, VALID_LENS
+from attention_core.specification import Layer, Operator, Part, Tensor
+
+_REGRESSION_FORMULA = "predictions[i] = sum over j of weights[i, j] values[j];  weights as of KernelAttention"
+
+
+NADARAYA_WATSON = Layer(
+    name="NadarayaWatson",
+    summary="Kernel regression: predict at each query the average of the values, weighted by nearness of their keys.",
+    formula=_REGRESSION_FORMULA,
+    source=NADARAYA,
+    options=(_WIDTH, _LEARNED),
+    parameters=(),
+    methods=(
+        Operator(
+            name="NadarayaWatson.call",
+            summary="Predict at each query.",
+            formula=_REGRESSION_FORMULA,
+            source=NADARAYA,
+            tensors=(
+                Tensor("queries", ("batch", "queries"), "points at which to predict"),
+                Tensor("keys", ("batch", "keys"), "points that were observed"),
+                Tensor("values", ("batch", "keys"), "what was observed there"),
+                VALID_LENS,
+                Tensor("mask", ("batch", "queries", "keys"), MASK.meaning, "boolean", True, True),
+            ),
+            outputs=(
+                Tensor("predictions", ("batch", "queries"), "weighted averages of the values"),
+                Tensor("weights", ("batch", "queries", "keys"), "probabilities over the keys"),
+            ),
+        ),
+    ),
+    inside=lambda sizes: {"kernel": Part(KERNEL_ATTENTION, {name: sizes[name] for name in ("width", "learned")})},
+    parts={"kernel": "the KernelAttention that weighs the keys"},
+)
+
+OPERATORS = (NADARAYA_WATSON,)

@@ -1,0 +1,361 @@
+"""Trainable attention layers: prepare keys and values once, attend many times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attention_core.errors import check_options, check_positions
+from attention_core.operators.attention import (
+    ADDITIVE_ATTENTION,
+    CONCAT_ATTENTION,
+    COSINE_ATTENTION,
+    DOT_PRODUCT_ATTENTION,
+    GENERAL_ATTENTION,
+    KERNEL_ATTENTION,
+    LOCATION_ATTENTION,
+)
+from attention_core.reference.arrays import check, linear, promote
+from attention_core.reference.masking import attention_mask, open_keys
+from attention_core.reference.pooling import pool
+from attention_core.reference.scoring import (
+    additive_score,
+    cosine_score,
+    dot_score,
+    gaussian_score,
+    location_score,
+    scaled_dot_score,
+)
+from attention_core.specification import Layer, Part
+
+
+class Memory(NamedTuple):
+    """Prepared keys and values, and one mask of what may be attended to; made by `prepare`, read by `attend`.
+
+    Shapes: keys (batch, keys, features of a prepared key), values (batch, keys, value_features), both with heads after
+    batch or without; mask as in attention_mask, or None where everything is open.
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+    mask: np.ndarray | None
+
+
+class Attention:
+    """What the attention layers share: prepare, attend and a call, around one score.
+
+    context, weights = attention_pooling(score(queries, project(keys)), values)
+    """
+
+    specification: Layer
+    parameters: dict[str, np.ndarray]
+
+    def __init__(self, *, time_major: bool = False, **options: Any) -> None:
+        self.sizes = check_options(self.specification, time_major=time_major, **options)
+        self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
+        methods = {name: self.specification.method(name) for name in ("prepare", "attend", "call")}
+        self.methods = {name: method.time_major if time_major else method for name, method in methods.items()}
+        self.time_major = time_major
+
+    def project(self, keys: np.ndarray) -> np.ndarray:
+        """What memory holds of keys: themselves, where a layer does not say otherwise."""
+        return keys
+
+    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """The score of each query against each projected key."""
+        raise NotImplementedError
+
+    def prepare(
+        self,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> Memory:
+        """Project the keys, clear what no query may attend to, and keep it for many queries.
+
+        memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+
+        Shapes: keys (batch, keys, features of a key), values (batch, keys, value_features), both with heads after batch
+        or without, or (keys, batch, ...) with time_major; valid_lens and mask as in attention_mask. The memory's keys
+        are (batch, keys, features of a projected key).
+        Raises: ShapeError, DtypeError, MaskError, as attention_mask.
+        """
+        check(self.methods["prepare"], self.sizes, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        memory = cleared(self.turned(promote(keys)), self.turned(promote(values)), valid_lens, mask)
+        return memory._replace(keys=self.project(memory.keys))
+
+    def attend(
+        self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, dropout_mask: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
+        """Attend with queries to a prepared memory.
+
+        context, weights = attention_pooling(score(queries, memory.keys), memory.values)
+
+        Arguments: need_weights says whether to return the weights. Who needs none, need not keep them: they are None.
+        Shapes: queries (batch, queries, features of a query), with heads after batch or without, or
+        (queries, batch, ...) with time_major, as is context then; dropout_mask (batch, queries, keys), with heads or
+        without. Returns (context, weights) as attention_pooling; weights is None without need_weights.
+        Raises: ShapeError, DtypeError; OptionError if need_weights is not a bool.
+        """
+        check_options(self.methods["attend"], need_weights=need_weights)
+        check(self.methods["attend"], self.sizes, queries=queries, memory=memory, dropout_mask=dropout_mask)
+        scores = self.score(self.turned(promote(queries)), memory.keys)
+        context, weights = pool(scores, memory.values, open_keys(scores, None, memory.mask), dropout_mask)
+        return self.turned(context), weights if need_weights else None
+
+    def __call__(
+        self,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        need_weights: bool = True,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
+        """Prepare the keys and values, and attend to them."""
+        check_options(self.methods["call"], need_weights=need_weights)
+        check(
+            self.methods["call"],
+            self.sizes,
+            queries=queries,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+            dropout_mask=dropout_mask,
+        )
+        memory = self.prepare(keys, values, valid_lens, mask)
+        return self.attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
+
+    def turned(self, array: np.ndarray) -> np.ndarray:
+        """The array with batch first, of one with time first, or the other way round; as it is without time_major."""
+        return array.swapaxes(-2, -3) if self.time_major else array
+
+
+class DotProductAttention(Attention):
+    """Attention by scaled inner products; it has no parameters.
+
+    context, weights = attention_pooling(scaled_dot_score(queries, keys), values)
+
+    Arguments: dropout is the rate at which weights are dropped in training, which the reference leaves to dropout_mask;
+    scale is the factor of the scores, 1/√features unless given; with time_major, queries, keys, values and context are
+    (steps, batch, features).
+    Raises: OptionError if dropout is not in [0, 1) or scale is not a finite number.
+    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762.
+    """
+
+    specification: Layer = DOT_PRODUCT_ATTENTION
+
+    def __init__(self, *, dropout: float = 0.0, scale: float | None = None, time_major: bool = False) -> None:
+        super().__init__(dropout=dropout, scale=scale, time_major=time_major)
+
+    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Give scale · q·k."""
+        return scaled_dot_score(queries, keys, scale=self.sizes["scale"])
+
+
+class AdditiveAttention(Attention):
+    """Attention by a one-layer perceptron over query and key.
+
+    context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)
+
+    Arguments: query_size and key_size are the features of a query and a key, hidden_size those of the layer in which
+    they meet; dropout and time_major as in DotProductAttention.
+    Parameters: W_q (hidden_size, query_size), W_k (hidden_size, key_size), w_v (hidden_size,); no biases.
+    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473.
+    """
+
+    specification: Layer = ADDITIVE_ATTENTION
+
+    def __init__(
+        self, query_size: int, key_size: int, hidden_size: int, *, dropout: float = 0.0, time_major: bool = False
+    ) -> None:
+        super().__init__(
+            query_size=query_size,
+            key_size=key_size,
+            hidden_size=hidden_size,
+            dropout=dropout,
+            time_major=time_major,
+        )
+
+    def project(self, keys: np.ndarray) -> np.ndarray:
+        """Give W_k k."""
+        return linear(keys, self.parameters["W_k"])
+
+    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Give w_v · tanh(W_q q + W_k k)."""
+        return additive_score(linear(queries, self.parameters["W_q"]), keys, self.parameters["w_v"])
+
+
+class GeneralAttention(Attention):
+    """Attention by a bilinear form of query and key, also called multiplicative.
+
+    context, weights = attention_pooling(dot_score(queries, W keys), values)
+
+    Arguments: query_size and key_size are the features of a query and a key; dropout and time_major as in
+    DotProductAttention.
+    Parameters: W (query_size, key_size), which projects keys to the size of queries; no bias.
+    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025.
+    """
+
+    specification: Layer = GENERAL_ATTENTION
+
+    def __init__(self, query_size: int, key_size: int, *, dropout: float = 0.0, time_major: bool = False) -> None:
+        super().__init__(query_size=query_size, key_size=key_size, dropout=dropout, time_major=time_major)
+
+    def project(self, keys: np.ndarray) -> np.ndarray:
+        """Give W k."""
+        return linear(keys, self.parameters["W"])
+
+    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Give q·W k."""
+        return dot_score(queries, keys)
+
+
+class ConcatAttention(Attention):
+    """Attention by a one-layer perceptron over the concatenation of query and key.
+
+    context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+
+    Arguments: query_size and key_size are the features of a query and a key, hidden_size those of the layer in which
+    they meet; dropout and time_major as in DotProductAttention.
+    Parameters: W (hidden_size, query_size + key_size), the columns of the query first, v (hidden_size,); no biases.
+    The two halves of W are W_q and W_k of AdditiveAttention, which is the same function.
+    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025.
+    """
+
+    specification: Layer = CONCAT_ATTENTION
+
+    def __init__(
+        self, query_size: int, key_size: int, hidden_size: int, *, dropout: float = 0.0, time_major: bool = False
+    ) -> None:
+        super().__init__(
+            query_size=query_size,
+            key_size=key_size,
+            hidden_size=hidden_size,
+            dropout=dropout,
+            time_major=time_major,
+        )
+
+    def project(self, keys: np.ndarray) -> np.ndarray:
+        """Give W [0; k]."""
+        return linear(keys, self.parameters["W"][..., self.sizes["query_size"] :])
+
+    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Give V · tanh(W [q; 0] + W [0; k])."""
+        queries = linear(queries, self.parameters["W"][..., : self.sizes["query_size"]])
+        return additive_score(queries, keys, self.parameters["v"])
+
+
+class CosineAttention(Attention):
+    """Attention by the cosine of the angle between query and key; it has no parameters.
+
+    context, weights = attention_pooling(cosine_score(queries, keys), values)
+
+    Arguments: scale is the factor of the cosines, 1 unless given; dropout and time_major as in DotProductAttention.
+    Raises: OptionError if dropout is not in [0, 1) or scale is not a finite number.
+    Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401.
+    """
+
+    specification: Layer = COSINE_ATTENTION
+
+    def __init__(self, *, dropout: float = 0.0, scale: float | None = None, time_major: bool = False) -> None:
+        super().__init__(dropout=dropout, scale=scale, time_major=time_major)
+
+    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Give scale · q·k/(‖q‖ ‖k‖)."""
+        return cosine_score(queries, keys, scale=self.sizes["scale"])
+
+
+class LocationAttention(Attention):
+    """Attention by the query alone: it scores positions, whatever keys stand there.
+
+    context, weights = attention_pooling(location_score(keys, W queries), values)
+
+    Arguments: query_size is the features of a query, num_positions the positions that have a score: there may be fewer
+    keys, not more; dropout and time_major as in DotProductAttention.
+    Parameters: W (num_positions, query_size); no bias.
+    Edge cases: keys give their number alone, and get gradient 0; they may have any features.
+    Raises: OptionError if a size is not positive or dropout is not in [0, 1); ShapeError if there are more keys than
+    positions.
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025.
+    """
+
+    specification: Layer = LOCATION_ATTENTION
+
+    def __init__(self, query_size: int, num_positions: int, *, dropout: float = 0.0, time_major: bool = False) -> None:
+        super().__init__(query_size=query_size, num_positions=num_positions, dropout=dropout, time_major=time_major)
+
+    def project(self, keys: np.ndarray) -> np.ndarray:
+        """The keys as they are, of which there may not be more than positions."""
+        check_positions(self.specification.name, keys.shape[-2], self.sizes["num_positions"])
+        return keys
+
+    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Give W q, at the positions of the keys."""
+        return location_score(keys.shape[-2], linear(queries, self.parameters["W"]))
+
+
+class KernelAttention(Attention):
+    """Attention by a Gaussian kernel of the distance between query and key.
+
+    context, weights = attention_pooling(gaussian_score(queries, keys, w), values)
+
+    Arguments: width is the standard deviation of the kernel, 1/w; with learned, w is a parameter that begins at
+    1/width, else a constant; dropout and time_major as in DotProductAttention.
+    Parameters: w (), if learned.
+    Units: width is in those of queries and keys.
+    Raises: OptionError if dropout is not in [0, 1), or width is not a finite number above 0.
+    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372.
+    """
+
+    specification: Layer = KERNEL_ATTENTION
+
+    def __init__(
+        self, *, dropout: float = 0.0, width: float = 1.0, learned: bool = False, time_major: bool = False
+    ) -> None:
+        super().__init__(dropout=dropout, width=width, learned=learned, time_major=time_major)
+        if learned:
+            self.parameters["w"] = np.array(1.0 / width)
+
+    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Give -½ ‖(q - k) w‖²."""
+        return gaussian_score(queries, keys, self.parameters.get("w", np.array(1.0 / self.sizes["width"])))
+
+
+LAYERS: dict[str, type[Attention]] = {
+    layer.__name__: layer
+    for layer in (
+        DotProductAttention,
+        AdditiveAttention,
+        GeneralAttention,
+        ConcatAttention,
+        CosineAttention,
+        LocationAttention,
+        KernelAttention,
+    )
+}
+
+
+def attention_layer(part: Part, layers: Mapping[str, type[Attention]] = LAYERS) -> Attention:
+    """The attention layer, of those given, that stands inside another one."""
+    return layers[part.layer.name](**part.config)
+
+
+def cleared(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> Memory:
+    """Keys and values with 0 where no query may attend to them, and the one mask."""
+    allowed = attention_mask(keys.shape[-2], valid_lens, mask)
+    if allowed is None:
+        return Memory(keys, values, None)
+    if mask is None and keys.ndim == 4:
+        allowed = allowed[:, None]
+    seen = np.expand_dims(allowed.any(axis=-2), -1)
+    return Memory(np.where(seen, keys, 0.0), np.where(seen, values, 0.0), allowed)

@@ -1,0 +1,152 @@
+"""Attention to a window of the keys in NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attention_core.errors import check_offset, check_options
+from attention_core.operators.local import LOCAL_ATTENTION
+from attention_core.reference.arrays import align, check, inner, linear, promote
+from attention_core.reference.attention import Attention, Memory, attention_layer
+from attention_core.reference.masking import open_keys
+from attention_core.reference.pooling import pool
+from attention_core.reference.recurrent import sigmoid
+from attention_core.specification import Layer
+
+
+class LocalAttention(Attention):
+    """Attention to a window of keys, around the query's own position or around one that it predicts.
+
+    weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights values
+    monotonic:  p[i] = i + offset, g = 1
+    predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
+
+    S is the number of keys up to the last that the query may attend to: its valid length. g is a Gaussian of standard
+    deviation window/2, and the weights are not normalised again: predictive ones add up to less than 1.
+
+    Arguments: query_size and key_size are the features of a query and a key, window is D of the paper; mode says what
+    stands in its middle; score is the score by name, and scored the layer of that score; hidden_size is that of an
+    additive or concat score and of W_p, query_size unless given; num_positions is for score="location" alone; dropout
+    and time_major as in DotProductAttention.
+    Parameters: W_p (hidden_size, query_size), v_p (hidden_size,), if predictive; those of scored as scored.W, ...
+    Raises: OptionError as the layer of the score, and if an argument would be ignored.
+    Source: Luong et al. 2015, section 3.2, arXiv:1508.04025.
+    """
+
+    specification: Layer = LOCAL_ATTENTION
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        window: int,
+        *,
+        mode: str = "monotonic",
+        score: str = "general",
+        hidden_size: int | None = None,
+        num_positions: int | None = None,
+        dropout: float = 0.0,
+        time_major: bool = False,
+    ) -> None:
+        super().__init__(
+            query_size=query_size,
+            key_size=key_size,
+            window=window,
+            mode=mode,
+            score=score,
+            hidden_size=hidden_size,
+            num_positions=num_positions,
+            dropout=dropout,
+            time_major=time_major,
+        )
+        self.scored = attention_layer(self.specification.inside(self.sizes)["scored"])
+
+    def project(self, keys: np.ndarray) -> np.ndarray:
+        """As the layer of the score."""
+        self.scored.parameters = inner(self.parameters, "scored.")
+        return self.scored.project(keys)
+
+    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """As the layer of the score."""
+        self.scored.parameters = inner(self.parameters, "scored.")
+        return self.scored.score(queries, keys)
+
+    def attend(
+        self,
+        queries: np.ndarray,
+        memory: Memory,
+        *,
+        need_weights: bool = True,
+        offset: np.ndarray | None = None,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
+        """Attend with queries to a prepared memory.
+
+        weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window
+
+        Shapes: as Attention.attend; offset (batch,), 0 unless given, for mode="monotonic" alone.
+        Raises: ShapeError, DtypeError; OptionError if need_weights is not a bool or offset would be ignored.
+        """
+        check_options(self.methods["attend"], need_weights=need_weights)
+        check(
+            self.methods["attend"],
+            self.sizes,
+            queries=queries,
+            memory=memory,
+            offset=offset,
+            dropout_mask=dropout_mask,
+        )
+        check_offset(self.specification.name, self.sizes["mode"], offset)
+        queries = self.turned(promote(queries))
+        scores = self.score(queries, memory.keys)
+        allowed = open_keys(scores, None, memory.mask)
+        if self.sizes["mode"] == "monotonic":
+            centre = np.arange(scores.shape[-2]) + np.zeros(scores.shape[:-1])
+            if offset is not None:  # for each sequence, which heads follow where there are some
+                rank = memory.values.ndim if memory.mask is None else memory.mask.ndim
+                centre = centre + offset.reshape(-1, *[1] * (rank - 2))
+        else:
+            hidden = np.tanh(linear(queries, self.parameters["W_p"]))
+            seen = np.ones(scores.shape[-1], bool) if memory.mask is None else memory.mask
+            ends = (np.arange(1, scores.shape[-1] + 1) * seen).max(axis=-1, initial=0)
+            centre = ends * sigmoid((hidden * align(self.parameters["v_p"], 1, hidden.ndim)).sum(axis=-1))
+        distance = np.arange(scores.shape[-1]) - centre[..., None]
+        allowed = allowed & (distance.real**2 <= self.sizes["window"] ** 2)
+        if self.sizes["mode"] == "monotonic":
+            context, weights = pool(scores, memory.values, allowed, dropout_mask)
+        else:
+            near = np.where(allowed, np.exp(-2.0 * (distance / self.sizes["window"]) ** 2), 0.0)
+            factor = near if dropout_mask is None else near * promote(dropout_mask)
+            context, weights = pool(scores, memory.values, allowed, factor)
+            weights = weights * near
+        return self.turned(context), weights if need_weights else None
+
+    def __call__(
+        self,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        need_weights: bool = True,
+        offset: np.ndarray | None = None,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
+        """Prepare the keys and values, and attend to them."""
+        check_options(self.methods["call"], need_weights=need_weights)
+        check(
+            self.methods["call"],
+            self.sizes,
+            queries=queries,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+            offset=offset,
+            dropout_mask=dropout_mask,
+        )
+        memory = self.prepare(keys, values, valid_lens, mask)
+        return self.attend(queries, memory, need_weights=need_weights, offset=offset, dropout_mask=dropout_mask)

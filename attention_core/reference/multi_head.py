@@ -1,0 +1,231 @@
+"""Attention with several heads, and how much each of them matters in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attention_core.differentiation import gradients
+from attention_core.errors import check_options, check_per_head
+from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
+from attention_core.reference.arrays import check, inner, linear, promote
+from attention_core.reference.attention import Attention, Memory, attention_layer
+from attention_core.reference.masking import attention_mask
+from attention_core.reference.pooling import pool
+from attention_core.specification import Layer
+
+
+class MultiHeadAttention(Attention):
+    """Attention by several heads at once, each with its own projections.
+
+    context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h), with
+    queries_h the h-th part of W_q queries + b_q, keys_h of W_k keys + b_k, values_h of W_v values + b_v
+
+    Arguments: query_size is the features of a query and of the context, num_heads the number of heads; key_size is the
+    features of a key, query_size unless given, value_size those of a value, key_size unless given; hidden_size is the
+    features of all heads together, query_size unless given; score is the score by name, and scored the layer of that
+    score, whose parameters the heads share; num_positions is for score="location" alone; bias says whether the
+    projections have biases; dropout and time_major as in DotProductAttention.
+    Parameters: W_q (hidden_size, query_size), W_k (hidden_size, key_size), W_v (hidden_size, value_size),
+    W_o (query_size, hidden_size); with bias, b_q, b_k, b_v (hidden_size,), b_o (query_size,); those of scored as
+    scored.W, ... Head h has the rows from h hidden_size/num_heads on.
+    Raises: OptionError if a size is not positive, num_heads does not divide hidden_size, or an argument is ignored.
+    Source: Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762.
+    """
+
+    specification: Layer = MULTI_HEAD_ATTENTION
+
+    def __init__(
+        self,
+        query_size: int,
+        num_heads: int,
+        *,
+        key_size: int | None = None,
+        value_size: int | None = None,
+        hidden_size: int | None = None,
+        score: str = "scaled_dot",
+        num_positions: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        time_major: bool = False,
+    ) -> None:
+        super().__init__(
+            query_size=query_size,
+            num_heads=num_heads,
+            key_size=key_size,
+            value_size=value_size,
+            hidden_size=hidden_size,
+            score=score,
+            num_positions=num_positions,
+            bias=bias,
+            dropout=dropout,
+            time_major=time_major,
+        )
+        self.scored = attention_layer(self.specification.inside(self.sizes)["scored"])
+
+    def prepare(
+        self,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> Memory:
+        """Project the keys and values of every head, and keep them for many queries.
+
+        memory = (projected keys, projected values, mask), of keys and values 0 where hidden from all
+
+        Shapes: keys (batch, keys, key_size), values (batch, keys, value_size), or (keys, batch, ...) with time_major;
+        valid_lens and mask as in attention_mask, the mask with heads after batch or without. The memory's keys and
+        values are (batch, heads, keys, features of a head), its mask (batch, heads or 1, queries, keys).
+        Raises: ShapeError, DtypeError, MaskError, as attention_mask.
+        """
+        check(self.methods["prepare"], self.sizes, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        keys, values = self.turned(promote(keys)), self.turned(promote(values))
+        allowed = attention_mask(keys.shape[-2], valid_lens, mask)
+        if allowed is not None:
+            if mask is None or mask.ndim == 3:
+                allowed = allowed[:, None]
+            seen = np.expand_dims(allowed.any(axis=(-2, -3)), -1)
+            keys, values = np.where(seen, keys, 0.0), np.where(seen, values, 0.0)
+        self.scored.parameters = inner(self.parameters, "scored.")
+        projected = self.scored.project(self.split(self.projected("k", keys)))
+        return Memory(projected, self.split(self.projected("v", values)), allowed)
+
+    def attend(
+        self,
+        queries: np.ndarray,
+        memory: Memory,
+        *,
+        per_head: bool = False,
+        need_weights: bool = True,
+        head_mask: np.ndarray | None = None,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
+        """Attend with queries to a prepared memory.
+
+        context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h)
+
+        Arguments: per_head says whether to return the weights of every head, or their mean; need_weights whether to
+        return any, as in Attention.attend.
+        Shapes: queries (batch, queries, query_size), or (queries, batch, query_size) with time_major, as is context
+        then; head_mask (heads,) or (batch, heads); dropout_mask (batch, heads, queries, keys). Returns
+        (context, weights): the shape of queries, and (batch, queries, keys) or (batch, heads, queries, keys).
+        Raises: ShapeError, DtypeError; OptionError if per_head or need_weights is not a bool, or per_head would be
+        ignored.
+        """
+        check_options(self.methods["attend"], per_head=per_head, need_weights=need_weights)
+        check_per_head(self.specification.name, per_head, need_weights)
+        check(
+            self.methods["attend"],
+            self.sizes,
+            queries=queries,
+            memory=memory,
+            head_mask=head_mask,
+            dropout_mask=dropout_mask,
+        )
+        self.scored.parameters = inner(self.parameters, "scored.")
+        scores = self.scored.score(self.split(self.projected("q", self.turned(promote(queries)))), memory.keys)
+        allowed = scores.real != -np.inf
+        if memory.mask is not None:
+            allowed = allowed & memory.mask
+        context, weights = pool(scores, memory.values, allowed, dropout_mask)
+        if head_mask is not None:
+            factors = promote(head_mask)
+            if factors.ndim < context.ndim - 2:  # one factor for all sequences
+                factors = factors[..., None, :]
+            context = context * factors[..., None, None]
+        joined = context.swapaxes(-2, -3)
+        joined = joined.reshape(*joined.shape[:-2], self.sizes["hidden_size"])
+        projected = self.turned(self.projected("o", joined))
+        if not need_weights:
+            return projected, None
+        return projected, weights if per_head else weights.mean(axis=-3)
+
+    def __call__(
+        self,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        per_head: bool = False,
+        need_weights: bool = True,
+        head_mask: np.ndarray | None = None,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
+        """Prepare the keys and values, and attend to them."""
+        check_options(self.methods["call"], per_head=per_head, need_weights=need_weights)
+        check_per_head(self.specification.name, per_head, need_weights)
+        check(
+            self.methods["call"],
+            self.sizes,
+            queries=queries,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+            head_mask=head_mask,
+            dropout_mask=dropout_mask,
+        )
+        memory = self.prepare(keys, values, valid_lens, mask)
+        options = {"per_head": per_head, "need_weights": need_weights}
+        return self.attend(queries, memory, **options, head_mask=head_mask, dropout_mask=dropout_mask)
+
+    def projected(self, which: str, inputs: np.ndarray) -> np.ndarray:
+        """W x + b, of the projection of that letter."""
+        return linear(inputs, self.parameters[f"W_{which}"], self.parameters.get(f"b_{which}"))
+
+    def split(self, array: np.ndarray) -> np.ndarray:
+        """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""
+        return array.reshape(*array.shape[:-1], self.sizes["heads"], self.sizes["head_size"]).swapaxes(-2, -3)
+
+
+Losses = Callable[[np.ndarray], np.ndarray]
+
+
+def ablation_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
+    """How much the loss rises when a head is switched off, for each head.
+
+    importance[h] = mean over b of losses(head_mask with head h at 0)[b] - losses(head_mask)[b]
+
+    Arguments: losses is a function from head_mask to the loss of each example, (batch,).
+    Shapes: head_mask (batch, heads), 1 for a head that is on; the result (heads,).
+    Units: those of the loss.
+    Raises: ShapeError, DtypeError; OptionError if losses is not a function.
+    Source: Michel et al. 2019, section 3.2, arXiv:1905.10650.
+    """
+    check_options(ABLATION_IMPORTANCE, losses=losses)
+    check(ABLATION_IMPORTANCE, head_mask=head_mask)
+    head_mask = promote(head_mask)
+    heads = head_mask.shape[-1]
+    whole = losses(head_mask)
+    without = [losses(np.where(np.arange(heads) == head, 0.0, head_mask)) for head in range(heads)]
+    return np.array([(loss - whole).mean() for loss in without])
+
+
+def taylor_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
+    """How much the loss would change to first order if a head were switched off, for each head.
+
+    importance[h] = mean over b of |head_mask[b, h] d losses(head_mask)[b] / d head_mask[b, h]|
+
+    Arguments: losses is a function from head_mask to the loss of each example, (batch,), an example's loss depending on
+    its own row alone.
+    Shapes: head_mask (batch, heads), 1 for a head that is on; the result (heads,).
+    Units: those of the loss.
+    Raises: ShapeError, DtypeError; OptionError if losses is not a function.
+    Source: Michel et al. 2019, section 4.1, arXiv:1905.10650.
+    """
+    check_options(TAYLOR_IMPORTANCE, losses=losses)
+    check(TAYLOR_IMPORTANCE, head_mask=head_mask)
+    head_mask = promote(head_mask)
+    found = gradients(
+        lambda arrays: (losses(arrays["head_mask"]),),
+        {"head_mask": head_mask},
+        {"0": np.ones(head_mask.shape[0])},
+        stacked=False,
+    )
+    product = head_mask * found["head_mask"]
+    return np.where(product < 0.0, -product, product).mean(axis=0)

@@ -1,0 +1,25 @@
+"""Arrays of NumPy into JAX, and back."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+__all__ = ["from_numpy", "to_numpy"]
+
+
+def from_numpy(array: np.ndarray, device: str = "cpu") -> jax.Array:
+    """Copy a NumPy array to the device."""
+    # Copied first, since JAX may keep NumPy's memory; jnp.array would compile a function for every shape.
+    return jax.device_put(np.array(array), located(device))
+
+
+def located(device: str) -> jax.Device:
+    """The device of that name, such as cpu, cuda, or cpu:1."""
+    kind, _, index = device.partition(":")
+    return jax.devices(kind)[int(index or 0)]
+
+
+def to_numpy(array: jax.Array) -> np.ndarray:
+    """Copy an array to a NumPy array."""
+    return np.array(array)

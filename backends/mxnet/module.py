@@ -1,0 +1,112 @@
+"""What layers in MXNet share: their dtype, drawn parameters and drawn dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import mxnet as mx
+from mxnet import autograd, np, npx
+from mxnet.gluon import Block, HybridBlock, nn
+
+from attention_core.errors import dtype_name
+
+
+class Sized(NamedTuple):
+    """What is known of an array before it is there."""
+
+    shape: tuple[int, ...]
+
+
+class Number(HybridBlock):
+    """A parameter without axes: MXNet cannot set one, so that it is held as one entry, and read and set here."""
+
+    def __init__(self, value: float, *, dtype: str) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.value = self.params.get("value", shape=(1,), dtype=dtype, init=mx.init.Constant(value))
+
+    def data(self) -> np.ndarray:
+        """The number, as of a parameter."""
+        return self.value.data().reshape(())
+
+    def grad(self) -> np.ndarray:
+        """Its gradient, as of a parameter."""
+        return self.value.grad().reshape(())
+
+    def set_data(self, number: np.ndarray) -> None:
+        """Set it, as a parameter."""
+        self.value.set_data(number.reshape(1))
+
+
+class Uniform(mx.init.Uniform):
+    """Values between -scale and scale, in every floating type: MXNet's own draws float32 alone."""
+
+    def _init_weight(self, name: str, array: np.ndarray) -> None:
+        array[:] = np.random.uniform(-self.scale, self.scale, array.shape).astype(array.dtype)
+
+
+def initialise(block: Block) -> None:
+    """Give values to the block's parameters, since their sizes are known, except to those shared with another block."""
+    for parameter in block.collect_params().values():
+        if parameter._data is None:
+            parameter.initialize()
+
+
+def functions(array: np.ndarray) -> ModuleType:
+    """What computes on arrays, or builds a graph: as F of hybrid_forward."""
+    return mx if isinstance(array, np.ndarray) else mx.symbol
+
+
+def held(parameter: mx.gluon.Parameter, like: np.ndarray) -> np.ndarray:
+    """The parameter as an array, or in the graph to which like belongs."""
+    return parameter.data(like.ctx) if isinstance(like, np.ndarray) else parameter.var()
+
+
+def is_empty(array: np.ndarray) -> bool:
+    """Whether it has no entry, which nothing in a graph is."""
+    return isinstance(array, np.ndarray) and array.size == 0
+
+
+def linear(inputs: int, outputs: int, *, use_bias: bool, dtype: str) -> nn.Dense:
+    """A linear map of the last axis."""
+    drawn = Uniform(inputs**-0.5)
+    return nn.Dense(
+        outputs,
+        in_units=inputs,
+        flatten=False,
+        use_bias=use_bias,
+        dtype=dtype,
+        weight_initializer=drawn,
+        bias_initializer=drawn,
+    )
+
+
+def product(F: ModuleType, inputs: np.ndarray, weight: np.ndarray, sizes: Mapping[str, int]) -> np.ndarray:
+    """The product of the last axis with a weight (hidden_size, features), on arrays or in a graph."""
+    return F.npx.fully_connected(inputs, weight, num_hidden=sizes["hidden_size"], no_bias=True, flatten=False)
+
+
+def projected(dense: nn.Dense, inputs: np.ndarray) -> np.ndarray:
+    """The linear map of the inputs, of which there may be none: MXNet then writes foreign memory into gradients."""
+    if is_empty(inputs):
+        return np.zeros((*inputs.shape[:-1], dense.weight.shape[0]), dtype=inputs.dtype, ctx=inputs.ctx)
+    return dense(inputs)
+
+
+def wide(dtype: Any, array: np.ndarray) -> np.ndarray:
+    """An array of that type as float32 where it has half precision, on arrays or in a graph."""
+    return array.astype(wide_name(dtype)) if dtype_name(dtype) != wide_name(dtype) else array
+
+
+def wide_name(dtype: Any) -> str:
+    """The type in which to compute positions: float32 in half precision."""
+    return "float32" if dtype_name(dtype) == "float16" else dtype_name(dtype)
+
+
+def drawn_mask(rate: float, shape: tuple[int, ...], like: np.ndarray) -> np.ndarray | None:
+    """A dropout mask from MXNet's own generator, or None where nothing is dropped."""
+    if rate == 0.0 or 0 in shape or not autograd.is_training():
+        return None
+    return npx.dropout(np.ones(shape, dtype=like.dtype, ctx=like.ctx), p=rate)

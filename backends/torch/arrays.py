@@ -1,0 +1,30 @@
+"""Arrays of NumPy into PyTorch, and back."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import torch
+
+__all__ = ["from_numpy", "to_numpy"]
+
+
+def from_numpy(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
+    """Copy a NumPy array to the device, with its strides, of which PyTorch has no negative ones."""
+    strides = [stride // array.itemsize for stride in array.strides]
+    if array.size and not array.flags.c_contiguous and min(strides) >= 0:
+        spanned = 1 + sum((size - 1) * stride for size, stride in zip(array.shape, strides, strict=True))
+        flat = np.lib.stride_tricks.as_strided(array, (spanned,), (array.itemsize,), writeable=False)
+        return from_numpy(flat, device).as_strided(array.shape, strides)
+    array = np.array(array, order="C")
+    if array.dtype.name == "bfloat16":  # which torch.tensor does not know: its bits go in as integers
+        return torch.tensor(array.view(np.int16), device=device).view(torch.bfloat16)
+    return torch.tensor(array, device=device)
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """Copy a tensor to a NumPy array."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
+    return tensor.numpy().copy()

@@ -1,0 +1,180 @@
+"""How a case is called: the same for the reference and for every backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attention_core.operators import find
+from attention_core.operators.training import MASKS, Batch
+from attention_core.specification import Layer, Operator, Tensor
+
+Function = Callable[..., tuple[Any, ...]]
+
+
+def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -> Function:
+    """A function (layer, **arrays) -> tuple of the needed outputs that makes the call; layer is None for a function.
+
+    A method that reads a memory gets it from `prepare`, and a decoder's step its state from `start`. Arrays named
+    losses.* become a function of a head mask. An optimiser is handed to the package's `training.descend`.
+    """
+    if operator in OPTIMISERS:
+        recipe = getattr(package, operator)(**options)
+        return lambda layer, **arrays: as_tuple(package.training.descend(recipe, **with_losses(arrays)))
+    if not method:
+        chosen = getattr(package, operator)
+        return lambda layer, **arrays: needed(chosen(**options, **with_losses(arrays)))
+    if method == "call":
+        return lambda layer, **arrays: needed(layer(**arrays, **options))
+    specification = find(operator)
+    assert isinstance(specification, Layer)
+    tensors = specification.method(method).inputs
+    if not any(tensor.name.startswith("memory.") for tensor in tensors):
+        return lambda layer, **arrays: needed(getattr(layer, method)(**arrays, **options))
+    prepared = {tensor.name for tensor in specification.method("prepare").inputs}
+    started = method == "step" and any(own.name == f"{operator}.start" for own in specification.methods)
+
+    def prepare_first(layer: Any, **arrays: Any) -> tuple[Any, ...]:
+        memory = layer.prepare(**{name: array for name, array in arrays.items() if name in prepared})
+        rest = {name: array for name, array in arrays.items() if name not in prepared}
+        if started:
+            rest["state"] = layer.start(memory, rest.get("state"))
+        return needed(getattr(layer, method)(**rest, memory=memory, **options))
+
+    return prepare_first
+
+
+SECOND = "second."
+"""What the names of the arrays of a second call begin with, and those of its outputs."""
+
+
+def repeated(function: Function, shared: Mapping[str, str], twice: bool) -> Function:
+    """The call with arguments that are the same array as another one, by name, and made twice if so.
+
+    Both calls come before whatever differentiates them. The second one has the arrays named second.*, and in other
+    respects those of the first.
+    """
+    if not shared and not twice:
+        return function
+
+    def once(layer: Any, arrays: Mapping[str, Any]) -> tuple[Any, ...]:
+        return function(layer, **arrays, **{name: arrays[other] for name, other in shared.items()})
+
+    def call(layer: Any, **arrays: Any) -> tuple[Any, ...]:
+        if not twice:
+            return once(layer, arrays)
+        first = {name: array for name, array in arrays.items() if not name.startswith(SECOND)}
+        other = {name.removeprefix(SECOND): arrays[name] for name in arrays if name.startswith(SECOND)}
+        return (*once(layer, first), *once(layer, {**first, **other}))
+
+    return call
+
+
+class SquaredErrors(NamedTuple):
+    """Losses of examples whose outputs the heads add up to, with the arrays that a case gives.
+
+    losses[b] = sum over o of weights[o] (sum over h of head_mask[b, h] heads[h, o] - targets[b, o])²
+    """
+
+    heads: Any
+    targets: Any
+    weights: Any
+
+    def __call__(self, head_mask: Any) -> Any:
+        """Give the loss of each example."""
+        return ((head_mask @ self.heads - self.targets) ** 2 @ self.weights[:, None])[:, 0]
+
+
+LISTED = ("W", "b", "v")
+"""The names of the arrays in a list that is one argument or one output: gradients.W, gradients.b and gradients.v."""
+LISTS = ("parameters", "gradients")
+"""The arguments that are lists."""
+OPTIMISERS = ("sgd", "adam")
+"""What moves parameters: a list of them, and one of their gradients, with steps as their first axis."""
+
+
+def with_losses(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays, those named losses.* as one function of a head mask, and those of a list of LISTS as that list."""
+    found: dict[str, Any] = {}
+    for name, array in arrays.items():
+        whole, _, own = name.partition(".")
+        if whole in LISTS:
+            found.setdefault(whole, []).append(array)
+        elif whole == "losses":
+            found.setdefault(whole, {})[own] = array
+        else:
+            found[name] = array
+    return found | ({"losses": SquaredErrors(**found["losses"])} if "losses" in found else {})
+
+
+TRAINING = "training"
+"""The operator of cases that train a Translator; their method is "train"."""
+JUDGED_STEPS = 50
+"""For so many steps float32 can be judged: rounding grows from step to step. Later ones are quantities of their own."""
+
+
+def train(
+    package: Any,
+    model: Any,
+    options: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    given: Callable[[np.ndarray], Any] = lambda array: array,
+    taken: Callable[[Any], np.ndarray] = np.asarray,
+) -> dict[str, np.ndarray]:
+    """Train a Translator on the rows that each step names; loss and norm of every step, and what became of it.
+
+    given makes an array of the framework, and taken one of NumPy's.
+    """
+    own = {name: value for name, value in options.items() if name not in ("optimizer", "max_norm")}
+    optimizer = getattr(package, options["optimizer"])(**own)
+    trainer = package.Trainer(model, optimizer, max_norm=options["max_norm"])
+    found = []
+    for step, rows in enumerate(arrays["batches"]):
+        pairs = {name: given(arrays[name][rows]) for name in Batch._fields if name in arrays and name not in MASKS}
+        masks = {name: given(arrays[name][step]) for name in MASKS if name in arrays}
+        batch = Batch(**pairs, **masks)
+        found.append([taken(number) for number in trainer.step(batch)])
+    losses, norms = (np.stack(numbers) for numbers in zip(*found, strict=True))
+    answer = {"losses": losses[:JUDGED_STEPS], "norms": norms[:JUDGED_STEPS]}
+    if len(losses) > JUDGED_STEPS:
+        answer |= {"later_losses": losses[JUDGED_STEPS:], "later_norms": norms[JUDGED_STEPS:]}
+    answer["evaluated"] = taken(trainer.evaluate(batch))
+    return answer | {f"trained_{name}": array for name, array in package.get_parameters(model).items()}
+
+
+def layer_of(operator: str) -> str:
+    """The class that a case calls."""
+    return "Translator" if operator == TRAINING else operator
+
+
+def output_names(operator: str, method: str, options: Mapping[str, Any], twice: bool = False) -> tuple[str, ...]:
+    """The names of what a call returns, in order; weights that are not needed are last, and None."""
+    if twice:
+        names = output_names(operator, method, options)
+        return (*names, *(SECOND + name for name in names))
+    if operator in OPTIMISERS:
+        return tuple(f"parameters.{name}" for name in LISTED)
+    specification = find(operator)
+    called: Operator = specification.method(method) if isinstance(specification, Layer) else specification
+    names = tuple(name for tensor in called.outputs for name in names_of(tensor))
+    return names if options.get("need_weights", True) else names[: names.index("weights")]
+
+
+def names_of(tensor: Tensor) -> tuple[str, ...]:
+    """The name of an output, or those of the arrays in it where it is a list."""
+    return tuple(f"{tensor.name}.{own}" for own in LISTED) if tensor.axes == ("any",) else (tensor.name,)
+
+
+def as_tuple(outputs: Any) -> tuple[Any, ...]:
+    """The outputs one after another, those of a named tuple in their place."""
+    if not isinstance(outputs, (tuple, list)):
+        return (outputs,)
+    return tuple(flat for output in outputs for flat in as_tuple(output))
+
+
+def needed(outputs: Any) -> tuple[Any, ...]:
+    """The same without None at the end, which stands for weights that are not needed."""
+    flat = as_tuple(outputs)
+    return needed(flat[:-1]) if flat and flat[-1] is None else flat

@@ -1,0 +1,209 @@
+"""Cases drawn by seed and number, in every dimension of the covering design and in options and moderate scales, too."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attention_core.errors import AttentionError
+from attention_core.operators import find
+from attention_core.specification import INTEGER, Layer, Operator
+from parity_tests.cases import expected as reference
+from parity_tests.cases.case import FULL, Case
+from parity_tests.cases.covering import (
+    BOUNDS,
+    MAGNITUDES,
+    MOST_WORK,
+    Call,
+    broadcast,
+    equal_sizes,
+    fitted,
+    is_forward,
+    scaled,
+    sharing,
+)
+from parity_tests.cases.design import Picks
+from parity_tests.cases.drawn import COUNTS, INFINITE, LENGTHS, MOST, NAMES, WHOLE, Drawn, is_size, methods_of
+from parity_tests.cases.layouts import LAYOUTS
+
+FAMILY = 32
+"""So many cases in a row differ in their numbers alone: what compiles does it once for all of them."""
+
+SMALL = 4
+"""The largest size of most families; the others take any size of the covering design."""
+SCALES = (1.0, 1.0, 1.0, 2.0**-10, 2.0)
+HALF_SCALES = (1.0, 1.0, 1.0, 0.5, 2.0)
+"""Wider ones saturate a tanh, whose gradient is then rounding alone; what is larger than that is `whole`."""
+
+PARAMETER_SCALES = (1.0, 1.0, 1.0, 0.25, 2.0)
+LARGE = {"scores": 16.0, "values": 1000.0, "additive_mask": 2e4}
+"""Bounds of what may be larger: scores whose softmax still has gradients, values, which are only averaged, and masks
+that are compared with a threshold."""
+
+NUMBERS = (0.375, 1.0, -2.0, 0.0)
+RATES = (0.0, 0.5)
+POSITIVE = (0.375, 1.0, 2.0)
+COUNTED = (0, 1, 2, 3, 40)
+WIDTHS = (1, 2, 3, 4, 16)
+"""Options that are sizes but no axes: those of blocks, strides and beams."""
+HIDDEN = ("", "nan", "inf", "-inf", "1e30")
+SEEDS = 2**16
+ATTEMPTS = 1000
+
+RARELY = (False,) * 7 + (True,)
+NOW_AND_THEN = (False, False, True)
+EITHER = (False, True)
+"""What a choice of them is True: once in eight, in three or in two times."""
+
+Pick = Callable[[Sequence[Any]], Any]
+
+
+def draw(seed: int, number: int, operators: Sequence[str] = NAMES, tiers: Sequence[str] = FULL) -> Drawn:
+    """Case `number` of a seed: a call of one of the operators, in one of the tiers."""
+    attempt = accepted(seed, number // FAMILY, tuple(operators), tuple(tiers))
+    return attempted(seed, number, attempt, operators, tiers)
+
+
+@functools.lru_cache(maxsize=4096)
+def accepted(seed: int, family: int, operators: tuple[str, ...], tiers: tuple[str, ...]) -> int:
+    """The first attempt at a family that the specification does not refuse: options depend on each other."""
+    for attempt in range(ATTEMPTS):
+        try:
+            case = Case(**attempted(seed, family * FAMILY, attempt, operators, tiers).as_case())
+            with np.errstate(all="ignore"):
+                reference.computed_outputs(case, case.inputs, case.parameters)
+        except AttentionError:
+            continue
+        return attempt
+    raise RuntimeError(f"seed {seed}, family {family}: {ATTEMPTS} attempts were all refused")
+
+
+def attempted(seed: int, number: int, attempt: int, operators: Sequence[str], tiers: Sequence[str]) -> Drawn:
+    """An attempt at a case, which the specification may refuse."""
+    family = attempted_family(seed, number // FAMILY, attempt, tuple(operators), tuple(tiers))
+    return numbered(family, Picks(f"fuzz/{seed}/case/{number}").one)
+
+
+@functools.lru_cache(maxsize=1024)
+def attempted_family(seed: int, family: int, attempt: int, operators: tuple[str, ...], tiers: tuple[str, ...]) -> Drawn:
+    """What the cases of a family have alike: all from which shapes follow, and whether there are gradients."""
+    pick = Picks(f"fuzz/{seed}/family/{family}").one
+    entry = find(pick(operators))
+    call = Call(entry, pick(methods_of(entry)))
+    if attempt:  # at the same call
+        pick = Picks(f"fuzz/{seed}/family/{family}/{attempt}").one
+    shared = pick(((),) * 4 + tuple(sharing(call)))
+    sizes = drawn_sizes(call, shared, pick)
+    optional = [tensor.name for tensor in call.inputs if tensor.optional]
+    given = [name for name in optional if pick(EITHER)]
+    if not given and len(optional) == len(call.inputs):
+        given = optional[:1]
+    integers = [own for own in call.inputs if own.kind == "integer" and (not own.optional or own.name in given)]
+    types = {own.name: pick(("int32", *INTEGER)) for own in integers}
+    row = Drawn(
+        operator=entry.name,
+        method=call.method,
+        tier=pick(tiers),
+        sizes=sizes,
+        options=drawn_options(call, sizes, pick),
+        given=tuple(given),
+        rows="valid_lens" in given and pick(EITHER),
+        ones=tuple(axis for axis in broadcast(call, given) if pick(NOW_AND_THEN)),
+        types={name: kind for name, kind in types.items() if kind != "int32"},
+        shared=shared,
+        twice=call.repeats and pick(RARELY),
+    )
+    return replace(row, forward=is_forward(call, row) or (call.computes and pick(RARELY)))
+
+
+def numbered(family: Drawn, pick: Pick) -> Drawn:
+    """A case of a family: its numbers, how they lie, and what stands where nothing has influence."""
+    call = Call(find(family.operator), family.method)
+    there = [own for own in call.inputs if not own.optional or own.name in family.given]
+    floating = [name for name in call.floating if name not in family.shared]
+    lens = "valid_lens" in family.given
+    row = replace(family, seed=pick(range(SEEDS)), lens=pick(("", "", *LENGTHS)) if lens else "")
+    # Not for layers, whose gradients are then differences of large numbers, nor for a tanh of large numbers. Half tiers
+    # round whole numbers.
+    exact = isinstance(call.entry, Operator) and set(floating) & set(WHOLE) and "w_v" not in floating
+    whole = bool(exact) and row.tier in FULL and pick(RARELY)
+    row = replace(row, whole=whole) if whole else with_magnitude(call, row, floating, pick)
+    layouts = {own.name: pick(("", *LAYOUTS)) for own in there if own.axes and own.name not in family.shared}
+    layouts = {name: layout for name, layout in layouts.items() if layout} if pick(NOW_AND_THEN) else {}
+    # What is hidden of keys would be a query, and differs along the axis that an expanded array repeats.
+    hides = "queries" not in row.shared and "expanded" not in layouts.values()
+    hidden = pick(HIDDEN) if lens or "scores" in floating or any(own.broadcast for own in there) else ""
+    return replace(
+        row,
+        wild=lens and not row.lens and pick(NOW_AND_THEN),
+        infinite=bool(set(INFINITE) & set(floating)) and not whole and pick(NOW_AND_THEN),
+        layouts=layouts,
+        hidden=hidden if hides else "",
+    )
+
+
+def with_magnitude(call: Call, row: Drawn, floating: Sequence[str], pick: Pick) -> Drawn:
+    """The case with a pattern or scales: now and then of the covering design, else moderate ones that differ.
+
+    Half tiers lose the products of small numbers. Where gradients would be rounding alone, they are moderate.
+    """
+    magnitude = pick(("",) * len(MAGNITUDES) + MAGNITUDES) if floating and row.tier in FULL else ""
+    scales = scaled(call, magnitude, row.tier, row.shared) if magnitude in BOUNDS else {}
+    pattern = magnitude if magnitude not in BOUNDS else ""
+    far = replace(row, pattern=pattern, scales=scales)
+    if far != row and (row.forward or not is_forward(call, far)):
+        return far
+    usual = SCALES if row.tier in FULL else HALF_SCALES
+    scales = {name: pick((*usual, LARGE.get(name, 1.0))) for name in floating}
+    if isinstance(call.entry, Layer) and call.entry.trainable:
+        scales["parameters"] = pick(PARAMETER_SCALES)
+    return replace(row, scales={name: scale for name, scale in scales.items() if scale != 1.0})
+
+
+def drawn_sizes(call: Call, shared: Sequence[str], pick: Pick) -> dict[str, int]:
+    """Sizes of axes and of the constructor: most are small, some large or equal; now and then, an axis is empty."""
+    left_out = [own.name for own in call.given if own.default is not None and pick(EITHER)]
+    if "heads" in call.choices and pick((True, True, False)):
+        left_out.append("heads")
+    most = pick((SMALL,) * 6 + (max(map(max, call.choices.values())),))
+    choices = {axis: [size for size in own if 0 < size <= most] for axis, own in call.choices.items()}
+    choices = {axis: own for axis, own in choices.items() if axis not in left_out}
+    sizes = {axis: pick(own) for axis, own in choices.items()}
+    pairs = [pair for pair in call.coincidences if set(pair) <= set(sizes)]
+    if pairs and pick(NOW_AND_THEN):
+        first, second = pick(pairs)
+        sizes[first] = sizes[second]
+    sizes = fitted(call, sizes, choices, pick(sorted(sizes)), pick(MOST_WORK), pick)
+    equal = equal_sizes(call, sizes, shared)
+    sizes |= equal
+    empty = [axis for axis in call.free if axis in sizes and axis not in equal]
+    if empty and pick((False,) * 5 + (True,)):
+        sizes[pick(empty)] = 0
+    return {axis: min(size, sizes.get(MOST.get(axis, axis), size)) for axis, size in sizes.items()}
+
+
+def drawn_options(call: Call, sizes: Mapping[str, int], pick: Pick) -> dict[str, Any]:
+    """Values of the options that state no size of an axis: all that have to be given, and some of the others."""
+    choices = {
+        "number": NUMBERS,
+        "rate": RATES,
+        "token": range(sizes.get("vocab_size", sizes.get("target_vocab_size", 1))),
+        "count": COUNTED,
+        "size": WIDTHS,
+        "positive": POSITIVE,
+    }
+    called = call.called
+    stated = {COUNTS.get(option.name, option.name) for option in called.options} & {*call.axes}
+    own = [option for option in called.options if COUNTS.get(option.name, option.name) not in {*stated, "dtype"}]
+    fixed = [option for option in call.entry.options if not is_size(option)] if isinstance(call.entry, Layer) else []
+    return {
+        option.name: sizes[option.name]
+        if option.domain == "even"
+        else pick({"bool": EITHER, "str": option.choices}.get(option.type) or choices[option.domain])
+        for option in (*fixed, *own)
+        if option.default is None or pick(EITHER)
+    }

@@ -1,0 +1,346 @@
+"""A drawn case: a line of plain data from which every array of a case follows."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from attention_core import draws, reference
+from attention_core.operators import LAYERS, OPERATORS, find
+from attention_core.specification import Layer, Operator, Option, Tensor
+
+Arrays = dict[str, np.ndarray]
+
+_ALONE: tuple[Operator | Layer, ...] = (*OPERATORS, *LAYERS)
+NAMES = tuple(entry.name for entry in _ALONE if "function" not in {option.type for option in entry.options})
+"""What cases are drawn for: all but what takes a function."""
+
+IDS = {
+    "tokens": "vocab_size",
+    "targets": "vocab_size",
+    "source": "source_vocab_size",
+    "inputs": "target_vocab_size",
+    "offset": "keys",
+}
+"""What an integer array that holds no lengths ranges over, by its name."""
+
+COUNTS = {"num_keys": "keys", "num_queries": "queries"}
+"""The axis whose size an option states; elsewhere, an axis that is stated has the option's own name."""
+
+MOST = {"keys": "positions", "steps": "num_positions"}
+"""Axes that may not be longer than others."""
+
+WHOLE = {"scores": (1000.0, 2000), "queries": (4.0, 5), "keys": (500.0, 100)}
+"""Step and most steps of numbers whose products are exact: scores reach ±2e6, with gaps of 0 or saturated ones."""
+
+LEAST = {name: {"features": 2} for name in ("cosine_score", "CosineAttention")}
+"""Sizes below which an operator is degenerate: on a line, a cosine is 1 or -1, and its gradient rounding alone."""
+
+INFINITE = ("scores", "additive_mask")
+"""What may hold -inf."""
+
+DROPOUT_RATE = 0.5
+
+
+def _positive(name: str, array: np.ndarray, seed: int) -> np.ndarray:
+    return np.abs(array)
+
+
+def _cancelling(name: str, array: np.ndarray, seed: int) -> np.ndarray:
+    """Near a vector that all arguments share, with the other sign in every second one: sums and products cancel."""
+    shared = draws.uniform("cancelling", array.shape[-1:], 1.0, seed)
+    return (-1.0 if name in ("keys", "encoder_outputs", "state") else 1.0) * shared + 2.0**-10 * array
+
+
+def _graded(name: str, array: np.ndarray, seed: int) -> np.ndarray:
+    """Of every size from 1 down to 2⁻²⁴, one beside the other."""
+    return array * 2.0 ** -draws.integers(f"graded/{name}", array.shape, 25, seed).astype(np.float64)
+
+
+PATTERNS: Mapping[str, Callable[[str, np.ndarray, int], np.ndarray]] = {
+    "positive": _positive,
+    "cancelling": _cancelling,
+    "graded": _graded,
+}
+"""What is made of independent numbers from -1 to 1."""
+
+LENGTHS: Mapping[str, Callable[[tuple[int, ...], int], np.ndarray]] = {
+    "one": lambda shape, end: np.ones(shape, np.int64),
+    "equal": lambda shape, end: np.full(shape, max(end - 1, min(end, 1)), np.int64),
+    "longest": lambda shape, end: np.where(np.arange(math.prod(shape)).reshape(shape) == 0, end, (end + 1) // 2),
+}
+"""Lengths of 1; all alike, and below the end where there is more than one position; and one of all positions."""
+
+
+@dataclass(frozen=True, repr=False)
+class Drawn:
+    """One call of one operator, as plain data; what is not said is the simplest there is.
+
+    sizes: of axes, and of a layer's constructor; 1 where not said. heads are there if their number is said.
+    options: arguments that are neither arrays nor sizes; a dtype is the tier.
+    given: the optional arrays that are passed.
+    rows: whether lengths are given for each query rather than for each sequence.
+    ones: the axes in which the mask has size 1.
+    types: integer types by argument, int32 where not said.
+    wild: whether lengths below 0 and beyond the end are the farthest that the type holds.
+    scales: bounds of the floating arguments, and of the "parameters" as multiples of 1/√fan_in; 1 where not said.
+    whole: whether floating arguments are large whole numbers, so that the softmax is saturated or tied.
+    infinite: whether some scores, or some of what is added to them, are -inf.
+    hidden: what stands, as text, in keys, values, scores and steps that are hidden.
+    pattern: how floating numbers lie, of PATTERNS; independent of each other, around 0, where not said.
+    lens: how lengths lie, of LENGTHS; anywhere, some below 0 and beyond the end, where not said.
+    layouts: how arguments lie in memory, of `parity_tests.cases.layouts`.
+    shared: arguments that are the same array as the keys.
+    twice: whether there are two calls, of different numbers, both before either is differentiated.
+    forward: whether outputs alone are asked for, and no gradients.
+    """
+
+    operator: str
+    method: str = ""
+    tier: str = "float64"
+    seed: int = 0
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
+    rows: bool = False
+    ones: tuple[str, ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict)
+    wild: bool = False
+    scales: Mapping[str, float] = field(default_factory=dict)
+    whole: bool = False
+    infinite: bool = False
+    hidden: str = ""
+    pattern: str = ""
+    lens: str = ""
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    shared: tuple[str, ...] = ()
+    twice: bool = False
+    forward: bool = False
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        first = [repr(self.operator)]
+        said = [f"{name.name}={getattr(self, name.name)!r}" for name in fields(self)[1:] if getattr(self, name.name)]
+        said = [text for text in said if text != "tier='float64'"]
+        return f"Drawn({', '.join(first + said)})".replace("'", '"')
+
+    @property
+    def name(self) -> str:
+        """A name for the case, from the digest of its line."""
+        return f"drawn_{hashlib.sha256(repr(self).encode()).hexdigest()[:10]}"
+
+    def as_case(self) -> dict[str, Any]:
+        """The fields of the case."""
+        entry = find(self.operator)
+        called = called_of(entry, self.method)
+        config = self._config(entry) if isinstance(entry, Layer) else {}
+        sizes = {**axes_of(entry, self.method), **self.sizes}
+        if isinstance(entry, Layer):
+            sizes |= entry.sizes(config)
+        inputs = {
+            tensor.name: self._array(tensor, sizes)
+            for tensor in inputs_of(entry, self.method)
+            if not tensor.optional or tensor.name in self.given
+        }
+        self._hide(inputs, sizes)
+        if config.get("time_major"):
+            turned = ("queries", "keys", "values")
+            inputs = {name: array.swapaxes(0, 1) if name in turned else array for name, array in inputs.items()}
+            inputs = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+        inputs = {
+            name: np.repeat(array[:1], len(array), axis=0) if self.layouts.get(name) == "expanded" else array
+            for name, array in inputs.items()
+            if name not in self.shared
+        }
+        return {
+            "operator": self.operator,
+            "name": self.name,
+            "shows": "Found by fuzzing.",
+            "inputs": inputs | self._second(inputs),
+            "options": self._options(called, sizes),
+            "method": self.method,
+            "config": config,
+            "parameters": self._parameters(entry, sizes) if isinstance(entry, Layer) else {},
+            "tiers": (self.tier,),
+            "gradients": not self.forward
+            and all(tensor.kind == "floating" for tensor in called.outputs)
+            and (isinstance(entry, Layer) or any(array.dtype.kind == "f" for array in inputs.values())),
+            "layouts": {name: layout for name, layout in self.layouts.items() if name in inputs},
+            "shared": dict.fromkeys(self.shared, "keys"),
+            "twice": self.twice,
+            "drawn": self,
+        }
+
+    def _second(self, inputs: Arrays) -> Arrays:
+        """The numbers of the second call, where there are two: those of the next seed, as far as nothing is hidden."""
+        if not self.twice:
+            return {}
+        other = replace(self, seed=self.seed + 1, twice=False, hidden="").as_case()["inputs"]
+        return {
+            f"second.{name}": other[name] for name, array in inputs.items() if array.dtype.kind == "f" or name in IDS
+        }
+
+    def _config(self, layer: Layer) -> dict[str, Any]:
+        config: dict[str, Any] = {}
+        for option in layer.options:
+            if is_size(option) and (option.default is None or option.name in self.sizes):
+                config[option.name] = self.sizes.get(option.name, 1)
+            elif option.name in self.options:
+                config[option.name] = self.options[option.name]
+        return config
+
+    def _options(self, called: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
+        stated = {option.name: COUNTS.get(option.name, option.name) for option in called.options}
+        counts = {name: sizes[axis] for name, axis in stated.items() if axis in sizes}
+        types = {"dtype": self.tier} if "dtype" in stated else {}
+        names = [option.name for option in called.options if option.name in self.options]
+        return {**counts, **types, **{name: self.options[name] for name in names}}
+
+    def _parameters(self, layer: Layer, sizes: Mapping[str, int]) -> Arrays:
+        fans = layer.fans(sizes)
+        scale = self.scales.get("parameters", 1.0)
+        return {
+            name: draws.uniform(name, shape, scale * fans[name] ** -0.5, self.seed)
+            for name, shape in layer.shapes(sizes).items()
+        }
+
+    def _array(self, tensor: Tensor, sizes: Mapping[str, int]) -> np.ndarray:
+        name = tensor.name
+        left_out = {"heads?"} if "heads" not in self.sizes else set()
+        if not self.rows:
+            left_out |= {axis for axis in tensor.axes if axis.endswith("?") and axis != "heads?"}
+        axes = [axis.removesuffix("?") for axis in tensor.axes if axis not in left_out]
+        shape = tuple(1 if tensor.broadcast and axis in self.ones else sizes[axis] for axis in axes)
+        if tensor.kind == "boolean":
+            return draws.integers(name, shape, 2, self.seed) > 0
+        if tensor.kind == "integer":
+            return self._whole_numbers(name, shape, sizes)
+        if name.endswith("dropout_mask"):
+            return draws.dropout_mask(name, shape, DROPOUT_RATE, self.seed)
+        if self.whole and name in WHOLE:
+            step, most = WHOLE[name]
+            return step * (draws.integers(name, shape, 2 * most + 1, self.seed) - most)
+        if name == "noise":
+            return 0.5 * (draws.uniform(name, shape, 1.0, self.seed) + 1.0)
+        array = draws.uniform(name, shape, 1.0, self.seed)
+        if self.pattern:
+            array = PATTERNS[self.pattern](name, array, self.seed)
+        array = self.scales.get(name, 1.0) * array
+        if self.infinite and name in INFINITE:
+            array[draws.integers("infinite", shape, 3, self.seed) == 0] = -np.inf
+        return array
+
+    def _whole_numbers(self, name: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> np.ndarray:
+        dtype = np.dtype(self.types.get(name, "int32"))
+        if name != "valid_lens":
+            if name not in IDS:
+                raise KeyError(f"{self.operator}: what {name} ranges over is unknown; name the axis in drawn.IDS")
+            return draws.integers(name, shape, min(sizes[IDS[name]], np.iinfo(dtype).max), self.seed).astype(dtype)
+        end = sizes[self._padded_axis]
+        if self.lens:
+            return np.minimum(LENGTHS[self.lens](shape, end), np.iinfo(dtype).max).astype(dtype)
+        lens = draws.integers(name, shape, end + 5, self.seed).astype(np.int64) - 2
+        limits = np.iinfo(dtype)
+        if self.wild:
+            lens = np.where(lens > end, limits.max, np.where(lens < 0, limits.min, lens))
+        return np.clip(lens, limits.min, limits.max).astype(dtype)
+
+    @property
+    def _padded_axis(self) -> str:
+        axes = {axis for tensor in inputs_of(find(self.operator), self.method) for axis in tensor.axes}
+        return "keys" if "keys" in axes else "steps"
+
+    def _hide(self, inputs: Arrays, sizes: Mapping[str, int]) -> None:
+        """Write `hidden` wherever a key, value, score or step has no influence."""
+        if not self.hidden:
+            return
+        tensors = {tensor.name: tensor for tensor in inputs_of(find(self.operator), self.method)}
+        lens, mask, end = inputs.get("valid_lens"), inputs.get("mask"), sizes[self._padded_axis]
+        allowed = reference.attention_mask(end, lens, mask)
+        if allowed is None:
+            allowed = np.ones((1, 1, end), bool)
+        if mask is None and "heads" in self.sizes:
+            allowed = allowed[:, None]
+        seen = allowed
+        if "scores" in inputs:
+            seen = allowed & (inputs["scores"] != -np.inf)
+        for name, array in inputs.items():
+            axes = [axis.removesuffix("?") for axis in tensors[name].axes]
+            if array.dtype.kind != "f" or self._padded_axis not in axes:
+                continue
+            if name == "scores":
+                array[np.broadcast_to(~allowed, array.shape)] = float(self.hidden)
+            elif "queries" not in axes and not name.endswith("dropout_mask"):
+                unseen = np.asarray(~seen.any(axis=-2))
+                if unseen.ndim == 3 and "heads" not in axes:
+                    unseen = np.asarray(unseen.all(axis=1))
+                shape = array.shape if axes[-1] == self._padded_axis else array.shape[:-1]
+                array[np.broadcast_to(unseen, shape)] = float(self.hidden)
+
+
+def parsed(line: str) -> Drawn:
+    """The drawn case that a line says; nothing in it is executed.
+
+    Raises: ValueError if it says none.
+    """
+    try:
+        call = ast.parse(line.strip().removesuffix(","), mode="eval").body
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) != "Drawn" or len(call.args) != 1:
+            raise ValueError("it is no call of Drawn with an operator")
+        given = {str(own.arg): ast.literal_eval(own.value) for own in call.keywords}
+        given = {"operator": ast.literal_eval(call.args[0]), **given}
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        example = repr(Drawn("dot_score", sizes={"keys": 2}))
+        raise ValueError(f"{line} is no drawn case: {error}; expected a line as {example}") from error
+    known = {own.name: type(getattr(Drawn(""), own.name)) for own in fields(Drawn)}
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"{line} is no drawn case: there is no {name}, only {', '.join(known)}")
+        if type(value) is not known[name]:
+            raise ValueError(f"{line} is no drawn case: {name} is {value!r}, expected {known[name].__name__}")
+    if given["operator"] not in NAMES:
+        raise ValueError(f"{line} is no drawn case: none are drawn of an operator {given['operator']!r}")
+    return Drawn(**given)
+
+
+def is_size(option: Option) -> bool:
+    """Whether an option of a constructor is a size, which cases draw with those of the axes."""
+    return option.type == "int" and option.domain == "size"
+
+
+def methods_of(entry: Operator | Layer) -> list[str]:
+    """The methods of a layer that return arrays: all but `prepare`, whose memory the others read."""
+    if isinstance(entry, Operator):
+        return [""]
+    return [name for method in entry.methods if (name := method.name.rpartition(".")[2]) != "prepare"]
+
+
+def called_of(entry: Operator | Layer, method: str) -> Operator:
+    """The function itself, or a layer's method."""
+    return entry.method(method) if isinstance(entry, Layer) else entry
+
+
+def inputs_of(entry: Operator | Layer, method: str) -> tuple[Tensor, ...]:
+    """The arrays that a call takes: those of which its memory is prepared, and its state started, in their place."""
+    own = called_of(entry, method).inputs
+    if not isinstance(entry, Layer) or not any(tensor.name.startswith("memory.") for tensor in own):
+        return own
+    rest = [tensor for tensor in own if not tensor.name.startswith("memory.")]
+    if method == "step":
+        given = [tensor for tensor in entry.method("start").inputs if tensor.name == "state"]
+        rest = [*given, *(tensor for tensor in rest if not tensor.name.startswith("state"))]
+    return (*entry.method("prepare").inputs, *rest)
+
+
+def axes_of(entry: Operator | Layer, method: str) -> dict[str, int]:
+    """Every axis of a call and its options, each of size 1."""
+    tensors = (*inputs_of(entry, method), *called_of(entry, method).outputs)
+    return {axis.removesuffix("?"): 1 for tensor in tensors for axis in tensor.axes}

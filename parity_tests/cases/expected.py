@@ -1,0 +1,224 @@
+"""What the reference answers to each case, kept in a cache under the digest of case and reference."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import attention_core
+from attention_core import draws, reference
+from attention_core.differentiation import gradients as complex_step
+from attention_core.operators import FILE_OF
+from backends import ArchiveError, load_arrays, pack_arrays, save_arrays
+from parity_tests.cases.call import Function, bind, layer_of, output_names, repeated, train
+from parity_tests.cases.case import Arrays, Case, is_floating
+
+CACHE = "ATTENTION_PARITY_CACHE"
+"""The variable that names the folder for what is kept between runs; a worker is not told."""
+
+
+def cache_folder() -> Path:
+    """Where expected values and compiled programs are kept: $ATTENTION_PARITY_CACHE, or the user's cache folder."""
+    chosen = os.environ.get(CACHE)
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(chosen) if chosen else base / "attention-parity"
+
+
+def programs_folder() -> Path:
+    """The folder for compiled programs alone, which workers write to."""
+    return cache_folder() / "programs"
+
+
+_memory: dict[tuple[str, str, str], Arrays] | None = None
+
+
+@contextlib.contextmanager
+def in_memory() -> Iterator[None]:
+    """Keep what is computed meanwhile in memory alone, and forget it at the end: for cases that will not come again."""
+    global _memory
+    before, _memory = _memory, {}
+    try:
+        yield
+    finally:
+        _memory = before
+
+
+_held: dict[Path, Arrays] | None = None
+
+
+@contextlib.contextmanager
+def held(cells: Iterable[tuple[Case, str]]) -> Iterator[Mapping[Path, Arrays]]:
+    """Read what the cache has of these cells now, and nothing more from it until the context is left.
+
+    What a worker writes there meanwhile is not believed; what is computed is held, too, and kept for the next time.
+    Gives what was read, by file.
+    """
+    global _held
+    before = _held
+    read = {}
+    for path in dict.fromkeys(path for cell in cells for path in files(*cell).values()):
+        with contextlib.suppress(OSError, ArchiveError):
+            read[path] = load_arrays(path)
+    _held = dict(read)
+    try:
+        yield read
+    finally:
+        _held = before
+
+
+def files(case: Case, tier: str) -> dict[str, Path]:
+    """The files that the cache has, or would have, of a cell: of its outputs, and of its gradients."""
+    parts = {"outputs": case.tiers[0] if case.method == "train" else tier}
+    if case.gradients:
+        parts["gradients"] = tier
+    return {part: _file(case, own, part) for part, own in parts.items()}
+
+
+def outputs(case: Case, tier: str) -> Arrays:
+    """The reference's outputs by name."""
+    if case.method == "train":  # which begins with numbers that every tier holds, and is float64 in the reference
+        tier = case.tiers[0]
+    return _cached(case, tier, "outputs", lambda: computed_outputs(case, *case.at(tier)))
+
+
+def gradients(case: Case, tier: str, without: tuple[str, ...] = ()) -> Arrays:
+    """The reference's gradients by name, of every floating input and every parameter, against the cotangents.
+
+    Outputs that are left out have no cotangent.
+    """
+    if not case.gradients:
+        return {}
+    factors = cotangents(case, tier, without)
+    part = " without ".join(["gradients", *without])
+    return _cached(case, tier, part, lambda: computed_gradients(case, *case.at(tier), factors))
+
+
+def expected(case: Case, tier: str, without: tuple[str, ...] = ()) -> Arrays:
+    """Every quantity of a cell: outputs, then gradients as gradient_<name>, those of the outputs not left out."""
+    found = gradients(case, tier, without)
+    return {**outputs(case, tier), **{f"gradient_{name}": array for name, array in found.items()}}
+
+
+def cotangents(case: Case, tier: str, without: tuple[str, ...] = ()) -> dict[int, np.ndarray]:
+    """What each floating output is multiplied with, by position: drawn, since a plain sum is blind to softmax rows."""
+    if not case.gradients:
+        return {}
+    return {
+        position: draws.uniform(f"{case.again or case.id}/cotangent/{name}", array.shape).astype(tier)
+        for position, (name, array) in enumerate(outputs(case, tier).items())
+        if is_floating(array) and name not in without
+    }
+
+
+def build_reference(case: Case, parameters: Mapping[str, np.ndarray]) -> Any:
+    """The reference's layer that a case calls; None for a function."""
+    if not case.method:
+        return None
+    layer = getattr(reference, layer_of(case.operator))(**case.config)
+    reference.set_parameters(layer, parameters)
+    return layer
+
+
+def computed_outputs(case: Case, inputs: Arrays, parameters: Arrays) -> Arrays:
+    """The reference's outputs by name, computed anew."""
+    if case.method == "train":
+        return train(reference, build_reference(case, parameters), case.options, inputs)
+    found = called(case)(build_reference(case, parameters), **inputs)
+    names = output_names(case.operator, case.method, case.options, case.twice)
+    return dict(zip(names, map(np.asarray, found), strict=True))
+
+
+def called(case: Case) -> Function:
+    """The reference's call of a case: a function (layer, **arrays) -> tuple of outputs."""
+    return repeated(bind(reference, case.operator, case.method, case.options), case.shared, case.twice)
+
+
+def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangents: Mapping[int, np.ndarray]) -> Arrays:
+    """The reference's gradients by name, computed anew."""
+    layer = build_reference(case, parameters)
+    function = called(case)
+    floating = {name: array for name, array in inputs.items() if is_floating(array)}
+    rest = {name: array for name, array in inputs.items() if name not in floating}
+
+    def call(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        if layer is not None:
+            layer.parameters = {name: arrays[name] for name in parameters}
+        return function(layer, **{name: arrays[name] for name in floating}, **rest)
+
+    factors = {str(position): array.astype(np.float64) for position, array in cotangents.items()}
+    return complex_step(call, {**floating, **parameters}, factors, stacked=stackable(case))
+
+
+STACKED = ("recurrent", "encoders", "decoders", "translation", "training")
+"""The files whose reference tells perturbations from heads: there are none."""
+
+
+def stackable(case: Case) -> bool:
+    """Whether perturbations may share a pass: not where their leading axis would be taken for heads.
+
+    That is where there are heads, and where lengths or an offset without a mask leave the number of axes to be guessed.
+    """
+    if case.operator == "MultiHeadAttention" or FILE_OF[case.operator] in STACKED:
+        return True
+    if "offset" in case.inputs and "mask" not in case.inputs:
+        return False
+    heads = any(array.ndim == 4 for array in case.inputs.values())
+    return not heads and ("mask" in case.inputs or "valid_lens" not in case.inputs)
+
+
+@functools.cache
+def _reference_digest() -> bytes:
+    root = Path(attention_core.__file__).parent
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.digest()
+
+
+def _file(case: Case, tier: str, part: str) -> Path:
+    key = hashlib.sha256(_digest(case, tier) + part.encode()).hexdigest()
+    return cache_folder() / "expected" / f"{key}.safetensors"
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest(case: Case, tier: str) -> bytes:
+    inputs, parameters = case.at(tier)
+    content = pack_arrays(
+        {f"input/{k}": v for k, v in inputs.items()} | {f"parameter/{k}": v for k, v in parameters.items()},
+        {
+            "case": case.again or case.id,
+            "tier": tier,
+            "shared": dict(case.shared),
+            "twice": case.twice,
+            "method": case.method,
+            "config": dict(case.config),
+            "options": dict(case.options),
+        },
+    )
+    return hashlib.sha256(_reference_digest() + content).digest()
+
+
+def _cached(case: Case, tier: str, part: str, compute: Callable[[], Arrays]) -> Arrays:
+    if _memory is not None:
+        if (case.id, tier, part) not in _memory:
+            _memory[case.id, tier, part] = compute()
+        return _memory[case.id, tier, part]
+    path = _file(case, tier, part)
+    if _held is not None and path in _held:
+        return _held[path]
+    if _held is None:
+        with contextlib.suppress(OSError, ArchiveError):
+            return load_arrays(path)
+    found = compute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_arrays(path, found)
+    if _held is not None:
+        _held[path] = found
+    return found

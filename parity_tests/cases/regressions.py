@@ -1,0 +1,36 @@
+"""What fuzzing found: each line was a difference once, and is a case from then on."""
+
+from __future__ import annotations
+
+from parity_tests.cases.drawn import Drawn
+
+FOUND: tuple[Drawn, ...] = (
+    # JAX's beam search raised where there are no sequences.
+    Drawn(
+        "BahdanauDecoder",
+        method="beam",
+        sizes={"batch": 0, "vocab_size": 2},
+        options={"bos": 0, "eos": 0, "width": 2},
+        given=("state",),
+    ),
+    # MXNet's log_softmax was off by 30 eps.
+    Drawn(
+        "FixedContextDecoder",
+        method="beam",
+        tier="float32",
+        sizes={"vocab_size": 4},
+        options={"initial": "learned", "bos": 0, "eos": 0, "width": 3},
+    ),
+    # MXNet's backward direction took 1 from the least int64.
+    Drawn(
+        "GRUEncoder",
+        method="call",
+        options={"bidirectional": True},
+        given=("valid_lens",),
+        types={"valid_lens": "int64"},
+        wild=True,
+    ),
+    # In float32, the square of a short vector was 0 and that of a long one inf: its cosines were 0.
+    Drawn("cosine_score", tier="float32", sizes={"features": 2}, scales={"keys": 1e-30}),
+    Drawn("cosine_score", tier="float32", sizes={"features": 2}, scales={"queries": 1e30}, forward=True),
+)

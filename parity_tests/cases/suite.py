@@ -1,0 +1,80 @@
+"""Every case, in the order of the specification, and the ways to choose among them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from attention_core.operators import LAYERS, OPERATORS
+from attention_core.operators.training import UPDATES
+from parity_tests.cases import attention, covering, decoders, recurrent, training, translation
+from parity_tests.cases.call import TRAINING
+from parity_tests.cases.case import Case
+from parity_tests.cases.regressions import FOUND
+from parity_tests.translation import corpus
+
+NAMES = (
+    *(operator.name for operator in (*OPERATORS, *UPDATES)),
+    *(layer.name for layer in LAYERS),
+    TRAINING,
+)
+
+
+def all_cases(pairs: Sequence[corpus.Pair] | None = None, trained: bool = False) -> list[Case]:
+    """Every case, in the order of the specification, with the sentences of `pairs` or of the generated dates.
+
+    Those that train take longer than all others together, and are left out unless asked for.
+    """
+    return [*_made(tuple(pairs or corpus.dates(8))), *(training.cases() if trained else ())]
+
+
+@functools.cache
+def _made(pairs: tuple[corpus.Pair, ...]) -> tuple[Case, ...]:
+    made = [
+        *attention.cases(),
+        *recurrent.cases(),
+        *decoders.cases(),
+        *translation.cases(pairs),
+        *training.clipping_cases(),
+        *training.optimiser_cases(),
+        *found_cases(),
+        *covering.cases(),
+    ]
+    order = {name: position for position, name in enumerate(NAMES)}
+    made.sort(key=lambda case: order[case.operator])
+    return (*made, *repeated_cases(made))
+
+
+def select(cases: Sequence[Case], pattern: str | None = None, operators: Sequence[str] | None = None) -> list[Case]:
+    """The cases whose id matches the pattern (with * and ?) and whose operator is among those given."""
+    return [
+        case
+        for case in cases
+        if (pattern is None or fnmatchcase(case.id, pattern)) and (not operators or case.operator in operators)
+    ]
+
+
+def seeded(case: Case, seed: int) -> Case | None:
+    """The case with numbers of that seed where they decide a token, a choice or a window; None where none is."""
+    for module in (translation, attention, decoders):
+        if module.decides(case):
+            return module.seeded(case, seed)
+    return None
+
+
+def repeated_cases(cases: Sequence[Case]) -> Iterator[Case]:
+    """The first case of every function and method once more: behind all others, and with the same bits."""
+    first: dict[tuple[str, str], Case] = {}
+    for case in cases:
+        first.setdefault((case.operator, case.method), case)
+    for case in first.values():
+        yield replace(case, name=f"{case.name}_again", again=case.id, tiers=case.tiers[:1], shows="The same, later.")
+
+
+def found_cases() -> Iterator[Case]:
+    """What fuzzing found, as cases like any other."""
+    for drawn in FOUND:
+        case = Case(**drawn.as_case())
+        yield replace(case, name=f"found_{case.name.removeprefix('drawn_')}", shows="Found by fuzzing.")

@@ -1,0 +1,153 @@
+"""The command that measures."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from parity_tests.bench import charts, runner
+from parity_tests.bench.items import FRAMEWORKS, ITEMS, LENGTH
+from parity_tests.cli.options import CommaList, console, device_option, examples, progress
+from parity_tests.plots import Undrawn, empty_figure
+from parity_tests.workers.environment import XLA_LEVEL
+
+COLOURS = {True: "green", False: "yellow", None: ""}
+
+
+@click.command(
+    short_help="Measure time and memory against what people write.",
+    epilog=examples("bench --quick", "bench --item additive,dot --framework torch --json ratios.json"),
+)
+@click.option(
+    "--item",
+    "names",
+    type=CommaList((*ITEMS, LENGTH)),
+    metavar="NAMES",
+    default=",".join(ITEMS),
+    help=f"Items to measure, with commas, of {', '.join(ITEMS)}, {LENGTH}; all but the last unless given.",
+)
+@click.option(
+    "--framework",
+    "frameworks",
+    type=CommaList(FRAMEWORKS),
+    metavar="NAMES",
+    help="Frameworks to measure in, with commas; all installed ones unless given.",
+)
+@click.option("--quick", is_flag=True, help="Small sizes and few rounds; its ratios have no goal.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    help=f"Rounds of each ratio; {runner.ROUNDS}, or {runner.QUICK_ROUNDS} with --quick, unless given.",
+)
+@device_option
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write every ratio to a file.",
+)
+@click.option(
+    "--chart",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw the ratios, or time and memory over the length, to a picture.",
+)
+@click.option(
+    "--page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Put the table into a page in Markdown.",
+)
+def bench(
+    names: list[str],
+    frameworks: list[str] | None,
+    quick: bool,
+    rounds: int | None,
+    device: str,
+    json_file: Path | None,
+    chart: Path | None,
+    page: Path | None,
+) -> None:
+    """Measure our layers against the same thing as tutorials write it, and against the frameworks' own layers.
+
+    Both forms have the same parameters and inputs, and are timed only once their outputs and gradients agree; then
+    they take turns in one process, on one core. A ratio is theirs / ours, the median of the rounds. Exits with 0 only
+    if every ratio could be measured, in each framework that was named; a goal that is not reached is told, and no
+    failure. Ctrl-C ends the bench, and what was measured by then is printed and written.
+    """
+    os.environ.setdefault(XLA_LEVEL, "3")  # what JAX takes by itself
+    if chart is not None:
+        try:
+            empty_figure(1.0, 1.0)  # told before hours are spent
+        except Undrawn as error:
+            raise click.ClickException(str(error)) from error
+    for option, file in {"--json": json_file, "--chart": chart, "--page": page}.items():
+        if file is not None and not file.absolute().parent.is_dir():
+            raise click.BadParameter(f"there is no folder {file.absolute().parent}", param_hint=option)
+    with progress() as told:
+        found = runner.bench(
+            [ITEMS[name] for name in names if name != LENGTH],
+            frameworks or FRAMEWORKS,
+            rounds=rounds,
+            quick=quick,
+            lengths=LENGTH in names,
+            device=device,
+            progress=told,
+        )
+    print_bench(found)
+    if json_file is not None:
+        runner.write_json(found, json_file)
+    if page is not None:
+        runner.write_page(found, page)
+    if chart is not None:
+        charts.chart(found).savefig(chart)
+    lacking = found.missing if frameworks else set(FRAMEWORKS) <= set(found.missing)
+    sys.exit(128 + signal.SIGINT if found.interrupted else 1 if found.refused or lacking else 0)
+
+
+def print_ratios(rows: Sequence[runner.Row]) -> None:
+    """The ratios against one form, in columns that stand where those of any other form do."""
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    table.add_column("", min_width=18)
+    for name, width in (("ratio", 5), ("quartiles", 13), ("10⁹/s", 5)):
+        table.add_column(name, justify="right", no_wrap=True, min_width=width)
+    table.add_column("goal")
+    for row in (row for row in rows if not row.refused):
+        ratio, spread, rate, goal, reached = runner.numbers(row)
+        goal += {"yes": " ✓", "no": " ✗", "": ""}[reached]
+        table.add_row(*map(Text, (runner.said(row), ratio, spread, rate, goal)), style=COLOURS[row.reached])
+    if table.row_count:
+        console.print(table)
+    for row in (row for row in rows if row.refused):
+        console.print(Text(f"{runner.said(row)}: {row.refused}", style="red"), soft_wrap=True)
+
+
+def print_bench(found: runner.Bench) -> None:
+    """The ratios in a table for each form, the lengths in another, what is missing, and the machine."""
+    for (item, framework, against), rows in groupby(found.rows, lambda row: (row.item, row.framework, row.against)):
+        name = against.removeprefix(f"{framework} ")
+        console.print(Text(f"{item} in {framework}, against {name}", style="bold"), soft_wrap=True)
+        print_ratios(list(rows))
+    if found.rows:
+        console.print("theirs / ours: median of the rounds, and their quartiles")
+    if found.lengths:
+        table = Table(header_style="bold", caption="a training step of additive attention, 1 × length × length × 256")
+        table.add_column("framework")
+        table.add_column("form")
+        for name in ("length", "seconds", "MiB"):
+            table.add_column(name, justify="right")
+        for own in found.lengths:
+            table.add_row(own.framework, own.form, str(own.length), *map(Text, runner.taken(own)))
+        console.print(table)
+    for name, reason in found.missing.items():
+        console.print(Text(f"not measured: {name}: {reason}"), soft_wrap=True)
+    console.print(Text(runner.place(found)), soft_wrap=True)

@@ -1,0 +1,298 @@
+"""The commands that judge a stranger's implementation, and that repeat a certificate."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+from rich.text import Text
+
+from attention_core.errors import AttentionError
+from backends import ArchiveError
+from backends.weights import WeightError
+from parity_tests.cases.drawn import parsed
+from parity_tests.cli.options import (
+    Refused,
+    cells_options,
+    certificate_option,
+    console,
+    device_option,
+    errors,
+    examples,
+    interpreters,
+    json_option,
+    junit_option,
+    progress,
+    signals,
+    write_certificate,
+    write_json,
+)
+from parity_tests.conversion.conversion import Conversion
+from parity_tests.judge.check import known_divergences
+from parity_tests.judge.divergences import DivergenceError
+from parity_tests.judge.drawn_cells import Abilities, LineError, release_seed
+from parity_tests.judge.request import Request
+from parity_tests.judge.run import COMPILING, CacheError, Run
+from parity_tests.mutants.explain import explanations
+from parity_tests.reports.certificate import (
+    CertificateError,
+    certify,
+    differences,
+    environment_changes,
+    load,
+)
+from parity_tests.reports.junit import write_junit
+from parity_tests.reports.table import MOST_RED, report, report_campaign, report_finding, reproduce
+from parity_tests.workers.environment import PATH, XLA_LEVEL
+from parity_tests.workers.process import Server, WorkerFault
+
+
+@click.command(
+    short_help="Judge anybody's implementation.",
+    epilog=examples("check mine.py", "check package.module:attention --operator masked_softmax --fuzz 60"),
+)
+@click.argument("target", metavar="TARGET", shell_complete=lambda *given: [CompletionItem(given[-1], type="file")])
+@cells_options
+@device_option
+@click.option(
+    "--python",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="PATH",
+    help="Run the target with another interpreter, whose environment has NumPy, safetensors and what the target needs.",
+)
+@click.option(
+    "--divergences",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Known divergences, each with a reason; one that does not diverge is red. Targets of ours have theirs.",
+)
+@click.option("--require-all", is_flag=True, help="What the target lacks is red.")
+@json_option
+@junit_option
+@certificate_option
+@click.option("--every", is_flag=True, help="Print a row for every operator, however many there are.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="S",
+    help="Draw by this seed: the cases that are other ones in each release, whose seed is its version, and those of "
+    "--fuzz, whose seed is random.",
+)
+@click.option(
+    "--drawn",
+    "lines",
+    multiple=True,
+    metavar="LINE",
+    help="Judge the drawn case of this line, as it was printed, and nothing else. May be given several times.",
+)
+@click.option(
+    "--fuzz",
+    "seconds",
+    type=click.FloatRange(min=0.0),
+    metavar="SECONDS",
+    help="Judge cases drawn by the thousand for so long afterwards, and shrink what differs to one line.",
+)
+@click.option("--examples", type=click.IntRange(min=1), metavar="N", help="Stop fuzzing after this many cases.")
+def check(
+    target: str,
+    tiers: list[str],
+    pattern: str | None,
+    operators: list[str] | None,
+    training: bool,
+    device: str,
+    python: str | None,
+    divergences: str | None,
+    require_all: bool,
+    json_file: Path | None,
+    junit_file: Path | None,
+    certificate_file: Path | None,
+    every: bool,
+    seed: int | None,
+    lines: tuple[str, ...],
+    seconds: float | None,
+    examples: int | None,
+) -> None:
+    """Hold an implementation against the specification: its outputs and gradients, case by case.
+
+    TARGET is an installed backend's name, a module, a file.py, or an object in one, as module:object or file.py:object.
+    It has functions under the specification's names (`attention-parity list`), which take and return NumPy arrays, or
+    arrays of its framework if it has a runtime. It may have any of them: what it lacks is listed as missing.
+
+    A part of the cases is drawn anew for each release, so that none can be met by knowing them.
+    Exits with 0 only if something was judged and nothing is red, and with 2 if the target cannot be judged.
+    """
+    fuzzing = seconds is not None or examples is not None
+    if lines and (fuzzing or pattern or operators or training or seed is not None):
+        raise click.UsageError("--drawn says all of a case: give no --case, --operator, --training, --seed or --fuzz")
+    if fuzzing and certificate_file is not None:
+        raise click.UsageError("a certificate holds what can be repeated: --fuzz is for another run")
+    if fuzzing and find_spec("hypothesis") is None:
+        raise click.ClickException("fuzzing needs hypothesis: pip install 'attention-parity[fuzz]'")
+    chosen = tuple(operators or ())
+    path = os.environ.get(PATH) or None  # of --path, or as the environment says
+    request = Request(target, tiers, pattern, chosen, training, device, python, divergences, require_all, path)
+    if lines:
+        request = replace(request, tiers=tiers_of(lines), drawn=lines)
+    else:
+        request = replace(request, seed=release_seed() if seed is None else seed)
+    run = judged(request)
+    report(run, console, every)
+    if json_file is not None:
+        write_json(run, json_file)
+    if junit_file is not None:
+        write_junit(run, junit_file)
+    if certificate_file is not None:
+        write_certificate(certify(run, request.asked, request.files), certificate_file)
+    found = fuzzing and fuzz(request, secrets.randbits(32) if seed is None else seed, seconds, examples)
+    sys.exit(1 if run.red or found or not run.judged else 0)
+
+
+def judged(request: Request | Conversion) -> Run:
+    """The verdicts on what is asked, behind bars; Ctrl-C reports those that there are by then, and exits.
+
+    Raises: Refused if it cannot be judged.
+    """
+    try:
+        with signals() as caught, progress() as told:
+            if isinstance(request, Conversion):
+                return request.judge(told)
+            run = request.judge(told, lambda: bool(caught), explanations)
+    except (DivergenceError, LineError, CacheError, ArchiveError, AttentionError, WeightError) as error:
+        raise Refused(str(error)) from error
+    except WorkerFault as fault:
+        errors.print(Text(fault.trace, style="dim"), soft_wrap=True)
+        raise Refused(f"{request.target} cannot be judged: {fault}") from fault
+    if not run.recordings:
+        raise Refused("no case matches; `attention-parity list --cases` names them all")
+    if run.interrupted:
+        report(run, console)
+        sys.exit(128 + caught[0])
+    return run
+
+
+def tiers_of(lines: Sequence[str]) -> list[str]:
+    """The tiers of drawn cases.
+
+    Raises: Refused if a line says none.
+    """
+    try:
+        return list(dict.fromkeys(parsed(line).tier for line in lines))
+    except ValueError as error:
+        raise Refused(str(error)) from error
+
+
+def fuzz(request: Request, seed: int, seconds: float | None, examples: int | None) -> bool:
+    """Put drawn cases to the target until the time is over or there are enough of them; True if something differs.
+
+    Raises: Refused if its worker cannot start again.
+    """
+    from parity_tests.fuzz.campaign import Campaign
+
+    job = request.job
+    divergences = known_divergences(request.target, job.backend, request.divergences)
+    try:
+        with optimised(), progress() as told, Server(job) as server:
+            told("fuzz", 0, 1, f"starting {job.name}")
+            about = server.hello()
+            operators = request.drawable(Abilities(job.backend).told(about), divergences)
+            # What compiles does it once for cases that differ in their numbers alone.
+            step = 1 if str(about.get("framework")).lower() in COMPILING else STEP
+            campaign = Campaign([server], seed, step=step, operators=operators, tiers=request.tiers)
+            for finding in campaign.run(seconds, examples, told) if operators else ():
+                again = reproduce(finding.verdict, request.command, {finding.verdict.case: repr(finding.drawn)})
+                report_finding(finding, f"{again}  # number {finding.number} of seed {seed}", console)
+    except WorkerFault as fault:
+        raise Refused(str(fault)) from fault
+    report_campaign(campaign, console)
+    return bool(campaign.findings)
+
+
+STEP = 7
+"""From one case to the next: a few of each family (`parity_tests.cases.draw.FAMILY`), whose cases are of one shape."""
+
+
+@contextmanager
+def optimised() -> Iterator[None]:
+    """Have JAX compile as by itself: without LLVM's optimisations, it gives gradients of 5e-9 where 0 is due."""
+    before = os.environ.get(XLA_LEVEL)
+    os.environ.setdefault(XLA_LEVEL, "3")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[XLA_LEVEL]
+
+
+@click.command(
+    short_help="Repeat what a certificate states.",
+    epilog=examples("verify certificate.json", "verify certificate.json --python torch=venv/bin/python"),
+)
+@click.argument("certificate", metavar="CERTIFICATE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--python",
+    "pythons",
+    metavar="[NAME=]PATH",
+    multiple=True,
+    help="Run a target, or a framework by name, with another interpreter, as when it was certified.",
+)
+def verify(certificate: Path, pythons: tuple[str, ...]) -> None:
+    """Run what a certificate states again, from the same folder, and compare: inputs, files, and every verdict.
+
+    It may be one of `check` or of `convert`, which proves again and writes nothing. Other versions are told, and are no
+    fault; neither is another rounding within the budgets.
+    Exits with 0 only if all is as certified, and with 2 if the file is no certificate or cannot be repeated.
+    """
+    try:
+        before = load(certificate)
+        request = request_of(before["request"], pythons)
+    except CertificateError as error:
+        raise Refused(str(error)) from error
+    after = certify(judged(request), request.asked, request.files)
+    for line in environment_changes(before, after):
+        console.print(Text(f"other       {line}", style="yellow"), soft_wrap=True)
+    told = differences(before, after)
+    for line in told[:MOST_RED]:
+        console.print(Text(f"differs     {line}", style="bold red"), soft_wrap=True)
+    if told[MOST_RED:]:
+        console.print(f"            ... and {len(told) - MOST_RED} more")
+    count, outcome = len(before["verdicts"]), before["outcome"]
+    if told:
+        console.print(Text(f"not verified {certificate}: {len(told)} differences", style="bold red"), soft_wrap=True)
+        sys.exit(1)
+    words = f"verified    {certificate}: {outcome}, {count:,} verdicts as certified {before['made']}"
+    console.print(Text(words, style="bold green"), soft_wrap=True)
+
+
+KINDS: dict[str, type[Request | Conversion]] = {"check": Request, "convert": Conversion}
+"""What a certificate may be of."""
+
+
+def request_of(asked: Mapping[str, Any], pythons: tuple[str, ...]) -> Request | Conversion:
+    """The request that a certificate holds.
+
+    Raises: CertificateError if it holds none.
+    """
+    kind = KINDS.get(asked.get("kind", ""))
+    if kind is None:
+        raise CertificateError(f"the certificate is of {asked.get('kind')!r}, which `verify` cannot repeat")
+    if asked.get("other_python") and not pythons:
+        raise CertificateError("it was certified with another interpreter: give one with --python")
+    own = {name: value for name, value in asked.items() if name not in ("kind", "command", "other_python")}
+    own = {name: tuple(value) if isinstance(value, list) else value for name, value in own.items()}
+    if not isinstance(own.get("seed", 0), int | None):
+        raise CertificateError(f"the certificate's seed is {own['seed']!r}, expected a whole number")
+    try:
+        if kind is Conversion:
+            return Conversion(**{**own, "pythons": interpreters(pythons)})
+        return Request(**{**own, "tiers": list(own.get("tiers", ())), "python": pythons[0] if pythons else None})
+    except TypeError as error:
+        raise CertificateError(f"the certificate asks for something else: {error}") from error

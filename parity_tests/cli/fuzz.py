@@ -1,0 +1,101 @@
+"""The command that judges our backends on cases drawn by the thousand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+import click
+
+import backends as registry
+from parity_tests.cases.case import FULL
+from parity_tests.cases.drawn import NAMES as DRAWN
+from parity_tests.cli.options import (
+    CommaList,
+    console,
+    examples,
+    interpreters,
+    progress,
+    tiers_option,
+    worker_options,
+)
+from parity_tests.cli.run import jobs_of
+from parity_tests.reports.table import report_campaign, report_finding
+from parity_tests.workers.environment import XLA_LEVEL
+from parity_tests.workers.process import Server, WorkerFault
+
+
+@click.command(
+    "fuzz",
+    short_help="Judge backends on cases drawn by the thousand.",
+    epilog=examples(
+        "fuzz --seconds 60", "fuzz --backend mxnet --operator masked_softmax --seed 7 --first 128 --examples 1"
+    ),
+)
+@click.option("--seconds", type=click.FloatRange(min=0.0), help="Stop when this time is over.")
+@click.option("--examples", type=click.IntRange(min=1), help="Stop after this many cases.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draw the cases of this seed.")
+@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Begin with this case.")
+@click.option(
+    "--backend",
+    "names",
+    type=CommaList(known=registry.available),
+    metavar="NAMES",
+    help="Backends to fuzz, with commas; all installed ones unless given.",
+)
+@click.option(
+    "--operator",
+    "operators",
+    type=CommaList(DRAWN),
+    metavar="NAMES",
+    default=",".join(DRAWN),
+    help="Only cases of these operators, with commas.",
+)
+@tiers_option
+@worker_options
+def fuzz_backends(
+    seconds: float | None,
+    examples: int | None,
+    seed: int,
+    first: int,
+    names: list[str] | None,
+    operators: list[str],
+    tiers: list[str],
+    device: str,
+    pythons: tuple[str, ...],
+) -> None:
+    """Put drawn cases to every backend, and shrink what differs from the reference to one line.
+
+    The same seed draws the same cases. Exits with 0 only if nothing differs.
+    """
+    try:
+        from parity_tests.fuzz.campaign import Campaign
+    except ModuleNotFoundError as error:
+        raise click.ClickException("fuzzing needs hypothesis: pip install 'attention-parity[fuzz]'") from error
+    if seconds is None and examples is None:
+        raise click.UsageError("say when to stop: --seconds, --examples, or both")
+    os.environ.setdefault(XLA_LEVEL, "3")  # one compilation serves a whole family of cases
+    jobs = [job for job in jobs_of(names, interpreters(pythons), device)[0] if job.device == device]
+    arguments = [f"--seed {seed}"]
+    if operators != list(DRAWN):
+        arguments.append(f"--operator {','.join(operators)}")
+    if tiers != [*FULL]:
+        arguments.append(f"--tier {','.join(tiers)}")
+    if device != "cpu":
+        arguments.append(f"--device {device}")
+    try:
+        with contextlib.ExitStack() as stack:
+            told = stack.enter_context(progress())
+            servers = [stack.enter_context(Server(job)) for job in jobs]
+            for server in servers:
+                told("fuzz", 0, 1, f"starting {server.job.name}")
+                server.hello()
+            campaign = Campaign(servers, seed, first, operators=operators, tiers=tiers)
+            for finding in campaign.run(seconds, examples, told):
+                command = f"attention-parity fuzz --backend {finding.verdict.backend} {' '.join(arguments)}"
+                report_finding(finding, f"{command} --first {finding.number} --examples 1", console)
+    except WorkerFault as fault:
+        raise click.ClickException(str(fault)) from fault
+    report_campaign(campaign, console)
+    sys.exit(1 if campaign.findings else 0)

@@ -1,0 +1,97 @@
+"""The command that runs known-wrong implementations, and prints which check kills each."""
+
+from __future__ import annotations
+
+import sys
+from fnmatch import fnmatchcase
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from parity_tests.cases import covering
+from parity_tests.cases.case import TIERS
+from parity_tests.cases.selection import cells_of
+from parity_tests.cases.suite import all_cases
+from parity_tests.cli.options import console, examples
+from parity_tests.judge.compare import CELL_CHECKS, CHECKS
+from parity_tests.mutants.derived import Derived, survivors
+from parity_tests.mutants.derived import derived as derived_mutants
+from parity_tests.mutants.families import MUTANTS
+from parity_tests.mutants.mutant import attempt, judged
+
+
+def _print_derived(pattern: str) -> int:
+    """Print the derived mutants by dimension; the exit code is 0 if there are some, and all of them are killed."""
+    cells = cells_of(all_cases(), TIERS)
+    table = Table(header_style="bold")
+    for column in ("dimension", "mutants", "killed", "killed without its cases"):
+        table.add_column(column, justify="left" if column == "dimension" else "right")
+    total = 0
+    alive: list[Derived] = []
+    for dimension in covering.DIMENSIONS:
+        mutants = [one for one in derived_mutants([dimension]) if fnmatchcase(f"{one.scope}-{one.name}", pattern)]
+        left = survivors(cells, mutants)
+        without = survivors([cell for cell in cells if not covering.varies(cell[0], dimension)], mutants)
+        counts = (len(mutants), len(mutants) - len(left), len(mutants) - len(without))
+        table.add_row(dimension, *(f"{count:,}" for count in counts))
+        total, alive = total + len(mutants), alive + left
+    console.print(table)
+    for mutant in alive:
+        console.print(f"[bold red]survived[/]  {mutant.scope}: {mutant.name}", highlight=False)
+    killed = not alive and total > 0
+    words = f"all {total:,} mutants are killed" if killed else f"{len(alive):,} of {total:,} mutants survive"
+    console.print(f"[bold {'green' if killed else 'red'}]{words}[/]", highlight=False)
+    return 0 if killed else 1
+
+
+@click.command(
+    short_help="Run known-wrong implementations, and print which check kills each.",
+    epilog=examples("mutate --sentences", "mutate --derived --name 'GRU*'"),
+)
+@click.option(
+    "--name", "pattern", metavar="PATTERN", default="*", help="Only mutants whose name matches, with * and ?."
+)
+@click.option("--sentences", is_flag=True, help="Print what each mutant does wrong, and its source.")
+@click.option(
+    "--derived", is_flag=True, help="Run the mutants derived from the specification, by dimension of the cases."
+)
+def mutate(pattern: str, sentences: bool, derived: bool) -> None:
+    """Test the parity tests: run known-wrong implementations, and print which check kills each.
+
+    The numbers count the comparisons that each check failed. A mutant survives unless exactly those comparisons fail
+    that should. Exits with 0 only if none survives.
+
+    With --derived: mutants that are wrong under one condition alone, such as beyond 64 keys, for a transposed input or
+    at a second call; how many of them the cases kill, and how many without the cases of their dimension.
+    """
+    if derived:
+        sys.exit(_print_derived(pattern))
+    table = Table(box=None, collapse_padding=True, pad_edge=False, header_style="bold")
+    table.add_column("mutant", no_wrap=True)
+    checks = (*CELL_CHECKS, *CHECKS)
+    for name in checks:
+        table.add_column(name, justify="right")
+    chosen, survived = [one for one in MUTANTS if fnmatchcase(one.name, pattern)], []
+    for mutant in chosen:
+        outcome = judged(mutant, *attempt(mutant))
+        counts = [f"{outcome.killed_by[name]}" if name in outcome.killed_by else "[dim]·[/]" for name in checks]
+        table.add_row(mutant.name if outcome.as_stated else f"[bold red]{mutant.name}[/]", *counts)
+        if not outcome.as_stated:
+            survived.append(outcome)
+    console.print(table)
+    for mutant in chosen if sentences else ():
+        console.print(f"[dim]{mutant.name}: {escape(mutant.described)}[/]", highlight=False)
+    for outcome in survived:
+        sentence = escape(outcome.mutant.sentence)
+        console.print(f"[bold red]survived[/]  {outcome.mutant.name}: {sentence}", highlight=False)
+        for what, places in (("should be red", outcome.survived), ("should not be red", outcome.unexpected)):
+            if places:
+                console.print(f"      {what}: {', '.join(places)}", highlight=False, markup=False)
+    count = len(chosen)
+    console.print(
+        f"[bold red]{len(survived)} of {count} mutants survive[/]"
+        if survived
+        else f"[bold green]all {count} mutants are killed, each in exactly the comparisons that should fail[/]"
+    )
+    sys.exit(1 if survived or not count else 0)

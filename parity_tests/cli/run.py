@@ -1,0 +1,279 @@
+"""The commands that judge our backends: run, record and compare."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.text import Text
+
+import backends as registry
+from backends import ArchiveError
+from parity_tests.cases.expected import expected, held
+from parity_tests.cases.selection import Cell, Selection, key
+from parity_tests.cases.suite import all_cases
+from parity_tests.cli.options import (
+    CommaList,
+    Refused,
+    cells_options,
+    complete_backend,
+    console,
+    corpus_option,
+    examples,
+    interpreters,
+    json_option,
+    options,
+    pairs_in,
+    progress,
+    signals,
+    worker_options,
+    write_json,
+)
+from parity_tests.judge.divergences import apply, load_divergences
+from parity_tests.judge.run import CacheError, Run, judge_all, recheck, suspects
+from parity_tests.judge.run import run as run_parity
+from parity_tests.reports.table import MOST_RED, report
+from parity_tests.translation.corpus import CorpusError, Pair, dates
+from parity_tests.workers.process import WAITING, Job, counted, record, record_cells
+from parity_tests.workers.recordings import Mismatch, Recording, common_cells, named, pack_cases
+
+SENTENCES = 8
+
+
+corpus_options = options(
+    corpus_option,
+    click.option(
+        "--sentences",
+        type=click.IntRange(min=2),
+        default=SENTENCES,
+        show_default=True,
+        help="Sentence pairs to take, spread over the corpus.",
+    ),
+)
+
+
+@click.command(
+    short_help="Judge backends against reference and each other.",
+    epilog=examples("run", "run --backend torch,jax --all --tier float64,bfloat16 --json verdicts.json"),
+)
+@click.option(
+    "--backend",
+    "names",
+    type=CommaList(known=registry.available),
+    metavar="NAMES",
+    help="Backends to judge, with commas; all installed ones unless given.",
+)
+@cells_options
+@worker_options
+@corpus_options
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write the recordings and report.json there.",
+)
+@json_option
+@click.option("--all", "everything", is_flag=True, help="Judge every cell; the core unless given, or cases are chosen.")
+@click.option("--every", is_flag=True, help="Print a row for every operator, however many there are.")
+@click.option("--require-all", is_flag=True, help="A registered backend that cannot run here is red.")
+@click.option(
+    "--jobs",
+    "workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Workers that run at once, those of one backend included; as many as there are cores unless given.",
+)
+def run(
+    names: list[str] | None,
+    tiers: list[str],
+    pattern: str | None,
+    operators: list[str] | None,
+    training: bool,
+    device: str,
+    pythons: tuple[str, ...],
+    corpus: Path | None,
+    sentences: int,
+    output: Path | None,
+    json_file: Path | None,
+    everything: bool,
+    every: bool,
+    require_all: bool,
+    workers: int | None,
+) -> None:
+    """Run the cases on every backend, and judge each against the reference and against each other.
+
+    Unless cases are chosen, or --all is given, the core is judged: few cells that tell every known mistake.
+    On another device than the CPU, each backend is run on the CPU, too, and held against itself.
+    Exits with 0 only if nothing is red. Ctrl-C ends the workers and reports what was judged by then.
+    """
+    jobs, missing = jobs_of(names, interpreters(pythons), device)
+    everything = everything or training or bool(pattern or operators)
+    selection = Selection(tiers, pattern, operators or (), training, core=not everything)
+    with signals() as caught, progress() as told:
+        for job in jobs:
+            told(job.name, 0, 1, WAITING)
+        cells = _selected(selection, corpus, sentences)
+        try:
+            outcome = run_parity(
+                cells,
+                jobs,
+                workers=workers or 0,
+                missing=missing,
+                require_all=require_all or names is not None,
+                divergences=load_divergences(),
+                recorder=partial(record, stopped=lambda: bool(caught)),
+                progress=told,
+                stopped=lambda: bool(caught),
+            )
+        except CacheError as error:
+            raise Refused(str(error)) from error
+    if selection.core:
+        outcome.of = len(_selected(replace(selection, core=False), corpus, sentences))
+    report(outcome, console, every)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        for recording in outcome.recordings.values():
+            file = f"{recording.backend}-{recording.device.replace(':', '-')}.safetensors"
+            replace(recording, selection=selection).save(output / file)
+    for path in filter(None, (json_file, output and output / "report.json")):
+        write_json(outcome, path)
+    if outcome.interrupted:
+        sys.exit(128 + caught[0])
+    sys.exit(1 if outcome.red else 0)
+
+
+@click.command(
+    "record",
+    short_help="Write what a backend answers to a file.",
+    epilog=examples(
+        "record --backend torch -o torch.safetensors",
+        "record --backend jax --device cuda --operator masked_softmax -o jax-cuda.safetensors",
+    ),
+)
+@click.option(
+    "--backend", "name", metavar="NAME", required=True, shell_complete=complete_backend, help="The backend to run."
+)
+@cells_options
+@worker_options
+@corpus_options
+@click.option(
+    "-o",
+    "--output",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="Write the recording there.",
+)
+def record_one(
+    name: str,
+    tiers: list[str],
+    pattern: str | None,
+    operators: list[str] | None,
+    training: bool,
+    device: str,
+    pythons: tuple[str, ...],
+    corpus: Path | None,
+    sentences: int,
+    file: Path,
+) -> None:
+    """Run the cases on one backend, and write what it answers to a file, for `compare` on any machine.
+
+    Exits with 0 only if every cell was answered.
+    """
+    if not file.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {file.absolute().parent}", param_hint="--output")
+    job = jobs_of([name], interpreters(pythons), device)[0][0]
+    selection = Selection(tiers, pattern, operators or (), training)
+    cells = _selected(selection, corpus, sentences)
+    with progress() as told:
+        recording = replace(record_cells(job, cells, pack_cases(cells), told), selection=selection)
+    recording.save(file)
+    rest = recording.unanswered
+    for cell, said in list(rest.items())[:MOST_RED]:
+        console.print(Text(f"{said['status']:<11} {cell}  {said['message']}"), soft_wrap=True)
+    kinds = Counter(said["status"] for said in rest.values())
+    others = "".join(f", {count} {kind}" for kind, count in kinds.items())
+    answered = f"{len(cells) - len(rest)} of {len(cells)} cells answered"
+    console.print(Text(f"recorded    {name} on {device}: {answered}{others}; {file}"), soft_wrap=True)
+    sys.exit(1 if rest else 0)
+
+
+@click.command(
+    short_help="Judge recordings, without a framework.",
+    epilog=examples("compare torch.safetensors jax-cuda.safetensors", "compare *.safetensors --json verdicts.json"),
+)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@corpus_options
+@json_option
+def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_file: Path | None) -> None:
+    """Judge recordings against the reference and against each other; no framework is needed.
+
+    Exits with 0 only if nothing is red, and with 2 if a recording is damaged or of other cases: then nothing is judged.
+    """
+    start = time.perf_counter()
+    try:
+        recordings = {file: Recording.load(file) for file in files}
+        cells = common_cells(recordings, all_cases(_pairs(corpus, sentences), trained=True))
+        outcome = Run(cells, recordings=named(recordings), tiers=recordings[files[0]].selection.tiers)
+    except (ArchiveError, Mismatch) as error:
+        raise Refused(str(error)) from error
+    with held(cells) as read, progress() as told:
+        wanted = {key(cell): expected(*cell) for cell in counted("reference", cells, told)}
+        outcome.seconds["reference"] = time.perf_counter() - start
+        verdicts = judge_all(cells, wanted, outcome.recordings, told)
+    try:
+        recheck(read, suspects(cells, verdicts))
+    except CacheError as error:
+        raise Refused(str(error)) from error
+    outcome.verdicts = apply(verdicts, load_divergences())
+    outcome.seconds["total"] = time.perf_counter() - start
+    report(outcome, console)
+    if json_file is not None:
+        write_json(outcome, json_file)
+    sys.exit(1 if outcome.red else 0)
+
+
+def _selected(selection: Selection, corpus: Path | None, sentences: int) -> list[Cell]:
+    cells = selection.cells(all_cases(_pairs(corpus, sentences), trained=True))
+    if not cells:
+        raise Refused("no case matches; `attention-parity list --cases` names them all")
+    return cells
+
+
+def jobs_of(names: list[str] | None, interpreters: dict[str, str], device: str) -> tuple[list[Job], dict[str, str]]:
+    """Who is asked, and why a backend cannot be, by name."""
+    known = registry.available()
+    for name in [*(names or []), *interpreters]:
+        if name not in known:
+            raise Refused(f"no backend {name!r}; there are {', '.join(known)}")
+    jobs, missing = [], {}
+    for name in names or known:
+        backend = known[name]
+        if name not in interpreters and backend.reason is not None:
+            missing[name] = backend.reason
+            continue
+        # On another device, a backend is held against itself on the CPU, too.
+        for where in dict.fromkeys([device, "cpu"]):
+            jobs.append(Job(name, backend.module, interpreters.get(name, sys.executable), where))
+    if not jobs:
+        reasons = "; ".join(missing.values()) or "none is registered"
+        raise click.ClickException(f"no backend can run here: {reasons}")
+    return jobs, missing
+
+
+def _pairs(corpus: Path | None, count: int) -> list[Pair]:
+    if corpus is None:
+        return dates(count)
+    try:
+        pairs = pairs_in(corpus)
+    except CorpusError as error:
+        raise Refused(str(error)) from error
+    spread = np.linspace(0, len(pairs) - 1, min(count, len(pairs))).astype(int)
+    return [pairs[position] for position in dict.fromkeys(spread.tolist())]

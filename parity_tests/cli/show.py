@@ -1,0 +1,192 @@
+"""The commands that print the specification, the cases and the source."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import numpy as np
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+import backends as registry
+from attention_core.operators import ENTRIES, find
+from attention_core.specification import Layer
+from parity_tests.cases.call import TRAINING
+from parity_tests.cases.case import Case
+from parity_tests.cases.expected import expected
+from parity_tests.cases.suite import all_cases
+from parity_tests.cli.options import Refused, complete_backend, complete_case, console, examples
+from parity_tests.judge import tolerances
+from parity_tests.reports import operators_page, side_by_side
+
+
+@click.command(
+    "backends",
+    short_help="Name the backends, and why one cannot run.",
+    epilog=examples("backends", "backends | grep jax"),
+)
+def list_backends() -> None:
+    """Name the registered backends: versions, device, and why one cannot run."""
+    table = Table(header_style="bold")
+    for column in ("backend", "module", "versions", "can run"):
+        table.add_column(column)
+    for backend in registry.available().values():
+        versions = ", ".join(f"{name} {version}" for name, version in backend.versions.items())
+        table.add_row(
+            backend.name,
+            backend.module,
+            versions or "·",
+            "[green]yes[/]" if backend.reason is None else f"[yellow]{escape(backend.reason)}[/]",
+        )
+    console.print(table)
+
+
+@click.command(
+    "list",
+    short_help="Name all operators, with formula and source.",
+    epilog=examples("list", "list --cases | grep GRU"),
+)
+@click.option("--cases", "with_cases", is_flag=True, help="Name every case, too.")
+def list_operators(with_cases: bool) -> None:
+    """Name every operator and layer, with its formula and source."""
+    cases = all_cases(trained=True)
+    for entry in ENTRIES:
+        own = [case for case in cases if case.operator == entry.name]
+        console.print(f"[bold]{entry.name}[/]({escape(entry.signature)})  [dim]{len(own)} cases[/]")
+        indented(f"{escape(entry.summary)}\n[cyan]{escape(entry.formula)}[/]\n[dim]{entry.source}[/]")
+        if with_cases:
+            _print_cases(own)
+    rest = [case for case in cases if case.operator == TRAINING]
+    console.print(
+        f"[bold]{TRAINING}[/]  [dim]{len(rest)} cases[/]\n    Translators trained step by step, with --training."
+    )
+    if with_cases:
+        _print_cases(rest)
+
+
+def indented(markup: str, by: int = 4) -> None:
+    """Print lines with a margin, which those that do not fit in the terminal keep."""
+    console.print(Padding(markup, (0, 0, 0, by)), highlight=False)
+
+
+def _print_cases(cases: list[Case]) -> None:
+    for case in cases:
+        console.print(f"        {case.id:<38} [dim]{escape(case.shows)}[/]", highlight=False)
+
+
+@click.command(
+    short_help="Write two backends side by side, as HTML.",
+    epilog=examples("diff scoring torch jax", "diff decoders tf mxnet -o decoders.html"),
+)
+@click.argument("file", metavar="FILE")
+@click.argument("left", metavar="BACKEND", shell_complete=complete_backend)
+@click.argument("right", metavar="BACKEND", shell_complete=complete_backend)
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PAGE",
+    help="Where to write the page; FILE-BACKEND-BACKEND.html here unless given.",
+)
+def diff(file: str, left: str, right: str, target: Path | None) -> None:
+    """Write the side-by-side page of two backends: `attention-parity diff scoring torch jax`.
+
+    FILE is one that every backend has: masking, scoring, pooling, layers, recurrent, decoders, parameters or runtime.
+    The frameworks need not be installed.
+    """
+    target = target or Path(f"{file}-{left}-{right}.html")
+    try:
+        corpus = side_by_side.page(
+            file, (left, right), (side_by_side.source(left, file), side_by_side.source(right, file))
+        )
+    except side_by_side.NoSource as error:
+        raise Refused(str(error)) from error
+    target.write_text(corpus, encoding="utf-8")
+    console.print(Text(f"written     {target}"), soft_wrap=True)
+
+
+@click.command(
+    "family",
+    short_help="Print the porter's map of the whole family.",
+    epilog=examples("family", "family > family.md"),
+)
+def print_family() -> None:
+    """Print docs/family.md: every row with formula, shapes, parameters, other names, calls, and what bites."""
+    click.echo(operators_page.page(), nl=False)
+
+
+@click.command(
+    short_help="Show a case, and what the reference expects.",
+    epilog=examples("show masked_softmax-closed", "show GRU-ragged --values"),
+)
+@click.argument("case_id", metavar="CASE", shell_complete=complete_case)
+@click.option("--values", is_flag=True, help="Print the arrays, too.")
+def show(case_id: str, values: bool) -> None:
+    """Show a case: formula, source, shapes, and what the reference expects."""
+    case = next((case for case in all_cases(trained=True) if case.id == case_id), None)
+    if case is None:
+        raise Refused(f"no case {case_id!r}; `attention-parity list --cases` names them all")
+    console.print(f"[bold]{case.id}[/]  {escape(case.shows)}", highlight=False)
+    if case.operator != TRAINING:
+        entry = find(case.operator)
+        called = entry.method(case.method if case.method else "call") if isinstance(entry, Layer) else entry
+        indented(f"[cyan]{escape(called.formula)}[/]\n[dim]{entry.source}[/]")
+    arguments = {**case.config, **case.options}
+    if arguments:
+        indented(escape(", ".join(f"{name}={value}" for name, value in arguments.items())))
+    table = Table(header_style="bold")
+    for column in ("what", "name", "shape", "dtype", "largest"):
+        table.add_column(column, overflow="fold")
+    found = expected(case, case.tiers[0])
+    for kind, arrays in (("input", case.inputs), ("parameter", case.parameters), ("expected", found)):
+        for name, array in arrays.items():
+            finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
+            largest = f"{np.abs(finite.astype(float)).max():.4g}" if finite.size else "·"
+            table.add_row(kind, name, str(array.shape), array.dtype.name, largest)
+    console.print(table)
+    if values:
+        for name, array in {**case.inputs, **case.parameters, **found}.items():
+            console.print(f"[bold]{name}[/]\n{escape(str(array))}", highlight=False)
+
+
+@click.command(
+    short_help="Hold budgets against the errors of reports.",
+    epilog=examples("calibrate verdicts.json", "calibrate here.json elsewhere.json"),
+)
+@click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+def calibrate(reports: tuple[Path, ...]) -> None:
+    """Show the worst error beside each budget, and what the budget would be by it.
+
+    REPORT is a file that `attention-parity run --all --json` wrote; several, of other machines and devices, count
+    together. A budget should be 2 to 10 times the worst error ever seen; where it is not, 3 times that is proposed.
+    """
+    measured = []
+    for path in reports:
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            named = [cell[name] for name in ("operator", "case", "tier", "quantity")]
+            against = "" if cell["against"] == "reference" else f" against {cell['against']}"
+            where = f"{cell['backend']}{against}, {cell['case']}, {cell['quantity']}, {cell['tier']}"
+            budget, by_entry = tolerances.budget_of(*named), tolerances.entry_budget_of(*named)
+            if cell["budget"] and cell["check"] != "entry" and cell["budget"] != budget.eps:
+                continue  # a drawn case, whose budgets follow from its own conditioning
+            if cell["error"] is not None and cell["budget"] and cell["check"] != "entry":
+                measured.append((budget, cell["error"], where))
+            if by_entry is not None and cell.get("entry_error") is not None:
+                measured.append((by_entry, cell["entry_error"], where))
+    table = Table(header_style="bold", show_lines=True)
+    table.add_column("budget for, and the worst measured")
+    for column in ("measured", "seen", "budget", "would be"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for line in tolerances.calibrate(measured):
+        own, kept = line.budget, line.proposed == line.budget.eps
+        what = ", ".join([*own.tiers, *(part for part in (own.operator, own.case, own.quantity) if part != "*")])
+        what += ", by entry" if isinstance(own, tolerances.EntryBudget) else ""
+        proposed = "[green]as it is[/]" if kept else f"[yellow]{line.proposed:g}[/]"
+        place = f"{what}\n[dim]{line.where}[/]"
+        table.add_row(place, f"{line.measured:.3g}", f"{own.worst:g}", f"{own.eps:g}", proposed)
+    console.print(table)

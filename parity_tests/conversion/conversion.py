@@ -1,0 +1,277 @@
+"""The way of weights from one file to another: what they are, what they become, and the proof that nothing changed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import backends
+from attention_core.errors import dtype_name
+from attention_core.operators import FRAMEWORKS, LAYERS
+from attention_core.specification import FLOATING, Layer
+from backends import weights
+from backends.weights import SOURCES, Converted, WeightError
+from backends.weights.configs import check_shapes, config_of, layer_named
+from backends.weights.mapping import fits, plain
+from parity_tests.cases.case import Arrays
+from parity_tests.cases.expected import programs_folder
+from parity_tests.conversion.proof import Side, prove
+from parity_tests.judge.run import Run
+from parity_tests.third_party import layers
+from parity_tests.workers.environment import environment
+from parity_tests.workers.process import Job, Progress, untold
+
+CANONICAL = "canonical"
+"""The name of canonical arrays as a source, as our own layers give and take them."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """A file's arrays on their way: what they are, and what they are on the other side.
+
+    raw and converted hold what the file holds, cast up to float64: that is what is proved, and rounding it to dtype
+    gives what is written. prefixes stand before the names of the layers in the file.
+    """
+
+    raw: Arrays
+    converted: Converted
+    dtype: np.dtype
+    prefixes: tuple[str, ...]
+
+    @property
+    def layer(self) -> Layer:
+        """The layer of the specification that the arrays are of."""
+        return layer_named(self.converted.layer)
+
+    @property
+    def own(self) -> Arrays:
+        """The source's arrays that were used, by their names without a prefix; a stack's by number."""
+        found: Arrays = {}
+        source = SOURCES[self.converted.source]
+        numbered = self.layer.name in ("GRU", "LSTM") and not source.stacked and not source.own
+        for name in self.raw:
+            for number, prefix in enumerate(self.prefixes):
+                if plain(name).startswith(plain(prefix)):
+                    bare = name[len(prefix) :]
+                    found[f"{number}/{bare}" if numbered else bare] = self.raw[name]
+        return found
+
+    def rounded(self, arrays: Arrays) -> Arrays:
+        """The arrays in the dtype of the file."""
+        return {name: array.astype(self.dtype) for name, array in arrays.items()}
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What is asked of `convert`: all that its proof depends on, but for files and environments."""
+
+    file: str
+    target: str
+    output: str
+    source: str | None = None
+    prefixes: tuple[str, ...] = ()
+    to_prefix: str = ""
+    given: tuple[str, ...] = ()
+    how: str = "full"
+    pythons: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """The command that asks it."""
+        options = [] if self.source is None else ["--from", self.source]
+        options += [part for prefix in self.prefixes for part in ("--prefix", prefix)]
+        options += ["--to-prefix", self.to_prefix] if self.to_prefix else []
+        options += [part for entry in self.given for part in ("--set", entry)]
+        options += [] if self.how == "full" else ["--prove", self.how]
+        return shlex.join(["attention-parity", "convert", self.file, "--to", self.target, "-o", self.output, *options])
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments given as NAME=VALUE: numbers, true, false and null as JSON writes them, the rest as text.
+
+        Raises: WeightError.
+        """
+        options = {}
+        for entry in self.given:
+            name, equals, value = entry.partition("=")
+            if not equals or not name.isidentifier():
+                raise WeightError(f"{entry!r}: expected NAME=VALUE, as num_heads=8.")
+            try:
+                options[name] = json.loads(value)
+            except json.JSONDecodeError:
+                options[name] = value
+        return options
+
+    def read(self) -> tuple[Move, Arrays, int]:
+        """What the file holds, the arrays of the other side, and in which of its ways their names are written.
+
+        Raises: WeightError if it cannot be converted; ArchiveError if the file is damaged; AttentionError.
+        """
+        _check_places(Path(self.file), Path(self.output), self.target)
+        move = _read(Path(self.file), self.source, self.prefixes, self.options)
+        return move, *_written(move, self.target, Path(self.output), self.to_prefix)
+
+    def proved(self, move: Move, written: Arrays, progress: Progress = untold) -> Run:
+        """The verdicts on both sides."""
+        run = _proved(move, self.target, written, self.how == "full", self.pythons, progress)
+        run.command = self.command
+        return run
+
+    def judge(self, progress: Progress = untold) -> Run:
+        """Read and prove, and write nothing.
+
+        Raises: WeightError, ArchiveError, AttentionError.
+        """
+        move, written, _ = self.read()
+        return self.proved(move, written, progress)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What a certificate states of it."""
+        own = asdict(replace(self, pythons={}))
+        return {**own, "kind": "convert", "other_python": bool(self.pythons), "command": self.command}
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Both files, as far as they are there."""
+        return {name: Path(name) for name in (self.file, self.output) if Path(name).is_file()}
+
+
+def _check_places(file: Path, output: Path, target: str) -> None:
+    if not file.is_file():
+        raise WeightError(f"{file}: there is no such file.")
+    if target not in SOURCES and target not in FRAMEWORKS:
+        raise WeightError(f"{target}: expected one of {', '.join(FRAMEWORKS)}, or of {', '.join(SOURCES)}.")
+    if not output.absolute().parent.is_dir():
+        raise WeightError(f"{output}: there is no folder {output.absolute().parent}.")
+    if output.exists() and output.samefile(file):
+        raise WeightError(f"{output} is SOURCE itself: write to another file.")
+    if target in FRAMEWORKS and output.suffix != ".safetensors":
+        raise WeightError(f"{output}: canonical arrays are written as .safetensors.")
+
+
+# ------------------------------------------------------------------------------------------------ there
+
+
+def _read(file: Path, source: str | None, prefixes: tuple[str, ...], options: dict[str, Any]) -> Move:
+    """The arrays of the file, converted.
+
+    Raises: WeightError if they cannot be; ArchiveError if the file is damaged.
+    """
+    arrays = weights.read_arrays(file)
+    held = _canonical_header(file)
+    if source == CANONICAL or (source is None and held):
+        return _canonical(arrays, {**held, **options})
+    dtypes = {dtype_name(array.dtype) for array in arrays.values()}
+    wide = {
+        name: array.astype(np.float64) if dtype_name(array.dtype) in FLOATING else array
+        for name, array in arrays.items()
+    }
+    chosen: str | list[str] | None = None if not prefixes else prefixes[0] if len(prefixes) == 1 else list(prefixes)
+    converted = weights.to_canonical(wide, source, prefix=chosen, **options)
+    used = {name for names in converted.used.values() for name in names}
+    used_dtypes = {dtype_name(arrays[name].dtype) for name in used} or dtypes
+    if len(used_dtypes) > 1:
+        raise WeightError(f"the arrays are of several dtypes, {', '.join(sorted(used_dtypes))}: cast them first.")
+    (dtype,) = {arrays[name].dtype for name in used} or {np.dtype(np.float32)}
+    return Move(wide, converted, dtype, prefixes or (_prefix(converted, wide, options),))
+
+
+def _prefix(converted: Converted, arrays: Arrays, options: Mapping[str, Any]) -> str:
+    """What stands before all names, as the file writes it."""
+    used = {name for names in converted.used.values() for name in names}
+    source = SOURCES[converted.source]
+    for fit in () if source.own else fits(source, arrays, None, options):
+        if fit.fits and used <= set(fit.found):
+            return next(iter(used))[: len(fit.prefix)]
+    return ""
+
+
+def _canonical_header(file: Path) -> dict[str, Any]:
+    """What a file that this command wrote says of itself: the layer and its constructor's arguments."""
+    if file.suffix != ".safetensors" or not backends.has_digest(file.read_bytes()):
+        return {}
+    header = backends.load_archive(file)[1]
+    return {"layer": header["layer"], **header["config"]} if "layer" in header and "config" in header else {}
+
+
+def _canonical(arrays: Arrays, options: dict[str, Any]) -> Move:
+    """Canonical arrays as they are."""
+    if "layer" not in options:
+        raise WeightError(
+            f"canonical arrays of which layer? Give layer=... , one of {', '.join(own.name for own in LAYERS)}."
+        )
+    layer = layer_named(options.pop("layer"))
+    shapes = {name: array.shape for name, array in arrays.items()}
+    config = config_of(layer, shapes, options)
+    wanted = check_shapes(layer, config, shapes)
+    missing = [name for name in wanted if name not in arrays]
+    if missing:
+        raise WeightError(f"{layer.name}: {missing[0]} {wanted[missing[0]]} is missing.")
+    wide = {name: arrays[name].astype(np.float64) for name in wanted}
+    dtype = next((array.dtype for array in arrays.values()), np.dtype(np.float32))
+    return Move(wide, Converted(CANONICAL, layer.name, config, wide, {name: (name,) for name in wide}), dtype, ("",))
+
+
+def _written(move: Move, target: str, output: Path, prefix: str) -> tuple[Arrays, int]:
+    """The arrays of the other side, in float64, and in which of its ways their names are written."""
+    if target in FRAMEWORKS:
+        return move.converted.arrays, 0
+    if target == move.converted.source:
+        raise WeightError(f"the arrays are {target}'s already.")
+    numbered = output.name.endswith(".h5") and (target.startswith("keras.") or target == "attention_parity.tf")
+    spelling = 1 if numbered else 0
+    config = move.converted.config
+    unseen = {name: config[name] for name in ("num_heads",) if name in config}
+    arrays = {**move.converted.arrays, **move.converted.beside}
+    try:
+        made = weights.from_canonical(move.layer.name, arrays, target, prefix=prefix, spelling=spelling, **unseen)
+    except WeightError:
+        if not move.converted.beside:
+            raise
+        made = weights.from_canonical(
+            move.layer.name, move.converted.arrays, target, prefix=prefix, spelling=spelling, **unseen
+        )
+    return made, spelling
+
+
+def save(move: Move, target: str, written: Arrays, spelling: int, output: Path) -> None:
+    """Write the arrays of the other side.
+
+    Raises: WeightError, ArchiveError.
+    """
+    if target not in FRAMEWORKS:
+        weights.write_arrays(output, move.rounded(written))
+        return
+    own = move.converted
+    header = {"layer": own.layer, "config": own.config, "source": own.source}
+    backends.save_arrays(output, move.rounded(written), header)
+
+
+# ------------------------------------------------------------------------------------------------ the proof
+
+
+def _proved(move: Move, target: str, written: Arrays, both: bool, chosen: Mapping[str, str], progress: Progress) -> Run:
+    sides, missing = [], {}
+    asked = {target: written}
+    if move.converted.source != CANONICAL and both:
+        asked = {move.converted.source: move.own, **asked}
+    for name, parameters in asked.items():
+        entry = layers.spoken(name, parameters)
+        framework = layers.framework_of(entry)
+        reason = None if framework in chosen else layers.absence(framework)
+        if reason is not None:
+            missing[name] = reason
+            continue
+        variables = environment(framework, programs_folder(), "cpu")
+        job = Job(name, layers.place_of(entry), chosen.get(framework, sys.executable), variables=variables)
+        sides.append(Side(job, parameters, framework))
+    own = move.converted
+    return prove(move.layer, own.config, own.arrays, sides, missing=missing, progress=progress)

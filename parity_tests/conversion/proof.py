@@ -1,0 +1,181 @@
+"""The proof that weights moved as they are: the source's layer and the converted one, judged on the same inputs.
+
+Three sides answer the same cases: the reference and the new layer with the canonical arrays, and the source's own
+layer, in its own framework, with the arrays of the file. Each is held against each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from attention_core import draws, reference
+from attention_core.differentiation import gradients as complex_step
+from attention_core.operators import FILE_OF
+from attention_core.specification import Layer
+from backends import pack_arrays, unpack_arrays
+from parity_tests.cases.call import bind
+from parity_tests.cases.case import FULL, SEED, Arrays, Case, drawn, is_floating
+from parity_tests.cases.drawn import IDS
+from parity_tests.cases.expected import build_reference, cotangents, in_memory, outputs, stackable
+from parity_tests.cases.selection import Cell, cells_of, key
+from parity_tests.judge.compare import excused
+from parity_tests.judge.run import Run, judge_cells, judge_switches, missing_verdict
+from parity_tests.workers.process import Job, Progress, record_cells, untold
+from parity_tests.workers.recordings import Recording, pack_cases
+
+SIZES = {"batch": 2, "steps": 3, "queries": 3, "keys": 5, "features": 6, "value_features": 4}
+"""The axes of a proof that no parameter has."""
+MOST_ENTRIES = 32
+"""Of so many entries of an input the gradient is judged: the reference differentiates by one of them at a time."""
+
+JUDGED = ("pass", "fail")
+
+
+@dataclass(frozen=True)
+class Side:
+    """Who answers: a job, the parameters by the names that it knows them by, and the framework whose switches count."""
+
+    job: Job
+    parameters: Arrays
+    framework: str = ""
+
+
+# ------------------------------------------------------------------------------------------------ what is asked
+
+
+def proof_cases(layer: Layer, config: Mapping[str, Any], parameters: Arrays) -> list[Case]:
+    """The layer's call with drawn inputs: whole sequences, and ragged ones."""
+    sizes = {**SIZES, **layer.sizes(config)}
+    call = layer.method("call")
+    inputs: Arrays = {}
+    for tensor in call.inputs:
+        stated = tensor.name == "state" and sizes.get("initial", "encoder") == "encoder"
+        if tensor.kind == "floating" and (not tensor.optional or stated):
+            inputs[tensor.name] = drawn(tensor, sizes, "proof")
+        elif tensor.kind == "integer" and not tensor.optional:
+            shape = tuple(sizes[axis] for axis in tensor.axes)
+            inputs[tensor.name] = draws.integers(f"proof/{tensor.name}", shape, sizes[IDS[tensor.name]], SEED)
+    # The weights of every head say more than their mean.
+    options = {option.name: True for option in call.options if option.name == "per_head"}
+    made = partial(Case, layer.name, options=options, method="call", config=dict(config), parameters=parameters)
+    whole = made(name="converted", shows="Whole sequences.", inputs=inputs)
+    if not any(tensor.name == "valid_lens" for tensor in call.inputs):
+        return [whole]
+    lens = np.array([sizes["steps" if FILE_OF[layer.name] in ("recurrent", "encoders") else "keys"], 2], np.int32)
+    return [whole, made(name="converted_ragged", shows="Ragged sequences.", inputs={**inputs, "valid_lens": lens})]
+
+
+def chosen_entries(name: str, array: np.ndarray) -> np.ndarray:
+    """The entries of an input by which is differentiated: all, or as many as are judged, drawn."""
+    if array.size <= MOST_ENTRIES:
+        return np.arange(array.size)
+    return np.argsort(draws.uniform(f"proof/{name}/entries", (array.size,), seed=SEED), kind="stable")[:MOST_ENTRIES]
+
+
+def expected(cell: Cell) -> Arrays:
+    """The reference's outputs, and its gradients by the chosen entries of each floating input."""
+    case, tier = cell
+    inputs, parameters = case.at(tier)
+    layer = build_reference(case, parameters)
+    function = bind(reference, case.operator, case.method, case.options)
+    entries = {name: chosen_entries(name, array) for name, array in inputs.items() if is_floating(array)}
+
+    def call(points: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        given: Arrays = dict(inputs)
+        for name, own in entries.items():
+            stack = points[name].shape[:-1]
+            given[name] = np.broadcast_to(inputs[name].reshape(-1), (*stack, inputs[name].size)).astype(complex)
+            given[name][..., own] = points[name]
+            given[name] = given[name].reshape(*stack, *inputs[name].shape)
+        return function(layer, **given)
+
+    points = {name: inputs[name].reshape(-1)[own] for name, own in entries.items()}
+    factors = {str(place): array.astype(np.float64) for place, array in cotangents(case, tier).items()}
+    found = complex_step(call, points, factors, stacked=stackable(case))
+    return {**outputs(case, tier), **{f"gradient_{name}": array for name, array in found.items()}}
+
+
+def sampled(recording: Recording, cells: Sequence[Cell]) -> Recording:
+    """The recording with the chosen entries of the gradients by inputs alone, and none by parameters.
+
+    Each side has other parameters: what is known of them is what they make of the inputs.
+    """
+    answers: dict[str, Arrays] = {}
+    for cell in cells:
+        inputs = cell[0].inputs
+        answers[key(cell)] = own = {}
+        for name, array in recording.cells.get(key(cell), {}).items():
+            by = name.removeprefix("gradient_")
+            if by == name:
+                own[name] = array
+            elif by in inputs:
+                whole = array.shape == inputs[by].shape  # else the judge says so
+                own[name] = array.reshape(-1)[chosen_entries(by, array)] if whole else array
+    return replace(recording, cells={name: answers[name] for name in recording.cells})
+
+
+def packed(cells: Sequence[Cell], parameters: Arrays) -> bytes:
+    """The cells as a case file, with a side's own parameters."""
+    arrays, header = unpack_arrays(pack_cases(cells))
+    rest = {name: array for name, array in arrays.items() if name.split("/")[2] != "parameter"}
+    own = {
+        f"{key(cell)}/parameter/{name}": array.astype(cell[1]) for cell in cells for name, array in parameters.items()
+    }
+    return pack_arrays({**rest, **own}, header)
+
+
+# ------------------------------------------------------------------------------------------------ what is found
+
+
+def prove(
+    layer: Layer,
+    config: Mapping[str, Any],
+    parameters: Arrays,
+    sides: Sequence[Side],
+    *,
+    missing: Mapping[str, str] | None = None,
+    progress: Progress = untold,
+) -> Run:
+    """Judge every side against the reference with the canonical parameters, and each against each other.
+
+    Parameters are float64: what the file holds, cast up. missing names the sides that cannot run here, with the reason;
+    they are red. What a side does not have, as lengths, gradients or float64, is not judged, and told.
+    """
+    start = time.perf_counter()
+    cells = cells_of(proof_cases(layer, config, parameters), FULL)
+    outcome = Run(cells, missing=dict(missing or {}), tiers=FULL)
+    with in_memory():
+
+        def run(side: Side) -> Recording:
+            begun = time.perf_counter()
+            recording = sampled(record_cells(side.job, cells, packed(cells, side.parameters), progress), cells)
+            recording.asked |= side.job.variables or {}
+            outcome.seconds[side.job.name] = time.perf_counter() - begun
+            return recording
+
+        pack_cases(cells)  # the outputs, once, before threads ask for them
+        with ThreadPoolExecutor(max_workers=max(1, len(sides))) as pool:
+            futures = {side.job.name: pool.submit(run, side) for side in sides}
+            begun = time.perf_counter()
+            wanted = {key(cell): expected(cell) for cell in cells}
+            outcome.seconds["reference"] = time.perf_counter() - begun
+            outcome.recordings = {name: future.result() for name, future in futures.items()}
+    for side in sides:
+        outcome.verdicts += judge_switches(outcome.recordings[side.job.name], side.framework)
+    outcome.verdicts += excused(judge_cells(cells, wanted, outcome.recordings, progress))
+    outcome.verdicts += [missing_verdict(name, reason) for name, reason in outcome.missing.items()]
+    outcome.verdicts += [
+        missing_verdict(name, "nothing of it could be judged", layer.name)
+        for name in outcome.recordings
+        if not any(own.name == name and own.quantity != "*" and own.status in JUDGED for own in outcome.verdicts)
+        and not any(own.name == name and own.red for own in outcome.verdicts)
+    ]
+    outcome.seconds["total"] = time.perf_counter() - start
+    return outcome

@@ -1,0 +1,217 @@
+"""Fuzzing: cases drawn by the thousand, judged against the reference, and shrunk to one line where they differ.
+
+A case is a `Drawn`: number n of seed s is the same case on every machine and for every backend. Workers answer whole
+batches; hypothesis shrinks what differs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from attention_core.errors import AttentionError
+from parity_tests.cases import expected as reference
+from parity_tests.cases.case import FULL
+from parity_tests.cases.draw import draw
+from parity_tests.cases.drawn import NAMES, Drawn
+from parity_tests.cases.selection import Cell, key
+from parity_tests.fuzz.shrink import MOST_SHRINKS, shrink
+from parity_tests.judge.compare import excused
+from parity_tests.judge.condition import Judged, judgeable
+from parity_tests.judge.drawn_cells import Abilities, verdicts_on
+from parity_tests.judge.verdict import Explanation, Verdict
+from parity_tests.mutants.explain import explanations
+from parity_tests.workers.process import Progress, Server, untold
+from parity_tests.workers.recordings import Recording, pack_cases
+
+BATCH = 50
+
+
+# ------------------------------------------------------------------------------------------------ what is simplest
+
+
+# ------------------------------------------------------------------------------------------------ the campaign
+
+MOST_TRIES = {"crash": 20, "timeout": 4}
+"""How many simpler cases may cost a worker, by what became of the first."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A difference: the number of the case that showed it first, the simplest case that does, and its worst verdict.
+
+    explanation is the mistake that is known for such answers, if one is.
+    """
+
+    number: int
+    drawn: Drawn
+    verdict: Verdict
+    explanation: Explanation | None = None
+
+
+Batch = dict[str, tuple[int, Judged]]
+"""Judged cases with their numbers, by the keys of their cells."""
+
+
+@dataclass
+class Campaign:
+    """Every step-th case from number `first` of a seed on, put to every backend or target, and what came of them.
+
+    left_out counts the cases that rounding alone could change, lacking those that a target does not implement, by what
+    it lacks, repeated what is red in the way of an earlier finding. worst holds, by backend and operator, the largest
+    share of a budget that an error took.
+    """
+
+    servers: Sequence[Server]
+    seed: int
+    first: int = 0
+    step: int = 1
+    operators: Sequence[str] = NAMES
+    tiers: Sequence[str] = FULL
+    done: int = 0
+    left_out: int = 0
+    seconds: float = 0.0
+    cases: Counter[tuple[str, str]] = field(default_factory=Counter)
+    worst: dict[tuple[str, str], float] = field(default_factory=dict)
+    findings: dict[tuple[str, ...], Finding] = field(default_factory=dict)
+    repeated: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    lacking: Counter[str] = field(default_factory=Counter)
+    known: dict[str, Abilities] = field(default_factory=dict)
+    """By backend, what it has and takes: of nothing else, cases are judged."""
+
+    def __post_init__(self) -> None:
+        for server in self.servers:
+            name = server.job.backend
+            self.known.setdefault(name, Abilities(name).told(server.about))
+
+    @property
+    def last(self) -> int:
+        """The number of the last case that was drawn."""
+        return self.first + self.step * max(0, self.done - 1)
+
+    def run(
+        self, seconds: float | None = None, examples: int | None = None, progress: Progress = untold
+    ) -> Iterator[Finding]:
+        """Judge cases until the time is over or there are enough of them, and yield each finding.
+
+        Raises: WorkerFault if a worker cannot start.
+        """
+        begun = time.monotonic()
+        with ThreadPoolExecutor(max(1, len(self.servers))) as pool:
+            asked: list[tuple[Server, Batch, Future[Recording]]] = []
+            while True:
+                over = seconds is not None and time.monotonic() - begun >= seconds
+                count = 0 if over else BATCH if examples is None else min(BATCH, examples - self.done)
+                with reference.in_memory():
+                    ready = self._drawn(count)
+                    packed = {server: self._packed(server, ready) for server in self.servers}
+                # While this batch was drawn and its reference computed, the workers answered the one before.
+                for server, batch, future in asked:
+                    yield from self._collected(server, batch, future.result())
+                self.seconds = time.monotonic() - begun
+                self._tell(progress, seconds, examples, over=not count)
+                if not count:
+                    return
+                asked = [
+                    (server, own, pool.submit(server.answers, cells, data))
+                    for server, (own, cells, data) in packed.items()
+                ]
+
+    def _tell(self, progress: Progress, seconds: float | None, examples: int | None, over: bool) -> None:
+        done, of = (self.done, examples) if examples is not None else (int(self.seconds), int(seconds or 0))
+        doing = f"{self.done:,} cases, {len(self.findings)} findings"
+        progress("fuzz", done, done if over else max(done + 1, of), "" if over else doing)
+
+    def _drawn(self, count: int) -> Batch:
+        ready = {}
+        for number in (self.first + self.step * (self.done + index) for index in range(count)):
+            drawn = draw(self.seed, number, self.operators, self.tiers)
+            if not any(self._is_for(server, drawn) for server in self.servers):
+                continue
+            judged = judgeable(drawn)
+            if judged is None:
+                self.left_out += 1
+            else:
+                ready[key(judged.cell)] = number, judged
+        self.done += count
+        return ready
+
+    def _packed(self, server: Server, ready: Batch) -> tuple[Batch, list[Cell], bytes]:
+        own = {name: (number, judged) for name, (number, judged) in ready.items() if self._is_for(server, judged.drawn)}
+        cells = [judged.cell for _, judged in own.values()]
+        return own, cells, pack_cases(cells)
+
+    def _is_for(self, server: Server, drawn: Drawn) -> bool:
+        """Whether the backend has and takes all that the case asks, and no such call has ended its worker before."""
+        known = self.known[server.job.backend]
+        if (drawn.operator, drawn.method) in server.deadly or not known.concerns(drawn):
+            return False
+        lacking = known.lacking(drawn)
+        if lacking:
+            self.lacking[lacking] += 1
+        return not lacking
+
+    def _collected(self, server: Server, batch: Batch, recording: Recording) -> Iterator[Finding]:
+        found: dict[str, list[Verdict]] = {}
+        with reference.in_memory():
+            for name, (_, judged) in batch.items():
+                said = recording.status.get(name)
+                if said is None:
+                    continue
+                if said["status"] in ("not-applicable", "not-implemented"):
+                    self.lacking[said.get("message", "")] += 1
+                    self.known[recording.backend].learn(said)
+                    continue
+                found[name] = list(excused(verdicts_on(judged.cell, recording)))
+                self.left_out += not found[name]
+        for name, verdicts in found.items():
+            if not verdicts:
+                continue
+            number, judged = batch[name]
+            drawn, place = judged.drawn, (recording.backend, judged.drawn.operator)
+            self.cases[place] += 1
+            shares = [v.error / v.budget for v in verdicts if v.status == "pass" and v.budget and v.error is not None]
+            self.worst[place] = max(self.worst.get(place, 0.0), *shares, 0.0)
+            red = next((verdict for verdict in verdicts if verdict.red), None)
+            if red is None:
+                continue
+            kind = (recording.backend, drawn.operator, drawn.method, red.status)
+            self.repeated[kind] += 1
+            if kind not in self.findings:
+                finding = self._simplest(server, number, drawn, red)
+                cells = [judged.cell for _, judged in batch.values()]
+                alike = [one for own in found.values() for one in own if one.operator == drawn.operator]
+                with reference.in_memory():
+                    known = next(explanations(cells, recording, alike), None)
+                self.findings[kind] = replace(finding, explanation=known)
+                yield self.findings[kind]
+
+    def _simplest(self, server: Server, number: int, drawn: Drawn, verdict: Verdict) -> Finding:
+        worst = verdict
+
+        def differs(candidate: Drawn) -> bool:
+            nonlocal worst
+            try:
+                red = verdict_of(server, candidate)
+            except AttentionError:  # the simpler parts do not fit each other, as a token and a smaller vocabulary
+                return False
+            if red is not None and red.status == verdict.status:
+                worst = red
+                return True
+            return False
+
+        simplest = shrink(drawn, differs, MOST_TRIES.get(verdict.status, MOST_SHRINKS))
+        return Finding(number, simplest, worst)
+
+
+def verdict_of(server: Server, drawn: Drawn) -> Verdict | None:
+    """The first red verdict on a drawn case, None if it is green or cannot be judged."""
+    with reference.in_memory():
+        judged = judgeable(drawn)
+        if judged is None:
+            return None
+        recording = server.answers([judged.cell], pack_cases([judged.cell]))
+        return next((verdict for verdict in excused(verdicts_on(judged.cell, recording)) if verdict.red), None)

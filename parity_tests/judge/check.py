@@ -1,0 +1,170 @@
+"""A stranger's implementation held against the specification: what it has is judged, what it lacks is told."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import backends as registry
+from parity_tests.cases.case import Case
+from parity_tests.cases.expected import held, in_memory
+from parity_tests.cases.selection import Cell, cells_of
+from parity_tests.cases.suite import NAMES
+from parity_tests.judge.compare import excused
+from parity_tests.judge.condition import Judged
+from parity_tests.judge.divergences import Divergence, apply, load_divergences
+from parity_tests.judge.drawn_cells import verdicts_on
+from parity_tests.judge.run import Run, judge_switches, recheck, split_seconds, suspects
+from parity_tests.judge.verdict import Explanation, Verdict
+from parity_tests.workers.process import Job, Progress, Stopped, WorkerFault, called, counted, record_cells, untold
+from parity_tests.workers.recordings import Recording, answered, joined, pack_cases
+from parity_tests.workers.target import parted
+
+Explain = Callable[[Sequence[Cell], Recording, Sequence[Verdict]], Iterable[Explanation]]
+"""What may be wrong, of what was asked, what was answered and what was found."""
+
+
+def unexplained(cells: Sequence[Cell], recording: Recording, verdicts: Sequence[Verdict]) -> Iterable[Explanation]:
+    """Nothing is known."""
+    return ()
+
+
+OURS = "parity_tests.third_party.attention"
+KNOWN = Path(__file__).parents[1] / "third_party" / "attention"
+"""Targets of the project's own, and where their known divergences are."""
+
+
+def job_of(target: str, python: str | None, device: str, folder: Path) -> Job:
+    """The job of a target: an installed backend's name, module, module:object, file.py or file.py:object.
+
+    Modules are looked for in the folder, too, as `python -m` would.
+    """
+    known = registry.available()
+    if target in known:
+        return Job(target, known[target].module, python or sys.executable, device)
+    place, path = parted(target)
+    if place.endswith(".py"):
+        place = str((folder / place).resolve())
+    where = f"{place}:{path}" if path else place
+    return Job(name_of(target), where, python or sys.executable, device, paths=(str(folder),))
+
+
+def file_of(target: str) -> str | None:
+    """The file that a target names, if it does."""
+    place, _ = parted(target)
+    return place if place.endswith(".py") else None
+
+
+def name_of(target: str) -> str:
+    """A short name for tables: that of the object, the file or the module."""
+    place, path = parted(target)
+    last = path or (Path(place).stem if place.endswith(".py") else place)
+    return re.sub(r"[^\w.-]", "_", last)[-40:].lstrip(".-") or "target"
+
+
+def known_divergences(target: str, backend: str, file: str | None) -> list[Divergence]:
+    """The known divergences of a target: those in a file, or those that the project keeps of its own targets.
+
+    backend is the name that the target has in verdicts.
+    Raises: DivergenceError if the file holds something else.
+    """
+    package, _, module = parted(target)[0].rpartition(".")
+    kept = KNOWN / f"{module}.toml"
+    if file is None and package == OURS and kept.is_file():
+        file = str(kept)
+    return load_divergences(Path(file), backend) if file else []
+
+
+def check(
+    cases: Sequence[Case],
+    tiers: Sequence[str],
+    job: Job,
+    *,
+    drawn: Callable[[Recording], Mapping[str, Judged]] = lambda recording: {},
+    require_all: bool = False,
+    divergences: Sequence[Divergence] = (),
+    progress: Progress = untold,
+    stopped: Stopped = lambda: False,
+    explain: Explain = unexplained,
+) -> Run:
+    """Judge a target against the reference, in what it implements; what it lacks is red under require_all alone.
+
+    drawn gives the drawn cases by cell, once the others are answered; explain names known mistakes that give the same
+    wrong answers (`parity_tests.mutants.explain`). Of no cell, there is no recording.
+    What the cache has is read before the target starts, and never again.
+    Raises: WorkerFault if it cannot be started; CacheError if the cache had something else than what is expected.
+    """
+    start = time.perf_counter()
+    cells = cells_of(cases, tiers)
+    outcome = Run(cells, tiers=tiers)
+    with held(cells) as read:
+        packed = pack_cases(cells)
+        outcome.seconds["cases"] = time.perf_counter() - start
+        begun = time.perf_counter()
+        recording = record_cells(job, cells, packed, progress, stopped=stopped)
+        seconds = time.perf_counter() - begun
+        more: Mapping[str, Judged] = {}
+        if (recording.about or not cells) and not stopped():
+            begun = time.perf_counter()
+            with in_memory():
+                more = drawn(recording)
+                packed = pack_cases(judged.cell for judged in more.values())
+            outcome.seconds["cases"] += time.perf_counter() - begun
+            outcome.drawn = {judged.case.id: repr(judged.drawn) for judged in more.values()}
+        if more:
+            begun = time.perf_counter()
+            own = [judged.cell for judged in more.values()]
+            recording = joined(recording, record_cells(job, own, packed, called("drawn", progress), stopped=stopped))
+            seconds += time.perf_counter() - begun
+            cells = sorted([*cells, *own], key=lambda cell: (tiers.index(cell[1]), NAMES.index(cell[0].operator)))
+        if not cells:
+            return outcome
+        outcome.seconds.update(split_seconds(recording, job.name, seconds))
+        outcome.recordings[job.name] = recording
+        outcome.interrupted = stopped()
+        if not recording.about and not outcome.interrupted:
+            said = next(iter(recording.status.values()))
+            raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
+        begun = time.perf_counter()
+        verdicts = [*judge_switches(recording), *judged(cells, recording, require_all, is_registered(job), progress)]
+        outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
+        outcome.cells = [cell for cell in cells if answered(recording, cell)["status"] != "not-implemented"]
+        if not outcome.interrupted:
+            recheck(read, suspects(outcome.cells, verdicts))
+        outcome.explanations = list(explain(outcome.cells, recording, outcome.verdicts))
+    outcome.seconds["reference"] = time.perf_counter() - begun
+    outcome.seconds["total"] = time.perf_counter() - start
+    return outcome
+
+
+def is_registered(job: Job) -> bool:
+    """Whether a job is of a backend that is registered: what the framework cannot have is then not held against it."""
+    known = registry.available().get(job.backend)
+    return known is not None and known.module == job.module
+
+
+def judged(
+    cells: Sequence[Cell],
+    recording: Recording,
+    require_all: bool,
+    registered: bool = False,
+    progress: Progress = untold,
+) -> Iterator[Verdict]:
+    """What is found for each cell that was run; what is missing is not-implemented, unless all is required.
+
+    Where all is required, what a stranger says that its framework cannot have is missing, too.
+    """
+    for cell in counted("comparison", cells, progress):
+        if answered(recording, cell)["status"] == "missing":  # the run was interrupted before
+            continue
+        verdicts = verdicts_on(cell, recording)
+        if not require_all:
+            yield from excused(verdicts)
+        elif registered:
+            yield from verdicts
+        else:
+            yield from (replace(own, status="missing") if own.status == "not-applicable" else own for own in verdicts)

@@ -1,0 +1,208 @@
+"""How far rounding alone may move the answer to a drawn case: budgets that grow with what it makes of an error."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from attention_core import draws
+from parity_tests.cases import expected as reference
+from parity_tests.cases.call import SECOND
+from parity_tests.cases.case import Arrays, Case, epsilon, is_floating
+from parity_tests.cases.drawn import LEAST, Drawn
+from parity_tests.cases.selection import Cell
+from parity_tests.judge.pair import Pair
+from parity_tests.judge.tolerances import Budget, EntryBudget, budget_of, entry_budget_of
+from parity_tests.workers.recordings import is_gradient
+
+
+@dataclass(frozen=True)
+class FuzzBudget:
+    """How far rounding alone may move an answer in a tier, in eps of its largest entry.
+
+    eps: the budget of a well-conditioned tensor; `judgeable` multiplies it by what the case makes of an error.
+    most: the largest product; beyond it, a case cannot be judged and is left out.
+    worst: the largest error ever seen, in eps of a well-conditioned tensor.
+    """
+
+    eps: float
+    most: float
+    worst: float
+
+
+GROWN = (
+    "sums of a few products, and an exponential or a tanh, times how much a nudge of all inputs grows in the outputs, "
+    "and how much smaller a gradient is than what it sums"
+)
+
+BUDGETS: Mapping[str, FuzzBudget] = {
+    "float64": FuzzBudget(15, 1e9, worst=6.6),
+    "float32": FuzzBudget(15, 1e6, worst=6.6),
+    "float16": FuzzBudget(5, 250, worst=1.8),
+    "bfloat16": FuzzBudget(5, 30, worst=1.8),
+}
+"""By tier. float64: 1e9 eps are 2e-7, so that a scale that is off by 1e-5 is always seen; half tiers: a quarter."""
+
+TIERS = tuple(BUDGETS)
+"""The tiers from which cases can be drawn: those that have a budget. Half tiers are drawn on request."""
+
+BESIDE = {"gradient_b_k": "gradient_W_k"}
+"""What is 0 but for rounding, and what its errors are measured by: see `parity_tests.judge.tolerances`."""
+
+NUDGE = 2.0**-12
+NUDGES = 3
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A case with what the reference answers, the budget of every quantity, and of each entry of some."""
+
+    drawn: Drawn
+    case: Case
+    expected: Arrays
+    budgets: Mapping[str, Budget]
+    entry_budgets: Mapping[str, EntryBudget]
+
+    @property
+    def cell(self) -> Cell:
+        """The case in its tier."""
+        return self.case, self.drawn.tier
+
+
+def budgets_in(cell: Cell, quantity: str, without: tuple[str, ...] = ()) -> tuple[Budget, EntryBudget | None]:
+    """The budget of a quantity of a cell, and of each of its entries: of its name, or of the case if that was drawn.
+
+    Gradients are those of the outputs that are not left out.
+    Raises: ValueError if the case was drawn, and rounding alone could change its answer.
+    """
+    case, tier = cell
+    if case.drawn is None:
+        named = case.operator, case.id, tier, quantity
+        return budget_of(*named), entry_budget_of(*named)
+    judged = judgeable_as(case, without)
+    if judged is None:
+        raise ValueError(f"{case.id}: rounding alone could change the answer to {case.drawn}")
+    return judged.budgets[quantity], judged.entry_budgets.get(quantity)
+
+
+def judgeable_as(case: Case, without: tuple[str, ...] = ()) -> Judged | None:
+    """A drawn case by the name that it has in the list, or that of the case that it repeats."""
+    assert case.drawn is not None
+    return judgeable(case.drawn, without, (case.again or case.id).partition("-")[2])
+
+
+@functools.lru_cache(maxsize=128)  # two batches of fuzzing
+def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Judged | None:
+    """The case, of that name or its own, and what is expected of it; None where rounding alone could change the answer.
+
+    Gradients are those of the outputs that are not left out, and cotangents are drawn by the name.
+    """
+    least = LEAST.get(drawn.operator, {})
+    if any(drawn.sizes.get(axis, 1) in range(1, size) for axis, size in least.items()):
+        return None
+    fields = drawn.as_case()
+    case = Case(**{**fields, "name": name or fields["name"]})
+    wanted = reference.expected(case, drawn.tier, without)
+    grown, size = growth_of_outputs(drawn, case), answer_size(case, drawn.tier, without)
+    if grown is None:
+        return None
+    distance = distance_of_kernel(drawn, case)
+    growth = grown.worst * distance
+    allowed = BUDGETS[drawn.tier]
+    budgets: dict[str, Budget] = {}
+    entry_budgets: dict[str, EntryBudget] = {}
+    largest_of = {name: float(np.abs(array).max(initial=0.0)) for name, array in wanted.items() if is_gradient(name)}
+    for name in wanted:
+        eps, beside = allowed.eps * growth, BESIDE.get(name, "")
+        if largest_of.get(name) == 0.0:  # where terms cancel, as those of a single key, their rounding may be left
+            beside = max(largest_of, key=largest_of.__getitem__)
+        elif is_gradient(name) and (largest := largest_of[beside or name]) > 0.0:
+            # It sums terms as large as what flows back times all other factors, of which little may be left.
+            argument = {**case.inputs, **case.parameters}[name.removeprefix("gradient_")]
+            own = float(np.abs(argument[np.isfinite(argument)]).max(initial=0.0)) or 2.0**-20
+            eps *= max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, own) / largest)
+        if not eps <= allowed.most:
+            return None
+        budgets[name] = Budget(eps, allowed.worst, GROWN, (drawn.tier,), beside=beside)
+        by_entry = entry_budget_of(case.operator, case.id, drawn.tier, name.removeprefix(SECOND))
+        own_eps = allowed.eps * grown.by_entry.get(name, 1.0) * distance
+        if by_entry is not None and own_eps <= allowed.most:
+            entry_budgets[name] = replace(by_entry, eps=own_eps)
+    return Judged(drawn, case, wanted, budgets, entry_budgets)
+
+
+@dataclass
+class Growth:
+    """How many times a relative change of every input and parameter grows in the outputs, and by entry in some."""
+
+    worst: float = 1.0
+    by_entry: dict[str, float] = field(default_factory=dict)
+
+
+def growth_of_outputs(drawn: Drawn, case: Case) -> Growth | None:
+    """How a relative change of every input and parameter grows in the outputs, at least 1.
+
+    None if it changes an output that is no floating number, as the best token of greedy decoding.
+    """
+    growth, nudge = Growth(), max(NUDGE, 2.0 * epsilon(drawn.tier))
+    if drawn.whole or not any(map(is_floating, {**case.inputs, **case.parameters}.values())):
+        return growth  # every product and sum is exact, or there is none
+    before = reference.outputs(case, drawn.tier)
+    for turn in range(NUDGES):
+        moved = nudged(case, turn, nudge)
+        after = reference.computed_outputs(moved, *moved.at("float64"))
+        for name, array in before.items():
+            if array.dtype.kind != "f":
+                if not np.array_equal(array, after[name]):
+                    return None
+            elif array.size and (largest := np.abs(array).max()) > 0.0:
+                with np.errstate(invalid="ignore"):  # an infinite output stays what it is, and grows by nothing
+                    moves = np.abs(after[name] - array).max() / (nudge * largest)
+                growth.worst = max(growth.worst, float(moves))
+                own = entry_budget_of(case.operator, case.id, drawn.tier, name.removeprefix(SECOND))
+                if own is not None:
+                    pair = Pair(name, "float64", after[name], array, array, 0.0, by_entry=own)
+                    moved_by = float(pair.entry_errors.max() * epsilon("float64") / nudge)
+                    growth.by_entry[name] = max(growth.by_entry.get(name, 1.0), moved_by)
+    return growth
+
+
+def distance_of_kernel(drawn: Drawn, case: Case) -> float:
+    """How far the scores of a Gaussian kernel may lie from 0, in eighths, at least 1.
+
+    Where all keys are far from a query and near each other, a nudge moves all scores alike, and the softmax takes that
+    back; what rounding did to each score of that size it does not.
+    """
+    if case.operator not in ("KernelAttention", "NadarayaWatson"):
+        return 1.0
+    apart = sum(drawn.scales.get(name, 1.0) for name in ("queries", "keys"))
+    w = max([1.0 / case.config.get("width", 1.0), *(float(abs(array)) for array in case.parameters.values())])
+    features = case.inputs["keys"].shape[-1] if case.operator == "KernelAttention" else 1
+    return max(1.0, 0.5 * features * (w * apart) ** 2 / 8.0)
+
+
+def nudged(case: Case, turn: int, nudge: float) -> Case:
+    """The case with every floating number but a dropout mask's multiplied by 1 ± nudge; noise stays below 1."""
+
+    def moved(arrays: Arrays) -> Arrays:
+        found = {
+            name: array * (1.0 + nudge * np.sign(draws.uniform(f"nudge/{turn}/{name}", array.shape)))
+            if array.dtype.kind == "f" and not name.endswith("dropout_mask")
+            else array
+            for name, array in arrays.items()
+        }
+        if "noise" in found:
+            found["noise"] = np.minimum(found["noise"], 1.0 - epsilon("float64"))
+        return found
+
+    return replace(case, inputs=moved(case.inputs), parameters=moved(case.parameters))
+
+
+def answer_size(case: Case, tier: str, without: tuple[str, ...] = ()) -> float:
+    """The sum of |cotangent · output|: how much flows back."""
+    outputs = list(reference.outputs(case, tier).values())
+    factors = reference.cotangents(case, tier, without)
+    return float(sum(np.abs(factor * outputs[index]).sum() for index, factor in factors.items()))

@@ -1,0 +1,124 @@
+"""Known divergences: entries with a reason, each of which has to diverge still."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from parity_tests.cases.call import SECOND
+from parity_tests.judge.verdict import Verdict
+
+DIVERGING = ("fail", "error")
+"""What a known divergence may be: another answer, or a refusal."""
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """What a backend is known to answer differently, why, and where that is told.
+
+    backend, case, quantity, tier and operator are patterns with * and ?. A quantity is that of a second call, too.
+    """
+
+    backend: str
+    case: str
+    quantity: str
+    reason: str
+    tier: str = "*"
+    operator: str = "*"
+    link: str = ""
+
+    def explains(self, verdict: Verdict) -> bool:
+        """Whether the verdict diverges in this quantity, from the reference or another backend."""
+        quantities = verdict.quantity, verdict.quantity.replace(SECOND, "")
+        named = self.names(verdict.operator, verdict.case, verdict.tier) and any(
+            fnmatchcase(quantity, self.quantity) for quantity in quantities
+        )
+        return verdict.status in DIVERGING and named and self._concerns(verdict)
+
+    def names(self, operator: str, case: str, tier: str) -> bool:
+        """Whether it is about that cell."""
+        pairs = (operator, self.operator), (case, self.case), (tier, self.tier)
+        return all(fnmatchcase(name, pattern) for name, pattern in pairs)
+
+    def asked_for(self, verdicts: Iterable[Verdict]) -> bool:
+        """Whether one of its cells was judged."""
+        return any(
+            self._concerns(verdict) and self.names(verdict.operator, verdict.case, verdict.tier) for verdict in verdicts
+        )
+
+    def stale(self, verdicts: Sequence[Verdict]) -> bool:
+        """Whether one of its cells was judged, and none diverges any longer."""
+        return self.asked_for(verdicts) and not any(map(self.explains, verdicts))
+
+    def _concerns(self, verdict: Verdict) -> bool:
+        return any(fnmatchcase(_framework(name), self.backend) for name in (verdict.backend, verdict.against))
+
+
+def _framework(backend: str) -> str:
+    """The backend's name alone: a recording is called name:device beside another of the same backend."""
+    return backend.partition(":")[0]
+
+
+class DivergenceError(ValueError):
+    """A file of known divergences says something else."""
+
+
+def load_divergences(path: Path | None = None, backend: str = "") -> list[Divergence]:
+    """The entries of a file, ours unless given. Those that name no backend are about the one given.
+
+    Raises: DivergenceError if the file holds something else.
+    """
+    path = path or Path(__file__).with_name("divergences.toml")
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DivergenceError(f"{path}: {error}") from error
+    entries = content.pop("divergence", [])
+    if content or not isinstance(entries, list):
+        raise DivergenceError(f"{path}: expected [[divergence]] entries alone, found {', '.join(content) or 'a value'}")
+    return [_entry(path, number, {"backend": backend, **entry}) for number, entry in enumerate(entries, start=1)]
+
+
+def _entry(path: Path, number: int, entry: dict[str, object]) -> Divergence:
+    known = {own.name: own.default is MISSING for own in fields(Divergence)}
+    unknown = [name for name in entry if name not in known]
+    lacking = [name for name, needed in known.items() if needed and not entry.get(name)]
+    wrong = [name for name, value in entry.items() if not isinstance(value, str)]
+    for names, what in ((unknown, "has an unknown"), (lacking, "lacks"), (wrong, "has no text as")):
+        if names:
+            raise DivergenceError(f"{path}: entry {number} {what} {', '.join(names)}; an entry has {', '.join(known)}")
+    return Divergence(**{name: str(value) for name, value in entry.items()})
+
+
+def apply(verdicts: Iterable[Verdict], divergences: Sequence[Divergence], *, whole: bool = True) -> list[Verdict]:
+    """The verdicts with known failures marked, and one more failure for each entry that is stale.
+
+    Of a run that was interrupted, and is not whole, no entry is called so: it may diverge in what was not judged.
+    """
+    verdicts = list(verdicts)
+    result = []
+    for verdict in verdicts:
+        known = next((entry for entry in divergences if entry.explains(verdict)), None)
+        if known is not None:
+            reason = f"{known.reason} {known.link}".strip()
+            verdict = replace(verdict, status="known-divergence", reason=reason)
+        result.append(verdict)
+    for entry in divergences:
+        if whole and entry.stale(verdicts):
+            result.append(
+                Verdict(
+                    entry.case.partition("-")[0],
+                    entry.case,
+                    entry.backend,
+                    "reference",
+                    "",
+                    entry.tier,
+                    entry.quantity,
+                    "fail",
+                    reason="a known divergence that does not diverge: delete its entry",
+                )
+            )
+    return result

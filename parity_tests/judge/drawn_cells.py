@@ -1,0 +1,169 @@
+"""Drawn cases as cells: which of them a backend or target has, how they are judged, and which ones a release draws."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from attention_core.errors import AttentionError
+from attention_core.operators import find
+from attention_core.specification import Layer
+from parity_tests.cases import expected as reference
+from parity_tests.cases.case import FULL
+from parity_tests.cases.draw import FAMILY, draw
+from parity_tests.cases.drawn import NAMES, Drawn, methods_of, parsed
+from parity_tests.cases.selection import Cell, key
+from parity_tests.judge.compare import judge
+from parity_tests.judge.condition import TIERS, Judged, judgeable, judgeable_as
+from parity_tests.judge.verdict import Verdict
+from parity_tests.workers.recordings import Recording, answered, own_version, withheld
+from parity_tests.workers.target import NOT_TAKEN, function_name
+
+ABSENT: Mapping[str, tuple[str, ...]] = {"mxnet": ("bfloat16", "int16")}
+"""The dtypes that a framework has not: a case that needs one, as its tier or for lengths or tokens, is not for it."""
+
+DRAWN = 4
+"""How many drawn cases `check` asks of each operator in each tier."""
+
+FAMILIES = 8
+"""How many times as many are drawn at most: rounding alone could change some, and some are of methods not there."""
+
+
+@dataclass
+class Abilities:
+    """What is known of a backend or target before it is asked: what it has, and what its functions do not take.
+
+    functions: their names; None for a backend, which has all.
+    untaken: by function, the arguments that it was found not to take.
+    """
+
+    backend: str
+    functions: Collection[str] | None = None
+    untaken: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    @classmethod
+    def of(cls, recording: Recording) -> Abilities:
+        """What a recording tells."""
+        known = cls(recording.backend).told(recording.about)
+        for said in recording.status.values():
+            known.learn(said)
+        return known
+
+    def told(self, about: Mapping[str, Any]) -> Abilities:
+        """The same with what a worker says of its target."""
+        functions = set(str(about["implements"]).split(", ")) if "implements" in about else None
+        return replace(self, functions=functions)
+
+    def learn(self, said: Mapping[str, Any]) -> None:
+        """Take note of what an answer says that a function does not take."""
+        function, _, argument = said.get("message", "").partition(NOT_TAKEN)
+        if said["status"] == "not-implemented" and argument:
+            self.untaken[function].add(argument)
+
+    def has(self, operator: str, method: str) -> bool:
+        """Whether there is such a function."""
+        return self.functions is None or function_name(operator, method) in self.functions
+
+    def drawable(self, operators: Collection[str]) -> list[str]:
+        """The operators among those given for which cases can be drawn, and of which any function is there."""
+        own = [name for name in NAMES if name in operators]
+        return [name for name in own if any(self.has(name, method) for method in methods_of(find(name)))]
+
+    def concerns(self, drawn: Drawn) -> bool:
+        """Whether there is the function of a case, and there are its dtypes."""
+        return self.has(drawn.operator, drawn.method) and not {drawn.tier, *drawn.types.values()} & {
+            *ABSENT.get(self.backend, ())
+        }
+
+    def lacking(self, drawn: Drawn) -> str:
+        """The argument of a case that its function does not take, in words; empty if none is known."""
+        function = function_name(drawn.operator, drawn.method)
+        entry = find(drawn.operator)
+        defaults = {option.name: option.value for option in entry.options if isinstance(entry, Layer)}
+        said = {**drawn.sizes, **drawn.options}
+        arguments = {name for name, value in said.items() if name not in defaults or value != defaults[name]}
+        untaken = self.untaken.get(function, set()) & {*drawn.given, *arguments}
+        return f"{function}{NOT_TAKEN}{min(untaken)}" if untaken else ""
+
+
+def verdicts_on(cell: Cell, recording: Recording) -> list[Verdict]:
+    """What is found for a cell that was run, the budgets those of the outputs that a target does not withhold.
+
+    Nothing is of a drawn case where rounding alone could change what a target does not withhold.
+    """
+    said, (case, tier) = answered(recording, cell), cell
+    without, wanted = withheld(said), {}
+    own = None if case.drawn is None or said["status"] != "ok" else judgeable_as(case, without)
+    if own is None and without and case.drawn is not None:
+        return []
+    if said["status"] == "ok":
+        wanted = own.expected if own is not None else reference.expected(case, tier, without)
+    return list(judge(cell, wanted, recording))
+
+
+# ------------------------------------------------------------------------------------------------ those of a release
+
+
+def release_seed() -> int:
+    """The seed of this version: what is drawn by it is the same everywhere, and not known before the release."""
+    return int.from_bytes(hashlib.sha256(own_version().encode()).digest()[:4], "big")
+
+
+def release_cases(
+    seed: int, tiers: Sequence[str], operators: Sequence[str], known: Abilities, pattern: str | None = None
+) -> dict[str, Judged]:
+    """The drawn part of `check`, by cell: a few cases of each operator in float64 and float32, as far as they match."""
+    found: dict[str, Judged] = {}
+    for name in operators:
+        for position, tier in enumerate(FULL):
+            if tier not in tiers or not may_match(pattern, f"{name}-drawn_"):
+                continue
+            own: dict[str, Judged] = {}
+            for turn in range(DRAWN * FAMILIES):
+                drawn = draw(seed, FAMILY * (len(FULL) * turn + position), (name,), (tier,))
+                asked = known.concerns(drawn) and not known.lacking(drawn)
+                judged = judgeable(drawn) if asked else None
+                if judged is not None:
+                    own[key(judged.cell)] = judged
+                if len(own) == DRAWN:
+                    break
+            found |= own
+    return {cell: judged for cell, judged in found.items() if fnmatchcase(judged.case.id, pattern or "*")}
+
+
+def may_match(pattern: str | None, start: str) -> bool:
+    """Whether a name that begins so may match: of a pattern, what stands before the first wildcard decides."""
+    literal = re.split(r"[*?\[]", pattern or "*", maxsplit=1)[0]
+    return literal.startswith(start) or start.startswith(literal)
+
+
+class LineError(ValueError):
+    """A line says no case that can be judged."""
+
+
+def given_cases(lines: Sequence[str]) -> dict[str, Judged]:
+    """The cases of lines, by cell.
+
+    Raises: LineError if one is no line of a drawn case, or cannot be judged.
+    """
+    found = {}
+    for line in lines:
+        try:
+            drawn = parsed(line)
+        except ValueError as error:
+            raise LineError(str(error)) from error
+        try:
+            if drawn.tier not in TIERS:
+                raise ValueError(f"tier is {drawn.tier!r}, expected one of {', '.join(TIERS)}")
+            judged = judgeable(drawn)
+        except (AttentionError, LookupError, TypeError, ValueError) as error:
+            raise LineError(f"{line} is no case: {error}") from error
+        if judged is None:
+            raise LineError(f"{line} cannot be judged: rounding alone could change the answer")
+        found[key(judged.cell)] = judged
+    return found

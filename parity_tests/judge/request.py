@@ -1,0 +1,143 @@
+"""What is asked of a target, as data: the same request gives the same verdicts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from parity_tests.cases.drawn import NAMES
+from parity_tests.cases.expected import in_memory
+from parity_tests.cases.selection import Selection
+from parity_tests.cases.suite import all_cases
+from parity_tests.judge.check import Explain, file_of, job_of, known_divergences, unexplained
+from parity_tests.judge.check import check as judged
+from parity_tests.judge.condition import Judged
+from parity_tests.judge.divergences import Divergence
+from parity_tests.judge.drawn_cells import Abilities, given_cases, release_cases
+from parity_tests.judge.run import Run
+from parity_tests.workers.environment import PATH
+from parity_tests.workers.process import Job, Progress, Server, Stopped, untold
+from parity_tests.workers.recordings import Recording
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a target: all that a run of `check` depends on, but for files and environment."""
+
+    target: str
+    tiers: list[str]
+    pattern: str | None = None
+    operators: tuple[str, ...] = ()
+    training: bool = False
+    device: str = "cpu"
+    python: str | None = None
+    divergences: str | None = None
+    require_all: bool = False
+    path: str | None = None
+    seed: int | None = None
+    """What the drawn part of the cases is drawn by; None for none."""
+    drawn: tuple[str, ...] = ()
+    """The lines of drawn cases, which are then all that is judged."""
+
+    @property
+    def selection(self) -> Selection:
+        """The cells that are asked for."""
+        return Selection(self.tiers, self.pattern, self.operators, self.training)
+
+    @property
+    def command(self) -> str:
+        """The command that asks it, without the options that choose cells."""
+        given = [] if self.python is None else ["--python", self.python]
+        given += [] if self.divergences is None else ["--divergences", self.divergences]
+        given += ["--require-all"] * self.require_all
+        return shlex.join(["attention-parity", "check", self.target, *given])
+
+    @property
+    def whole_command(self) -> str:
+        """The command that asks all of it."""
+        given = [] if self.drawn else ["--tier", ",".join(self.tiers)]
+        given += [word for line in self.drawn for word in ("--drawn", line)]
+        given += [] if self.seed is None else ["--seed", str(self.seed)]
+        given += [] if self.pattern is None else ["--case", self.pattern]
+        given += ["--operator", ",".join(self.operators)] if self.operators else []
+        given += ["--training"] * self.training
+        given += [] if self.device == "cpu" else ["--device", self.device]
+        given += [] if self.path is None else ["--path", self.path]
+        return f"{self.command} {shlex.join(given)}"
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that it names: the target's own, and the known divergences."""
+        target = file_of(self.target)
+        named = {} if target is None else {target: Path(target)}
+        return named if self.divergences is None else {**named, self.divergences: Path(self.divergences)}
+
+    def judge(
+        self, progress: Progress = untold, stopped: Stopped = lambda: False, explain: Explain = unexplained
+    ) -> Run:
+        """Judge the target, until `stopped` says so; `explain` names known mistakes that give the same wrong answers.
+
+        Raises: DivergenceError, LineError, CacheError, WorkerFault.
+        """
+        cases = [] if self.drawn else self.selection.cases(all_cases(trained=True))
+        if self.path is not None:
+            os.environ[PATH] = self.path
+        divergences = known_divergences(self.target, self.job.backend, self.divergences)
+        with in_memory():
+            given = given_cases(self.drawn)
+        run = judged(
+            cases,
+            self.tiers,
+            self.job,
+            drawn=lambda recording: given or self.drawn_cases(self.known(recording), divergences),
+            require_all=self.require_all,
+            divergences=divergences,
+            progress=progress,
+            stopped=stopped,
+            explain=explain,
+        )
+        run.command, run.seed = self.command, self.seed
+        return run
+
+    @property
+    def job(self) -> Job:
+        """Who answers."""
+        return job_of(self.target, self.python, self.device, Path.cwd())
+
+    def known(self, recording: Recording) -> Abilities:
+        """What the recording tells of the target; where nothing was asked of it, what its worker says."""
+        known = Abilities.of(recording)
+        if recording.status:
+            return known
+        with Server(self.job) as server:
+            return known.told(server.hello())
+
+    def drawn_cases(self, known: Abilities, divergences: Sequence[Divergence]) -> dict[str, Judged]:
+        """The drawn part of the cases, by cell, for a target of which that is known."""
+        if self.seed is None:
+            return {}
+        return release_cases(self.seed, self.tiers, self.drawable(known, divergences), known, self.pattern)
+
+    def drawable(self, known: Abilities, divergences: Sequence[Divergence]) -> list[str]:
+        """The operators for which cases are drawn: those asked for that the target has, and that nowhere diverge.
+
+        Nobody can say of a drawn case whether it shows a divergence that is known.
+        """
+        own = [entry for entry in divergences if fnmatchcase(known.backend, entry.backend)]
+        diverging = {
+            case.operator
+            for case in all_cases()
+            if any(entry.names(case.operator, case.id, tier) for entry in own for tier in case.tiers)
+        }
+        return known.drawable([name for name in self.operators or NAMES if name not in diverging])
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What a certificate states of it: all but where the interpreter was, which is this machine's affair."""
+        own = replace(self, python=None)
+        return {**asdict(own), "kind": "check", "other_python": self.python is not None, "command": own.whole_command}

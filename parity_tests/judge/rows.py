@@ -1,0 +1,55 @@
+"""The rows of the covering design as they are kept: each with the seed with which rounding changes least.
+
+`python -m parity_tests.judge.rows` writes them to `cases/covering.txt`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from operator import itemgetter
+
+from parity_tests.cases.case import is_floating
+from parity_tests.cases.covering import LINES, name_of
+from parity_tests.cases.design import design
+from parity_tests.cases.drawn import Drawn
+from parity_tests.judge.condition import judgeable
+
+STEADY = 1000.0
+"""A row's largest budget, in eps of its tier, at which no other seed is tried."""
+
+
+SEEDS = (*range(101, 201),)
+
+
+MOST_TRIED = 12
+"""So many of the seeds are tried where some row can be judged."""
+
+
+def designed() -> list[Drawn]:
+    """The rows, as they are to be kept: each with the seed with which rounding changes least."""
+    return [seeded(row, name_of(row, index)) for rows in design().rows.values() for index, row in enumerate(rows)]
+
+
+def seeded(row: Drawn, name: str) -> Drawn:
+    """The row with the first seed with which its errors stay small, or else the one with which they stay smallest.
+
+    One with which less is 0 goes before. Without gradients where those are rounding alone with every seed.
+    Raises: ValueError if rounding can change a token or a choice with all of them.
+    """
+    for forward in sorted({row.forward, True}):
+        tried: list[tuple[int, float, Drawn]] = []
+        for seed in (row.seed, *SEEDS):
+            own = replace(row, seed=seed, forward=forward)
+            judged = judgeable(own, name=name)
+            if judged is not None:
+                zero = sum(is_floating(array) and not array.any() for array in judged.expected.values())
+                tried.append((zero, max((budget.eps for budget in judged.budgets.values()), default=0.0), own))
+            if tried and (tried[-1][:2] <= (0, STEADY) or seed > SEEDS[MOST_TRIED]):
+                break
+        if tried:
+            return min(tried, key=itemgetter(0, 1))[2]
+    raise ValueError(f"{name}: rounding could change the answer with every seed: {row!r}")
+
+
+if __name__ == "__main__":
+    LINES.write_text("".join(f"{row!r}\n" for row in designed()), encoding="utf-8")

@@ -1,0 +1,313 @@
+"""A parity run: cases to workers, recordings to verdicts."""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from attention_core.operators import SPECIFICATION_VERSION
+from parity_tests.cases.call import TRAINING
+from parity_tests.cases.case import SEED, Arrays
+from parity_tests.cases.expected import expected, files, gradients, held, in_memory, outputs
+from parity_tests.cases.selection import Cell, key
+from parity_tests.judge.compare import judge
+from parity_tests.judge.divergences import Divergence, apply
+from parity_tests.judge.verdict import Explanation, Verdict
+from parity_tests.workers.environment import unmet
+from parity_tests.workers.process import PATIENCE_SECONDS, WAITING, Job, Progress, Stopped, counted, record, untold
+from parity_tests.workers.recordings import Recording, joined, own_version, pack_cases
+
+Answer = TypeVar("Answer")
+
+COMPILING = ("jax",)
+"""The backends that start first: compiling takes longer than all that the others do."""
+
+SHARES = {"jax": 1, "tf": 4, "mxnet": 8, "torch": 16}
+"""A backend has a worker for so many that run at once, by what its cells take beside its start; others have one."""
+
+MOST_ON_GPU = 4
+"""So many workers of a backend share a GPU."""
+
+MOST_REPEATED = 8
+"""So many cells whose expected values were read from the cache are computed anew, and as many of those that are red."""
+
+Recorder = Callable[[Job, Path, Sequence[Cell], Progress], Recording]
+
+
+@dataclass
+class Run:
+    """The outcome: verdicts, recordings, what could not run, and where the time went."""
+
+    cells: list[Cell]
+    verdicts: list[Verdict] = field(default_factory=list)
+    recordings: dict[str, Recording] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    tiers: Sequence[str] = ()
+    interrupted: bool = False
+    command: str = ""
+    """What repeats the run, without the options that choose cells; empty for `run`, which names backends itself."""
+    explanations: Sequence[Explanation] = ()
+    drawn: Mapping[str, str] = field(default_factory=dict)
+    """The cases that were drawn: the line of each, by its id."""
+    seed: int | None = None
+    """What they were drawn by; None where their lines were given."""
+    of: int = 0
+    """So many cells there would have been; 0 if these are all."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether anything was: all that was asked for may be missing."""
+        return any(verdict.judged for verdict in self.verdicts)
+
+    @property
+    def red(self) -> list[Verdict]:
+        """The verdicts for which the run fails."""
+        return [verdict for verdict in self.verdicts if verdict.red]
+
+    def as_json(self) -> dict[str, Any]:
+        """The run as an object: a header, then one cell for each verdict. Only `times` differs between two runs."""
+        header = {
+            "attention_parity": own_version(),
+            "specification": SPECIFICATION_VERSION,
+            "seed": SEED,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "machine": platform.machine(),
+            "tiers": list(self.tiers),
+            "cells_left_out": max(0, self.of - len(self.cells)),
+            "backends": {name: recording.about for name, recording in self.recordings.items()},
+            "not_installed": self.missing,
+            "interrupted": self.interrupted,
+            "times": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
+        }
+        told: dict[str, Any] = {"drawn": {"seed": self.seed, "lines": dict(self.drawn)}} if self.drawn else {}
+        if self.explanations:
+            told["looks_like"] = [asdict(explanation) for explanation in self.explanations]
+        return {"header": {**header, **told}, "cells": [verdict.as_json() for verdict in self.verdicts]}
+
+
+def workers_of(job: Job, workers: int) -> int:
+    """How many workers a job's cells are dealt to, of so many that run at once; those of a GPU share its memory."""
+    count = max(1, workers // SHARES.get(job.backend, workers))
+    return count if job.device.startswith("cpu") else min(count, MOST_ON_GPU)
+
+
+def parts_of(cells: Sequence[Cell], count: int) -> list[list[Cell]]:
+    """The cells dealt to so many workers: what shares a program goes to one, and so does what is asked again."""
+    parts: list[list[Cell]] = [[] for _ in range(count)]
+    taken: dict[Any, list[Cell]] = {}
+    for cell in cells:
+        case, tier = cell
+        shapes = [(name, array.shape, array.dtype.name) for name, array in case.inputs.items()]
+        program = repr((tier, case.operator, case.method, case.config, case.options, shapes))
+        taken.setdefault(program, min(parts, key=len)).append(cell)
+    return [part for part in parts if part] or [[]]
+
+
+def run(
+    cells: Sequence[Cell],
+    jobs: Sequence[Job],
+    *,
+    workers: int = 0,
+    missing: Mapping[str, str] | None = None,
+    require_all: bool = False,
+    divergences: Sequence[Divergence] = (),
+    progress: Progress = untold,
+    recorder: Recorder = record,
+    stopped: Stopped = lambda: False,
+) -> Run:
+    """Judge every backend against the reference, and each against each other.
+
+    So many workers run at once, one for each core unless given; nothing but times depends on how many. missing names
+    backends that are not there, with the reason; they are red under require_all. Once stopped answers True, what was
+    recorded by then is judged; the recorder is expected to ask, too.
+    Raises: CacheError if the cache had something else than what is expected.
+    """
+    start = time.perf_counter()
+    tiers = list(dict.fromkeys(tier for _, tier in cells))
+    outcome = Run(list(cells), missing=dict(missing or {}), tiers=tiers)
+    workers = workers or os.cpu_count() or 1
+    with held(cells) as read, tempfile.TemporaryDirectory(prefix="attention-parity-") as folder:
+        counts = {job.name: workers_of(job, workers) for job in jobs}
+        parts = {count: _packed(Path(folder), parts_of(cells, count)) for count in set(counts.values())}
+        outcome.seconds["cases"] = time.perf_counter() - start
+        with ThreadPoolExecutor(max_workers=workers) as pool:
+            futures: dict[str, list[Future[tuple[Recording, float]]]] = {}
+            ordered = sorted(jobs, key=lambda job: job.backend not in COMPILING)
+            for job in ordered:
+                progress(job.name, 0, len(cells), WAITING)
+            for job in ordered:
+                own = parts[counts[job.name]]
+                moved = _summed(progress, [len(part) for _, part in own])
+                futures[job.name] = [
+                    pool.submit(_timed, recorder, job, file, part, moved[index])
+                    for index, (file, part) in enumerate(own)
+                ]
+            begun = time.perf_counter()
+            wanted: dict[str, Arrays] = {}
+            for cell in counted("reference", cells, progress):
+                if stopped():
+                    break
+                wanted[key(cell)] = expected(*cell)
+            outcome.seconds["reference"] = time.perf_counter() - begun
+            for job in jobs:
+                recordings, seconds = zip(*(ended(future) for future in futures[job.name]), strict=True)
+                outcome.recordings[job.name] = joined(*recordings)
+                outcome.seconds.update(split_seconds(outcome.recordings[job.name], job.name, sum(seconds)))
+    begun = time.perf_counter()
+    outcome.interrupted = stopped()
+    if outcome.interrupted:
+        verdicts = [verdict for own in outcome.recordings.values() for verdict in judge_switches(own)]
+        for cell in cells[: len(wanted)]:
+            told = {name: own for name, own in outcome.recordings.items() if key(cell) in own.status}
+            verdicts += judge_cells([cell], wanted, told)
+    else:
+        verdicts = judge_all(cells, wanted, outcome.recordings, progress)
+        recheck(read, suspects(cells, verdicts))
+    if require_all:
+        verdicts += [missing_verdict(name, reason) for name, reason in outcome.missing.items()]
+    outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
+    outcome.seconds["comparison"] = time.perf_counter() - begun
+    outcome.seconds["total"] = time.perf_counter() - start
+    return outcome
+
+
+def ended(future: Future[Answer]) -> Answer:
+    """What came of it. The main thread looks up now and then: a signal may reach it just before it falls asleep."""
+    while not wait([future], PATIENCE_SECONDS).done:
+        pass
+    return future.result()
+
+
+def _packed(folder: Path, parts: Sequence[Sequence[Cell]]) -> list[tuple[Path, Sequence[Cell]]]:
+    """Each part with a case file of its own."""
+    packed = []
+    for index, part in enumerate(parts):
+        file = folder / f"cases-{index}-of-{len(parts)}.safetensors"
+        file.write_bytes(pack_cases(part))
+        packed.append((file, part))
+    return packed
+
+
+def _summed(progress: Progress, sizes: Sequence[int]) -> list[Progress]:
+    """A way to tell of progress for each of several workers of a backend, whose sum is told."""
+    done = [0] * len(sizes)
+
+    def told(index: int, backend: str, own: int, of: int, doing: str = "") -> None:
+        done[index] = own
+        progress(backend, sum(done), sum(sizes), doing)
+
+    return [partial(told, index) for index in range(len(sizes))]
+
+
+def judge_all(
+    cells: Sequence[Cell],
+    wanted: Mapping[str, Arrays],
+    recordings: Mapping[str, Recording],
+    progress: Progress = untold,
+) -> list[Verdict]:
+    """The switches of each recording, then every cell."""
+    verdicts = [verdict for recording in recordings.values() for verdict in judge_switches(recording)]
+    return verdicts + judge_cells(cells, wanted, recordings, progress)
+
+
+def judge_cells(
+    cells: Sequence[Cell],
+    wanted: Mapping[str, Arrays],
+    recordings: Mapping[str, Recording],
+    progress: Progress = untold,
+) -> list[Verdict]:
+    """Each recording against the reference, and each against each other, itself on another device included."""
+    verdicts: list[Verdict] = []
+    for cell in counted("comparison", cells, progress):
+        own = wanted[key(cell)]
+        for recording in recordings.values():
+            verdicts += judge(cell, own, recording)
+        for first, second in combinations(recordings.values(), 2):
+            verdicts += judge(cell, own, first, second)
+    return verdicts
+
+
+class CacheError(ValueError):
+    """The cache holds other values than the reference gives."""
+
+
+def suspects(cells: Sequence[Cell], verdicts: Iterable[Verdict]) -> list[Cell]:
+    """A few cells that nobody can foresee, and a few of those that are red: no answer is red for the cache alone."""
+    red = {f"{verdict.case}/{verdict.tier}" for verdict in verdicts if verdict.status == "fail"}
+    return few([cell for cell in cells if key(cell) in red]) + few(cells)
+
+
+def few(cells: Sequence[Cell]) -> list[Cell]:
+    """A few of the cells, drawn from the system's noise; of trainings, which take long, one at most."""
+    drawn = random.SystemRandom().sample(cells, len(cells))
+    trained = [key(cell) for cell in drawn if cell[0].operator == TRAINING]
+    return [cell for cell in drawn if key(cell) not in trained[1:]][:MOST_REPEATED]
+
+
+def recheck(read: Mapping[Path, Arrays], cells: Iterable[Cell]) -> None:
+    """Compute what was read from the cache for these cells anew.
+
+    Anybody may write to the cache, a target too, which would be judged by its own numbers.
+    Raises: CacheError if it differs by more than the budget of float64.
+    """
+    with in_memory():
+        for case, tier in cells:
+            for part, path in files(case, tier).items():
+                if path not in read:
+                    continue
+                found, wanted = (
+                    {f"gradient_{name}": array for name, array in own.items()} if part == "gradients" else own
+                    for own in (read[path], {"outputs": outputs, "gradients": gradients}[part](case, tier))
+                )
+                name = key((case, "float64"))
+                recording = Recording("cache", "cpu", cells={name: found}, status={name: {"status": "ok"}})
+                for verdict in judge((case, "float64"), wanted, recording):
+                    if verdict.red:
+                        raise CacheError(
+                            f"{path} does not hold what the reference gives for {case.id} in {tier} "
+                            f"({verdict.reason}). Delete {path.parent} and run again: anybody may have written there."
+                        )
+
+
+def judge_switches(recording: Recording, framework: str = "") -> list[Verdict]:
+    """A red verdict for each switch that is not in force: the numbers would be those of another arithmetic.
+
+    framework is the one whose switches count, the backend of that name unless given.
+    """
+    blank = Verdict("*", "*", recording.backend, "reference", recording.device, "*", "switches", "fail")
+    lacking = unmet(framework or recording.backend, recording.device, recording.about.get("switches", {}))
+    return [replace(blank, reason=reason, check="switches") for reason in lacking if recording.about]
+
+
+def missing_verdict(name: str, reason: str, operator: str = "*") -> Verdict:
+    """A red verdict on who ought to have been judged, and was not."""
+    return Verdict(operator, "*", name, "reference", "", "*", "*", "missing", reason=reason)
+
+
+def _timed(
+    recorder: Recorder, job: Job, case_file: Path, cells: Sequence[Cell], progress: Progress
+) -> tuple[Recording, float]:
+    start = time.perf_counter()
+    return recorder(job, case_file, cells, progress), time.perf_counter() - start
+
+
+def split_seconds(recording: Recording, backend: str, seconds: float) -> dict[str, float]:
+    """Where a worker's time went: its cold start, what it compiled, and all else that its cells took."""
+    compiled = sum(float(said.get("compile_seconds", 0.0)) for said in recording.status.values())
+    parts = {"start": recording.start_seconds, "compile": compiled}
+    parts["cells"] = seconds - sum(parts.values())
+    return {f"{backend} {name}": part for name, part in parts.items() if part or name == "cells"}

@@ -1,0 +1,73 @@
+"""What a comparison yields: a verdict with its numbers, and why one is red."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from parity_tests.workers.recordings import labelled
+
+RED = ("fail", "crash", "timeout", "error", "missing")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found for one quantity of one case of one backend, against the reference or another backend.
+
+    status: pass, fail, crash, timeout, error, missing, not-applicable, known-divergence; shown, which is measured and
+    not judged; not-implemented, which is missing where not all is asked for. error and budget are in eps of the tier
+    and of the largest entry, or of the entry itself where that check said no; None where there is nothing to measure.
+    check is the name of what said no. entry_error is the largest error of an entry in eps of itself, None where small
+    entries are not asked for.
+    """
+
+    operator: str
+    case: str
+    backend: str
+    against: str
+    device: str
+    tier: str
+    quantity: str
+    status: str
+    error: float | None = None
+    budget: float | None = None
+    reason: str = ""
+    check: str = ""
+    entry_error: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The backend, with its device unless that is the CPU."""
+        return labelled(self.backend, self.device)
+
+    @property
+    def red(self) -> bool:
+        """Whether the run fails for it."""
+        return self.status in RED
+
+    @property
+    def judged(self) -> bool:
+        """Whether there was anything to judge."""
+        return self.status not in ("not-applicable", "not-implemented")
+
+    def as_json(self) -> dict[str, Any]:
+        """The verdict as an object; an error without measure, as of NaN, is null and told in reason."""
+        return {**asdict(self), "error": _told(self.error), "entry_error": _told(self.entry_error)}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A mistake that gives the same wrong answers of an operator: so many of the red ones that it was held against."""
+
+    operator: str
+    mutant: str
+    sentence: str
+    same: int
+    red: int
+
+
+def _told(error: float | None) -> float | None:
+    # Four digits: the reference's own last bits depend on where NumPy's arrays lie in memory.
+    return None if error is None or not np.isfinite(error) else float(f"{error:.4g}")

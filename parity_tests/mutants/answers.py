@@ -1,0 +1,92 @@
+"""Answers that are spoiled as a whole: their shape, type, bits, or what is missing of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from parity_tests.cases.case import Arrays, Case
+from parity_tests.mutants.mutant import ANSWER, Break, mutant
+from parity_tests.mutants.shared import GATED, NOTHING
+
+
+@mutant("to_additive_mask-*", of=ANSWER, red="*:additive_mask")
+def additive_in_float32(case: Case, answer: Arrays) -> Arrays:
+    """An additive mask is float32, whatever dtype says."""
+    with np.errstate(over="ignore"):
+        return {name: array.astype(np.float32) for name, array in answer.items()}
+
+
+@mutant("to_additive_mask-*", of=ANSWER, red="to_additive_mask-finite_float64:additive_mask")
+def nearly_the_least(case: Case, answer: Arrays) -> Arrays:
+    """The least finite number is off by one in its last digit."""
+    return {name: np.where(np.isfinite(array), np.nextafter(array, 0.0), array) for name, array in answer.items()}
+
+
+@mutant("masked_softmax-*", of=ANSWER, red="*:*", tier="float32")
+def too_precise(case: Case, answer: Arrays) -> Arrays:
+    """float32 comes back as float64."""
+    return {name: array.astype(np.float64) for name, array in answer.items()}
+
+
+@mutant("attention_pooling-*", of=ANSWER, red="attention_pooling-no_keys:context")
+def almost_zero(case: Case, answer: Arrays) -> Arrays:
+    """What is zero comes back as 1e-30."""
+    return {**answer, "context": answer["context"] + 1e-30}
+
+
+@mutant(("dot_score-plain*", "scaled_dot_score-plain*"), of=ANSWER, touches=lambda case: bool(case.again))
+def other_bits_again(case: Case, answer: Arrays) -> Arrays:
+    """What is asked again is answered with the last bit of another rounding."""
+    return {name: np.nextafter(array, np.inf) for name, array in answer.items()} if case.again else answer
+
+
+@mutant("attention_pooling-*", of=ANSWER, red="*:gradient_values")
+def gradient_missing(case: Case, answer: Arrays) -> Arrays:
+    """The gradient of the values is not given."""
+    return {name: array for name, array in answer.items() if name != "gradient_values"}
+
+
+@mutant("attention_pooling-*", red="*:gradient_values", withheld="gradient_values")
+def gradient_withheld() -> Mapping[str, Break]:
+    """The gradient of the values is said not to be implemented, by a backend that has to have all."""
+    return {}
+
+
+@mutant(
+    ("DotProductAttention-context_*", "DotProductAttention-open"),
+    of=ANSWER,
+    red="DotProductAttention-context_*:output_1",
+)
+def weights_all_the_same(case: Case, answer: Arrays) -> Arrays:
+    """The weights come back, needed or not."""
+    return {**answer, "output_1": answer["context"]} if case.options else answer
+
+
+@mutant(
+    ("AdditiveAttention-none", "AdditiveAttention-closed"),
+    of=ANSWER,
+    red=("AdditiveAttention-none:gradient_w_v", "AdditiveAttention-closed:gradient_w_v"),
+)
+def axis_kept(case: Case, answer: Arrays) -> Arrays:
+    """The gradient of a vector comes back as a matrix of one row."""
+    return {**answer, "gradient_w_v": answer["gradient_w_v"][None]}
+
+
+@mutant(GATED, of=ANSWER, red="*:gradient_0.U", green=NOTHING)
+def gradient_transposed(case: Case, answer: Arrays) -> Arrays:
+    """The gradient of U is transposed."""
+    return {**answer, "gradient_0.U": answer["gradient_0.U"].swapaxes(-1, -2)}
+
+
+@mutant(GATED, of=ANSWER, red="*:gradient_0.b", green=NOTHING)
+def bias_counted_twice(case: Case, answer: Arrays) -> Arrays:
+    """The gradient of the bias is doubled, as where two biases are kept."""
+    return {**answer, "gradient_0.b": 2.0 * answer["gradient_0.b"]}
+
+
+@mutant(GATED, of=ANSWER, red=tuple(f"{case}:gradient_0.b_hr" for case in GATED))
+def second_bias(case: Case, answer: Arrays) -> Arrays:
+    """A redundant bias gets a gradient of its own."""
+    return {**answer, "gradient_0.b_hr": answer["gradient_0.b"][0]}

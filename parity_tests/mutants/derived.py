@@ -1,0 +1,286 @@
+"""Mistakes that show under one condition alone, derived from the specification: beyond a size, for one layout, twice.
+
+None is written by hand. Each function, layer and search has one for each size, coincidence, axis of a mask, type of
+lengths, memory layout, state and magnitude that it can meet, and is right in all other cases. A judge whose cases never
+meet the condition calls such a mistake green.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from operator import eq, lt
+
+import numpy as np
+
+from attention_core.operators import find
+from attention_core.specification import INTEGER, Layer
+from parity_tests.cases import covering
+from parity_tests.cases.call import SECOND, output_names
+from parity_tests.cases.case import Arrays, Case, is_floating
+from parity_tests.cases.covering import DIMENSIONS, SEARCHES, Call
+from parity_tests.cases.drawn import COUNTS, called_of, inputs_of
+from parity_tests.cases.expected import expected
+from parity_tests.cases.layouts import LAYOUTS
+from parity_tests.cases.selection import Cell, key
+from parity_tests.judge.compare import judge
+from parity_tests.workers.recordings import Recording
+
+CLASSES: Mapping[str, Callable[[int], bool]] = {
+    "odd": lambda size: size % 2 == 1 and size > 1,
+    "even": lambda size: size % 2 == 0 and size > 0,
+    "power_of_two": lambda size: size > 1 and size & (size - 1) == 0,
+    "beside_a_power": lambda size: size > 2 and 0 in ((size - 1) & (size - 2), (size + 1) & size),
+}
+SMALL = ("dot_score", "scaled_dot_score", "additive_score", "location_score", "gaussian_score")
+"""Functions whose outputs are as small as their inputs."""
+BEYOND = (4, 16, 64, 1024)
+"""Where vector registers, blocks and tables of fixed size end."""
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A mistake: what it is of, the dimension of its condition, and what it makes of a right answer.
+
+    wrong gives the arrays of the answer that it changes; none where the condition does not hold.
+    """
+
+    scope: str
+    dimension: str
+    name: str
+    wrong: Callable[[Case, str, Arrays], Arrays]
+
+
+def derived(dimensions: Iterable[str] = DIMENSIONS) -> Iterator[Derived]:
+    """Every mistake of those dimensions."""
+    chosen = set(dimensions)
+    scopes: dict[str, list[Call]] = defaultdict(list)
+    for call in covering.calls():
+        scopes[call.kin].append(call)
+    for scope, calls in scopes.items():
+        made: dict[tuple[str, str], Derived] = {}
+        for call in calls:
+            for dimension, name, wrong in _of(call):
+                made.setdefault((dimension, name), Derived(scope, dimension, name, wrong))
+        yield from (mistake for mistake in made.values() if mistake.dimension in chosen)
+
+
+Wrong = Callable[[Case, str, Arrays], Arrays]
+
+
+def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
+    for axis, sizes in call.sizes.items():
+        for most in BEYOND:
+            if most < max(sizes):
+                yield "sizes", f"{axis}_beyond_{most}", _axis(axis, partial(lt, most))
+        for kind, holds in CLASSES.items():
+            if any(map(holds, sizes)):
+                yield "sizes", f"{axis}_{kind}", _axis(axis, holds)
+        for size in sizes:
+            if 0 < size <= 8:
+                yield "sizes", f"{axis}_of_{size}", _axis(axis, partial(eq, size))
+    for first, second in call.coincidences:
+        yield "coincidences", f"{first}_as_many_as_{second}", _equal(first, second)
+    for tensor in (own for own in call.inputs if own.broadcast):
+        for axis in (own.removesuffix("?") for own in tensor.axes if own != "one"):
+            yield "masks", f"{tensor.name}_with_one_of_{axis}", _mask_of_one(tensor.name, axis)
+    if "valid_lens" in call.masks:
+        for kind in INTEGER:
+            yield "masks", f"lengths_of_{kind}", _lengths(partial(_is_type, kind))
+        yield "masks", "lengths_all_alike", _lengths(lambda lens: lens.size > 1 and lens.min() == lens.max() > 0)
+        yield "masks", "lengths_of_one", _lengths(lambda lens: bool((lens == 1).all()))
+    several = [tensor for tensor in call.inputs if tensor.axes]
+    for layout in LAYOUTS if several else ():
+        if layout == "expanded" and not call.floating:
+            continue
+        yield "layout", f"{layout}_input", _laid_out(layout)
+    if {"keys", "values"} <= {tensor.name for tensor in call.inputs}:
+        yield "layout", "gradient_of_one_array_twice", _shared_gradient
+    yield "state", "asked_again", _if(lambda case: bool(case.again), _other_bits)
+    if call.computes and call.method not in (*SEARCHES, "start"):
+        yield "state", "second_call_answers_as_the_first", _first_for_second
+        yield "state", "second_call_overwrites_the_first", _second_for_first
+        if call.floating and call.outputs:
+            yield "state", "differentiates_the_newest_call", _newest_gradient
+    averages = "value_features" in call.sizes  # what has a bias is not small where its inputs are
+    if averages or call.entry.name in SMALL:
+        yield "magnitude", "flushed_below_1e-20", _flushed
+        yield "magnitude", "single_to_1e-6", _absolute_error
+    linear = averages or call.entry.name in (*SMALL, "attention_pooling")
+    if linear and covering.scaled(call, "huge", "float64"):
+        yield "magnitude", "clamped_beyond_1e20", _clamped
+
+
+# ------------------------------------------------------------------------------------------------ conditions
+
+
+def _if(holds: Callable[[Case], bool], change: Callable[[str, Arrays], Arrays] | None = None) -> Wrong:
+    return lambda case, tier, answer: (change or _shifted)(tier, _outputs(case, answer)) if holds(case) else {}
+
+
+def _axis(axis: str, holds: Callable[[int], bool]) -> Wrong:
+    return _if(lambda case: holds(sizes_of(case).get(axis, 0)))
+
+
+def _equal(first: str, second: str) -> Wrong:
+    return _if(lambda case: sizes_of(case).get(first, 0) == sizes_of(case).get(second, 1) > 1)
+
+
+def _laid_out(layout: str) -> Wrong:
+    return _if(lambda case: layout in case.layouts.values())
+
+
+def _is_type(name: str, lens: np.ndarray) -> bool:
+    return lens.dtype.name == name
+
+
+def _lengths(holds: Callable[[np.ndarray], bool]) -> Wrong:
+    return _if(lambda case: "valid_lens" in case.inputs and holds(case.inputs["valid_lens"]))
+
+
+def _mask_of_one(name: str, axis: str) -> Wrong:
+    def holds(case: Case) -> bool:
+        mask = case.inputs.get(name)
+        if mask is None:
+            return False
+        if case.drawn is not None:
+            return axis in case.drawn.ones and case.drawn.sizes.get(axis, 1) > 1
+        tensor = next(own for own in inputs_of(find(case.operator), case.method) if own.name == name)
+        layout = next((own for own in tensor.layouts if len(own) == mask.ndim), ())
+        return dict(zip(layout, mask.shape, strict=False)).get(axis, 0) == 1 < sizes_of(case).get(axis, 1)
+
+    return _if(holds)
+
+
+def sizes_of(case: Case) -> dict[str, int]:
+    """The size of every axis of a case: of its arrays, and of its layer's constructor."""
+    entry = find(case.operator)
+    sizes = dict(entry.sizes(case.config)) if isinstance(entry, Layer) else {}
+    sizes = {name: size for name, size in sizes.items() if isinstance(size, int)}
+    called = called_of(entry, case.method)
+    sizes |= {COUNTS.get(name, name): size for name, size in case.options.items() if type(size) is int}
+    sizes |= case.drawn.sizes if case.drawn else {}
+    tensors = inputs_of(called.time_major if case.config.get("time_major") else entry, case.method)
+    for tensor in sorted(tensors, key=lambda tensor: not tensor.broadcast):  # those of exact sizes last
+        array = case.inputs.get(tensor.name)
+        if array is not None:
+            layout = next((own for own in tensor.layouts if len(own) == array.ndim), ())
+            sizes |= dict(zip(layout, array.shape, strict=False))
+    sizes["heads"] = sizes.get("num_heads", sizes.get("heads", 0))
+    return sizes
+
+
+# ------------------------------------------------------------------------------------------------ what is wrong
+
+
+def _outputs(case: Case, answer: Arrays) -> Arrays:
+    return {name: answer[name] for name in output_names(case.operator, case.method, case.options, case.twice)}
+
+
+def _shifted(tier: str, answer: Arrays) -> Arrays:
+    """The first output, off by half of its largest entry."""
+    name, array = next(iter(answer.items()))
+    if not is_floating(array):
+        return {name: ~array if array.dtype.kind == "b" else array + 1}
+    numbers = array.astype(np.float64)
+    numbers = np.where(np.isfinite(numbers), numbers, 0.0)
+    return {name: (numbers + 0.5 * (np.abs(numbers).max(initial=0.0) or 1.0)).astype(array.dtype)}
+
+
+def _other_bits(tier: str, answer: Arrays) -> Arrays:
+    name, array = next(iter(answer.items()))
+    return {name: np.nextafter(array, np.float64(2.0)) if is_floating(array) else _shifted(tier, answer)[name]}
+
+
+def _first_for_second(case: Case, tier: str, answer: Arrays) -> Arrays:
+    return {name: answer[name.removeprefix(SECOND)] for name in answer if name.startswith(SECOND)}
+
+
+def _second_for_first(case: Case, tier: str, answer: Arrays) -> Arrays:
+    return {name.removeprefix(SECOND): answer[name] for name in answer if name.startswith(SECOND)}
+
+
+def _newest_gradient(case: Case, tier: str, answer: Arrays) -> Arrays:
+    begin = f"gradient_{SECOND}"
+    return {f"gradient_{name.removeprefix(begin)}": answer[name] for name in answer if name.startswith(begin)}
+
+
+def _shared_gradient(case: Case, tier: str, answer: Arrays) -> Arrays:
+    return {"gradient_keys": 2 * answer["gradient_keys"]} if case.shared and "gradient_keys" in answer else {}
+
+
+def _changed(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Arrays], Arrays]:
+    def changed(answer: Arrays) -> Arrays:
+        made = {name: change(array) for name, array in answer.items() if is_floating(array)}
+        return {name: array for name, array in made.items() if not np.array_equal(array, answer[name], equal_nan=True)}
+
+    return changed
+
+
+def _flushed(case: Case, tier: str, answer: Arrays) -> Arrays:
+    return _changed(lambda array: np.where(np.abs(array) < 1e-20, np.zeros_like(array), array))(answer)
+
+
+def _clamped(case: Case, tier: str, answer: Arrays) -> Arrays:
+    return _changed(lambda array: np.clip(array, array.dtype.type(-1e20), array.dtype.type(1e20)))(
+        answer if tier in ("float64", "float32") else {}
+    )
+
+
+def _absolute_error(case: Case, tier: str, answer: Arrays) -> Arrays:
+    """As an approximation that is good to 1e-6 makes it."""
+    return _changed(lambda array: array + np.float32(1e-6))(_outputs(case, answer)) if tier == "float32" else {}
+
+
+# ------------------------------------------------------------------------------------------------ killed or not
+
+
+def survivors(cells: Iterable[Cell], mistakes: Iterable[Derived]) -> list[Derived]:
+    """The mistakes that no cell tells from a right answer."""
+    alive = _by_scope(mistakes)
+    for case, tier in cells:
+        scope = Call(find(case.operator), case.method).kin
+        if alive[scope]:
+            right = _right(case, tier)
+            alive[scope] = [one for one in alive[scope] if not _is_red((case, tier), right, one)]
+    return [mistake for own in alive.values() for mistake in own]
+
+
+def tellers(cells: Iterable[Cell], mistakes: Iterable[Derived]) -> dict[Derived, set[str]]:
+    """Each mistake with the names of all cells that tell it from a right answer."""
+    scopes = _by_scope(mistakes)
+    told: dict[Derived, set[str]] = {mistake: set() for own in scopes.values() for mistake in own}
+    for cell in cells:
+        right = _right(*cell)
+        for mistake in scopes[Call(find(cell[0].operator), cell[0].method).kin]:
+            if _is_red(cell, right, mistake):
+                told[mistake].add(key(cell))
+    return told
+
+
+def _by_scope(mistakes: Iterable[Derived]) -> dict[str, list[Derived]]:
+    scopes: dict[str, list[Derived]] = defaultdict(list)
+    for mistake in mistakes:
+        scopes[mistake.scope].append(mistake)
+    return scopes
+
+
+def _right(case: Case, tier: str) -> Arrays:
+    with np.errstate(over="ignore"):
+        wanted = expected(case, tier)
+        return {name: array.astype(tier) if is_floating(array) else array for name, array in wanted.items()}
+
+
+def _is_red(cell: Cell, right: Arrays, mistake: Derived) -> bool:
+    case, tier = cell
+    with np.errstate(all="ignore"):
+        wrong = mistake.wrong(case, tier, right)
+    if not wrong:
+        return False
+    recording = Recording(mistake.name, "cpu")
+    recording.status[key(cell)], recording.cells[key(cell)] = {"status": "ok"}, {**right, **wrong}
+    if case.again:
+        recording.cells[f"{case.again}/{tier}"] = right
+    return any(verdict.red for verdict in judge(cell, expected(case, tier), recording))

@@ -1,0 +1,117 @@
+"""What may be wrong: a red answer that is also a mutant's is a mistake that is known by name."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from attention_core.operators import FILE_OF
+from parity_tests.cases.call import TRAINING
+from parity_tests.cases.covering import FAMILIES
+from parity_tests.cases.expected import expected
+from parity_tests.cases.selection import Cell, key
+from parity_tests.cases.suite import NAMES
+from parity_tests.judge.compare import compare
+from parity_tests.judge.condition import budgets_in
+from parity_tests.judge.verdict import Explanation, Verdict
+from parity_tests.mutants.families import MUTANTS
+from parity_tests.mutants.mutant import Mutant, answer
+from parity_tests.workers.recordings import Recording, is_gradient, withheld
+
+MOST_CELLS = 4
+"""Of each operator, so many red cells are held against mutants, the smallest."""
+
+Red = Mapping[str, Sequence[Verdict]]
+
+
+def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence[Verdict]) -> Iterator[Explanation]:
+    """For each operator with red values, the mutant that explains most of them, if one explains more than half.
+
+    Where outputs are red, gradients follow from them, and are not asked; wrong numbers tell more than NaN. Of mutants
+    that explain as many, the one that most of all outputs are, those that are right included; a training takes too long
+    for that.
+    """
+    red, outputs = _by_operator(), _by_operator()
+    for verdict in verdicts:
+        if verdict.quantity == "*" or verdict.against != "reference":
+            continue
+        name = f"{verdict.case}/{verdict.tier}"
+        if verdict.status == "fail":
+            red[verdict.operator][name].append(verdict)
+        if _is_output(verdict) and name in recording.cells:
+            outputs[verdict.operator][name].append(verdict)
+    by_key = {key(cell): cell for cell in cells}
+    for operator, own in red.items():
+        telling = _first(own, _is_wrong_number, _is_output)
+        answered = [name for name in telling if name in recording.cells]
+        smallest = sorted(answered, key=lambda name: _size(recording, name))
+        chosen = {name: telling[name] for name in smallest[:MOST_CELLS]}
+        near = [mutant for mutant in MUTANTS if _near(mutant, operator)]
+        found = [_held(mutant, operator, chosen, by_key, recording) for mutant in near]
+        most = max(explanation.same for explanation in found)
+        best = [one for one in zip(near, found, strict=True) if one[1].same == most]
+        if 2 * most <= best[0][1].red:
+            continue
+        if len(best) > 1 and operator != TRAINING:
+            best.sort(key=lambda one: -_held(one[0], operator, outputs[operator], by_key, recording).same)
+        yield best[0][1]
+
+
+def _by_operator() -> dict[str, dict[str, list[Verdict]]]:
+    return defaultdict(lambda: defaultdict(list))
+
+
+def _near(mutant: Mutant, operator: str) -> bool:
+    """Whether the mutant is tried on anything of the operator's kind: to try all of them takes long."""
+    alike = [name for name in NAMES if _kind(name) == _kind(operator)]
+    return any(fnmatchcase(name, pattern.partition("-")[0]) for name in alike for pattern in mutant.cases)
+
+
+def _kind(operator: str) -> str:
+    """The file of an operator; those of attention itself count as one."""
+    module = operator if operator == TRAINING else FAMILIES[FILE_OF[operator]]
+    return "attention" if module in ("masking", "scoring", "pooling", "layers") else module
+
+
+def _first(red: Red, *wanted: Callable[[Verdict], bool]) -> Red:
+    """The verdicts of the first kind that there is, all if there is none."""
+    for holds in wanted:
+        kept = {name: [one for one in said if holds(one)] for name, said in red.items()}
+        if any(kept.values()):
+            return {name: said for name, said in kept.items() if said}
+    return red
+
+
+def _is_output(verdict: Verdict) -> bool:
+    return not is_gradient(verdict.quantity)
+
+
+def _is_wrong_number(verdict: Verdict) -> bool:
+    return _is_output(verdict) and verdict.check in ("value", "entry")
+
+
+def _size(recording: Recording, name: str) -> int:
+    return sum(array.size for array in recording.cells[name].values())
+
+
+def _held(mutant: Mutant, operator: str, red: Red, cells: Mapping[str, Cell], recording: Recording) -> Explanation:
+    """How many of the red answers are the mutant's."""
+    same = 0
+    for name, verdicts in red.items():
+        case, tier = cells[name]
+        # What spoils a finished answer knows its own cases alone; a broken formula breaks every case.
+        if not mutant.broken and not any(fnmatchcase(case.id, pattern) for pattern in mutant.cases):
+            continue
+        without = withheld(recording.status[name])
+        whole = mutant.spoiled is not None or not all(map(_is_output, verdicts))
+        said, wrong = answer(mutant, case if whole else replace(case, gradients=False), tier, without)
+        wanted = expected(case, tier, without)
+        found = recording.cells[name]
+        for verdict in verdicts:
+            if said["status"] == "ok" and all(verdict.quantity in arrays for arrays in (found, wrong, wanted)):
+                arrays = found[verdict.quantity], wrong[verdict.quantity], wanted[verdict.quantity]
+                budget, by_entry = budgets_in(cells[name], verdict.quantity, without)
+                same += compare(verdict, *arrays, budget, by_entry=by_entry).status == "pass"
+    return Explanation(operator, mutant.name, mutant.described, same, sum(map(len, red.values())))

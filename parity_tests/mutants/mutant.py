@@ -1,0 +1,238 @@
+"""Deliberately wrong implementations, as data: each is the reference with one thing broken, and says what must be red.
+
+A court that passes one of them is worth nothing. They run in this process, on the cases that they name; a backend that
+dies or hangs is another matter, and needs a process (see `parity_tests.workers.process`).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from attention_core import reference
+from parity_tests.cases.case import Arrays, Case, is_floating
+from parity_tests.cases.expected import computed_gradients, computed_outputs, cotangents, expected
+from parity_tests.cases.layouts import arranged
+from parity_tests.cases.selection import Cell, key
+from parity_tests.cases.suite import all_cases
+from parity_tests.judge.compare import judge
+from parity_tests.judge.verdict import Verdict
+from parity_tests.workers.recordings import Recording
+
+Break = Callable[[Any], Any]
+"""What takes a function of the reference, and gives a wrong one in its place."""
+
+ANSWER, INPUTS = "the whole answer", "the inputs"
+"""What a mutant may be of, beside names in the reference."""
+
+MOST_DRAWN = 3
+"""So many drawn cases a mutant is tried on where it shows, and where it does not: each is differentiated anew."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A wrong implementation: the reference with one thing broken; see `mutant` for what it is made of.
+
+    broken maps names in `attention_core.reference` to what breaks them: a function by its bare name, in every file that
+    holds it, a method by file, class and name. spoiled changes a whole answer, misread what is asked; withheld
+    quantities are not implemented.
+    """
+
+    name: str
+    sentence: str
+    cases: tuple[str, ...]
+    red: tuple[str, ...] = ()
+    green: tuple[str, ...] = ()
+    broken: Mapping[str, Break] = field(default_factory=dict)
+    spoiled: Callable[[Case, Arrays], Arrays] | None = None
+    misread: Callable[[Arrays], Arrays] | None = None
+    withheld: tuple[str, ...] = ()
+    tier: str = "float64"
+    touches: Callable[[Case], bool] | None = None
+    source: str = ""
+
+    @property
+    def described(self) -> str:
+        """The sentence, and in parentheses the issue or pull request of the library that was so, where there is one."""
+        return f"{self.sentence} ({self.source})" if self.source else self.sentence
+
+    def must_be_red(self, case: str, quantity: str) -> bool:
+        """Whether that quantity of that case has to be red."""
+        place = f"{case}:{quantity}"
+        return _matches(place, self.red) and not _matches(place, self.green)
+
+
+Patterns = str | tuple[str, ...]
+
+_mutants: list[Mutant] = []
+
+
+def mutant(
+    cases: Patterns,
+    *,
+    of: str | tuple[str, ...] = (),
+    via: Callable[[Callable[..., Any]], Break] | None = None,
+    red: Patterns = (),
+    green: Patterns = (),
+    touches: Callable[[Case], bool] | None = None,
+    withheld: Patterns = (),
+    tier: str = "float64",
+    source: str = "",
+    name: str = "",
+    sentence: str = "",
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a mutant of a function, whose name and first line are the mutant's unless given.
+
+    The function takes a function of the reference, that which `of` names, and gives a wrong one in its place; or it is
+    what `via` makes such a thing of. Of ANSWER, it takes the case and the right answer, and gives a wrong one; of
+    INPUTS, it takes what is asked, and gives what is computed instead. Without `of`, it gives several by name.
+
+    cases are patterns of the cases that the mutant is tried on; red and green are patterns of case:quantity: what
+    matches red and not green has to be red, and all else green, of the cases written by hand. A mistake that shows
+    under a condition alone has that as touches instead: some case for which it holds has to be red, and every other
+    case green. source is where a library was found to be so, as owner/repository#number.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        words = sentence or (function.__doc__ or "").partition("\n")[0]
+        made = Mutant(name or function.__name__, words, _several(cases), _several(red), _several(green))
+        made = replace(made, withheld=_several(withheld), tier=tier, touches=touches, source=source)
+        if of == ANSWER:
+            made = replace(made, spoiled=function)
+        elif of == INPUTS:
+            made = replace(made, misread=function)
+        else:
+            wrong = function if via is None else via(function)
+            made = replace(made, broken=dict.fromkeys(_several(of), wrong) if of else function())
+        _mutants.append(made)
+        return function
+
+    return register
+
+
+def registered() -> tuple[Mutant, ...]:
+    """Every mutant that was made so far, in order."""
+    return tuple(_mutants)
+
+
+def _several(patterns: Patterns) -> tuple[str, ...]:
+    return (patterns,) if isinstance(patterns, str) else patterns
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant: how many red places each check found, and where the verdicts are not as it states.
+
+    survived holds the places that should be red and are not, unexpected those that are red and should not be.
+    """
+
+    mutant: Mutant
+    killed_by: Mapping[str, int]
+    survived: Sequence[str]
+    unexpected: Sequence[str]
+
+    @property
+    def as_stated(self) -> bool:
+        """Whether exactly the stated places are red, and there are some."""
+        return bool(self.killed_by) and not self.survived and not self.unexpected
+
+
+def attempt(mutant: Mutant, cases: Sequence[Case] | None = None) -> tuple[list[Cell], Recording]:
+    """What the mutant answers to its cases, as a worker would record it."""
+    chosen = [case for case in cases or all_cases(trained=True) if _matches(case.id, mutant.cases)]
+    if cases is None:
+        chosen = [*(case for case in chosen if case.drawn is None and not case.again), *_smallest(mutant, chosen)]
+    # A drawn case has one tier, whichever that is.
+    tiers = [(case, case.tiers[0] if case.drawn is not None else mutant.tier) for case in chosen]
+    cells = [(case, tier) for case, tier in tiers if tier in case.tiers]
+    recording = Recording(mutant.name, "cpu")
+    for cell in cells:
+        recording.status[key(cell)], recording.cells[key(cell)] = answer(mutant, *cell)
+    return cells, recording
+
+
+def _smallest(mutant: Mutant, cases: Sequence[Case]) -> list[Case]:
+    """Of the cases that were not written by hand, a few small ones that the mistake touches, and a few others."""
+    touches = mutant.touches
+    if touches is None:
+        return []
+    rest = [case for case in cases if case.drawn is not None or case.again]
+    rest.sort(key=lambda case: sum(array.size for array in (*case.inputs.values(), *case.parameters.values())))
+    touched, others = [case for case in rest if touches(case)], [case for case in rest if not touches(case)]
+    return touched[:MOST_DRAWN] + others[:MOST_DRAWN]
+
+
+def answer(mutant: Mutant, case: Case, tier: str, without: tuple[str, ...] = ()) -> tuple[dict[str, Any], Arrays]:
+    """What becomes of a cell, and what the mutant answers; the gradients are those of the outputs not left out."""
+    inputs, parameters = case.at(tier)
+    inputs = {name: arranged(array, case.layouts.get(name, "")) for name, array in inputs.items()}
+    inputs = mutant.misread(inputs) if mutant.misread else inputs
+    before = {name: array.copy() for name, array in inputs.items()}
+    factors = cotangents(case, tier, without)
+    try:
+        with in_place_of_the_reference(mutant), np.errstate(all="ignore"):
+            answer = computed_outputs(case, inputs, parameters)
+            gradients = computed_gradients(case, before, parameters, factors) if case.gradients else {}
+    except Exception as error:  # as in a worker, whatever an implementation raises costs its own cell
+        return {"status": "error", "message": f"{type(error).__name__}: {error}"}, {}
+    changed = [name for name in before if not np.array_equal(inputs[name], before[name], equal_nan=True)]
+    answer |= {f"gradient_{name}": array for name, array in gradients.items()}
+    with np.errstate(over="ignore"):  # what is beyond the tier becomes inf
+        answer = {name: array.astype(tier) if is_floating(array) else array for name, array in answer.items()}
+    answer = mutant.spoiled(case, answer) if mutant.spoiled else answer
+    given = {name: array for name, array in answer.items() if name not in mutant.withheld}
+    return {"status": "ok", "changed": changed, "lacking": list(mutant.withheld)}, given
+
+
+def judged(mutant: Mutant, cells: Sequence[Cell], recording: Recording) -> Outcome:
+    """Hold the mutant's answers against the reference, and the verdicts against what it states."""
+    verdicts: list[Verdict] = [verdict for cell in cells for verdict in judge(cell, expected(*cell), recording)]
+    red = [f"{verdict.case}:{verdict.quantity}" for verdict in verdicts if verdict.red]
+    by = Counter(verdict.check for verdict in verdicts if verdict.red)
+    if mutant.touches is not None:
+        touched = {case.id for case, _ in cells if mutant.touches(case)}
+        unexpected = [place for place in red if place.split(":")[0] not in touched]
+        return Outcome(mutant, by, [] if red else sorted(touched) or ["no case"], unexpected)
+    survived = [
+        f"{verdict.case}:{verdict.quantity}"
+        for verdict in verdicts
+        if not verdict.red and mutant.must_be_red(verdict.case, verdict.quantity)
+    ]
+    # A place that no verdict speaks of is no less a survivor.
+    survived += [pattern for pattern in mutant.red if not any(fnmatchcase(place, pattern) for place in red)]
+    unexpected = [place for place in red if not mutant.must_be_red(*place.split(":"))]
+    return Outcome(mutant, by, survived, unexpected)
+
+
+@contextmanager
+def in_place_of_the_reference(mutant: Mutant) -> Iterator[None]:
+    """The reference, broken as the mutant says, until the context is left."""
+    with ExitStack() as stack:
+        for name, wrong in mutant.broken.items():
+            *path, attribute = name.split(".")
+            owners: list[Any] = [functools.reduce(getattr, path, reference)]
+            if not path:
+                owners += [module for module in MODULES if hasattr(module, name)]
+            replacement = wrong(next(getattr(owner, attribute) for owner in owners if hasattr(owner, attribute)))
+            for owner in owners:
+                stack.enter_context(mock.patch.object(owner, attribute, replacement, create=not path))
+        yield
+
+
+MODULES = [
+    importlib.import_module(f"{reference.__name__}.{own.name}") for own in pkgutil.iter_modules(reference.__path__)
+]
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,204 @@
+"""The porter's map: a page made of the specification alone, for every row what it is and how it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from attention_core.operators import ENTRIES, FILE_OF, FRAMEWORK_KEYWORDS, FRAMEWORKS
+from attention_core.specification import Layer, Operator, Option, Tensor
+from parity_tests.reports.porting import DECODING, PORTING
+
+Entry = Operator | Layer
+
+TITLES = {
+    "masking": "Masks, and weights over keys",
+    "scoring": "Scores",
+    "pooling": "Pooling",
+    "attention": "Attention layers, one for each score",
+    "local": "Attention to a window",
+    "hard": "Attention to one key",
+    "regression": "Kernel regression",
+    "multi_head": "Attention with several heads",
+    "positions": "Positions",
+    "recurrent": "Recurrent layers",
+    "encoders": "Encoders and bridges",
+    "decoders": "Decoders",
+    "translation": "Translation",
+    "training": "Loss, clipping and optimisers",
+}
+IMPORTS = {name: f"from backends import {name} as attention" for name in FRAMEWORKS}
+NEEDED_KEYWORDS = {"jax": "rngs=nnx.Rngs(0)"}
+"""What a constructor of a layer with parameters cannot do without."""
+OWN_KEYWORDS = {
+    "torch": "dtype=torch.float64, device='cuda'",
+    "tf": "dtype='float64', name='attention'",
+    "jax": "dtype=jnp.float64, rngs=nnx.Rngs(0)",
+    "mxnet": "dtype='float64', prefix='attention_'",
+}
+"""What a constructor takes in each framework beside the shared arguments."""
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    return "\n".join([*_head(), *(line for file in TITLES for line in _file(file)), ""])
+
+
+def entries(file: str) -> list[Entry]:
+    """The functions of a file, then its layers."""
+    return [entry for entry in ENTRIES if FILE_OF[entry.name] == file]
+
+
+HEAD = """# The family
+
+Every form of attention that the specification knows: its formula, shapes, parameters and source, the names it goes
+by elsewhere, how it is called in each framework, and what bites when one is ported to the other.
+
+`attention-parity family` prints this page; a test holds it against the specification. Shapes are named by axes; an
+axis with `?` may be left out. `True` in a mask means "may attend".
+
+## How it is called
+
+Names, arguments and their order are the same in all four backends. What a framework's users expect beside them comes
+last, by keyword:
+"""
+
+
+def _head() -> Iterator[str]:
+    yield HEAD
+    yield "| backend | import | a layer with parameters also takes | keywords of that framework |"
+    yield "|---|---|---|---|"
+    for name in FRAMEWORKS:
+        keywords = ", ".join(f"`{keyword}`" for keyword in FRAMEWORK_KEYWORDS[name])
+        yield f"| {name} | `{IMPORTS[name]}` | `{OWN_KEYWORDS[name]}` | {keywords} |"
+    yield ""
+    yield "## What bites in decoding, whichever the decoder"
+    yield ""
+    yield from (f"- {sentence}" for sentence in DECODING)
+    yield ""
+    yield "## Contents"
+    yield ""
+    for file, title in TITLES.items():
+        links = ", ".join(f"[{entry.name}](#{entry.name.lower()})" for entry in entries(file))
+        yield f"- {title}: {links}"
+
+
+def _file(file: str) -> Iterator[str]:
+    yield ""
+    yield f"## {TITLES[file]}"
+    for entry in entries(file):
+        yield ""
+        yield from _entry(entry)
+
+
+def _entry(entry: Entry) -> Iterator[str]:
+    porting = PORTING[entry.name]
+    yield f"### {entry.name}"
+    yield ""
+    yield entry.summary
+    yield ""
+    yield "    " + "\n    ".join(part.strip() for part in entry.formula.split(";  "))
+    yield ""
+    yield f"- **Source**: {entry.source}"
+    yield f"- **Also called**: {', '.join(porting.also)}"
+    yield from _calls(entry)
+    yield from _options(entry)
+    if isinstance(entry, Layer):
+        yield from _parameters(entry)
+        yield from _methods(entry)
+    else:
+        yield from _tensors("takes", entry.inputs)
+        yield from _tensors("gives", entry.outputs)
+    if porting.bites:
+        yield ""
+        yield "What bites:"
+        yield ""
+        yield from (f"- {sentence}" for sentence in porting.bites)
+
+
+def _calls(entry: Entry) -> Iterator[str]:
+    """How it is called: in the words that all share, and with what each framework adds."""
+    if isinstance(entry, Operator):
+        yield f"- **Call**, in each backend: `attention.{entry.name}({entry.signature})`"
+        return
+    given = ", ".join(option.name for option in entry.options if option.default is None)
+    call = next(method for method in entry.methods if method.name.endswith(".call"))
+    # A decoder starts with the encoder's state unless it is made to start otherwise.
+    starts = {"state"} if FILE_OF[entry.name] == "decoders" else set()
+    needed = ", ".join(tensor.name for tensor in call.tensors if not tensor.optional or tensor.name in starts)
+    results = ", ".join(dict.fromkeys(tensor.name.partition(".")[0] for tensor in call.outputs))
+    yield f"- **Constructor**: `{entry.name}({entry.signature})`"
+    for name in FRAMEWORKS:
+        own = NEEDED_KEYWORDS.get(name, "") if entry.trainable else ""
+        arguments = ", ".join(part for part in (given, own) if part)
+        yield f"- **{name}**: `layer = attention.{entry.name}({arguments})`; `{results} = layer({needed})`"
+
+
+def _options(entry: Entry) -> Iterator[str]:
+    if not entry.options:
+        return
+    yield ""
+    yield "| argument | meaning | default |"
+    yield "|---|---|---|"
+    for option in entry.options:
+        yield f"| `{option.name}` | {_cell(_meaning(option))} | {_default(option)} |"
+
+
+def _meaning(option: Option) -> str:
+    choices = f": {', '.join(f'`{choice}`' for choice in option.choices)}" if option.choices else ""
+    return option.meaning + choices
+
+
+def _default(option: Option) -> str:
+    return "needed" if option.default is None else f"`{option.default}`"
+
+
+def _parameters(layer: Layer) -> Iterator[str]:
+    yield ""
+    if not layer.trainable:
+        yield "It has no parameters."
+        return
+    yield "| canonical parameter | shape | meaning |"
+    yield "|---|---|---|"
+    for parameter in layer.parameters:
+        axes = ", ".join(parameter.axes) + ("," if len(parameter.axes) == 1 else "")
+        yield f"| `{parameter.name}` | ({axes}) | {parameter.meaning} |"
+    for name, what in layer.parts.items():
+        yield f"| `{name}.*` | | {what} |"
+
+
+def _methods(layer: Layer) -> Iterator[str]:
+    """The call with its arrays; of the other methods, which take and give the same, the signature."""
+    call = layer.method("call")
+    yield from _tensors("takes", call.inputs)
+    yield from _tensors("gives", call.outputs)
+    yield ""
+    for method in layer.methods:
+        name = method.name.partition(".")[2]
+        yield f"- `{'layer' if name == 'call' else f'layer.{name}'}({_shown(method)})`: {method.summary}"
+        for option in method.options:
+            yield f"    - `{option.name}`: {_meaning(option)}; {_default(option)}"
+
+
+def _shown(method: Operator) -> str:
+    """The signature, with a memory and a state as the one argument that each is."""
+    signature = method.signature.replace("memory.keys, memory.values, memory.mask=None", "memory")
+    return signature.replace("state.rnn, state.attentional, state.position", "state")
+
+
+def _tensors(verb: str, tensors: Sequence[Tensor]) -> Iterator[str]:
+    if not tensors:
+        return
+    yield ""
+    yield f"| {verb} | shape | meaning |"
+    yield "|---|---|---|"
+    for tensor in tensors:
+        kind = "" if tensor.kind == "floating" else f", {tensor.kind}"
+        broadcast = ", or 1 for each axis" if tensor.broadcast else ""
+        axes = ", ".join(tensor.axes) + ("," if len(tensor.axes) == 1 else "")
+        optional = " (may be left out)" if tensor.optional and verb == "takes" else ""
+        yield f"| `{tensor.name}`{optional} | ({axes}){broadcast}{kind} | {_cell(tensor.meaning)} |"
+
+
+def _cell(text: str) -> str:
+    """Text for a cell of a table, in which a bar would end the cell."""
+    return text.replace("|", "\\|")

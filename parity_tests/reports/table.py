@@ -1,0 +1,275 @@
+"""The report: a table of operators and backends with the worst error of each, then whatever is red."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import textwrap
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from attention_core.operators import FILE_OF
+from parity_tests.cases.call import TRAINING
+from parity_tests.judge.run import Run
+from parity_tests.judge.verdict import Verdict
+from parity_tests.workers.environment import PATH
+from parity_tests.workers.recordings import is_gradient
+
+if TYPE_CHECKING:  # fuzzing needs hypothesis
+    from parity_tests.fuzz.campaign import Campaign, Finding
+
+MOST_RED = 20
+MOST_ROWS = 12
+"""With more operators than that, the table has a row for each file, and one for each operator that is red."""
+
+
+def report(run: Run, console: Console, every: bool = False) -> None:
+    """Print the table, what is red, what is missing, where the time went, and the verdict in one line."""
+    for tier in run.tiers:
+        console.print(table(run, tier, every))
+    for line in not_applicable(run.verdicts):
+        console.print(line)
+    for told in missing(run.verdicts):
+        width = min(100, console.width)
+        console.print(Text(textwrap.fill(f"missing     {told}", width, subsequent_indent=" " * 12), style="dim"))
+    if run.drawn and run.seed is not None:
+        told = f"drawn       {len(run.drawn)} of the cases, by seed {run.seed}; --seed S draws others"
+        console.print(Text(told, style="dim"))
+    for line in red_lines(run.red, run.command, run.drawn):
+        console.print(line, soft_wrap=True)  # a command has to stay in one line
+    for known in run.explanations:
+        console.print(Text(f"looks like  {known.operator}: {known.sentence}", style="bold"), soft_wrap=True)
+        shares = f"{known.same} of the {known.red} wrong answers that were compared are those of {known.mutant}"
+        console.print(Text(f"            {shares}", style="dim"), soft_wrap=True)
+    for name, reason in run.missing.items():
+        console.print(f"[yellow]not judged[/]  {name}: {escape(reason)}")
+    console.print(Text(f"time        {times(run)}", style="dim"))
+    console.print(summary(run), soft_wrap=True)
+
+
+def table(run: Run, tier: str, every: bool = False) -> RenderableType:
+    """One row for each operator, one column for each backend: the worst error in eps, or what is wrong.
+
+    Where there are many operators, those of a file share a row, and only what is red has one of its own, unless every
+    row is asked for. The column "pairs" holds the worst error between any two backends.
+    """
+    backends = list(run.recordings)
+    cases = {case.id: case.operator for case, own in run.cells if own == tier}
+    here: dict[str, list[Verdict]] = {name: [] for name in cases.values()}
+    for verdict in run.verdicts:
+        if verdict.tier in (tier, "*") and verdict.operator in here:
+            here[verdict.operator].append(verdict)
+    red = {name for name, verdicts in here.items() if any(verdict.red for verdict in verdicts)}
+    listed = list(rows(list(here), red, every))
+    grid = Table(header_style="bold")
+    grid.add_column("operator", min_width=max((len(label) for label, _ in listed), default=0))
+    grid.add_column("cases", justify="right")
+    for name in backends:
+        grid.add_column(name, justify="right", min_width=6)
+    if len(backends) > 1:
+        grid.add_column("pairs", justify="right", min_width=6)
+    for label, operators in listed:
+        verdicts = [verdict for name in operators for verdict in here[name]]
+        single = [verdict for verdict in verdicts if verdict.against == "reference"]
+        row = [label, str(sum(name in operators for name in cases.values()))]
+        row += [_cell([verdict for verdict in single if verdict.name == name]) for name in backends]
+        if len(backends) > 1:
+            row.append(_cell([verdict for verdict in verdicts if verdict.against != "reference"]))
+        grid.add_row(*row)
+    return titled(f"{tier}: worst error, in eps of the largest entry", grid)
+
+
+def titled(title: str, grid: Table) -> Group:
+    """A table below its title, which may be longer than the table is wide."""
+    return Group(Text(title, style="italic"), grid)
+
+
+def rows(operators: Sequence[str], red: Collection[str], every: bool) -> Iterable[tuple[str, Sequence[str]]]:
+    """The rows of a table: a label, and the operators whose worst error the row holds."""
+    if every or len(operators) <= MOST_ROWS:
+        yield from ((name, [name]) for name in operators)
+        return
+    files: dict[str, list[str]] = {}
+    for name in operators:
+        files.setdefault(TRAINING if name == TRAINING else FILE_OF[name], []).append(name)
+    for file, own in files.items():
+        yield f"{file} ({len(own)})" if len(own) > 1 else file, own
+        yield from ((f"  {name}", [name]) for name in own if name in red)
+
+
+def _cell(verdicts: Sequence[Verdict]) -> str:
+    if not verdicts:
+        return "[bold red]blank[/]"
+    red = [verdict for verdict in verdicts if verdict.red]
+    if red:
+        kinds = dict.fromkeys(verdict.status for verdict in red)
+        return f"[bold red]{' '.join(kinds)} {len(red)}[/]"
+    if all(verdict.status == "not-applicable" for verdict in verdicts):
+        return "[dim]n/a[/]"
+    if not any(verdict.judged for verdict in verdicts):
+        return "[yellow]missing[/]"
+    known = sum(verdict.status == "known-divergence" for verdict in verdicts)
+    shown = [verdict for verdict in verdicts if verdict.status == "shown"]
+    text = f"[green]{_worst([verdict for verdict in verdicts if verdict.status != 'shown'])}[/]"
+    text += f" [dim]({_worst(shown)} shown)[/]" if shown else ""
+    return text + (f" [yellow]({known} known)[/]" if known else "")
+
+
+def _worst(verdicts: Sequence[Verdict]) -> str:
+    worst = max((verdict.error for verdict in verdicts if verdict.error is not None), default=math.nan)
+    return "exact" if worst == 0.0 else f"{worst:.2g}" if worst < 100 else f"{worst:.0f}"
+
+
+def not_applicable(verdicts: Sequence[Verdict]) -> Iterable[RenderableType]:
+    """How many cells cannot exist, for each backend, tier and reason."""
+    told = Counter((v.name, v.tier, v.reason) for v in verdicts if v.status == "not-applicable")
+    for (name, tier, reason), count in told.items():
+        yield Text(f"n/a         {name}  {tier}  {count} {'case' if count == 1 else 'cases'}: {reason}", style="dim")
+
+
+def missing(verdicts: Sequence[Verdict]) -> list[str]:
+    """What a target does not implement, where not all is asked for: what its functions lack, and those not there."""
+    lacking = [verdict for verdict in verdicts if verdict.status == "not-implemented"]
+    absent = dict.fromkeys(verdict.reason.removeprefix(ABSENT) for verdict in lacking if _is_absent(verdict))
+    differentiated = {own.operator for own in verdicts if own.status != "not-implemented" and is_gradient(own.quantity)}
+
+    def told(verdict: Verdict) -> str:
+        if verdict.quantity == "*":
+            return verdict.reason
+        whole = is_gradient(verdict.quantity) and verdict.operator not in differentiated
+        return f"{verdict.operator} gives no {'gradients' if whole else verdict.quantity}"
+
+    counts = Counter(told(verdict) for verdict in lacking if not _is_absent(verdict))
+    lines = [f"{what} ({count})" for what, count in counts.items()]
+    return lines + ([f"{len(absent)} functions: {', '.join(absent)}"] if absent else [])
+
+
+ABSENT = "there is no "
+"""How the reason begins where a function is not there."""
+
+
+def _is_absent(verdict: Verdict) -> bool:
+    return verdict.reason.startswith(ABSENT)
+
+
+def red_lines(
+    red: Sequence[Verdict], command: str = "", drawn: Mapping[str, str] = MappingProxyType({})
+) -> Iterable[RenderableType]:
+    """Each red verdict with its reason, and the command that reproduces it."""
+    for verdict in red[:MOST_RED]:
+        against = "" if verdict.against == "reference" else f" against {verdict.against}"
+        yield Text.assemble(
+            (f"{verdict.status:<11} ", "bold red"),
+            (f"{verdict.name}{against}  {verdict.case}  {verdict.tier}  {verdict.quantity}", "bold"),
+            f"\n            {verdict.reason}\n            ",
+            (reproduce(verdict, command, drawn), "cyan"),
+        )
+    if len(red) > MOST_RED:
+        yield Text(f"            ... and {len(red) - MOST_RED} more; --json FILE holds them all")
+
+
+def reproduce(verdict: Verdict, command: str = "", drawn: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The command that repeats one verdict: `run` with its backends, unless another is given.
+
+    drawn holds the lines of drawn cases, by id: a line repeats its case in any version.
+    """
+    names = [name for name in (verdict.backend, verdict.against) if name != "reference"]
+    backends = dict.fromkeys(name.partition(":")[0] for name in names)  # without the device, where it is in the name
+    parts = [command or f"attention-parity run --backend {','.join(backends)}"]
+    if verdict.case in drawn:
+        parts.append(f"--drawn {shlex.quote(drawn[verdict.case])}")
+    elif verdict.case != "*":
+        parts.append(f"--case '{verdict.case}'")
+    if verdict.operator == TRAINING:
+        parts.append("--training")
+    if verdict.tier != "*" and verdict.case not in drawn:
+        parts.append(f"--tier {verdict.tier}")
+    if verdict.device not in ("", "cpu"):
+        parts.append(f"--device {verdict.device}")
+    if PATH in os.environ:
+        parts.append(f"--path {os.environ[PATH]}")
+    return " ".join(parts)
+
+
+def times(run: Run) -> str:
+    """Where the time went, in seconds; backends run beside each other, so the parts sum to more than the total."""
+    return ", ".join(f"{name} {seconds:.1f}" for name, seconds in run.seconds.items()) + " s"
+
+
+def summary(run: Run) -> Text:
+    """The verdict in one line."""
+    names, total = ", ".join(run.recordings), f"{len(run.verdicts):,}"
+    if run.interrupted:
+        answered = sum(len(recording.status) for recording in run.recordings.values())
+        cells = f"{answered:,} of {len(run.cells) * len(run.recordings):,} cells answered"
+        return Text(f"interrupted: {cells}; {len(run.red)} of {total} comparisons red", style="bold yellow")
+    if run.red:
+        return Text(f"red         {len(run.red)} of {total} comparisons of {names}", style="bold red")
+    lacking = sum(verdict.status == "not-implemented" for verdict in run.verdicts)
+    absent = sum(verdict.status == "not-applicable" for verdict in run.verdicts)
+    total = f"{len(run.verdicts) - lacking - absent:,}"
+    if not run.judged:
+        return Text(f"red         nothing was judged: {names} implements nothing that was asked for", style="bold red")
+    known = sum(verdict.status == "known-divergence" for verdict in run.verdicts)
+    shown = sum(verdict.status == "shown" for verdict in run.verdicts)
+    tail = f", {known} known divergences" if known else ""
+    tail += f"; {lacking:,} more are missing" if lacking else ""
+    reasons = dict.fromkeys(verdict.reason for verdict in run.verdicts if verdict.status == "not-applicable")
+    tail += f"; {absent:,} not applicable: {'; '.join(reasons)}" if absent else ""
+    tail += f"; {shown:,} of them shown, not judged" if shown else ""
+    core = f"the core, {len(run.cells):,} of {run.of:,} cells"
+    tail += f"; {core}: attention-parity run --all judges the rest" if run.of else ""
+    return Text(f"green       {total} comparisons of {names}: all within budget{tail}", style="bold green")
+
+
+# ------------------------------------------------------------------------------------------------ fuzzing
+
+
+def report_finding(finding: Finding, again: str, console: Console) -> None:
+    """Print what differs, the line of the simplest such case, the command that repeats it, and what it looks like."""
+    verdict = finding.verdict
+    for line in (
+        f"[red]{verdict.backend} {verdict.operator} {verdict.quantity}: {verdict.status}[/] {escape(verdict.reason)}",
+        f"    {escape(repr(finding.drawn))},",
+        f"    [dim]{escape(again)}[/]",
+        *([] if finding.explanation is None else [f"    looks like: {escape(finding.explanation.sentence)}"]),
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def report_campaign(campaign: Campaign, console: Console) -> None:
+    """Print how many cases were judged of each operator, and how near to its budget; what was left out, and why."""
+    backends = [server.job.backend for server in campaign.servers]
+    grid = Table(header_style="bold", caption="cases, and the largest share of its budget that an error took")
+    grid.add_column("operator")
+    for name in backends:
+        grid.add_column(name, justify="right")
+    for operator in campaign.operators:
+        cells = [(campaign.cases[name, operator], campaign.worst.get((name, operator), 0.0)) for name in backends]
+        grid.add_row(operator, *(f"{count} [dim]{100 * share:.0f}%[/]" for count, share in cells))
+    grid.add_row("all", *(str(sum(n for (b, _), n in campaign.cases.items() if b == name)) for name in backends))
+    console.print(grid)
+    total = sum(campaign.cases.values())
+    steps = f" in steps of {campaign.step}" if campaign.step > 1 else ""
+    console.print(
+        f"{total} cases judged: seed {campaign.seed}, numbers {campaign.first} to {campaign.last}{steps}, of which "
+        f"{campaign.left_out} left out, since rounding alone could change them; largest share of a budget "
+        f"{100 * max(campaign.worst.values(), default=0.0):.0f} %; {campaign.seconds:.0f} s, "
+        f"{total / max(campaign.seconds, 1e-9):.1f} cases/s",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for reason, count in campaign.lacking.most_common():
+        console.print(Text(f"left out    {count} cases: {reason}", style="dim"), soft_wrap=True)
+    for kind, finding in campaign.findings.items():
+        console.print(
+            f"[red]{' '.join(filter(None, kind))}[/]: {campaign.repeated[kind]} cases, first {finding.number}"
+        )

@@ -1,0 +1,209 @@
+"""Training in every backend: steps held against the reference's, seeds, states that move, and edges of the clipping."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_core import draws, reference
+from attention_core.errors import AttentionError, OptionError, ParameterError, TokenError
+from attention_core.operators.training import Batch
+from attention_core.operators.translation import TRANSLATOR
+
+SIZES = {"source_vocab_size": 11, "target_vocab_size": 13, "embed_size": 4, "hidden_size": 6}
+
+
+def drawn_batch() -> Batch:
+    def whole(name: str, shape: tuple[int, ...], high: int, low: int = 0) -> np.ndarray:
+        return draws.integers(f"training/{name}", shape, high - low) + np.int32(low)
+
+    lens = {"source_lens": whole("s", (5,), 8, 1), "target_lens": whole("t", (5,), 5, 1)}
+    inputs = {"source": whole("source", (5, 7), 11), "inputs": whole("inputs", (5, 4), 13)}
+    return Batch(**inputs, **lens, targets=whole("targets", (5, 4), 13))
+
+
+def given(backend: SimpleNamespace, batch: Batch) -> Batch:
+    return Batch(*(None if array is None else backend.runtime.from_numpy(array) for array in batch))
+
+
+def drawn_parameters(config: dict[str, Any], dtype: str) -> dict[str, np.ndarray]:
+    shapes = TRANSLATOR.shapes(TRANSLATOR.sizes(config))
+    return {name: draws.uniform(f"training/{name}", shape, 0.4).astype(dtype) for name, shape in shapes.items()}
+
+
+def trainer(backend: SimpleNamespace, optimizer: Any, dtype: str = "float64", **options: Any) -> Any:
+    """A Trainer of a small model with drawn parameters."""
+    max_norm = options.pop("max_norm", None)
+    config = {**SIZES, **options}
+    model = backend.runtime.build(backend.package.Translator, config, dtype)
+    backend.package.set_parameters(model, drawn_parameters(config, dtype))
+    return backend.package.Trainer(model, optimizer, max_norm=max_norm)
+
+
+def number(backend: SimpleNamespace, found: Any) -> float:
+    return float(backend.runtime.to_numpy(found))
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_a_training_begun_in_the_reference_goes_on_in_the_backend(backend: SimpleNamespace, kind: str):
+    """Parameters and state are all that is needed: two steps there and two here are four steps there."""
+    batch = drawn_batch()
+    model = reference.Translator(**SIZES)
+    reference.set_parameters(model, drawn_parameters(SIZES, "float64"))
+    there = reference.Trainer(model, getattr(reference, kind)(0.05), max_norm=0.2)
+    for _ in range(2):
+        there.step(batch)
+    here = trainer(backend, getattr(backend.package, kind)(0.05), max_norm=0.2)
+    backend.package.set_parameters(here.model, reference.get_parameters(model))
+    here.set_state(there.get_state())
+    for _ in range(2):
+        wanted, found = there.step(batch), here.step(given(backend, batch))
+        np.testing.assert_allclose([number(backend, own) for own in found], wanted, rtol=1e-13)
+    for name, array in here.get_state().items():
+        np.testing.assert_allclose(array, there.get_state()[name], rtol=1e-9, atol=1e-14, err_msg=name)
+    for name, array in backend.package.get_parameters(here.model).items():
+        np.testing.assert_allclose(array, model.parameters[name], rtol=1e-9, atol=1e-12, err_msg=name)
+    np.testing.assert_allclose(number(backend, here.evaluate(given(backend, batch))), there.evaluate(batch), rtol=1e-13)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+def test_a_state_comes_back_to_the_bit_and_so_does_what_follows(backend: SimpleNamespace, kind: str):
+    batch = given(backend, drawn_batch())
+    first = trainer(backend, getattr(backend.package, kind)(0.05), "float32", num_layers=2)
+    blank = first.get_state()
+    assert int(blank["step"]) == 0 and blank["step"].dtype == np.int64 and blank["step"].shape == ()
+    assert not any(array.any() for array in blank.values())
+    first.step(batch)
+    second = trainer(backend, getattr(backend.package, kind)(0.05), "float32", num_layers=2)
+    backend.package.set_parameters(second.model, backend.package.get_parameters(first.model))
+    second.set_state(first.get_state())
+    for one, other in ((first.get_state(), second.get_state()), (first.step(batch), second.step(batch))):
+        named = one.values() if isinstance(one, dict) else map(backend.runtime.to_numpy, one)
+        found = other.values() if isinstance(other, dict) else map(backend.runtime.to_numpy, other)
+        assert [array.tobytes() for array in named] == [array.tobytes() for array in found]
+    ends = [backend.package.get_parameters(own.model) for own in (first, second)]
+    assert all(ends[0][name].tobytes() == array.tobytes() for name, array in ends[1].items())
+    names = ["step"] if kind == "sgd" else ["step", *(f"{m}.{name}" for m in "mv" for name in ends[0])]
+    assert sorted(first.get_state()) == sorted(names) and int(first.get_state()["step"]) == 2
+
+
+def test_a_state_of_another_optimiser_is_refused(backend: SimpleNamespace):
+    own = trainer(backend, backend.package.adam(0.1))
+    state = own.get_state()
+    missing = {name: array for name, array in state.items() if name != "v.decoder.dense.b"}
+    with pytest.raises(ParameterError, match=r"Trainer: the arrays are not .*missing: v.decoder.dense.b"):
+        own.set_state(missing)
+    with pytest.raises(ParameterError, match=r"m.decoder.dense.b has shape \(2,\), expected \(13,\)"):
+        own.set_state({**state, "m.decoder.dense.b": np.zeros(2)})
+    with pytest.raises(ParameterError, match=r"m\.decoder\.dense\.b is float32, expected float64"):
+        own.set_state({**state, "m.decoder.dense.b": np.zeros(13, np.float32)})
+    with pytest.raises(ParameterError, match=re.escape("(unknown: m.decoder.dense.b)")):
+        trainer(backend, backend.package.sgd(0.1)).set_state({"step": state["step"], "m.decoder.dense.b": np.zeros(13)})
+
+
+def test_dropout_begins_anew_with_a_seed_and_evaluation_drops_nothing(backend: SimpleNamespace):
+    batch = given(backend, drawn_batch())
+    found = []
+    for seed in (7, 7, 8):
+        own = trainer(backend, backend.package.sgd(1e-6), num_layers=2, dropout=0.5)
+        before = backend.package.get_parameters(own.model)
+        own.step(batch)  # whatever was drawn before
+        backend.package.set_parameters(own.model, before)
+        evaluated = number(backend, own.evaluate(batch))
+        own.seed(seed)
+        found.append([number(backend, own.step(batch)[0]) for _ in range(3)])
+        assert abs(number(backend, own.evaluate(batch)) - evaluated) < 1e-4
+        assert len(set(np.round(found[-1], 4))) == 3, "each step draws anew"
+    assert found[0] == found[1] and found[0] != found[2]
+
+
+def test_masks_of_the_batch_take_the_place_of_dropout(backend: SimpleNamespace):
+    ones = {
+        "encoder_dropout_mask": np.ones((1, 5, 7, 6)),
+        "decoder_dropout_mask": np.ones((1, 5, 4, 6)),
+        "attention_dropout_mask": np.ones((5, 4, 7)),
+    }
+    batch = drawn_batch()
+    own = trainer(backend, backend.package.sgd(1e-6), num_layers=2, dropout=0.5)
+    whole = number(backend, own.evaluate(given(backend, batch)))
+    dropped = number(backend, own.step(given(backend, batch._replace(**ones)))[0])
+    assert abs(dropped - whole) < 1e-12
+    halved = batch._replace(**{**ones, "attention_dropout_mask": np.zeros((5, 4, 7))})
+    assert abs(number(backend, own.step(given(backend, halved))[0]) - whole) > 1e-4
+    assert number(backend, own.evaluate(given(backend, halved))) == number(backend, own.evaluate(given(backend, batch)))
+
+
+def test_clipping_leaves_what_is_short_alone_and_keeps_the_direction_of_what_is_long(backend: SimpleNamespace):
+    arrays = [backend.runtime.from_numpy(np.array([3.0])), backend.runtime.from_numpy(np.array([[4.0]]))]
+    for max_norm, wanted in ((2.5, [1.5, 2.0]), (5.0, [3.0, 4.0]), (7.0, [3.0, 4.0]), (None, [3.0, 4.0])):
+        clipped, norm = backend.package.clip_by_global_norm(arrays, max_norm=max_norm)
+        assert [backend.runtime.to_numpy(own).item() for own in clipped] == wanted
+        assert backend.runtime.to_numpy(clipped[1]).shape == (1, 1) and number(backend, norm) == 5.0
+    zeros = [backend.runtime.from_numpy(np.zeros(3))]
+    clipped, norm = backend.package.clip_by_global_norm(zeros, max_norm=1.0)
+    assert not backend.runtime.to_numpy(clipped[0]).any() and number(backend, norm) == 0.0
+
+
+def test_the_norm_of_a_large_gradient_is_exact_to_rounding(backend: SimpleNamespace):
+    """PyTorch's own norm of so many float32 is off by 1e-4; the worst here is MXNet's, by 5e-6."""
+    whole = np.tile(draws.uniform("norm", (2**11,)).astype(np.float32), 2**11)
+    _, norm = backend.package.clip_by_global_norm([backend.runtime.from_numpy(whole)])
+    np.testing.assert_allclose(number(backend, norm), np.linalg.norm(whole.astype(np.float64)), rtol=1.5e-5)
+
+
+def test_numbers_outside_their_domain_and_unknown_targets_are_refused(backend: SimpleNamespace):
+    package = backend.package
+    for call, words in (
+        (lambda: package.sgd(0.0), "sgd: learning_rate is 0.0, expected a finite number above 0"),
+        (lambda: package.adam(0.1, 1.0), "adam: beta1 is 1.0, expected a rate of at least 0 and less than 1"),
+        (lambda: package.adam(0.1, epsilon=0.0), "adam: epsilon is 0.0, expected a finite number above 0"),
+        (lambda: package.clip_by_global_norm([], max_norm=-1.0), "clip_by_global_norm: max_norm is -1.0, expected"),
+        (lambda: trainer(backend, package.sgd(0.1), max_norm=0.0), "clip_by_global_norm: max_norm is 0.0, expected"),
+    ):
+        with pytest.raises(OptionError, match=re.escape(words)):
+            call()
+    own = trainer(backend, package.sgd(0.1))
+    before = package.get_parameters(own.model)
+    batch = drawn_batch()
+    wrong = {
+        "targets": "masked_cross_entropy: targets holds the id 13",
+        "inputs": "BahdanauDecoder: tokens holds the id 13",
+        "source": "GRUEncoder: tokens holds the id 13",
+    }
+    for name, words in wrong.items():
+        tokens = getattr(batch, name).copy()
+        tokens[0, 0] = 13
+        with pytest.raises(TokenError, match=re.escape(words)):
+            own.step(given(backend, batch._replace(**{name: tokens})))
+    with pytest.raises(AttentionError, match="axis 'batch' is"):
+        own.step(given(backend, batch._replace(target_lens=batch.target_lens[:3])))
+    after = package.get_parameters(own.model)
+    assert (
+        all(np.array_equal(before[name], array) for name, array in after.items()) and int(own.get_state()["step"]) == 0
+    )
+
+
+def test_a_batch_without_an_open_step_moves_nothing(backend: SimpleNamespace):
+    own = trainer(backend, backend.package.sgd(0.5), max_norm=1.0)
+    before = backend.package.get_parameters(own.model)
+    batch = drawn_batch()
+    loss, norm = own.step(given(backend, batch._replace(target_lens=np.zeros(5, np.int32))))
+    assert number(backend, loss) == number(backend, norm) == 0.0
+    after = backend.package.get_parameters(own.model)
+    assert all(np.array_equal(before[name], array) for name, array in after.items())
+
+
+def test_rows_without_a_token_fill_a_batch_and_change_nothing(backend: SimpleNamespace):
+    """So that the last, smaller batch of an epoch has the shape of the others."""
+    batch = drawn_batch()
+    filled = Batch(*(np.concatenate([own, np.zeros((2, *own.shape[1:]), own.dtype)]) for own in batch[:5]))
+    found = []
+    for own in (batch, filled):
+        made = trainer(backend, backend.package.sgd(0.5))
+        found.append([number(backend, value) for value in made.step(given(backend, own))])
+        found[-1] += [array.sum() for array in backend.package.get_parameters(made.model).values()]
+    np.testing.assert_allclose(*found, rtol=1e-12)

@@ -1,0 +1,288 @@
+"""The cases: different sizes, sane expectations, and none that is blind."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from attention_core import reference
+from attention_core.errors import AttentionError
+from attention_core.operators import FILE_OF, LAYERS, OPERATORS
+from attention_core.operators.training import UPDATES
+from attention_core.specification import Layer, Operator
+from parity_tests.cases import covering, design
+from parity_tests.cases.attention import UNBOUNDED
+from parity_tests.cases.call import bind
+from parity_tests.cases.case import FULL, TIERS, Case, epsilon, first_steady, steady
+from parity_tests.cases.decoders import DECODER
+from parity_tests.cases.expected import build_reference, expected, gradients, outputs
+from parity_tests.cases.suite import all_cases, seeded, select
+from parity_tests.judge.condition import judgeable_as
+from parity_tests.translation.corpus import read_corpus
+
+ALL = all_cases()
+# Drawn cases and repeated ones have tests of their own: most of this file is about cases that were thought out.
+CASES = [case for case in ALL if case.drawn is None and not case.again]
+by_id = {case.id: case for case in CASES}
+
+IN_TRAINING = {"dropout"}
+"""Options that act in training alone: the court hands the masks in; each framework's own tests ask for training."""
+
+
+def test_ids_are_unique_and_every_entry_has_cases():
+    assert len({case.id for case in ALL}) == len(ALL)
+    operators = {case.operator for case in CASES}
+    assert operators == {entry.name for entry in (*OPERATORS, *LAYERS, *UPDATES)}
+    for layer in LAYERS:
+        methods = {case.method for case in CASES if case.operator == layer.name}
+        assert methods | {"prepare"} == {method.name.partition(".")[2] for method in layer.methods} | {"prepare"}
+
+
+def test_every_score_stands_inside_every_layer_that_takes_one():
+    for layer in LAYERS:
+        scores = next((option for option in layer.options if option.name == "score"), None)
+        if scores is not None:
+            given = {case.config.get("score", scores.value) for case in CASES if case.operator == layer.name}
+            assert given - {None} == set(scores.choices), layer.name
+        for option in layer.options:
+            values = {case.config.get(option.name, option.value) for case in CASES if case.operator == layer.name}
+            assert set(option.choices) <= values, (layer.name, option.name)
+            assert option.type != "bool" or values == {True, False}, (layer.name, option.name)
+
+
+def test_the_issue_of_every_operator_with_a_mask_is_covered():
+    wanted = {"none", "ragged", "ragged_rows", "mask", "closed", "one_key", "no_keys", "no_queries", "no_batch"}
+    wanted |= {"large", "hidden_nan", "hidden_inf", "heads", "heads_mask"}
+    attention = [layer.name for layer in LAYERS if layer.name.endswith("Attention")]
+    for operator in ("masked_softmax", "attention_pooling", *attention):
+        other = {"large"} if operator in UNBOUNDED else set()
+        other |= {"heads"} if operator == "MultiHeadAttention" else set()
+        assert wanted - other <= {case.name for case in CASES if case.operator == operator}, operator
+    rooms = ("recurrent", "encoders", "decoders", "translation")
+    recurrent = [layer.name for layer in LAYERS if FILE_OF[layer.name] in rooms and layer.name != "Bridge"]
+    for operator in recurrent:
+        names = {case.name for case in CASES if case.operator == operator}
+        long = {"many_steps"} if operator != "Translator" else set()  # which its parts have
+        assert {"hidden_nan", "closed", "dropout", "no_steps"} | long <= names, operator
+    for operator in ("GRUEncoder", "BahdanauDecoder"):
+        assert "three_layers" in {case.name for case in CASES if case.operator == operator}
+
+
+SIZED = [case for case in CASES if not case.name.startswith("sentences")]  # a corpus has the sizes it has
+
+
+@pytest.mark.parametrize("case", SIZED, ids=lambda case: case.id)
+def test_no_two_axes_have_the_same_size(case: Case):
+    """A swapped axis cannot pass. Axes of size 0 and 1 stand for themselves, and the gates of a GRU are three."""
+    sizes = {}
+    for name, array in {**case.inputs, **expected(case, case.tiers[0])}.items():
+        if name.startswith("gradient_") or array.ndim < 2:
+            continue
+        large = [size for size in array.shape if size > 1]
+        assert len(set(large)) == len(large), f"{name} {array.shape}"
+        sizes[name] = array.shape
+    assert sizes or case.operator in ("attention_mask", "position_permutation")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_expectations_are_finite_and_not_trivial(case: Case):
+    for tier in case.tiers:
+        found = expected(case, tier)
+        for name, array in found.items():
+            if case.operator == "to_additive_mask":  # whose answer is -inf where a key is hidden
+                array = array[array != -np.inf]
+            assert array.dtype.kind != "f" or np.isfinite(array).all(), name
+        empty = case.name.removeprefix("predictive_").removeprefix("both_").removeprefix("context_").startswith("no_")
+        nothing = case.id == "clip_by_global_norm-zero"  # there is nothing to clip
+        assert empty or nothing or any(np.any(array) for array in found.values())
+
+
+def notices(case: Case, kind: str, name: str) -> bool:
+    """Whether the answer to a case changes, or is refused, without an option or an input of it."""
+    inputs, parameters = case.at(case.tiers[0])
+    given = {"inputs": dict(inputs), "options": dict(case.options), "config": dict(case.config)}
+    if given[kind].pop(name, None) is None:
+        return False
+    changed = replace(case, inputs=given["inputs"], options=given["options"], config=given["config"])
+    try:
+        layer = build_reference(changed, parameters)
+        answer = bind(reference, case.operator, case.method, changed.options)(layer, **changed.inputs)
+    except AttentionError:
+        return True
+    wanted = outputs(case, case.tiers[0]).values()
+    return len(answer) != len(wanted) or any(
+        not np.array_equal(found, own) for found, own in zip(answer, wanted, strict=True)
+    )
+
+
+@pytest.mark.parametrize("entry", (*OPERATORS, *LAYERS), ids=lambda entry: entry.name)
+def test_every_option_and_optional_input_has_a_case_that_notices_it(entry: Operator | Layer):
+    own = [case for case in CASES if case.operator == entry.name]
+    if isinstance(entry, Layer):
+        for option in entry.options:
+            if option.default is not None and option.name not in IN_TRAINING:
+                assert any(notices(case, "config", option.name) for case in own), option.name
+    for called in entry.methods if isinstance(entry, Layer) else (entry,):
+        method = called.name.partition(".")[2]
+        asked = [case for case in own if case.method == method]
+        for option in called.options:
+            if option.default is not None:
+                assert any(notices(case, "options", option.name) for case in asked), f"{called.name} {option.name}"
+        for tensor in called.inputs:
+            if tensor.optional and method != "prepare" and "." not in tensor.name:
+                assert any(notices(case, "inputs", tensor.name) for case in asked), f"{called.name} {tensor.name}"
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if seeded(case, 1)], ids=lambda case: case.id)
+def test_rounding_cannot_decide_a_token_a_choice_or_a_window(case: Case):
+    """Where it can, the message names a seed for `parity_tests.cases.case.SEEDS` with which it cannot."""
+    if not steady(case):
+        raise AssertionError(f"seed {first_steady(lambda seed: seeded(case, seed))[0]} would do")
+
+
+@pytest.mark.parametrize("name", ["greedy", "paper"])
+def test_the_tokens_of_sentences_cannot_be_decided_by_rounding(name: str):
+    (case,) = select(CASES, f"Translator-sentences_{name}")
+    lengths = expected(case, "float32")["lengths"]
+    assert len(set(lengths.tolist())) > 1, "the sequences should end at different steps"
+
+
+def test_a_decoder_has_a_size_of_its_own_for_every_axis():
+    assert len(set(DECODER.values())) == len(DECODER)
+
+
+def test_large_cases_are_large_and_saturated():
+    for operator in (
+        "masked_softmax",
+        "attention_pooling",
+        "DotProductAttention",
+        "AdditiveAttention",
+        "GeneralAttention",
+        "ConcatAttention",
+        "LocationAttention",
+        "KernelAttention",
+        "BahdanauDecoder",
+    ):
+        weights = expected(by_id[f"{operator}-large"], "float32")["weights"]
+        assert set(np.unique(weights)) <= {0.0, 0.2, 0.5, 1.0}
+        assert len(np.unique(weights.argmax(axis=-1))) > 2
+
+
+def test_sentences_of_a_corpus_take_the_place_of_dates(tmp_path):
+    path = tmp_path / "pairs.txt"
+    path.write_text("Go now.\tVa maintenant !\nI won!\tJ'ai gagné !\nHe ran away.\tIl a fui.\n", encoding="utf-8")
+    (case,) = select(all_cases(read_corpus(path).pairs), "Translator-sentences_greedy")
+    assert case.inputs["source"].shape[0] == 3
+    assert case.inputs["valid_lens"].tolist() == [4, 4, 5]
+
+
+def test_selection_is_by_pattern_and_operator():
+    assert [case.id for case in select(CASES, "GRU-s*")] == ["GRU-step", "GRU-step_dropout"]
+    assert {case.operator for case in select(CASES, "*-large", ["dot_score", "masked_softmax"])} == {
+        "dot_score",
+        "masked_softmax",
+    }
+
+
+def test_gradients_are_taken_against_a_drawn_cotangent():
+    """A plain sum is blind: the rows of a softmax sum to 1."""
+    assert np.abs(gradients(by_id["masked_softmax-none"], "float64")["scores"]).max() > 0.01
+
+
+def test_half_tiers_ask_every_operator_a_plain_case_and_one_with_a_mask_or_lengths():
+    for entry in (*OPERATORS, *LAYERS):
+        if entry.name == "to_additive_mask":  # whose dtype is an option
+            asked = {case.options.get("dtype", "float32"): case.tiers for case in CASES if case.operator == entry.name}
+            assert asked == {tier: (tier,) for tier in TIERS}
+            continue
+        own = [case for case in CASES if case.operator == entry.name and "bfloat16" in case.tiers]
+        assert [case for case in own if "float16" in case.tiers] == own
+        if FILE_OF[entry.name] == "masking" and not any(tensor.kind == "floating" for tensor in entry.inputs):
+            assert own == [], "a mask is exact, and has no tiers"
+            continue
+        if entry.name == "position_permutation":
+            assert own == [], "whole numbers have no tiers"
+            continue
+        called = entry.method("call") if isinstance(entry, Layer) else entry
+        if not {"mask", "valid_lens"} & {tensor.name for tensor in called.inputs}:
+            assert own, entry.name
+            continue
+        masked = [case for case in own if not np.all(case.inputs.get("mask", True))]
+        ragged = [case for case in own if "valid_lens" in case.inputs and len(set(case.inputs["valid_lens"].flat)) > 1]
+        assert masked or ragged, entry.name
+
+
+def test_a_tier_rounds_floating_arrays_alone():
+    inputs, parameters = by_id["BahdanauDecoder-mask"].at("bfloat16")
+    assert inputs["tokens"].dtype == np.int32 and inputs["mask"].dtype == bool
+    assert {array.dtype.name for array in parameters.values()} == {"bfloat16"}
+    assert epsilon("bfloat16") == 2.0**-7 and epsilon("float16") == 2.0**-10
+
+
+# ------------------------------------------------------------------------------------------------ training
+
+TRAINED = {case.id: case for case in all_cases(trained=True) if case.operator == "training"}
+
+
+def test_trainings_are_asked_for_and_cover_what_they_should():
+    assert not [case for case in CASES if case.operator == "training"]
+    long = [case for case in TRAINED.values() if len(case.inputs["batches"]) >= 100]
+    kinds = {(case.config["cell"], case.config["score"], case.options["optimizer"]) for case in long}
+    assert kinds == {(c, s, o) for c in ("gru", "lstm") for s in ("additive", "dot") for o in ("adam", "sgd")}
+    assert all(case.tiers == FULL for case in long)
+
+
+@pytest.mark.parametrize("name", ["short", "short_sgd"])
+def test_a_training_learns_and_its_clipping_bites_in_some_steps_and_not_in_others(name: str):
+    case = TRAINED[f"training-{name}"]
+    found = outputs(case, "float64")
+    assert found["losses"][-1] < 0.95 * found["losses"][0]
+    above = found["norms"] > case.options["max_norm"]
+    assert (above.any() and not above.all()) or (name == "short" and above.all())
+
+
+def test_both_tiers_of_a_training_begin_with_the_same_numbers():
+    case = TRAINED["training-gru_dot_sgd"]
+    for name, array in case.at("float32")[1].items():
+        assert np.array_equal(array, case.parameters[name])
+
+
+def test_an_epoch_of_a_training_reads_every_sentence_once_in_an_order_of_its_own():
+    rows = TRAINED["training-gru_dot_sgd"].inputs["batches"].reshape(-1, 4, 6).reshape(-1, 24)
+    assert all(sorted(epoch) == list(range(24)) for epoch in rows.tolist())
+    assert len(np.unique(rows, axis=0)) == len(rows) == 26
+
+
+# ------------------------------------------------------------------------------------------------ drawn and repeated
+
+DRAWN = [case for case in ALL if case.drawn is not None]
+
+
+@pytest.mark.parametrize("operator", dict.fromkeys(case.operator for case in DRAWN))
+def test_rounding_cannot_change_the_answer_to_a_drawn_case(operator: str):
+    assert [case.id for case in DRAWN if case.operator == operator and judgeable_as(case) is None] == []
+
+
+def test_the_covering_design_meets_every_setting_and_is_what_is_kept():
+    found, kin = design.design(), defaultdict(set)
+    for call in covering.calls():
+        kin[call.kin] |= design.wanted(call)
+    missed = {name: settings - found.single[name] for name, settings in kin.items()}
+    assert {name: own for name, own in missed.items() if own} == {}
+    rows, kept = chain.from_iterable(found.rows.values()), [case.drawn for case in covering.cases()]
+    judged = {"seed": 0, "forward": True}  # which are chosen so that the row can be judged
+    told = "its rows have changed: python -m parity_tests.judge.rows"
+    assert [replace(row, **judged) for row in rows] == [replace(row, **judged) for row in kept], told
+
+
+def test_every_function_and_method_is_asked_once_more_behind_all_others():
+    repeated = [case for case in ALL if case.again]
+    assert list(ALL[-len(repeated) :]) == repeated
+    assert {(case.operator, case.method) for case in repeated} == {(case.operator, case.method) for case in ALL}
+    first = {case.id: case for case in ALL}
+    for case in repeated:
+        assert case.inputs is first[case.again].inputs and set(case.tiers) <= set(first[case.again].tiers)

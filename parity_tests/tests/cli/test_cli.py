@@ -1,0 +1,359 @@
+"""The command line, in processes of its own or through click's runner."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+import backends
+from parity_tests.cases.selection import Cell, cells_of, key
+from parity_tests.cases.suite import NAMES, all_cases, select
+from parity_tests.cli import options
+from parity_tests.cli.main import main
+from parity_tests.judge.run import SHARES, Run, run
+from parity_tests.judge.verdict import Verdict
+from parity_tests.reports.table import MOST_ROWS, reproduce, rows
+from parity_tests.workers.process import Job, Progress, record
+from parity_tests.workers.recordings import Recording
+
+COMPLETE = "_ATTENTION_PARITY_COMPLETE"
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+@pytest.fixture
+def only_fake(monkeypatch: pytest.MonkeyPatch, fake_job):
+    """A registry of one backend, made of the reference, and one that cannot run."""
+
+    def registered() -> dict[str, backends.Availability]:
+        gone = backends.Availability("gone", "backends.gone", {}, "gone is not installed: pip install it.")
+        return {"fake": backends.Availability("fake", "numpy_backend", {"numpy": "1"}), "gone": gone}
+
+    monkeypatch.setattr(backends, "available", registered)
+
+    def with_fault(fault: str = "") -> None:
+        def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress, **keywords) -> Recording:
+            return record(fake_job(fault), file, cells, progress, **keywords)
+
+        monkeypatch.setattr("parity_tests.cli.run.record", recorder)
+
+    with_fault()
+    return with_fault
+
+
+def test_help_of_each_command_says_what_it_does():
+    text = invoke("--help").output
+    for name in ("run", "record", "compare", "calibrate", "mutate", "backends", "list", "show"):
+        assert re.search(rf"^  {name} +\w", text, re.MULTILINE)
+        assert invoke(name, "--help").exit_code == 0
+    assert "Exits with 0 only if nothing is red." in invoke("run", "--help").output
+
+
+def commands(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command with its names."""
+    for name, own in group.commands.items():
+        if isinstance(own, click.Group):
+            yield from commands(own, (*before, name))
+        else:
+            yield (*before, name), own
+
+
+@pytest.mark.parametrize("names", [names for names, _ in commands(main)], ids=" ".join)
+def test_the_help_of_each_command_ends_with_two_examples_that_it_takes(names: tuple[str, ...]):
+    heading, *examples = invoke(*names, "--help").output.splitlines()[-3:]
+    assert heading.strip() == "Examples:" and examples[0] != examples[1]
+    own = dict(commands(main))[names]
+    for example in examples:
+        _, *words = shlex.split(example.partition("|")[0].partition(">")[0])
+        assert tuple(words[: len(names)]) == names
+        with click.Context(own) as context:
+            values, rest, _ = own.make_parser(context).parse_args(words[len(names) :])
+            lacking = [own.name for own in own.params if own.required and not values.get(str(own.name))]
+        assert not rest and not lacking
+
+
+@pytest.mark.parametrize(
+    ("line", "begun", "found"),
+    [
+        ("run --backend", "torch,", {"torch,tf", "torch,jax", "torch,mxnet"}),
+        ("run --operator", "masked_softmax,GRU", {"masked_softmax,GRU", "masked_softmax,GRUEncoder"}),
+        ("run --tier", "float64,b", {"float64,bfloat16"}),
+        ("run --case", "GRU-ragg", {"GRU-ragged"}),
+        ("run --path", "", {"plain", "blocked"}),
+        ("fuzz --backend", "mx", {"mxnet"}),
+        ("record --backend", "j", {"jax"}),
+        ("show", "GRUEncoder-cl", {"GRUEncoder-closed"}),
+        ("diff scoring torch", "m", {"mxnet"}),
+        ("convert --to", "keras.G", {"keras.GRU"}),
+        ("translate train --dtype", "float6", {"float64"}),
+        ("translate compare --backend", "torch,t", {"torch,tf"}),
+    ],
+)
+def test_a_shell_completes(line: str, begun: str, found: set[str]):
+    shell = ShellComplete(main, {}, "attention-parity", COMPLETE)
+    assert found <= {item.value for item in shell.get_completions(line.split(), begun)}
+    assert all(item.value.startswith(begun) for item in shell.get_completions(line.split(), begun))
+
+
+def test_each_shell_keeps_names_with_commas_whole():
+    """In fish and bash, a kind stands before the name, with a comma between."""
+    shown = {}
+    for shell in ("bash", "zsh", "fish"):
+        result = CliRunner().invoke(main, prog_name="attention-parity", env={COMPLETE: f"{shell}_source"})
+        shown[shell] = result.output
+    assert "IFS=',' read type value" in shown["bash"] and 'string split --max 1 ","' in shown["fish"]
+    assert "#compdef attention-parity" in shown["zsh"]
+
+
+def test_list_names_every_operator_with_formula_and_source():
+    text = invoke("list").output
+    assert "masked_softmax(scores, valid_lens=None, mask=None)" in text
+    assert "Bahdanau et al. 2015" in text and "r = σ(W0 x" in text
+    assert "masked_softmax-closed" not in text
+    assert "masked_softmax-closed" in invoke("list", "--cases").output
+
+
+def test_show_prints_formula_shapes_and_source():
+    text = invoke("show", "scaled_dot_score-scale").output
+    assert "scale · sum over c" in text and "scale=0.375" in text and "(2, 5, 4)" in text and "Vaswani" in text
+    assert "gradient_queries" in text
+    assert invoke("show", "Translator-sentences_greedy").exit_code == 0
+    missing = invoke("show", "nothing")
+    assert missing.exit_code == 2 and "attention-parity list --cases" in missing.output
+
+
+def test_calibrate_shows_what_reports_would_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("parity_tests.cli.show.console", Console(width=200))
+    verdict = Verdict(
+        "dot_score", "dot_score-plain", "torch", "reference", "cpu", "float64", "scores", "pass", 1.0, 15.0
+    )
+    path = tmp_path / "report.json"
+    other = replace(verdict, operator="location_score", case="location_score-plain", entry_error=0.0)
+    missed = replace(other, status="fail", check="entry", error=7.0, budget=0.0, entry_error=7.0)
+    verdicts = [verdict, replace(verdict, error=60.0, against="tf"), other, missed]
+    path.write_text(json.dumps(Run([], verdicts).as_json()))
+    text = invoke("calibrate", str(path)).output
+    told = re.sub(r"[\s│]+", " ", text)
+    assert "float64, float32 60 5 15 200 torch against tf, dot_score-plain, scores, float64" in told
+    assert "location_score, scores, by entry 7 0 0 30 torch, location_score-plain, scores, float64" in told
+
+
+def test_a_device_has_a_name_that_the_court_knows():
+    result = invoke("run", "--device", "gpu")
+    assert result.exit_code == 2 and "expected cpu, cuda, or one of several, as cuda:1" in result.output
+
+
+def test_what_cannot_exist_is_neither_green_nor_red(only_fake, monkeypatch: pytest.MonkeyPatch):
+    def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress, **limits: Any) -> Recording:
+        recording = Recording(job.backend, job.device)
+        recording.status = {key(cell): {"status": "not-applicable", "message": "no halves here"} for cell in cells}
+        return recording
+
+    monkeypatch.setattr("parity_tests.cli.run.record", recorder)
+    result = invoke("run", "--backend", "fake", "--case", "dot_score-plain", "--tier", "float16")
+    assert result.exit_code == 0 and "n/a         fake  float16  1 case: no halves here" in result.output
+    assert re.search(r"dot_score +│ +1 │ +n/a │", result.output)
+
+
+def test_backends_says_why_one_cannot_run(only_fake):
+    text = invoke("backends").output
+    assert "numpy_backend" in text and "gone is not installed" in text
+
+
+def test_a_green_run_exits_with_zero_and_writes_what_it_was_asked_for(only_fake, tmp_path: Path):
+    result = invoke(
+        "run",
+        "--case",
+        "dot_score-[!cp]*",
+        "--tier",
+        "float64",
+        "--output",
+        str(tmp_path),
+        "--json",
+        str(tmp_path / "verdicts.json"),
+    )
+    assert result.exit_code == 0, result.output
+    assert "green" in result.output and "not judged  gone" in result.output and "time" in result.output
+    assert (tmp_path / "fake-cpu.safetensors").exists()
+    written = json.loads((tmp_path / "verdicts.json").read_text())
+    assert written == json.loads((tmp_path / "report.json").read_text())
+    header = written["header"]
+    assert header["backends"]["fake"]["versions"]["numpy"] and header["not_installed"] == {
+        "gone": "gone is not installed: pip install it."
+    }
+    assert {cell["status"] for cell in written["cells"]} == {"pass"} and len(written["cells"]) == 21
+
+
+def test_two_runs_give_the_same_json_but_for_times(only_fake, tmp_path: Path):
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    chosen = ["--case", "*-[!c]*", "--operator", "masked_softmax,dot_score", "--tier", "float32"]
+    for file in files:
+        invoke("run", *chosen, "--json", str(file))
+    first, second = (json.loads(file.read_text()) for file in files)
+    del first["header"]["times"], second["header"]["times"]
+    assert first == second
+
+
+def test_a_red_run_exits_with_one_and_says_how_to_repeat_it(only_fake):
+    only_fake("raise@valid_lens")
+    result = invoke("run", "--case", "attention_mask-l*", "--tier", "float64")
+    assert result.exit_code == 1
+    assert "ValueError: this backend was told to raise" in result.output
+    assert "attention-parity run --backend fake --case 'attention_mask-lens' --tier float64" in result.output
+
+
+def test_a_backend_that_is_asked_for_and_missing_is_red(only_fake):
+    assert invoke("run", "--case", "dot_score-plain").exit_code == 0
+    for arguments in (["--require-all"], ["--backend", "fake,gone"]):
+        result = invoke("run", "--case", "dot_score-plain", *arguments)
+        assert result.exit_code == 1 and "gone is not installed" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--backend", "theano"], "no backend 'theano'; there are fake, gone"),
+        (["--backend", "gone"], "no backend can run here: gone is not installed"),
+        (["--case", "nothing-*"], "no case matches"),
+        (["--tier", "float8"], "'float8': expected some of float64, float32"),
+        (["--operator", "softmax"], "'softmax': expected some of attention_mask, causal_mask"),
+        (["--python", "fake"], "expected NAME=PATH"),
+        (["--python", "fake=/no/such/python"], "does not exist"),
+        (["--corpus", "/no/such/corpus"], "cannot be read: No such file or directory"),
+        (["--frobnicate"], "No such option"),
+    ],
+)
+def test_a_wrong_argument_gets_a_sentence(only_fake, arguments: list[str], words: str):
+    result = invoke("run", *arguments)
+    assert result.exit_code != 0 and words in re.sub(r"\s+", " ", result.output)
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (0, "run --case dot_score-plain"),
+        (1, "run --backend fake,gone --case dot_score-plain"),
+        (1, "run --backend gone"),
+        (1, "record --backend gone -o {folder}/gone.safetensors"),
+        (1, "fuzz --backend gone --examples 1"),
+        (1, "bench --framework torch"),
+        (2, "run --case nothing-*"),
+        (2, "run --backend nobody"),
+        (2, "run --tier float8"),
+        (2, "run --corpus /no/such/corpus"),
+        (2, "record --backend nobody -o {folder}/nobody.safetensors"),
+        (2, "fuzz --examples 1 --backend nobody"),
+        (2, "fuzz --backend fake"),
+        (2, "show nothing"),
+        (2, "diff nothing torch jax"),
+        (2, "check nowhere.py"),
+        (2, "compare nowhere.safetensors"),
+        (2, "bench --framework nobody"),
+        (2, "convert nowhere.safetensors --to jax -o {folder}/out.safetensors"),
+        (2, "translate train --backend nobody"),
+    ],
+)
+def test_exit_codes_are_the_same_in_every_command(
+    only_fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, line: str
+):
+    absent = backends.Availability("torch", "backends.torch", {}, "torch is not installed.")
+    known = {**backends.available(), "torch": absent}
+    monkeypatch.setattr(backends, "available", lambda: known)
+    result = invoke(*line.format(folder=tmp_path).split())
+    assert result.exit_code == code, result.output
+
+
+def test_two_backends_are_judged_against_each_other(fake_job):
+    cases = select(all_cases(), "dot_score-plain")
+    jobs = [Job("one", "numpy_backend"), Job("two", "numpy_backend")]
+
+    def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress) -> Recording:
+        recording = record(fake_job(), file, cells, progress)
+        recording.backend = job.backend
+        return recording
+
+    outcome = run(cells_of(cases, ["float64"]), jobs, recorder=recorder)
+    pairs = {(verdict.backend, verdict.against) for verdict in outcome.verdicts}
+    assert pairs == {("one", "reference"), ("two", "reference"), ("one", "two")} and not outcome.red
+
+
+def test_progress_is_a_bar_with_what_is_running_or_a_line_for_each_finished_part(monkeypatch: pytest.MonkeyPatch):
+    def told(terminal: bool) -> str:
+        written = io.StringIO()
+        shown = Console(file=written, force_terminal=terminal, width=100, color_system=None)
+        monkeypatch.setattr(options, "errors", shown)
+        with options.progress() as tell:
+            tell("torch", 0, 1_234, "waiting")
+            tell("torch", 0, 1_234, "starting")
+            tell("jax", 40, 1_234, "GRU-plain")
+            tell("tf", 617, 617)
+        return written.getvalue()
+
+    bars = told(terminal=True)
+    assert re.search(r"torch[ ━]+0 of 1,234 0:00:00 --:-- left starting", bars), bars
+    assert re.search(r"jax[ ━]+40 of 1,234 0:00:00 --:-- left GRU-plain", bars)
+    assert told(terminal=False).splitlines()[0] == "finished    tf: 617 of 617 in 0 s"
+
+
+def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(SHARES, "fake", 1)
+    cases = select(all_cases(), operators=["masked_softmax"])
+    starts, told = [], []
+
+    def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress) -> Recording:
+        starts.append({key(cell) for cell in cells})
+        return record(job, file, cells, progress)
+
+    def judged(workers: int) -> dict:
+        done: list[int] = []
+        outcome = run(
+            cells_of(cases, ["float64", "float32"]),
+            [fake_job("raise@mask")],
+            workers=workers,
+            recorder=recorder,
+            progress=lambda part, own, of, doing="": done.append(own),
+        )
+        assert max(done) == len(outcome.cells)
+        told.append(outcome.as_json())
+        del told[-1]["header"]["times"]
+        return told[-1]
+
+    assert judged(1) == judged(3)
+    whole, *parts = starts
+    assert len(parts) == 3 and sum(map(len, parts)) == len(whole) == len(set().union(*parts))
+    assert any(cell["status"] == "error" for cell in told[0]["cells"])
+    for case in (case for case in cases if case.again):
+        assert any({f"{case.id}/float64", f"{case.again}/float64"} <= part for part in parts)
+
+
+def test_the_command_that_repeats_a_verdict_names_both_backends():
+    verdict = Verdict("GRU", "GRU-step", "jax", "torch", "cuda", "float32", "output", "fail")
+    assert reproduce(verdict) == (
+        "attention-parity run --backend jax,torch --case 'GRU-step' --tier float32 --device cuda"
+    )
+
+
+def test_many_operators_share_a_row_for_each_file_and_what_is_red_has_its_own():
+    names = list(NAMES)
+    listed = list(rows(names, {"GRU", "LuongDecoder"}, every=False))
+    labels = [label for label, _ in listed]
+    assert labels[:3] == ["masking (13)", "scoring (6)", "pooling"] and labels[-1] == "translation"
+    assert [label for label in labels if label.startswith("  ")] == ["  GRU", "  LuongDecoder"]
+    assert sorted(name for label, own in listed if not label.startswith("  ") for name in own) == sorted(names)
+    assert [label for label, _ in rows(names, set(), every=True)] == names
+    assert [label for label, _ in rows(names[:MOST_ROWS], set(), every=False)] == names[:MOST_ROWS]

@@ -1,0 +1,459 @@
+"""Weights that move: every source proves itself, a wrong mapping is red, and the command refuses what it has to."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import backends
+from attention_core.draws import uniform
+from attention_core.operators import find
+from backends import weights
+from parity_tests.cases.expected import programs_folder
+from parity_tests.cli.main import main
+from parity_tests.conversion import proof
+from parity_tests.conversion.proof import MOST_ENTRIES, Side, chosen_entries, prove
+from parity_tests.judge.run import Run
+from parity_tests.tests.places import ROOT
+from parity_tests.third_party import layers
+from parity_tests.workers.environment import environment
+from parity_tests.workers.process import Job
+
+STACK = {"input_size": 8, "hidden_size": 5, "num_layers": 2, "bidirectional": True}
+BOTH = {"input_size": 8, "hidden_size": 5, "bidirectional": True}
+HEADS = {"query_size": 12, "num_heads": 3, "hidden_size": 12}
+SIZED = {"query_size": 6, "key_size": 7, "hidden_size": 8}
+DECODER = {"vocab_size": 9, "embed_size": 4, "hidden_size": 6, "num_layers": 2}
+ASKED: dict[str, tuple[str, dict[str, Any]]] = {
+    "torch.nn.GRU": ("GRU", STACK),
+    "torch.nn.LSTM": ("LSTM", STACK),
+    "torch.nn.MultiheadAttention": ("MultiHeadAttention", {**HEADS, "key_size": 10, "value_size": 11}),
+    "keras.GRU": ("GRU", BOTH),
+    "keras.LSTM": ("LSTM", BOTH),
+    "keras.MultiHeadAttention": ("MultiHeadAttention", {**HEADS, "key_size": 10, "value_size": 11}),
+    "keras.AdditiveAttention": ("AdditiveAttention", {"query_size": 6, "key_size": 6, "hidden_size": 6}),
+    "flax.linen.GRUCell": ("GRU", BOTH),
+    "flax.linen.LSTMCell": ("LSTM", BOTH),
+    "flax.linen.MultiHeadDotProductAttention": ("MultiHeadAttention", HEADS),
+    "flax.nnx.GRUCell": ("GRU", BOTH),
+    "flax.nnx.LSTMCell": ("LSTM", BOTH),
+    "flax.nnx.OptimizedLSTMCell": ("LSTM", BOTH),
+    "flax.nnx.MultiHeadAttention": ("MultiHeadAttention", HEADS),
+    "gluon.rnn.GRU": ("GRU", STACK),
+    "gluon.rnn.LSTM": ("LSTM", STACK),
+    "onnx.GRU": ("GRU", BOTH),
+    "onnx.LSTM": ("LSTM", BOTH),
+    "textbook.Encoder": ("LSTMEncoder", {**DECODER, "bidirectional": True}),
+    "textbook.BahdanauDecoder": ("BahdanauDecoder", {**DECODER, "cell": "lstm"}),
+    "textbook.Encoder in Gluon": ("GRUEncoder", DECODER),
+    "textbook.BahdanauDecoder in Gluon": ("BahdanauDecoder", DECODER),
+    "opennmt.GlobalAttention": ("AdditiveAttention", SIZED),
+    "tfa.BahdanauAttention": ("AdditiveAttention", SIZED),
+    "tfa.LuongAttention": ("GeneralAttention", {"query_size": 6, "key_size": 7}),
+    "attention_parity.torch": ("BahdanauDecoder", DECODER),
+    "attention_parity.tf": ("BahdanauDecoder", DECODER),
+    "attention_parity.jax": ("BahdanauDecoder", DECODER),
+    "attention_parity.mxnet": ("BahdanauDecoder", DECODER),
+}
+"""A layer for each source, with sizes that all differ where the source lets them."""
+ABSENT = {"flax.nnx.GRUCell": "b_hn"}
+"""What a source cannot hold is 0."""
+WHOLE = {
+    name
+    for name in ASKED
+    if name.startswith(("gluon.", "textbook.Encoder in")) or (name.startswith("flax.") and name.endswith("Cell"))
+}
+"""The sources that take no lengths, or not as the specification means them."""
+
+
+def drawn(layer: str, config: dict[str, Any], absent: str = "-") -> dict[str, np.ndarray]:
+    specification = find(layer)
+    shapes = specification.shapes(specification.sizes(config))
+    return {name: uniform(name, shape, 0.0 if name.endswith(absent) else 0.3) for name, shape in shapes.items()}
+
+
+def job(name: str) -> Job:
+    variables = environment(layers.framework_of(name), programs_folder(), "cpu")
+    return Job(name, layers.place_of(name), sys.executable, variables=variables)
+
+
+def proved(source: str, raw: dict[str, np.ndarray], layer: str, config: dict[str, Any], canonical: Any) -> Run:
+    own = weights.SOURCES[source.removesuffix(layers.IN_GLUON)]
+    if layer in ("GRU", "LSTM") and not own.stacked and not own.own:
+        raw = {f"0/{name}": array for name, array in raw.items()}
+    return prove(find(layer), config, canonical, [Side(job(source), raw, layers.framework_of(source))])
+
+
+def failures(run: Run) -> str:
+    return "\n".join(f"{own.name} {own.case} {own.tier} {own.quantity}: {own.reason}" for own in run.red)
+
+
+# ------------------------------------------------------------------------------------------------ every source
+
+
+def test_every_source_has_a_place_and_a_layer():
+    assert set(layers.PLACES) == set(ASKED)
+    assert {name.removesuffix(layers.IN_GLUON) for name in layers.PLACES} == set(weights.SOURCES)
+
+
+def test_every_place_has_a_function_for_its_layer():
+    for source, (layer, _) in ASKED.items():
+        module, _, name = layers.PLACES[source].partition(":")
+        tree = ast.parse(
+            (ROOT / "parity_tests" / "third_party" / "layers" / f"{module}.py").read_text(encoding="utf-8")
+        )
+        classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        made = {ast.unparse(target) for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}
+        assert name in made or layer in {node.name for node in classes[name].body if isinstance(node, ast.FunctionDef)}
+
+
+def test_a_source_proves_itself(source: str):
+    """Canonical arrays become the source's own, and back; its layer agrees with the reference in all it can do."""
+    layer, config = ASKED[source]
+    canonical = drawn(layer, config, ABSENT.get(source, "-"))
+    if source == "keras.AdditiveAttention":
+        canonical |= {"W_q": np.eye(6), "W_k": np.eye(6)}
+    unseen = {name: config[name] for name in ("num_heads",) if name in config}
+    beside = {"W_c": uniform("W_c", (6, 13))} if source == "opennmt.GlobalAttention" else {}
+    name = source.removesuffix(layers.IN_GLUON)
+    spelling = {"spelling": 1} if name != source else {}
+    raw = weights.from_canonical(layer, {**canonical, **beside}, name, **spelling, **unseen)
+    assert layers.spoken(name, raw) == source
+    converted = weights.to_canonical(raw, name, layer=layer, **unseen)
+    run = proved(source, raw, layer, converted.config, converted.arrays)
+    assert not run.red, failures(run)
+    judged = {(own.case, own.tier) for own in run.verdicts if own.status == "pass"}
+    cases = [f"{layer}-converted"] + [f"{layer}-converted_ragged"] * (source not in WHOLE)
+    tiers = ["float32"] + ["float64"] * (not source.startswith("onnx."))
+    assert judged == {(case, tier) for case in cases for tier in tiers}
+
+
+def of(name: str, *arguments: Any) -> Any:
+    """A parameter that is there where the framework of the source is tested."""
+    return pytest.param(name, *arguments, marks=pytest.mark.frameworks(layers.framework_of(name)), id=name)
+
+
+@pytest.mark.parametrize(
+    "spelt", [of("keras.GRU"), of("keras.MultiHeadAttention"), of("gluon.rnn.GRU"), of("attention_parity.tf")]
+)
+def test_a_source_proves_itself_in_its_other_spelling(spelt: str):
+    """The numbers of a .weights.h5 file, and the names of collect_params."""
+    layer, config = ASKED[spelt]
+    unseen = {name: config[name] for name in ("num_heads",) if name in config}
+    raw = weights.from_canonical(layer, drawn(layer, config), spelt, prefix="there/", spelling=1, **unseen)
+    own = {name.removeprefix("there/"): array for name, array in raw.items()}
+    converted = weights.to_canonical(raw, spelt, layer=layer, **unseen)
+    run = proved(spelt, own, layer, converted.config, converted.arrays)
+    assert not run.red, failures(run)
+
+
+@pytest.mark.parametrize(("single", "backend_of"), [of("keras.LSTM", "tf"), of("flax.linen.GRUCell", "jax")])
+def test_a_stack_of_single_layers_proves_itself(single: str, backend_of: str, tmp_path: Path):
+    layer = ASKED[single][0]
+    canonical = drawn(layer, {"input_size": 8, "hidden_size": 5, "num_layers": 2})
+    raw = {}
+    for number in range(2):
+        own = {f"0{name[1:]}": array for name, array in canonical.items() if name[0] == str(number)}
+        raw |= weights.from_canonical(layer, own, single, prefix=f"enc{number}/")
+    weights.write_arrays(tmp_path / "stack.safetensors", raw)
+    out = tmp_path / "out.safetensors"
+    prefixes = ("--prefix", "enc0/", "--prefix", "enc1/")
+    result = invoke(tmp_path / "stack.safetensors", *prefixes, "--to", backend_of, "-o", out)
+    assert result.exit_code == 0, result.output
+    assert all(np.array_equal(weights.read_arrays(out)[name], canonical[name]) for name in canonical)
+
+
+@pytest.mark.parametrize("single", ["keras.GRU", "flax.linen.GRUCell", "onnx.GRU"])
+def test_a_stack_of_single_layers_is_numbered(single: str):
+    """The proof of layers that stand apart in the file gets them by number, from the input on."""
+    from parity_tests.conversion.conversion import Move
+
+    raw, canonical = {}, drawn("GRU", {"input_size": 8, "hidden_size": 5, "num_layers": 2})
+    for layer in range(2):
+        own = {f"0.{name.partition('.')[2]}": array for name, array in canonical.items() if name[0] == str(layer)}
+        raw |= weights.from_canonical("GRU", own, single, prefix=f"enc{layer}.")
+    converted = weights.to_canonical(raw, single, prefix=["enc0.", "enc1."])
+    move = Move(raw, converted, np.dtype("float64"), ("enc0.", "enc1."))
+    assert {name.partition("/")[0] for name in move.own} == {"0", "1"} and len(move.own) == len(raw)
+    assert all(np.array_equal(converted.arrays[name], canonical[name]) for name in canonical)
+
+
+# ------------------------------------------------------------------------------------------------ a wrong mapping
+
+SQUARE = {"input_size": 5, "hidden_size": 5}
+
+
+def swapped(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array[[1, 0, 2]] if name.endswith((".W", ".U", ".b")) else array for name, array in arrays.items()}
+
+
+def transposed(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array.swapaxes(1, 2) if name.endswith(".U") else array for name, array in arrays.items()}
+
+
+def exchanged(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {**arrays, "0.W": arrays["0.U"], "0.U": arrays["0.W"]}
+
+
+def without_hidden_bias(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: 0.0 * array if name.endswith("b_hn") else array for name, array in arrays.items()}
+
+
+def outside_the_gate(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    bias = arrays["0.b"] + np.stack([0.0 * arrays["0.b_hn"]] * 2 + [arrays["0.b_hn"]])
+    return {**arrays, "0.b": bias, "0.b_hn": 0.0 * arrays["0.b_hn"]}
+
+
+WRONG = (swapped, transposed, exchanged, without_hidden_bias, outside_the_gate)
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+def test_a_wrong_mapping_is_red_in_outputs_and_gradients(wrong: Callable[..., Any], fake_job: Callable[..., Job]):
+    right = drawn("GRU", SQUARE)
+    run = prove(find("GRU"), SQUARE, right, [Side(fake_job(), wrong(right))])
+    red = {(own.tier, own.quantity) for own in run.red}
+    quantities = ("outputs", "state", "gradient_inputs", "gradient_state")
+    assert red == {(tier, quantity) for tier in ("float64", "float32") for quantity in quantities}
+
+
+def test_the_right_mapping_is_green(fake_job: Callable[..., Job]):
+    right = drawn("GRU", SQUARE)
+    run = prove(find("GRU"), SQUARE, right, [Side(fake_job(), right)])
+    assert not run.red and len(run.verdicts) == 16, failures(run)
+
+
+@pytest.mark.frameworks("torch")
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+def test_a_wrong_mapping_of_a_framework_s_own_layer_is_red(wrong: Callable[..., Any]):
+    right = drawn("GRU", SQUARE)
+    raw = weights.from_canonical("GRU", right, "torch.nn.GRU")
+    assert proved("torch.nn.GRU", raw, "GRU", SQUARE, wrong(right)).red
+
+
+def test_heads_that_are_interleaved_are_red(fake_job: Callable[..., Job]):
+    """(head size, heads) for (heads, head size): the shapes are the same."""
+    right = drawn("MultiHeadAttention", HEADS)
+    wrong = {**right, "W_q": right["W_q"].reshape(3, 4, 12).swapaxes(0, 1).reshape(12, 12)}
+    run = prove(find("MultiHeadAttention"), HEADS, right, [Side(fake_job(), wrong)])
+    assert {"context", "weights"} <= {own.quantity for own in run.red}
+
+
+def test_a_side_of_which_nothing_is_judged_is_red(fake_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch):
+    right = drawn("GRU", SQUARE)
+
+    def silent(*arguments: Any) -> Any:
+        recording = proof.Recording("fake", "cpu", about={"framework": "none"})
+        cells = arguments[1]
+        recording.status = {proof.key(cell): {"status": "not-implemented", "message": "nothing"} for cell in cells}
+        return recording
+
+    monkeypatch.setattr(proof, "record_cells", silent)
+    run = prove(find("GRU"), SQUARE, right, [Side(fake_job(), right)])
+    assert [own.reason for own in run.red] == ["nothing of it could be judged"]
+
+
+def test_of_a_large_input_as_many_entries_are_judged_as_the_reference_differentiates_by():
+    entries = chosen_entries("inputs", np.zeros((3, 5, 400)))
+    assert len(set(entries)) == MOST_ENTRIES and entries.max() < 6000
+    assert list(chosen_entries("inputs", np.zeros((2, 3)))) == list(range(6))
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["convert", *map(str, arguments)])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[..., Path]:
+    """A file of arrays."""
+
+    def write(arrays: dict[str, np.ndarray], name: str = "given.safetensors") -> Path:
+        weights.write_arrays(tmp_path / name, arrays)
+        return tmp_path / name
+
+    return write
+
+
+def torch_gru(**config: int) -> dict[str, np.ndarray]:
+    own = {"input_size": 4, "hidden_size": 5, **config}
+    return weights.from_canonical("GRU", drawn("GRU", own), "torch.nn.GRU")
+
+
+def heads() -> dict[str, np.ndarray]:
+    return weights.from_canonical(
+        "MultiHeadAttention", drawn("MultiHeadAttention", HEADS), "torch.nn.MultiheadAttention", num_heads=3
+    )
+
+
+GRU = torch_gru()
+REFUSED: dict[str, tuple[dict[str, np.ndarray], tuple[str, ...], str]] = {
+    "unknown target": (GRU, ("--to", "numpy"), "numpy: expected one of torch, tf, jax, mxnet, or of "),
+    "unknown source": (GRU, ("--to", "jax", "--from", "torch.GRU"), "no source 'torch.GRU'; there are "),
+    "another source": (GRU, ("--to", "jax", "--from", "keras.GRU"), "keras.GRU: none of the arrays "),
+    "nothing fits": ({"a": np.ones(3)}, ("--to", "jax"), "no source fits the arrays a (3,)"),
+    "missing": (
+        {name: array for name, array in GRU.items() if name != "weight_hh_l0"},
+        ("--to", "jax", "--from", "torch.nn.GRU"),
+        "missing: weight_hh_l0",
+    ),
+    "left over": (
+        {**GRU, "classifier": np.ones(2)},
+        ("--to", "jax", "--from", "torch.nn.GRU"),
+        "left over: classifier",
+    ),
+    "transposed": (
+        {**GRU, "weight_ih_l0": GRU["weight_ih_l0"].T},
+        ("--to", "jax", "--from", "torch.nn.GRU"),
+        "weight_ih_l0 has shape (4, 15), expected (15, i)",
+    ),
+    "unseen": (heads(), ("--to", "jax"), "num_heads=... "),
+    "already there": (GRU, ("--to", "torch.nn.GRU"), "the arrays are torch.nn.GRU's already."),
+    "another layer": (GRU, ("--to", "keras.LSTM"), "keras.LSTM holds LSTM, not GRU."),
+    "no place": (GRU, ("--to", "flax.nnx.GRUCell"), "b_hn"),
+    "wrong option": (GRU, ("--to", "jax", "--set", "heads=2"), "GRU has no option 'heads'"),
+    "no option": (GRU, ("--to", "jax", "--set", "heads"), "'heads': expected NAME=VALUE, as num_heads=8"),
+    "no layer": (GRU, ("--to", "jax", "--from", "canonical"), "canonical arrays of which layer?"),
+}
+
+
+@pytest.mark.parametrize(("arrays", "arguments", "words"), REFUSED.values(), ids=list(REFUSED))
+def test_the_command_refuses_and_writes_nothing(arrays, arguments, words, file, tmp_path: Path):
+    out = tmp_path / "out.safetensors"
+    result = invoke(file(arrays), *arguments, "-o", out, "--prove", "no")
+    assert result.exit_code == 2, result.output
+    assert words in result.output and not out.exists()
+
+
+def test_a_refusal_says_the_options_of_this_command(file, tmp_path: Path):
+    result = invoke(file(heads()), "--to", "jax", "-o", tmp_path / "out.safetensors")
+    assert "any other NAME=... is --set" in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("given.safetensors", "is SOURCE itself"),
+        ("nowhere/out.safetensors", "there is no folder"),
+        ("out.pt", "canonical arrays are written as .safetensors"),
+    ],
+)
+def test_the_command_refuses_to_write_there(name: str, words: str, file, tmp_path: Path):
+    before = file(GRU).read_bytes()
+    result = invoke(file(GRU), "--to", "jax", "-o", tmp_path / name, "--prove", "no")
+    assert result.exit_code == 2 and words in result.output
+    assert file(GRU).read_bytes() == before
+
+
+def test_the_command_refuses_a_file_that_is_not_there(tmp_path: Path):
+    result = invoke(tmp_path / "gone.pt", "--to", "jax", "-o", tmp_path / "out.safetensors")
+    assert result.exit_code == 2 and "there is no such file" in result.output
+
+
+def test_without_the_source_s_framework_nothing_is_written(file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(layers, "absence", lambda framework: f"{framework} is not installed: pip install it.")
+    out = tmp_path / "out.safetensors"
+    result = invoke(file(GRU), "--to", "jax", "-o", out)
+    assert result.exit_code == 1 and not out.exists()
+    for line in ("missing     torch.nn.GRU", "missing     jax", "torch is not installed", "is not written"):
+        assert line in result.output
+
+
+def test_without_a_proof_the_command_says_so(file, tmp_path: Path):
+    out = tmp_path / "out.safetensors"
+    result = invoke(file(GRU), "--to", "jax", "-o", out, "--prove", "no")
+    assert result.exit_code == 0 and "unproved" in result.output and "green" not in result.output
+    arrays, header = backends.load_archive(out)
+    assert header["layer"] == "GRU" and header["config"]["hidden_size"] == 5 and header["source"] == "torch.nn.GRU"
+    assert list(arrays) == ["0.W", "0.U", "0.b", "0.b_hn"]
+
+
+def test_what_the_command_wrote_it_takes(file, tmp_path: Path):
+    """Canonical arrays go on to another framework's layer, and back to the same ones."""
+    there, on, back = (tmp_path / name for name in ("there.safetensors", "on.safetensors", "back.safetensors"))
+    for arguments in ((file(GRU), "--to", "jax", "-o", there), (there, "--to", "onnx.GRU", "-o", on)):
+        result = invoke(*arguments, "--prove", "no")
+        assert result.exit_code == 0, result.output
+    assert list(weights.read_arrays(on)) == ["W", "R", "B"]
+    assert invoke(on, "--to", "mxnet", "-o", back, "--prove", "no").exit_code == 0
+    first, last = weights.read_arrays(there), weights.read_arrays(back)
+    assert all(np.array_equal(first[name], last[name]) for name in first)
+
+
+def test_the_dtype_of_the_file_stays(file, tmp_path: Path):
+    out = tmp_path / "out.safetensors"
+    single = {name: array.astype(np.float32) for name, array in GRU.items()}
+    assert invoke(file(single), "--to", "jax", "-o", out, "--prove", "no").exit_code == 0
+    arrays = weights.read_arrays(out)
+    assert {array.dtype.name for array in arrays.values()} == {"float32"}
+    both = single["bias_ih_l0"] + single["bias_hh_l0"]
+    np.testing.assert_array_equal(arrays["0.b"].reshape(-1)[:10], both[:10])
+
+
+@pytest.mark.frameworks("torch")
+def test_the_command_proves_and_writes(file, tmp_path: Path):
+    out = tmp_path / "out.safetensors"
+    result = invoke(file(GRU), "--to", "torch", "-o", out, "--json", tmp_path / "verdicts.json")
+    assert result.exit_code == 0, result.output
+    assert "torch is the same function as torch.nn.GRU in float64 and float32: 48 comparisons" in result.output
+    assert out.exists() and '"cells"' in (tmp_path / "verdicts.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.frameworks("torch")
+def test_a_source_that_runs_without_its_switches_is_red():
+    right = drawn("GRU", SQUARE)
+    side = Side(job("torch.nn.GRU"), weights.from_canonical("GRU", right, "torch.nn.GRU"), "tf")
+    red = {own.check for own in prove(find("GRU"), SQUARE, right, [side]).red}
+    assert red == {"switches"}
+
+
+@pytest.mark.frameworks("torch")
+def test_a_wrong_table_is_red_and_nothing_is_written(file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    right = weights.to_canonical
+
+    def wrong(*arguments: Any, **keywords: Any) -> weights.Converted:
+        converted = right(*arguments, **keywords)
+        return weights.replace(converted, arrays=swapped(converted.arrays))
+
+    monkeypatch.setattr(weights, "to_canonical", wrong)
+    out = tmp_path / "out.safetensors"
+    result = invoke(file(GRU), "--to", "torch", "-o", out)
+    assert result.exit_code == 1 and not out.exists()
+    assert "out.safetensors is not written" in result.output.replace("\n", "")
+
+
+# ------------------------------------------------------------------------------------------------ certificates
+
+
+def verified(certificate: str) -> Result:
+    return CliRunner().invoke(main, ["verify", certificate])
+
+
+@pytest.mark.frameworks("torch")
+def test_a_proof_is_certified_and_verified(file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    source, new = file(GRU).name, Path("new.safetensors")
+    done = invoke(source, "--to", "torch", "-o", new, "--certificate", "proof.json")
+    assert done.exit_code == 0, done.output
+    page = Path("proof.md").read_text(encoding="utf-8")
+    assert f"attention-parity convert {source} --to torch -o {new}" in page and f"`{new}`: SHA-256" in page
+    again = verified("proof.json")
+    assert again.exit_code == 0 and "verified" in again.output, again.output
+    new.write_bytes(b"something else")
+    again = verified("proof.json")
+    assert again.exit_code == 1 and f"{new} is not the file that was judged" in " ".join(again.output.split())
+
+
+def test_a_certificate_without_a_proof_is_refused(file, tmp_path: Path):
+    new = tmp_path / "new.safetensors"
+    done = invoke(file(GRU), "--to", "jax", "-o", new, "--prove", "no", "--certificate", tmp_path / "a.json")
+    assert done.exit_code == 2 and "a certificate states a proof" in " ".join(done.output.split())
+    assert not new.exists()

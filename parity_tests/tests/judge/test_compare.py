@@ -1,0 +1,414 @@
+"""The judge: what it passes, what it refuses, and that it says no to a wrong backend in the right cells."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from attention_core import reference
+from backends import unpack_arrays
+from parity_tests.cases.call import JUDGED_STEPS
+from parity_tests.cases.case import Case
+from parity_tests.cases.expected import cotangents, expected
+from parity_tests.cases.selection import cells_of, key
+from parity_tests.cases.suite import all_cases, select
+from parity_tests.judge import tolerances
+from parity_tests.judge.compare import compare, judge
+from parity_tests.judge.divergences import Divergence, apply, load_divergences
+from parity_tests.judge.run import Run, judge_switches
+from parity_tests.judge.tolerances import Budget, Calibration, EntryBudget, budget_of, entry_budget_of
+from parity_tests.judge.verdict import Verdict
+from parity_tests.reports.table import report
+from parity_tests.workers.environment import IN_FORCE, asked
+from parity_tests.workers.recordings import Recording, pack_cases
+from parity_tests.workers.target import opened
+
+BLANK = Verdict("op", "op-case", "fake", "reference", "cpu", "float64", "weights", "missing")
+BUDGET = Budget(10, 3, "an example", ("float64",))
+EPS = 2.0**-52
+REFERENCE = np.array([[1.0, -4.0, 0.0], [2.0, 3.0, 0.5]])
+
+
+def verdict_on(found: np.ndarray, wanted: np.ndarray = REFERENCE) -> Verdict:
+    return compare(BLANK, found, wanted, REFERENCE, BUDGET)
+
+
+def test_an_exact_answer_passes_with_error_zero():
+    verdict = verdict_on(REFERENCE.copy())
+    assert (verdict.status, verdict.error, verdict.budget) == ("pass", 0.0, 10)
+    assert verdict.reason == "an example; worst seen 3" and verdict.check == ""
+
+
+@pytest.mark.parametrize(("eps", "status"), [(9.0, "pass"), (11.0, "fail")])
+def test_the_error_is_in_eps_of_the_largest_entry(eps: float, status: str):
+    found = REFERENCE.copy()
+    found[1, 2] += eps * EPS * 4.0
+    verdict = verdict_on(found)
+    assert verdict.status == status and verdict.error == pytest.approx(eps, rel=0.2)
+
+
+def test_a_failure_names_the_worst_element_and_how_many_are_wrong():
+    found = REFERENCE.copy()
+    found[0, 1], found[1, 0] = -4.5, 2.25
+    assert verdict_on(found).reason == (
+        "weights[0, 1] is -4.5, expected -4.0: 5.63e+14 eps, allowed 10 (33% of elements too far)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (REFERENCE.T, "weights has shape (3, 2), expected (2, 3)"),
+        (REFERENCE[0], "weights has shape (3,), expected (2, 3)"),
+        (REFERENCE.astype(np.float32), "weights is float32, expected float64"),
+        (REFERENCE > 0, "weights is bool, expected float64"),
+        (np.where(REFERENCE == 0, np.nan, REFERENCE), "weights[0, 2] is nan, expected 0.0"),
+        (np.where(REFERENCE == 2, np.inf, REFERENCE), "weights[1, 0] is inf, expected 2.0"),
+    ],
+)
+def test_shape_dtype_and_special_values_are_compared(found: np.ndarray, reason: str):
+    verdict = verdict_on(found)
+    assert verdict.status == "fail" and verdict.reason.startswith(reason)
+
+
+def test_what_is_shown_is_measured_and_not_judged_but_for_shape_dtype_and_special_values():
+    shown = Budget(0, 0, "later steps", ("float64",), shown=True)
+    verdict = compare(BLANK, REFERENCE + 1.0, REFERENCE, REFERENCE, shown)
+    assert (verdict.status, verdict.red) == ("shown", False) and verdict.error == pytest.approx(0.25 / EPS)
+    for found in (REFERENCE.T, REFERENCE.astype(np.float32), REFERENCE * np.nan):
+        assert compare(BLANK, found, REFERENCE, REFERENCE, shown).status == "fail"
+    assert "shown" not in {budget_of("training", "training-gru_dot_sgd", "float64", "later_losses").reason}
+    assert budget_of("training", "training-gru_dot_sgd", "float32", "later_losses").shown
+    assert not budget_of("training", "training-gru_dot_sgd", "float32", "losses").shown
+
+
+def test_the_report_tells_what_is_shown_apart_from_what_is_judged(fake: ModuleType):
+    (case,) = select(all_cases(), "dot_score-plain")
+    recording = Recording("fake", "cpu")
+    passed = replace(BLANK, operator=case.operator, case=case.id, status="pass", error=2.0)
+    verdicts = [passed, replace(passed, status="shown", error=77.0)]
+    outcome = Run([(case, "float64")], verdicts=verdicts, recordings={"fake": recording}, tiers=["float64"])
+    console = Console(width=100, record=True, file=io.StringIO())
+    report(outcome, console)
+    said = console.export_text()
+    assert "2 (77 shown)" in said and "all within budget; 1 of them shown, not judged" in said
+
+
+def test_where_the_reference_is_zero_zero_is_demanded():
+    zero = np.zeros((2, 3))
+    assert compare(BLANK, zero.copy(), zero, zero, BUDGET).status == "pass"
+    tiny = np.full((2, 3), 1e-300)
+    assert compare(BLANK, tiny, zero, zero, BUDGET).status == "fail"
+
+
+# ------------------------------------------------------------------------------------------------ each entry by itself
+
+BY_ENTRY = EntryBudget(4, 2, "an example", ("float64", "float32"))
+WEIGHTS = EntryBudget(4, 2, "an example", ("float64", "float32"), softmax=True)
+SMALL = np.array([[0.75, 0.25, 0.0], [1.0, 1e-12, 1e-30]])
+
+
+def by_entry(
+    found: np.ndarray, wanted: np.ndarray = SMALL, own: EntryBudget = BY_ENTRY, tier: str = "float64"
+) -> Verdict:
+    found, wanted = found.astype(tier), wanted.astype(tier)
+    return compare(replace(BLANK, tier=tier), found, wanted, SMALL, BUDGET, by_entry=own)
+
+
+def test_a_small_entry_that_comes_back_as_zero_is_red():
+    found = SMALL.copy()
+    found[1, 2] = 0.0
+    verdict = by_entry(found)
+    assert (verdict.status, verdict.check, verdict.budget) == ("fail", "entry", 4)
+    assert verdict.error == verdict.entry_error == pytest.approx(1.0 / EPS)
+    assert verdict.reason == (
+        "weights[1, 2] is 0.0, expected 1e-30: measured by itself, 4.5e+15 eps, allowed 4 (17% of elements too far)"
+    )
+    assert compare(BLANK, found, SMALL, SMALL, BUDGET).status == "pass", "where small entries are not asked for"
+
+
+def test_the_verdict_tells_both_errors_of_what_passes():
+    verdict = by_entry(SMALL * (1.0 + 2.0 * EPS))
+    assert (verdict.status, verdict.budget, verdict.check) == ("pass", 10, "")
+    assert verdict.error == pytest.approx(2.0) and verdict.entry_error == pytest.approx(2.0, rel=0.2)
+    assert verdict_on(REFERENCE).entry_error is None
+    assert by_entry(SMALL + 1.0).entry_error is None, "an error by the largest entry is told first"
+
+
+def test_a_hidden_key_has_a_weight_of_zero():
+    found = SMALL.copy()
+    found[0, 2] = 1e-40
+    assert by_entry(found).check == "entry"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "status"),
+    [
+        (1e-39, 0.0, "pass"),
+        (0.0, 1e-39, "pass"),
+        (1.1754945e-38, 0.0, "pass"),
+        (1.5e-38, 0.0, "fail"),
+        (1e-39, 2e-38, "fail"),
+    ],
+)
+def test_what_lies_below_the_least_normal_number_may_be_flushed(wanted: float, found: float, status: str):
+    reference = np.array([[1.0, wanted]])
+    arrays = np.array([[1.0, found]], np.float32), reference.astype(np.float32), reference
+    assert compare(replace(BLANK, tier="float32"), *arrays, BUDGET, by_entry=BY_ENTRY).status == status
+
+
+def test_weights_of_scores_that_lie_far_apart_may_be_off_by_the_rounding_of_these():
+    apart = 1.0 + np.log(1e30)
+    for eps, status in ((0.9 * 4 * apart, "pass"), (1.1 * 4 * apart, "fail")):
+        found = SMALL * np.where(SMALL == 1e-12, 1.0 + eps * EPS, 1.0)
+        assert by_entry(found, own=WEIGHTS).status == status
+        assert by_entry(found).status == "fail"
+    found = SMALL * np.where(SMALL == 0.25, 1.0 + 12 * EPS, 1.0)
+    assert by_entry(found, own=WEIGHTS).status == "fail", "the scores of another row count nothing"
+
+
+def test_two_backends_differ_in_eps_of_the_reference():
+    found = SMALL * np.where(SMALL == 1e-30, 3.0, 1.0)
+    assert by_entry(found, wanted=found).status == "pass"
+    verdict = by_entry(SMALL, wanted=found)
+    assert verdict.check == "entry" and verdict.error == pytest.approx(2.0 / EPS)
+
+
+def test_whole_numbers_and_booleans_have_no_budget():
+    tokens = np.array([3, 1, 2], np.int32)
+    assert compare(BLANK, tokens.copy(), tokens, tokens, BUDGET).status == "pass"
+    verdict = compare(BLANK, tokens + np.int32(tokens == 1), tokens, tokens, BUDGET)
+    assert verdict.status == "fail" and verdict.reason.startswith("weights[1] is 2, expected 1")
+    assert compare(BLANK, tokens.astype(np.int64), tokens, tokens, BUDGET).reason == "weights is int64, expected int32"
+
+
+def test_empty_arrays_are_compared_by_shape_and_dtype():
+    empty = np.zeros((2, 0))
+    assert compare(BLANK, empty, empty, empty, BUDGET).status == "pass"
+    assert compare(BLANK, np.zeros((0, 2)), empty, empty, BUDGET).status == "fail"
+
+
+# ------------------------------------------------------------------------------------------------ whole cells
+
+
+def recorded(fake: ModuleType, pattern: str) -> tuple[list, Recording]:
+    """The cells of a pattern written by hand, and what the fake backend answers to them, in this process."""
+    chosen = [case for case in select(all_cases(), pattern) if case.drawn is None and not case.again]
+    cells = cells_of(chosen, ["float64"])
+    backend, recording = opened("numpy_backend", "cpu"), Recording("fake", "cpu")
+    for case, tier in cells:
+        inputs, parameters = case.at(tier)
+        factors = {str(position): array for position, array in cotangents(case, tier).items()}
+        said = unpack_arrays(pack_cases([(case, tier)]))[1]["cells"][0]
+        recording.cells[key((case, tier))] = backend.run(said, inputs, parameters, factors).arrays
+        recording.status[key((case, tier))] = {"status": "ok"}
+    return cells, recording
+
+
+def verdicts_of(cells: list, recording: Recording) -> list[Verdict]:
+    return [verdict for cell in cells for verdict in judge(cell, expected(*cell), recording)]
+
+
+def red_quantities(verdicts: list[Verdict]) -> set[tuple[str, str]]:
+    return {(verdict.case.partition("-")[2], verdict.quantity) for verdict in verdicts if verdict.red}
+
+
+def test_the_reference_itself_is_green(fake: ModuleType):
+    cells, recording = recorded(fake, "scaled_dot_score-*")
+    verdicts = verdicts_of(cells, recording)
+    assert len(verdicts) == 27 and not red_quantities(verdicts)
+
+
+def test_a_scale_that_is_ignored_is_red_where_a_scale_is_given(fake: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    def ignoring(queries, keys, *, scale=None):
+        return reference.scaled_dot_score(queries, keys)
+
+    monkeypatch.setattr(fake, "scaled_dot_score", ignoring)
+    red = red_quantities(verdicts_of(*recorded(fake, "scaled_dot_score-*")))
+    assert red == {("scale", "scores"), ("scale", "gradient_queries"), ("scale", "gradient_keys")}
+
+
+def test_an_inverted_mask_is_red_where_a_mask_hides_something(fake: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    def inverted(scores, valid_lens=None, mask=None):
+        return reference.masked_softmax(scores, valid_lens, None if mask is None else ~mask)
+
+    monkeypatch.setattr(fake, "masked_softmax", inverted)
+    cells, recording = recorded(fake, "masked_softmax-*")
+    red = {name for name, _ in red_quantities(verdicts_of(cells, recording))}
+    without_mask = {"none", "ragged", "heads"}
+    # With no batch, no queries or no keys there is nothing that a mask could change.
+    blind = {"no_batch", "no_queries", "no_keys"}
+    assert red == {case.name for case, _ in cells} - without_mask - blind
+
+
+def test_a_stopped_gradient_is_red_in_that_gradient_alone(fake: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    def stopped(queries, keys):
+        return reference.dot_score(queries, np.real(keys))
+
+    monkeypatch.setattr(fake, "dot_score", stopped)
+    red = red_quantities(verdicts_of(*recorded(fake, "dot_score-*")))
+    assert red == {(name, "gradient_keys") for name in ("plain", "heads", "large", "one_key")}
+
+
+def test_what_is_not_answered_is_missing_and_what_is_not_asked_is_refused(fake: ModuleType):
+    cells, recording = recorded(fake, "attention_pooling-mask")
+    answer = recording.cells[key(cells[0])]
+    answer["surprise"] = answer.pop("gradient_values")
+    verdicts = {verdict.quantity: verdict for verdict in verdicts_of(cells, recording)}
+    assert verdicts["gradient_values"].status == "missing" and verdicts["gradient_values"].red
+    assert verdicts["surprise"].reason == "the specification has no such quantity"
+    assert [name for name, verdict in verdicts.items() if verdict.red] == ["gradient_values", "surprise"]
+
+
+def test_a_cell_without_an_answer_is_missing(fake: ModuleType):
+    cells, recording = recorded(fake, "dot_score-plain")
+    recording.status.clear()
+    (verdict,) = verdicts_of(cells, recording)
+    assert (verdict.status, verdict.quantity, verdict.red) == ("missing", "*", True)
+
+
+def test_a_call_that_changes_its_argument_is_red_though_its_answer_is_right(fake: ModuleType):
+    cells, recording = recorded(fake, "dot_score-plain")
+    recording.status[key(cells[0])]["changed"] = ["keys"]
+    (red,) = [verdict for verdict in verdicts_of(cells, recording) if verdict.red]
+    assert (red.quantity, red.status, red.check) == ("argument_keys", "fail", "input")
+
+
+def test_a_cell_that_cannot_exist_is_neither_red_nor_compared(fake: ModuleType):
+    cells, recording = recorded(fake, "dot_score-plain")
+    recording.status[key(cells[0])] = {"status": "not-applicable", "message": "there is no such product"}
+    (verdict,) = verdicts_of(cells, recording)
+    assert (verdict.status, verdict.red, verdict.reason) == ("not-applicable", False, "there is no such product")
+
+
+def test_a_switch_that_is_not_in_force_is_red():
+    switches = {name: value for name, value in asked("torch", "cuda").items() if name in IN_FORCE["torch"]}
+    recording = Recording("torch", "cuda", {"switches": switches})
+    assert judge_switches(recording) == []
+    switches["cuda.matmul.allow_tf32"] = True
+    del switches["threads"]
+    reasons = [verdict.reason for verdict in judge_switches(recording) if verdict.red]
+    assert reasons == ["cuda.matmul.allow_tf32 is True, expected False", "threads was not read back"]
+
+
+def test_backends_are_judged_against_each_other(fake: ModuleType):
+    cells, first = recorded(fake, "dot_score-plain")
+    _, second = recorded(fake, "dot_score-plain")
+    second.backend = "other"
+    second.cells[key(cells[0])]["scores"] = second.cells[key(cells[0])]["scores"] + 1e-9
+    verdicts = list(judge(cells[0], expected(*cells[0]), first, second))
+    assert [(v.against, v.quantity, v.status) for v in verdicts] == [
+        ("other", "scores", "fail"),
+        ("other", "gradient_queries", "pass"),
+        ("other", "gradient_keys", "pass"),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ budgets, divergences
+
+
+def quantities(case: Case, tier: str) -> set[str]:
+    """What a cell is asked; of a training, without training."""
+    if case.operator != "training":
+        return set(expected(case, tier))
+    later = {"later_losses", "later_norms"} if len(case.inputs["batches"]) > JUDGED_STEPS else set()
+    return {"losses", "norms", "evaluated", *later, *(f"trained_{name}" for name in case.parameters)}
+
+
+@pytest.mark.xdist_group("budgets")
+def test_every_budget_decides_somewhere_and_has_a_reason():
+    (short,) = select(all_cases(trained=True), "training-short")
+    assert quantities(short, "float64") == set(expected(short, "float64"))
+    deciding = {
+        budget_of(case.operator, case.id, tier, quantity)
+        for case in all_cases(trained=True)
+        for tier in case.tiers
+        for quantity in quantities(case, tier)
+    }
+    deciding.add(
+        budget_of("GRU", "GRU-converted_ragged", "float64", "outputs")
+    )  # as parity_tests/conversion/proof.py names its cases
+    assert deciding == set(tolerances.BUDGETS)
+    assert all("worst seen" in budget.reason for budget in tolerances.BUDGETS)
+
+
+@pytest.mark.xdist_group("budgets")
+def test_every_budget_by_entry_decides_somewhere_and_gradients_have_none():
+    deciding = {
+        (
+            quantity.startswith("gradient_") or quantity == "context",
+            entry_budget_of(case.operator, case.id, tier, quantity),
+        )
+        for case in all_cases()
+        for tier in case.tiers
+        for quantity in quantities(case, tier)
+    }
+    deciding.add((False, entry_budget_of("MultiHeadAttention", "MultiHeadAttention-converted", "float64", "weights")))
+    assert {own for differs, own in deciding if own is not None} == set(tolerances.ENTRY_BUDGETS)
+    assert {own for differs, own in deciding if differs} == {None}
+
+
+@pytest.mark.parametrize(
+    ("measured", "proposed"),
+    [(3.0, 10), (5.0, 10), (0.9, 10), (5.1, 20), (6.0, 20), (60.0, 200)],
+)
+def test_a_calibration_keeps_a_budget_as_long_as_it_is_neither_tight_nor_loose(measured: float, proposed: float):
+    assert Calibration(BUDGET, measured, "here").proposed == proposed
+
+
+def test_a_budget_far_above_all_that_was_seen_is_lowered():
+    assert Calibration(replace(BUDGET, eps=100), 2.0, "here").proposed == 10
+
+
+def test_a_calibration_takes_the_worst_of_each_budget():
+    first, second = tolerances.BUDGETS[0], tolerances.BUDGETS[-1]
+    lines = tolerances.calibrate([(second, 1.0, "a"), (first, 7.0, "b"), (second, 2.0, "c"), (second, 0.5, "d")])
+    assert [(line.budget, line.measured, line.where) for line in lines] == [(first, 7.0, "b"), (second, 2.0, "c")]
+
+
+def test_our_own_budgets_are_neither_tight_nor_loose():
+    for budget in (*tolerances.BUDGETS, *tolerances.ENTRY_BUDGETS):
+        assert budget.eps == Calibration(budget, 0.0, "").proposed, budget
+
+
+def test_a_known_divergence_is_marked_and_a_stale_one_is_red():
+    failing = replace(BLANK, status="fail", reason="differs")
+    passing = replace(BLANK, case="op-other", status="pass")
+    known = Divergence("fake", "op-case", "weights", "does something else")
+    (marked, untouched) = apply([failing, passing], [known])
+    assert (marked.status, marked.reason, marked.red) == ("known-divergence", "does something else", False)
+    assert untouched is passing
+    stale = apply([passing], [replace(known, case="op-other")])[-1]
+    assert stale.red and "does not diverge" in stale.reason
+    assert apply([passing], [known]) == [passing], "a run that does not cover the case says nothing of it"
+
+
+def test_our_own_divergences_load():
+    assert all(entry.reason for entry in load_divergences())
+
+
+def test_verdicts_are_json_even_where_the_error_is_infinite(fake: ModuleType):
+    verdict = replace(BLANK, status="fail", error=float("inf"), budget=1.0, reason="nan")
+    text = json.dumps(Run([], [verdict]).as_json(), allow_nan=False)
+    (cell,) = json.loads(text)["cells"]
+    assert cell["error"] is None and set(cell) == {
+        "operator",
+        "case",
+        "backend",
+        "against",
+        "device",
+        "tier",
+        "quantity",
+        "status",
+        "error",
+        "budget",
+        "reason",
+        "check",
+        "entry_error",
+    }

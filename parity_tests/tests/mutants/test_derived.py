@@ -1,0 +1,46 @@
+"""Every mistake that shows under one condition alone is seen, and would not be without the cases of its dimension."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from click.testing import CliRunner
+
+from parity_tests.cases import covering
+from parity_tests.cases.case import TIERS
+from parity_tests.cases.covering import DIMENSIONS
+from parity_tests.cases.selection import cells_of
+from parity_tests.cases.suite import all_cases
+from parity_tests.cli.main import main
+from parity_tests.mutants.derived import derived, survivors
+
+pytestmark = [pytest.mark.xdist_group("derived"), pytest.mark.once]
+
+
+def test_each_function_layer_and_search_has_mistakes_of_every_dimension_that_it_has():
+    count = Counter(mistake.dimension for mistake in derived())
+    assert set(count) == set(DIMENSIONS) and sum(count.values()) > 2500
+    assert {mistake.scope for mistake in derived()} == {call.kin for call in covering.calls()}
+
+
+def test_no_mistake_survives():
+    assert [(mistake.scope, mistake.name) for mistake in survivors(cells_of(all_cases(), TIERS), derived())] == []
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS)
+def test_without_the_cases_of_a_dimension_mistakes_of_it_survive(dimension: str):
+    kept = [case for case in all_cases() if not covering.varies(case, dimension)]
+    mistakes = list(derived([dimension]))
+    alive = {mistake.scope for mistake in survivors(cells_of(kept, TIERS), mistakes)}
+    assert alive == {mistake.scope for mistake in mistakes}
+
+
+def test_the_command_counts_them_by_dimension(monkeypatch: pytest.MonkeyPatch):
+    arguments = ["mutate", "--derived", "--name", "dot_score-*"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0 and "mutants are killed" in result.output
+    kept = [case for case in all_cases() if not covering.varies(case, "sizes")]
+    monkeypatch.setattr("parity_tests.cli.mutate.all_cases", lambda: kept)
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 1 and "survived  dot_score: keys_beyond_64" in result.output

@@ -1,0 +1,162 @@
+"""The court catches every mutant where it should, and would not without any one of its checks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from attention_core import reference
+from parity_tests.cases.call import TRAINING
+from parity_tests.cases.case import Arrays, Case
+from parity_tests.cases.expected import expected
+from parity_tests.cases.selection import Cell, Selection, core, key
+from parity_tests.cases.suite import all_cases
+from parity_tests.cli.main import main
+from parity_tests.judge import compare
+from parity_tests.judge.compare import CELL_CHECKS, CHECKS, judge
+from parity_tests.mutants import explain
+from parity_tests.mutants.core import told
+from parity_tests.mutants.explain import explanations
+from parity_tests.mutants.families import MUTANTS
+from parity_tests.mutants.mutant import Mutant, answer, attempt, in_place_of_the_reference, judged
+from parity_tests.workers.recordings import Recording
+
+pytestmark = [pytest.mark.xdist_group("mutants"), pytest.mark.once]
+
+by_name = {mutant.name: mutant for mutant in MUTANTS}
+LIBRARIES = [mutant.name for mutant in MUTANTS if mutant.source]
+
+Answers = dict[str, tuple[list[Cell], Recording]]
+
+
+@pytest.fixture(scope="session")
+def answers() -> Answers:
+    return {mutant.name: attempt(mutant) for mutant in MUTANTS}
+
+
+@pytest.fixture
+def answered_once(answers: Answers, known: dict[Any, tuple[Any, Arrays]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A diagnosis that asks no mutant twice."""
+
+    def remembered(mutant: Mutant, case: Case, tier: str, without: tuple[str, ...] = ()) -> tuple[Any, Arrays]:
+        at = mutant.name, case.id, tier, case.gradients
+        if at not in known:
+            known[at] = answer(mutant, case, tier, without)
+        return known[at]
+
+    monkeypatch.setattr(explain, "answer", remembered)
+
+
+@pytest.fixture(scope="session")
+def known(answers: Answers) -> dict[Any, tuple[Any, Arrays]]:
+    return {
+        (name, case.id, tier, gradients): (recording.status[f"{case.id}/{tier}"], recording.cells[f"{case.id}/{tier}"])
+        for name, (cells, recording) in answers.items()
+        for case, tier in cells
+        for gradients in (case.gradients, False)
+    }
+
+
+def without(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take one check out of the comparison."""
+    for table in ("CELL_CHECKS", "CHECKS"):
+        kept = {name: own for name, own in getattr(compare, table).items() if name != check}
+        monkeypatch.setattr(compare, table, kept)
+
+
+def test_there_are_many_each_with_a_name_and_a_sentence():
+    assert len(by_name) == len(MUTANTS) >= 100
+    assert len({mutant.sentence for mutant in MUTANTS}) == len(MUTANTS)
+    for mutant in MUTANTS:
+        ways = (mutant.broken, mutant.spoiled, mutant.misread, mutant.withheld)
+        assert mutant.sentence.endswith(".") and sum(map(bool, ways)) == 1
+
+
+@pytest.mark.parametrize("name", by_name)
+def test_a_mutant_is_red_exactly_where_it_should_be(name: str, answers: Answers):
+    outcome = judged(by_name[name], *answers[name])
+    assert (outcome.survived, outcome.unexpected) == ([], []) and outcome.killed_by
+
+
+def test_many_are_mistakes_that_libraries_have_made():
+    assert len(LIBRARIES) >= 25
+    for name in LIBRARIES:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", by_name[name].source)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_library_that_is_so_is_told_its_mistake(name: str, answers: Answers, answered_once: None):
+    cells, recording = answers[name]
+    verdicts = [verdict for cell in cells for verdict in judge(cell, expected(*cell), recording)]
+    # One training is enough, and all that is known to be wrong with one takes long to be asked about another.
+    trainings = list(
+        dict.fromkeys(verdict.case for verdict in verdicts if verdict.red and verdict.operator == TRAINING)
+    )
+    found = list(explanations(cells, recording, [one for one in verdicts if one.case not in trainings[1:]]))
+    assert found and {one.mutant for one in found} == {name}
+    assert all(one.sentence == f"{by_name[name].sentence} ({by_name[name].source})" for one in found)
+
+
+@pytest.mark.parametrize("check", [*CELL_CHECKS, *CHECKS])
+def test_without_any_one_check_a_mutant_passes(check: str, answers, monkeypatch: pytest.MonkeyPatch):
+    without(check, monkeypatch)
+    unseen = [name for name, answer in answers.items() if not judged(by_name[name], *answer).killed_by]
+    assert unseen, f"no mutant needs the check {check!r}"
+
+
+def test_the_core_tells_every_mistake_and_none_of_its_cells_could_be_left_out(answers: Answers):
+    cells = Selection(core=True).cells(all_cases())
+    mistakes = told(cells, answers)
+    silent = {name for name, own in mistakes.items() if not own}
+    assert silent == {name for name in by_name if all(pattern.startswith(TRAINING) for pattern in by_name[name].cases)}
+    alone = {name for own in mistakes.values() if len(own) == 1 for name in own}
+    asked_before = {f"{case.again}/{tier}" for case, tier in cells if case.again}
+    assert {key(cell) for cell in cells} == {*core()} == alone | asked_before
+
+
+def test_a_right_implementation_is_not_killed():
+    honest = Mutant("honest", "It is the reference.", ("masked_softmax-*", "GRU-step*"), red=(), broken={})
+    for tier in ("float64", "float32"):
+        outcome = judged(honest, *attempt(replace(honest, tier=tier)))
+        assert not outcome.killed_by and not outcome.unexpected
+
+
+def test_the_reference_is_whole_again_afterwards():
+    before = reference.masked_softmax, reference.recurrent.GRU.__call__
+    with in_place_of_the_reference(by_name["padding_answers"]), in_place_of_the_reference(by_name["mask_inverted"]):
+        assert reference.masked_softmax is not before[0] and reference.recurrent.GRU.__call__ is not before[1]
+    assert before == (reference.masked_softmax, reference.recurrent.GRU.__call__)
+
+
+def test_a_statement_that_is_wrong_is_a_hole():
+    mutant = replace(by_name["scale_ignored"], red=("scaled_dot_score-plain:*", "scaled_dot_score-nowhere:*"))
+    outcome = judged(mutant, *attempt(mutant))
+    assert "scaled_dot_score-scale:scores" in outcome.unexpected and "scaled_dot_score-plain:scores" in outcome.survived
+    assert "scaled_dot_score-nowhere:*" in outcome.survived and not outcome.as_stated
+
+
+def test_the_matrix_names_every_mutant_and_what_killed_it(monkeypatch: pytest.MonkeyPatch):
+    result = CliRunner().invoke(main, ["mutate", "--name", "scale_*", "--sentences"])
+    assert result.exit_code == 0 and "all 4 mutants are killed" in result.output
+    assert "The scale is off by 1e-5." in result.output
+    assert max(len(line) for line in result.output.splitlines()) <= 80
+    without("value", monkeypatch)
+    result = CliRunner().invoke(main, ["mutate", "--name", "scale_ignored"])
+    assert result.exit_code == 1 and "should be red: scaled_dot_score-scale:scores" in re.sub(
+        r"\s+", " ", result.output
+    )
+
+
+def test_rounding_a_mutant_keeps_its_derivatives():
+    """Otherwise the gradient would be wrong for another reason than the one stated."""
+    from parity_tests.mutants.masks import _rounded
+    from parity_tests.mutants.scores import _to_tensor_float
+
+    perturbed = np.array([1.0 + 2.0**-40 + 3e-91j])
+    assert _rounded(perturbed, "float32")[0] == 1.0 + 3e-91j
+    assert _to_tensor_float(np.array([1.0 + 2.0**-9 + 2.0**-12 + 3e-91j]))[0] == 1.0 + 2.0**-9 + 3e-91j

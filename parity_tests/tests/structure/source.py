@@ -1,0 +1,76 @@
+"""The source as data: files, their syntax trees, and what they import."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+from attention_core.operators import OF_FILES
+from parity_tests.tests.places import ROOT
+
+PACKAGES = ("attention_core", "backends", "parity_tests")
+THIRD_PARTY = {"torch": {"torch"}, "tf": {"tensorflow", "keras"}, "jax": {"jax", "flax", "optax"}, "mxnet": {"mxnet"}}
+ALL_FRAMEWORKS = set().union(*THIRD_PARTY.values())
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def sources(folder: str) -> tuple[Path, ...]:
+    """The files in a folder, without the tests."""
+    return tuple(path for path in sorted((ROOT / folder).rglob("*.py")) if "tests" not in path.parts)
+
+
+def module_of(path: Path) -> str:
+    """The full name of a file's module."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def is_module(name: str) -> bool:
+    """Whether that is a module or package of ours."""
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, by its full name, wherever the import stands."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if top(full) in PACKAGES and is_module(full) else str(node.module)
+
+
+def backend_file(framework: str, file: str) -> ast.Module:
+    return parsed(ROOT / "backends" / framework / f"{file}.py")
+
+
+def public(framework: str, file: str) -> list[str]:
+    """The public names of a file, in order: none where it does not say."""
+    for node in backend_file(framework, file).body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def files_of(framework: str) -> list[str]:
+    return sorted(path.stem for path in (ROOT / "backends" / framework).glob("*.py") if path.stem != "__init__")
+
+
+FILES = files_of("torch")
+"""The files that every backend has."""
+EXPORTED = (*OF_FILES, "parameters")
+"""Those whose names a backend's package exports; the others are imported by name."""
+
+
+def top(name: str) -> str:
+    return name.partition(".")[0]

@@ -1,0 +1,189 @@
+"""Who imports whom, read from source alone."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+
+import pytest
+
+from attention_core.operators import FRAMEWORKS
+from parity_tests.tests.places import ROOT
+from parity_tests.tests.structure.source import (
+    ALL_FRAMEWORKS,
+    FILES,
+    PACKAGES,
+    THIRD_PARTY,
+    imports,
+    module_of,
+    parsed,
+    sources,
+    top,
+)
+
+ATTENTION = ROOT / "parity_tests" / "third_party" / "attention"
+IMPORTED_BY_ATTENTION = {
+    "torch": {"torch", "backends.torch", "backends.torch.runtime"},
+    "keras": {"keras", "tensorflow", "backends.tf", "backends.tf.runtime"},
+    "jax": {"jax", "backends.jax", "backends.jax.runtime"},
+    "flax": {"flax", "jax", "backends.jax", "backends.jax.runtime"},
+    "mxnet": {"mxnet", "backends.mxnet", "backends.mxnet.runtime"},
+    "onnx": {"onnx", "onnxruntime", "numpy"},
+}
+"""What other people's attention may import beside the standard library."""
+
+LAYERS = ROOT / "parity_tests" / "third_party" / "layers"
+FRAMEWORK_OF_LAYERS = {"torch": "torch", "keras": "tf", "flax": "jax", "mxnet": "mxnet", "onnx": "onnx"}
+"""The framework of each module of other people's layers."""
+
+BENCH = {framework: ROOT / "parity_tests" / "bench" / f"{framework}.py" for framework in FRAMEWORKS}
+
+IN_WORKERS = (
+    *(ATTENTION / f"{name}.py" for name in IMPORTED_BY_ATTENTION),
+    *(LAYERS / f"{name}.py" for name in FRAMEWORK_OF_LAYERS),
+    *BENCH.values(),
+)
+"""The files of parity_tests that import a framework; a worker imports them, by name, and nothing else does."""
+
+
+def in_order(graph: Mapping[str, set[str]]) -> bool:
+    """Whether no way leads from a node back to it.
+
+    Raises: CycleError with the circle, if one does.
+    """
+    return bool(list(graphlib.TopologicalSorter(graph).static_order()))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_import_leads_back(package: str):
+    assert in_order({module_of(path): {*imports(path)} - {module_of(path)} for path in sources(package)})
+
+
+def test_no_way_leads_back_to_a_room():
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for path in sources("parity_tests"):
+        _, *own = module_of(path).split(".")
+        others = {name.split(".")[1] for name in imports(path) if name.startswith("parity_tests.")}
+        rooms["".join(own[:1])] |= others - {*own[:1]}
+    assert in_order(rooms)
+
+
+def test_the_specification_imports_numpy_alone():
+    for path in sources("attention_core"):
+        assert {top(name) for name in imports(path)} <= {"numpy", "attention_core", *sys.stdlib_module_names}, path
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_backend_imports_its_framework_and_the_data_of_the_specification(framework: str):
+    for path in sources(f"backends/{framework}"):
+        names = set(imports(path))
+        others = ALL_FRAMEWORKS - THIRD_PARTY[framework]
+        assert not {top(name) for name in names} & {"parity_tests", *others}, path
+        data = ("attention_core.errors", "attention_core.operators", "attention_core.sinusoids")
+        for name in names:
+            if top(name) == "attention_core":
+                assert name.startswith((*data, "attention_core.specification")), f"{path} imports {name}"
+            if top(name) == "backends":
+                own = {"backends", f"backends.{framework}", *(f"backends.{framework}.{file}" for file in FILES)}
+                assert name in own, f"{path} imports {name}"
+
+
+def test_the_weights_import_numpy_and_the_data_of_the_specification():
+    """What reads a kind of file is imported where one is read, and a framework's own table where it is asked for."""
+    data = ("attention_core.errors", "attention_core.operators", "attention_core.specification")
+    for path in sources("backends/weights"):
+        for name in imports(path):
+            known = {"numpy", "ml_dtypes", "backends", *sys.stdlib_module_names}
+            assert top(name) in known or name.startswith(data), f"{path} imports {name}"
+            assert top(name) != "backends" or name == "backends" or name.startswith("backends.weights"), path
+
+
+def test_the_parity_tests_import_no_framework_and_no_backend():
+    for path in sources("parity_tests"):
+        if path not in IN_WORKERS:
+            names = set(imports(path))
+            assert not {top(name) for name in names} & ALL_FRAMEWORKS, path
+            assert not {name for name in names if name.startswith("backends.") and name.split(".")[1] != "weights"}
+
+
+def test_what_imports_a_framework_is_imported_by_name_alone():
+    hidden = {module_of(path) for path in IN_WORKERS}
+    for folder in (*PACKAGES, "examples"):
+        for path in sources(folder):
+            assert not hidden & {*imports(path)}, path
+
+
+def test_the_terminal_is_for_the_command_line_alone():
+    for path in sources("parity_tests"):
+        if path.parent.name not in ("cli", "reports"):
+            assert not {top(name) for name in imports(path)} & {"click", "rich"}, path
+
+
+@pytest.mark.parametrize("name", IMPORTED_BY_ATTENTION)
+def test_attention_of_others_imports_its_framework(name: str):
+    own = IMPORTED_BY_ATTENTION[name]
+    for imported in imports(ATTENTION / f"{name}.py"):
+        assert imported in own or top(imported) in {*own, *sys.stdlib_module_names}, imported
+
+
+@pytest.mark.parametrize(("module", "framework"), FRAMEWORK_OF_LAYERS.items())
+def test_layers_of_others_import_their_framework(module: str, framework: str):
+    names = set(imports(LAYERS / f"{module}.py"))
+    assert {top(name) for name in names} & ALL_FRAMEWORKS <= THIRD_PARTY.get(framework, set())
+    backend = f"backends.{framework}"
+    assert {name for name in names if name.startswith("backends.")} <= {backend, f"{backend}.runtime"}
+    own = {name for name in names if top(name) == "parity_tests"}
+    layers = "parity_tests.third_party.layers"
+    assert own <= {layers, f"{layers}.own", "parity_tests.workers.target"}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_is_measured_imports_its_framework_and_our_backend_for_it(framework: str):
+    names = set(imports(BENCH[framework]))
+    assert not {top(name) for name in names} & (ALL_FRAMEWORKS - THIRD_PARTY[framework])
+    backend = f"backends.{framework}"
+    assert {name for name in names if top(name) == "backends"} == {backend, f"{backend}.arrays", f"{backend}.runtime"}
+    own = {name for name in names if top(name) == "parity_tests"}
+    assert own == {"parity_tests.bench.items", "parity_tests.bench.measure"}
+
+
+def test_every_module_that_imports_a_framework_is_listed():
+    assert {path.stem for path in ATTENTION.glob("*.py")} == {"__init__", *IMPORTED_BY_ATTENTION}
+    assert {path.stem for path in LAYERS.glob("*.py")} == {"__init__", "own", *FRAMEWORK_OF_LAYERS}
+
+
+def test_a_worker_needs_numpy_and_safetensors_alone():
+    """Another environment has no click and no rich: what a worker imports must not ask for them."""
+    seen: set[str] = set()
+    waiting = ["parity_tests.workers.worker"]
+    while waiting:
+        name = waiting.pop()
+        if name in seen or top(name) not in PACKAGES:
+            seen.add(name)
+            continue
+        seen.add(name)
+        base = ROOT.joinpath(*name.split("."))
+        waiting += imports(base.with_suffix(".py") if base.with_suffix(".py").exists() else base / "__init__.py")
+        waiting += [name.rpartition(".")[0]] if "." in name else []
+    third_party = {top(name) for name in seen} - set(PACKAGES) - set(sys.stdlib_module_names)
+    assert third_party == {"numpy", "safetensors", "ml_dtypes"}  # the last one only where there is a bfloat16
+
+
+@pytest.mark.parametrize("folder", PACKAGES)
+def test_nothing_is_evaluated_or_unpickled(folder: str):
+    for path in sources(folder):
+        assert not set(imports(path)) & {"pickle", "marshal", "shelve", "dill"}, path
+        called = {ast.unparse(node.func) for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)}
+        assert not called & {"eval", "exec", "compile"}, path
+
+
+def test_examples_use_public_names_alone():
+    for path in (ROOT / "examples").rglob("*.py"):
+        for name in imports(path):
+            parts = name.split(".")
+            assert not any(part.startswith("_") and part != "__future__" for part in parts), path
+            if parts[0] == "backends":
+                assert len(parts) <= 2, f"{path} imports {name}: take it from the backend's package"

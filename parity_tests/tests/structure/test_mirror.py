@@ -1,0 +1,160 @@
+"""The mirror, read from source alone: the same files, names, arguments and words in every backend."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection
+
+import pytest
+
+from attention_core.operators import FILE_OF, FRAMEWORK_KEYWORDS, FRAMEWORKS, LAYERS, OF_FILES, OPERATORS
+from attention_core.operators.training import UPDATES
+from parity_tests.tests.places import ROOT
+from parity_tests.tests.structure.source import EXPORTED, FILES, backend_file, files_of, parsed, public, top
+
+Definition = ast.FunctionDef | ast.ClassDef
+
+
+def definitions(module: ast.Module | ast.ClassDef) -> dict[str, Definition]:
+    return {node.name: node for node in module.body if isinstance(node, Definition)}
+
+
+def imported(module: ast.Module) -> list[str]:
+    """What a file takes from the ground floor of its backend, to hand it on."""
+    found = [node for node in module.body if isinstance(node, ast.ImportFrom) and str(node.module).endswith(".arrays")]
+    return [alias.name for node in found for alias in node.names]
+
+
+def located(module: ast.Module, name: str) -> tuple[ast.Module, ast.ClassDef] | None:
+    """The class of that name, in a file or in the file of its backend that it is imported from."""
+    found = definitions(module).get(name)
+    if isinstance(found, ast.ClassDef):
+        return module, found
+    for node in module.body:
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+            package, _, file = str(node.module).rpartition(".")
+            return located(backend_file(package.partition(".")[2], file), name) if top(package) == "backends" else None
+    return None
+
+
+def members(module: ast.Module, made: ast.ClassDef) -> dict[str, Definition]:
+    """What a class defines, itself or by a class of its backend that it derives from."""
+    inherited = [members(*found) for base in made.bases if (found := located(module, ast.unparse(base)))]
+    return {name: node for defined in (*inherited, definitions(made)) for name, node in defined.items()}
+
+
+def arguments(function: ast.FunctionDef, framework: str, known: Collection[str] = ()) -> str:
+    """The argument list with defaults, without self, annotations, and the framework's own keywords.
+
+    A keyword that the specification knows is not the framework's own.
+    """
+    own = {keyword for keyword in FRAMEWORK_KEYWORDS[framework] if keyword not in known}
+    given = function.args
+    assert given.vararg is None and given.kwarg is None, f"{function.name} swallows arguments that it does not name"
+    names = [argument.arg for argument in given.posonlyargs + given.args]
+    defaults = [None] * (len(names) - len(given.defaults)) + [ast.unparse(default) for default in given.defaults]
+    listed = [name if default is None else f"{name}={default}" for name, default in zip(names, defaults, strict=True)]
+    shared, later = [], []
+    for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+        text = argument.arg if default is None else f"{argument.arg}={ast.unparse(default)}"
+        (later if argument.arg in own else shared).append(text)
+        assert argument.arg in own or not later, f"{argument.arg} of {function.name} follows a keyword of {framework}"
+    listed = [text for text in listed if text not in ("self",)]
+    return ", ".join(listed + (["*", *shared] if shared else []))
+
+
+def first_line(node: Definition) -> str:
+    return (ast.get_docstring(node) or "").partition("\n")[0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_backend_has_the_same_files(framework: str):
+    assert files_of(framework) == FILES
+    assert {*OF_FILES} <= {*FILES}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_fast_paths_are_chosen_by_the_same_words(framework: str):
+    found, first = (definitions(backend_file(name, "blocked")) for name in (framework, FRAMEWORKS[0]))
+    for name in public("torch", "blocked"):
+        assert isinstance(found[name], ast.FunctionDef)
+        assert arguments(found[name], framework) == arguments(first[name], FRAMEWORKS[0]), name
+        assert first_line(found[name]) == first_line(first[name]), name
+        assert any(
+            isinstance(own, ast.Call) and ast.unparse(own.func) == "check_path" for own in ast.walk(found["force"])
+        )
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_file_has_the_same_public_names_in_the_same_order(framework: str, file: str):
+    module, names = backend_file(framework, file), public(framework, file)
+    assert names == public("torch", file)
+    assert [name for name in (*imported(module), *definitions(module)) if name in names] == names
+    specified = [entry.name for entry in (*OF_FILES.get(file, ()), *UPDATES) if FILE_OF[entry.name] == file]
+    assert [name for name in names if name in FILE_OF] == specified
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_package_exports_every_public_name(framework: str):
+    names = [name for file in EXPORTED for name in public(framework, file)]
+    assert sorted(public(framework, "__init__")) == sorted(names)
+
+
+@pytest.mark.parametrize("operator", (*OPERATORS, *UPDATES), ids=lambda operator: operator.name)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_function_has_the_arguments_and_words_of_the_specification(framework: str, operator):
+    function = definitions(backend_file(framework, FILE_OF[operator.name]))[operator.name]
+    assert isinstance(function, ast.FunctionDef)
+    known = {option.name for option in operator.options}
+    assert arguments(function, framework, known) == operator.signature
+    assert first_line(function) == operator.summary
+    assert operator.formula.split(";")[0] in (ast.get_docstring(function) or "")
+
+
+CALL = {"torch": "forward", "tf": "__call__", "jax": "__call__", "mxnet": "__call__"}
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_layer_has_the_arguments_and_words_of_the_specification(framework: str, layer):
+    module = backend_file(framework, FILE_OF[layer.name])
+    made = definitions(module)[layer.name]
+    assert isinstance(made, ast.ClassDef)
+    assert first_line(made) == layer.summary
+    assert layer.formula.split(";")[0] in (ast.get_docstring(made) or "")
+    methods = members(module, made)
+    init = methods["__init__"]
+    assert isinstance(init, ast.FunctionDef) and arguments(init, framework) == layer.signature
+    for method in layer.methods:
+        name = method.name.partition(".")[2]
+        function = methods[CALL[framework] if name == "call" else name]
+        assert isinstance(function, ast.FunctionDef)
+        memory = method.signature.replace("memory.keys, memory.values, memory.mask=None", "memory")
+        state = memory.replace("state.rnn, state.attentional, state.position", "state")
+        assert arguments(function, framework) == state
+        assert first_line(function) == method.summary
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_trainer_has_the_arguments_and_words_of_the_reference(framework: str):
+    """It is no layer: the reference is its specification, but for the random numbers, which a framework has alone."""
+    wanted = definitions(parsed(ROOT / "attention_core" / "reference" / "training.py"))["Trainer"]
+    made = definitions(backend_file(framework, "training"))["Trainer"]
+    assert isinstance(wanted, ast.ClassDef) and isinstance(made, ast.ClassDef)
+    assert first_line(made) == first_line(wanted)
+    own, theirs = definitions(made), definitions(wanted)
+    for name in ("__init__", "step", "evaluate", "get_state", "set_state"):
+        found, function = own[name], theirs[name]
+        assert isinstance(found, ast.FunctionDef) and isinstance(function, ast.FunctionDef)
+        assert arguments(found, framework) == arguments(function, framework)
+    seed = own["seed"]
+    assert isinstance(seed, ast.FunctionDef) and arguments(seed, framework) == "number"
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_what_a_file_defines_beside_is_called_the_same_in_torch_and_jax(file: str):
+    """The two that people compare most: their helpers have the same names in the same order."""
+    names = [list(definitions(backend_file(framework, file))) for framework in ("torch", "jax")]
+    shared = [[name for name in own if name in names[0] and name in names[1]] for own in names]
+    assert shared[0] == shared[1]

@@ -1,0 +1,280 @@
+"""Sentences: corpora, tokens, vocabularies and padded batches, the same for every framework."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import os
+import re
+import unicodedata
+import urllib.request
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from attention_core.draws import integers, uniform
+from attention_core.operators.training import Batch
+
+SPECIAL = PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
+MONTHS = (
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+)
+DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+LONGEST_LINE = 10_000
+MOST_TOLD = 3
+
+PAIRS_ADDRESS = "http://d2l-data.s3-accelerate.amazonaws.com/fra-eng.zip"
+PAIRS_DIGEST = "94646ad1522d915e7b0f9296181140edcf86a4f5"
+PAIRS_MEMBER = "fra-eng/fra.txt"
+LARGEST_DOWNLOAD = 2**26
+"""The pairs that textbooks use, by the SHA-1 that they print; fetched by `download` alone."""
+
+Pair = tuple[str, str]
+
+
+class CorpusError(ValueError):
+    """A corpus cannot be read."""
+
+
+def dates(count: int, seed: int = 0) -> list[Pair]:
+    """Dates written in many ways, each with its ISO form: the corpus that needs no download.
+
+    Years run from 1900 to 2099; no date is 29 February.
+    """
+    columns = [
+        integers(f"dates.{name}", (count,), high, seed)
+        for name, high in (("year", 200), ("month", 12), ("day", 365), ("form", 6))
+    ]
+    rows = np.stack(columns, axis=1).tolist()
+    return [_date(1900 + year, month, 1 + day % DAYS[month], form) for year, month, day, form in rows]
+
+
+def _date(year: int, month: int, day: int, form: int) -> Pair:
+    name = MONTHS[month]
+    written = (
+        f"{day} {name} {year}",
+        f"{name} {day}, {year}",
+        f"{day:02}.{month + 1:02}.{year}",
+        f"{day} {name[:3]} {year}",
+        f"the {day} of {name}, {year}",
+        f"{month + 1}/{day}/{year}",
+    )[form]
+    return written, f"{year}-{month + 1:02}-{day:02}"
+
+
+class Corpus(NamedTuple):
+    """Sentence pairs, and the lines of their file that were left out, each with the reason."""
+
+    pairs: list[Pair]
+    skipped: Sequence[tuple[int, str]] = ()
+
+    @property
+    def told(self) -> str:
+        """The lines left out, in words; nothing if there are none."""
+        if not self.skipped:
+            return ""
+        first = "; ".join(f"line {number}: {why}" for number, why in self.skipped[:MOST_TOLD])
+        more = "; ..." if len(self.skipped) > MOST_TOLD else ""
+        return f"{len(self.skipped):,} of {len(self.skipped) + len(self.pairs):,} lines skipped ({first}{more})"
+
+
+def read_corpus(path: str | Path) -> Corpus:
+    """Sentence pairs of a tab-separated file, one pair a line; further columns are left out.
+
+    A line without a tab, with an empty side, or of more than LONGEST_LINE characters is skipped and counted.
+    Raises: CorpusError if the file cannot be read, is not UTF-8 (with the line), or holds no pair.
+    """
+    pairs: list[Pair] = []
+    skipped: list[tuple[int, str]] = []
+    number = 0
+    try:
+        for number, raw in _lines(path):
+            line = None if raw is None else raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
+            if line is None or len(line) > LONGEST_LINE:
+                skipped.append((number, f"longer than {LONGEST_LINE:,} characters"))
+                continue
+            source, tab, rest = line.partition("\t")
+            target = rest.partition("\t")[0]
+            if tab and normalise(source) and normalise(target):
+                pairs.append((source, target))
+            else:
+                skipped.append((number, "an empty sentence" if tab else "no tab"))
+    except UnicodeDecodeError as error:
+        raise CorpusError(f"{path}, line {number}, is not UTF-8: {error.reason}. Convert the file first.") from error
+    except OSError as error:
+        raise CorpusError(f"{path} cannot be read: {error.strerror}.") from error
+    if not pairs:
+        told = Corpus(pairs, skipped).told
+        raise CorpusError(f"{path} holds no sentence pairs{': ' if told else ''}{told}.")
+    return Corpus(pairs, skipped)
+
+
+def _lines(path: str | Path) -> Iterator[tuple[int, bytes | None]]:
+    """The lines of a file with their numbers, None for one that is too long to be kept."""
+    most = 4 * LONGEST_LINE + 2
+    with open(path, "rb") as file:
+        number = 0
+        while raw := file.readline(most):
+            number += 1
+            rest = raw
+            while len(rest) == most and not rest.endswith(b"\n"):
+                rest = file.readline(most)
+            yield number, raw if rest is raw else None
+
+
+def download(folder: Path) -> Path:
+    """Fetch the English-French pairs that textbooks use, unless they are there, and return the file of pairs.
+
+    Raises: CorpusError if they cannot be fetched, or are not those of the digest.
+    """
+    path = folder / PAIRS_MEMBER.rpartition("/")[2]
+    if path.exists():
+        return path
+    try:
+        with urllib.request.urlopen(PAIRS_ADDRESS, timeout=60) as answer:
+            data = answer.read(LARGEST_DOWNLOAD + 1)
+    except OSError as error:
+        raise CorpusError(f"{PAIRS_ADDRESS} cannot be fetched: {error}. Give a file with --corpus instead.") from error
+    found = hashlib.sha1(data, usedforsecurity=False).hexdigest()
+    if found != PAIRS_DIGEST:
+        raise CorpusError(f"{PAIRS_ADDRESS} has the SHA-1 {found}, expected {PAIRS_DIGEST}: nothing was kept.")
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        content = archive.read(PAIRS_MEMBER)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial.write_bytes(content)
+    partial.replace(path)
+    return path
+
+
+def normalise(sentence: str) -> str:
+    """Lower case, composed Unicode, one plain space between words and around punctuation."""
+    plain = unicodedata.normalize("NFKC", sentence).lower()
+    spaced = re.sub(r"([,.!?;:])", r" \1 ", plain)
+    return " ".join(spaced.split())
+
+
+def words(sentence: str) -> list[str]:
+    """The words and punctuation of a sentence."""
+    return normalise(sentence).split(" ")
+
+
+def characters(sentence: str) -> list[str]:
+    """The characters of a sentence."""
+    return list(sentence)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens and their ids: the four special ones first, then by frequency, then by the alphabet."""
+
+    tokens: tuple[str, ...]
+
+    @classmethod
+    def of(cls, sentences: Iterable[Sequence[str]], min_frequency: int = 1) -> Vocabulary:
+        """The tokens that stand in the sentences at least min_frequency times."""
+        counts = Counter(token for sentence in sentences for token in sentence)
+        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        return cls((*SPECIAL, *(token for token, count in ranked if count >= min_frequency)))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @functools.cached_property
+    def index(self) -> dict[str, int]:
+        """The id of each token."""
+        return {token: position for position, token in enumerate(self.tokens)}
+
+    def ids(self, sentence: Sequence[str]) -> list[int]:
+        """The ids of the tokens; those of no entry become UNK."""
+        return [self.index.get(token, self.index[UNK]) for token in sentence]
+
+    def words(self, ids: Iterable[int]) -> list[str]:
+        """The tokens of the ids."""
+        return [self.tokens[position] for position in ids]
+
+
+def padded(sentences: Sequence[Sequence[int]], pad: int, least: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """The sentences as one array (batch, longest), padded at the end, and their lengths (batch,), both int32.
+
+    The array has at least so many columns.
+    """
+    lengths = np.array([len(sentence) for sentence in sentences], np.int32)
+    tokens = np.full((len(sentences), int(lengths.max(initial=least))), pad, np.int32)
+    for row, sentence in zip(tokens, sentences, strict=True):
+        row[: len(sentence)] = sentence
+    return tokens, lengths
+
+
+# ------------------------------------------------------------------------------------------------ for training
+
+SPLITTERS = {"words": words, "characters": characters}
+"""How a sentence becomes tokens."""
+
+
+def split(pairs: Sequence[Pair], counts: Sequence[int], seed: int | None = None, by: int = 0) -> list[list[Pair]]:
+    """Disjoint lists of so many pairs each, so that no sentence stands in two of them.
+
+    Pairs whose source (by=0) or target (by=1) reads the same stay together: in the order of the file, or in that of the
+    seed. What a list has no room for is left out. Fewer pairs than asked for fill the first lists.
+    """
+    groups: dict[str, list[Pair]] = {}
+    for pair in dict.fromkeys(pairs):
+        groups.setdefault(normalise(pair[by]), []).append(pair)
+    ordered = list(groups.values())
+    if seed is not None:
+        ordered = [ordered[position] for position in shuffled("split", len(ordered), seed)]
+    remaining = iter(ordered)
+    lists: list[list[Pair]] = []
+    for count in counts:
+        chosen: list[Pair] = []
+        while len(chosen) < count and (group := next(remaining, None)):
+            chosen += group
+        lists.append(chosen[:count])
+    return lists
+
+
+def shuffled(name: str, count: int, seed: int) -> np.ndarray:
+    """The numbers below count in an order drawn for the name and the seed: the same on every machine."""
+    return np.argsort(uniform(f"order/{name}", (count,), seed=seed), kind="stable")
+
+
+def encoded(pairs: Sequence[Sequence[Sequence[str]]], source: Vocabulary, target: Vocabulary, max_tokens: int) -> Batch:
+    """Tokenised pairs as the arrays of one batch.
+
+    A sentence keeps its first max_tokens - 1 tokens, and eos ends it. All are padded to max_tokens.
+    """
+    ids = [
+        [vocabulary.ids([*pair[side][: max_tokens - 1], EOS]) for pair in pairs]
+        for side, vocabulary in enumerate((source, target))
+    ]
+    (sources, source_lens), (targets, target_lens) = (padded(side, 0, max_tokens) for side in ids)
+    inputs = np.roll(targets, 1, axis=1)
+    inputs[:, 0] = target.index[BOS]
+    return Batch(sources, source_lens, inputs, targets, target_lens)
+
+
+def rows_of(batch: Batch, rows: np.ndarray, count: int) -> Batch:
+    """Some rows of a batch, and behind them rows without a token up to count: they change nothing, and keep the shape.
+
+    Compilers would make another function for the last, smaller batch of an epoch.
+    """
+    missing = count - len(rows)
+    return Batch(*(np.pad(own[rows], ((0, missing),) + ((0, 0),) * (own.ndim - 1)) for own in batch[:5]))

@@ -1,0 +1,166 @@
+"""A backend at work on a model: it trains an epoch, evaluates, and translates."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import backends
+from attention_core import draws
+from attention_core.operators.training import Batch
+from parity_tests.translation import bleu, corpus
+from parity_tests.translation.corpus import BOS, EOS
+from parity_tests.translation.model import Arrays, Data, Held, Model
+
+
+class Diverged(ArithmeticError):
+    """A loss is not finite."""
+
+
+class Step(NamedTuple):
+    """What a step of a training tells: its number in the epoch, the steps of an epoch, loss, norm, and tokens read."""
+
+    number: int
+    steps: int
+    loss: float
+    norm: float
+    tokens: int
+
+
+class Worker:
+    """A backend that trains a model, or translates with it."""
+
+    def __init__(self, model: Model, backend: str, device: str = "cpu") -> None:
+        self.model = model
+        self.device = device
+        self.package = backends.load(backend)
+        self.runtime = importlib.import_module(f"{self.package.__name__}.runtime")
+        self.runtime.configure()
+        config = model.settings.model(model.source, model.target)
+        self.translator = self.runtime.build(self.package.Translator, config, model.settings.dtype, device)
+        self.package.set_parameters(self.translator, model.parameters)
+
+    @functools.cached_property
+    def trainer(self) -> Any:
+        """The backend's Trainer of the model; to translate, none is needed."""
+        settings = self.model.settings
+        optimizer = getattr(self.package, settings.optimizer)(settings.learning_rate)
+        return self.package.Trainer(self.translator, optimizer, max_norm=settings.max_norm)
+
+    def train(self, data: Data) -> Iterator[Step]:
+        """Train one more epoch; the model is changed once it is done, and only then.
+
+        Every epoch begins with what the file of the model holds, so that going on is no other training.
+        """
+        settings, number = self.model.settings, self.model.epoch + 1
+        self.package.set_parameters(self.translator, self.model.last)
+        if number > 1:
+            self.trainer.set_state(self.model.state)
+        self.trainer.seed(int(draws.integers(f"dropout/{number}", (), 2**31 - 1, settings.seed)))
+        losses: list[float] = []
+        norms: list[float] = []
+        seconds: list[float] = []
+        tokens = 0
+        pairs = data.training.pairs
+        order = corpus.shuffled(f"epoch/{number}", len(pairs.source), settings.seed)
+        count = -(-len(order) // settings.batch_size)
+        for position in range(count):
+            start = time.perf_counter()
+            rows = order[position * settings.batch_size : (position + 1) * settings.batch_size]
+            batch = corpus.rows_of(pairs, rows, settings.batch_size)
+            tokens += int(batch.target_lens.sum())
+            if settings.dropout and not settings.own_dropout:
+                batch = batch._replace(**self.masks(number, position))
+            loss, norm = (float(self.runtime.to_numpy(found)) for found in self.trainer.step(self.given(batch)))
+            if not np.isfinite([loss, norm]).all():
+                raise Diverged(
+                    f"the loss is {loss} and the norm of its gradients {norm} in epoch {number}, step {position + 1}: "
+                    "take a smaller --learning-rate, or clip with --max-norm."
+                )
+            losses.append(loss)
+            norms.append(norm)
+            seconds.append(time.perf_counter() - start)
+            yield Step(position + 1, count, loss, norm, tokens)
+        self.model.last, self.model.state = self.package.get_parameters(self.translator), self.trainer.get_state()
+        self.model.losses += losses
+        self.model.norms += norms
+        # The median: a first step may compile, and a machine may do something else for a while.
+        rate = tokens / count / max(float(np.median(seconds)), 1e-9)
+        found = {"loss": float(np.mean(losses)), "tokens_per_second": rate, "seconds": sum(seconds)}
+        self.model.history.append({**found, **self.score(data.validation)})
+        if self.model.best_epoch == number:
+            self.model.parameters = self.model.last
+
+    def masks(self, epoch: int, position: int) -> Arrays:
+        """The dropout masks of one batch, drawn for epoch and position."""
+        settings, sizes = self.model.settings, self.translator.sizes
+        rows, steps = settings.batch_size, settings.max_tokens
+        shapes = {
+            "encoder_dropout_mask": (settings.num_layers - 1, rows, steps, sizes["encoder_size"]),
+            "decoder_dropout_mask": (settings.num_layers - 1, rows, steps, sizes["decoder_size"]),
+            "attention_dropout_mask": (rows, steps, steps),
+        }
+        return {
+            name: draws.dropout_mask(f"{name}/{epoch}/{position}", shape, settings.dropout, settings.seed)
+            for name, shape in shapes.items()
+        }
+
+    def given(self, batch: Batch) -> Batch:
+        """The batch as arrays of the framework."""
+        dtype = self.model.settings.dtype
+        arrays = [own if own is None or own.dtype.kind == "i" else own.astype(dtype) for own in batch]
+        return Batch(*(None if own is None else self.runtime.from_numpy(own, self.device) for own in arrays))
+
+    def score(self, held: Held) -> dict[str, float]:
+        """Loss and scores on pairs held out, of the parameters that the translator has now."""
+        total = count = 0.0
+        for batch in batches(held.pairs, self.model.settings.batch_size):
+            tokens = float(batch.target_lens.sum())
+            total += float(self.runtime.to_numpy(self.trainer.evaluate(self.given(batch)))) * tokens
+            count += tokens
+        found = [self.words(ids) for ids in self.translated(held.sources)]
+        return {"validation_loss": total / count, **scored(found, held.references)}
+
+    def translated(self, sources: Batch, **beam: Any) -> list[list[int]]:
+        """The ids of each translation, by greedy decoding, or by beam search if it is given its options."""
+        return [own[0] for own in self.decoded(sources, **beam)]
+
+    def decoded(self, sources: Batch, **beam: Any) -> Iterator[tuple[list[int], np.ndarray]]:
+        """The ids and the attention weights of each translation; weights have a row for eos, too, if it was reached."""
+        target, most = self.model.target, self.model.settings.max_tokens
+        ends = {"bos": target.index[BOS], "eos": target.index[EOS], "max_steps": most}
+        for batch in batches(sources, self.model.settings.batch_size):
+            on_device = self.given(batch)
+            method = self.translator.beam if beam else self.translator.greedy
+            found = [
+                self.runtime.to_numpy(own) for own in method(on_device.source, on_device.source_lens, **ends, **beam)
+            ]
+            tokens, lengths, weights = (own[:, 0] if beam else own for own in (*found[:2], found[-1]))
+            for row, (length, source_len) in enumerate(zip(lengths.tolist(), batch.source_lens.tolist(), strict=True)):
+                if source_len:  # the others fill the batch
+                    yield tokens[row, :length].tolist(), weights[row, : min(length + 1, most), :source_len]
+
+    def words(self, ids: Sequence[int]) -> list[str]:
+        """The tokens of a translation."""
+        return self.model.target.words(ids)
+
+
+def batches(arrays: Batch, batch_size: int) -> Iterator[Batch]:
+    """The rows in their order, all batches of one size."""
+    for start in range(0, len(arrays.source), batch_size):
+        yield corpus.rows_of(arrays, np.arange(start, min(start + batch_size, len(arrays.source))), batch_size)
+
+
+def scored(found: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> dict[str, float]:
+    """All scores of translations."""
+    textbook = [bleu.textbook_score(own, wanted) for own, wanted in zip(found, references, strict=True)]
+    return {
+        "bleu": bleu.bleu(found, references),
+        "textbook": float(np.mean(textbook)),
+        "exact": bleu.exact(found, references),
+    }

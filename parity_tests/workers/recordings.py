@@ -1,0 +1,371 @@
+"""What goes to a worker and what comes back: case files and recordings, both safetensors with a digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from attention_core.operators import FRAMEWORKS, SPECIFICATION_VERSION
+from backends import ArchiveError, load_archive, pack_arrays, save_arrays
+from parity_tests.cases.case import SEED, TIERS, Arrays, Case
+from parity_tests.cases.expected import cotangents
+from parity_tests.cases.selection import Cell, Selection, key
+from parity_tests.cases.suite import NAMES
+from parity_tests.workers.worker import CASE_FILE
+
+RECORDING = "recording"
+STATUSES = ("ok", "not-applicable", "not-implemented", "error", "crash", "timeout")
+"""What may become of a cell that was run."""
+
+LISTS = ("changed", "lacking")
+"""What a cell's status holds beside texts and numbers: the inputs that it changed, the quantities not implemented."""
+
+MOST_NAMED = 5
+
+
+def labelled(backend: str, device: str) -> str:
+    """The name of a backend in tables and pairs: with its device, unless that is the CPU."""
+    return backend if device in ("", "cpu") else f"{backend}:{device}"
+
+
+class Mismatch(ValueError):
+    """Recordings cannot be judged together, or not against the cases at hand."""
+
+
+def pack_cases(cells: Iterable[Cell]) -> bytes:
+    """The cells with their inputs, parameters and cotangents as a case file."""
+    arrays: Arrays = {}
+    described = []
+    for cell in cells:
+        said, own = _asked(cell)
+        arrays |= {f"{key(cell)}/{name}": array for name, array in own.items()}
+        described.append({**said, "digest": _digest(said, own)})
+    header = {"kind": CASE_FILE, "cells": described, "seed": SEED, "specification": SPECIFICATION_VERSION}
+    return pack_arrays(arrays, header)
+
+
+def digests(cells: Iterable[Cell]) -> dict[str, str]:
+    """A digest of all that each cell asks: operator, method, config, options, inputs, parameters and cotangents."""
+    return {key(cell): _digest(*_asked(cell)) for cell in cells}
+
+
+def _asked(cell: Cell) -> tuple[dict[str, Any], Arrays]:
+    case, tier = cell
+    inputs, parameters = case.at(tier)
+    arrays = {f"input/{name}": array for name, array in inputs.items()}
+    arrays |= {f"parameter/{name}": array for name, array in parameters.items()}
+    arrays |= {f"cotangent/{index}": array for index, array in cotangents(case, tier).items()}
+    said = {
+        "key": key(cell),
+        "tier": tier,
+        "operator": case.operator,
+        "method": case.method,
+        "config": dict(case.config),
+        "options": dict(case.options),
+        "layouts": dict(case.layouts),
+        "shared": dict(case.shared),
+        "twice": case.twice,
+        "inputs": sorted({array.dtype.name for array in inputs.values()}) or [tier],
+    }
+    return said, arrays
+
+
+def _digest(said: Mapping[str, Any], arrays: Arrays) -> str:
+    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"\n{name} {array.dtype.name} {array.shape} ".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def own_version() -> str:
+    """The version of this package, as installed."""
+    try:
+        return version("attention-parity")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+RED = ("error", "crash", "timeout", "missing")
+"""What may become of a cell that ought to have been answered."""
+MISSING = {"status": "missing", "message": "the worker gave no answer"}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int  # True is none
+
+
+def _is_name(value: Any) -> bool:
+    return _is_text(value) and re.fullmatch(r"\w[\w.-]{0,63}", value, re.ASCII) is not None
+
+
+def _is_quantity(value: Any) -> bool:
+    return _is_text(value) and re.fullmatch(r"\w[\w.-]{0,127}", value, re.ASCII) is not None
+
+
+def _is_device(value: Any) -> bool:
+    return _is_text(value) and re.fullmatch(r"[a-z]{1,16}(:[0-9]{1,3})?", value) is not None
+
+
+def _is_version(value: Any) -> bool:
+    return _is_text(value) and re.fullmatch(r"[\w.+ -]{1,64}", value, re.ASCII) is not None
+
+
+def _is_cell(value: Any) -> bool:
+    return re.fullmatch(r"\w[\w.-]{0,63}/\w{1,64}", value, re.ASCII) is not None
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (str, int, float))
+
+
+def _is_table(value: Any, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(value, dict) and all(map(holds, value.values()))
+
+
+def _is_about(value: Any) -> bool:
+    return _is_table(value, lambda own: _is_plain(own) or _is_table(own, _is_plain))
+
+
+def _is_status(value: Any) -> bool:
+    def holds(said: Any) -> bool:
+        if not isinstance(said, dict):
+            return False
+        lists = [said.get(name, []) for name in LISTS]
+        if not all(isinstance(own, list) and all(map(_is_quantity, own)) for own in lists):
+            return False
+        rest = {name: own for name, own in said.items() if name not in LISTS}
+        return _is_table(rest, _is_plain) and said.get("status") in STATUSES and _is_text(said.get("message", ""))
+
+    return _is_table(value, holds) and all(map(_is_cell, value))
+
+
+def _is_inputs(value: Any) -> bool:
+    def holds(digest: Any) -> bool:
+        return _is_text(digest) and re.fullmatch("[0-9a-f]{64}", digest) is not None
+
+    return _is_table(value, holds) and all(map(_is_cell, value))
+
+
+def _is_selection(value: Any) -> bool:
+    def among(names: Any, choices: Sequence[str]) -> bool:
+        return isinstance(names, list) and all(name in choices for name in names)
+
+    return (
+        isinstance(value, dict)
+        and set(value) == {"tiers", "pattern", "operators", "training", "core"}
+        and all(isinstance(value[name], bool) for name in ("training", "core"))
+        and among(value["tiers"], TIERS)
+        and among(value["operators"], NAMES)
+        and (value["pattern"] is None or _is_text(value["pattern"]))
+    )
+
+
+FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "attention_parity": (_is_version, "a version"),
+    "specification": (_is_version, "a version"),
+    "seed": (_is_number, "a whole number"),
+    "backend": (_is_name, "a name of letters, digits, '.', '-' and '_'"),
+    "device": (_is_device, "a name as cpu, cuda, or cuda:1"),
+    "about": (_is_about, "names with values, or with tables of values"),
+    "asked": (lambda value: _is_table(value, _is_text), "names with texts"),
+    "selection": (_is_selection, f"tiers among {', '.join(TIERS)}, a pattern, and known operators"),
+    "inputs": (_is_inputs, "cells with the SHA-256 of what each asks"),
+    "status": (_is_status, f"cells with what became of each: {', '.join(STATUSES)}"),
+}
+"""The header of a recording: what each entry has to be, and how to say it. Anybody may have written the file."""
+
+
+@dataclass
+class Recording:
+    """What one backend on one device answered: arrays by cell and quantity, and what became of each cell.
+
+    status holds, for each cell that was run, "ok" or what went wrong ("error", "crash", "timeout"), with a message.
+    about is what the worker said of itself: versions, the device's name, the switches in force. asked holds the
+    switches it was started with, and inputs the digest of what each cell asked.
+    """
+
+    backend: str
+    device: str
+    about: dict[str, Any] = field(default_factory=dict)
+    cells: dict[str, Arrays] = field(default_factory=dict)
+    status: dict[str, dict[str, Any]] = field(default_factory=dict)
+    asked: dict[str, str] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+    selection: Selection = field(default_factory=Selection)
+    seed: int = SEED
+    specification: str = SPECIFICATION_VERSION
+    attention_parity: str = field(default_factory=own_version)
+    start_seconds: float = 0.0
+    """What cold starts took, from the process to the framework's import; not written to files."""
+
+    @property
+    def name(self) -> str:
+        """The backend, with its device unless that is the CPU."""
+        return labelled(self.backend, self.device)
+
+    def save(self, path: str | Path) -> None:
+        """Write the recording to a file."""
+        arrays = {f"{cell}/{name}": array for cell, own in self.cells.items() for name, array in own.items()}
+        header = {name: getattr(self, name) for name in FIELDS if name != "selection"}
+        save_arrays(path, arrays, {"kind": RECORDING, "selection": asdict(self.selection), **header})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Recording:
+        """Read a recording from a file.
+
+        Raises: ArchiveError if the file is damaged, is no recording, or says what no recording says.
+        """
+        arrays, header = load_archive(path, RECORDING)
+        for name, (holds, what) in FIELDS.items():
+            if name not in header or not holds(header[name]):
+                raise ArchiveError(f"{path}: {name} is wrong in the recording's header: expected {what}")
+        for cell in header["status"]:
+            if cell not in header["inputs"]:
+                raise ArchiveError(f"{path}: {cell} has a status and was never asked")
+        return cls(
+            **{name: header[name] for name in FIELDS if name not in ("selection", "status")},
+            selection=Selection(**header["selection"]),
+            status={cell: _harmless(said) for cell, said in header["status"].items()},
+            cells=_answers(path, arrays, header["status"]),
+        )
+
+    @property
+    def unanswered(self) -> dict[str, Mapping[str, Any]]:
+        """What became of each cell that was asked and not answered, though it could have been."""
+        said = {cell: self.status.get(cell, MISSING) for cell in self.inputs}
+        return {cell: own for cell, own in said.items() if own["status"] in RED}
+
+
+def _answers(path: str | Path, arrays: Arrays, status: Mapping[str, Mapping[str, Any]]) -> dict[str, Arrays]:
+    cells: dict[str, Arrays] = {cell: {} for cell, said in status.items() if said["status"] == "ok"}
+    for name, array in arrays.items():
+        case, _, rest = name.partition("/")
+        tier, _, quantity = rest.partition("/")
+        if f"{case}/{tier}" not in cells or not quantity:
+            raise ArchiveError(f"{path}: {name} belongs to no cell that was answered")
+        cells[f"{case}/{tier}"][quantity] = array
+    return cells
+
+
+def _harmless(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without what could steer a terminal."""
+
+    def plain(text: str) -> str:
+        return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
+
+    return {name: plain(value) if isinstance(value, str) else value for name, value in said.items()}
+
+
+def joined(*recordings: Recording) -> Recording:
+    """What several workers of one backend answered, to other cells each."""
+    whole = Recording(recordings[0].backend, recordings[0].device, asked=recordings[0].asked)
+    for own in recordings:
+        whole.about = whole.about or own.about
+        whole.cells |= own.cells
+        whole.status |= own.status
+        whole.inputs |= own.inputs
+        whole.start_seconds += own.start_seconds
+    return whole
+
+
+def answered(recording: Recording, cell: Cell) -> Mapping[str, Any]:
+    """What became of the cell, "missing" if nothing did."""
+    return recording.status.get(key(cell), MISSING)
+
+
+def is_gradient(name: str) -> bool:
+    """Whether a quantity is a gradient."""
+    return name.startswith("gradient_")
+
+
+def withheld(said: Mapping[str, Any]) -> tuple[str, ...]:
+    """The outputs that an answer lacks: its gradients are those of the others."""
+    return tuple(name for name in said.get("lacking", ()) if not is_gradient(name))
+
+
+# ------------------------------------------------------------------------------------------------ judged elsewhere
+
+
+def named(recordings: Mapping[str, Recording]) -> dict[str, Recording]:
+    """The recordings, given by file, by the names that verdicts use, in the order of the frameworks.
+
+    Raises: Mismatch if two are of one backend on one device.
+    """
+    files: dict[str, str] = {}
+    for file, recording in recordings.items():
+        if recording.name in files:
+            raise Mismatch(
+                f"{files[recording.name]} and {file} are both of {recording.backend} on {recording.device}: give one"
+            )
+        files[recording.name] = file
+    order = {name: position for position, name in enumerate(FRAMEWORKS)}
+    ranked = sorted(files, key=lambda own: (order.get(own.partition(":")[0], len(order)), own))
+    return {own: recordings[files[own]] for own in ranked}
+
+
+def common_cells(recordings: Mapping[str, Recording], cases: Sequence[Case]) -> list[Cell]:
+    """The cells that recordings, given by file, answer; all the same ones, and as the cases at hand ask them.
+
+    Raises: Mismatch, with what differs, if they are of another specification or seed, or answer anything else.
+    """
+    for file, recording in recordings.items():
+        release = f"attention-parity {recording.attention_parity}"
+        for what, there, here in (
+            ("version of the specification", recording.specification, SPECIFICATION_VERSION),
+            ("seed", recording.seed, SEED),
+        ):
+            if there != here:
+                raise Mismatch(f"{file}: the {what} is {there} there and {here} here: judge it with {release}")
+    first, *others = recordings
+    for other in others:
+        lacking = {
+            file: _without(recordings[file], recordings[second]) for file, second in ((first, other), (other, first))
+        }
+        if any(lacking.values()):
+            told = "; ".join(f"only {file} has {_few(own)}" for file, own in lacking.items() if own)
+            raise Mismatch(f"{told}: record both with the same --tier, --case and --operator")
+    cells = recordings[first].selection.cells(cases)
+    if not cells:
+        raise Mismatch(f"{first} was recorded for no case that is here: there is nothing to judge")
+    wanted = digests(cells)
+    for file, recording in recordings.items():
+        _check_inputs(file, recording, wanted)
+    return cells
+
+
+def _without(recording: Recording, other: Recording) -> list[str]:
+    return [cell for cell in recording.inputs if cell not in other.inputs]
+
+
+def _check_inputs(file: str, recording: Recording, wanted: Mapping[str, str]) -> None:
+    there = recording.inputs
+    differences = {
+        "absent there": [cell for cell in wanted if cell not in there],
+        "absent here": [cell for cell in there if cell not in wanted],
+        "other inputs": [cell for cell, digest in wanted.items() if there.get(cell, digest) != digest],
+    }
+    told = "; ".join(f"{what}: {_few(cells)}" for what, cells in differences.items() if cells)
+    if not told:
+        return
+    # These three follow from the corpus, and are called after it.
+    if all("-sentences" in cell for cells in differences.values() for cell in cells):
+        raise Mismatch(f"{file} is of another corpus: give the same --corpus and --sentences ({told})")
+    raise Mismatch(
+        f"{file} is of other cases: {told}. It was recorded by attention-parity {recording.attention_parity}, "
+        f"and this is {own_version()}: judge it with the same, or record it again"
+    )
+
+
+def _few(cells: Sequence[str]) -> str:
+    more = f" and {len(cells) - MOST_NAMED} more" if len(cells) > MOST_NAMED else ""
+    return ", ".join(cells[:MOST_NAMED]) + more

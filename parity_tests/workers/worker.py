@@ -1,0 +1,119 @@
+"""One process, one framework: runs the cells of a case file on a backend and streams what it answers.
+
+    python -m parity_tests.workers.worker BACKEND PLACE DEVICE CASEFILE [FIRST]
+
+PLACE is a backend's module, or a target's place (see `parity_tests.workers.target`). Needs NumPy, safetensors and the
+framework, and no other room of the parity tests. Answers go to standard output as frames: eight bytes of length, then a
+packed archive whose header says what it is. What the framework prints goes to standard error. With - as CASEFILE, case
+files come as such frames from standard input, and each is answered before the next is read.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from backends import load_archive, pack_arrays, unpack_arrays
+from parity_tests.workers.target import Backend, NotImplementedHere, Target, opened
+
+CASE_FILE = "case file"
+"""The kind of archive that holds cells to run."""
+
+LIFELINE = "ATTENTION_PARITY_LIFELINE"
+"""The variable that names the descriptor of a pipe whose other end the court holds, and never writes to."""
+
+
+def main() -> None:
+    """Run the cells from FIRST on."""
+    name, place, device, path, *first = sys.argv[1:]
+    follow_court()
+    faulthandler.enable()
+    # The framework may print: from here on, file descriptor 1 is standard error, and the frames have their own.
+    with os.fdopen(os.dup(1), "wb") as stream:
+        os.dup2(2, 1)
+        backend = opened(place, device)
+        send(stream, {}, {"kind": "hello", **backend.describe(), "backend": name})
+        files = map(unpack_arrays, frames(sys.stdin.buffer)) if path == "-" else [load_archive(path, CASE_FILE)]
+        for arrays, header in files:
+            answer_cells(stream, backend, grouped(arrays), header["cells"][int(first[0]) if first else 0 :])
+        send(stream, {}, {"kind": "end"})
+
+
+def answer_cells(
+    stream: BinaryIO,
+    backend: Backend | Target,
+    arrays: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
+    cells: Sequence[Mapping[str, Any]],
+) -> None:
+    """Run the cells in order, and send what the backend answers to each, or what it raised."""
+    for cell in cells:
+        start, compiled = time.perf_counter(), backend.compile_seconds()
+        about = {"kind": "cell", "key": cell["key"]}
+        try:
+            reason = backend.reason_against(cell)
+            if reason is not None:
+                send(stream, {}, {**about, "status": "not-applicable", "message": reason})
+                continue
+            parts = arrays[cell["key"]]
+            answer = backend.run(cell, parts["input"], parts["parameter"], parts["cotangent"])
+            said: dict[str, Any] = {"status": "ok", "changed": answer.changed, "lacking": answer.lacking}
+            said["compile_seconds"] = backend.compile_seconds() - compiled
+            send(stream, answer.arrays, {**about, **said, "seconds": time.perf_counter() - start})
+        except NotImplementedHere as error:
+            send(stream, {}, {**about, "status": "not-implemented", "message": str(error)})
+        except BaseException as error:  # an implementation may raise anything, SystemExit too: it costs its own cell
+            said = {"status": "error", "message": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+            send(stream, {}, {**about, **said, "seconds": time.perf_counter() - start})
+
+
+def follow_court() -> None:
+    """Have the kernel kill this process and its children once the court is gone, even if it was killed itself.
+
+    The court's end of the pipe closes with it. A signal then reaches the whole process group, also where a framework
+    computes without end and no thread of Python comes to its turn.
+    """
+    lifeline = int(os.environ.pop(LIFELINE, -1))
+    if lifeline < 0:  # started by hand
+        return
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    if select.select([lifeline], [], [], 0)[0]:
+        sys.exit("the court was gone before this worker had started")
+
+
+def grouped(arrays: Mapping[str, np.ndarray]) -> Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]:
+    """The arrays of a case file by cell, by kind (input, parameter, cotangent) and by their own names."""
+    cells: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
+    for name, array in arrays.items():
+        case, tier, kind, own = name.split("/", 3)
+        cells[f"{case}/{tier}"][kind][own] = array
+    return cells
+
+
+def frames(stream: BinaryIO) -> Iterator[bytes]:
+    """The content of each frame up to the end of the stream."""
+    while length := stream.read(8):
+        yield stream.read(int.from_bytes(length, "big"))
+
+
+def send(stream: BinaryIO, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any]) -> None:
+    """Write one frame."""
+    data = pack_arrays(arrays, header)
+    stream.write(len(data).to_bytes(8, "big") + data)
+    stream.flush()
+
+
+if __name__ == "__main__":
+    main()
