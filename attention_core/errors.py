@@ -165,7 +165,7 @@ def check_path(path: Any) -> None:
     Raises: OptionError.
     """
     if path is not None and path not in PATHS:
-        raise OptionError(f"force: path is {path!r}, expected {' or '.join(map(repr, PATHS))}, or None.")
+        raise OptionError(f"set_path: path is {path!r}, expected {' or '.join(map(repr, PATHS))}, or None.")
 
 
 def check_tokens(title: str, name: str, lowest: int, highest: int, vocab_size: int) -> None:

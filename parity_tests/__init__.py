@@ -1,1 +1,1 @@
-"""The court: cases, workers, recordings, comparison, report. It decides whether implementations of attention agree."""
+"""The judge: cases, workers, recordings, comparison, report. It decides whether implementations of attention agree."""

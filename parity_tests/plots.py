@@ -1,6 +1,6 @@
 """Pictures: attention weights as heatmaps with the words on both axes, and loss curves of several trainings.
 
-They need matplotlib: pip install 'attention-parity[translate]'. Nothing is shown on a screen; save what you are given.
+They need matplotlib. Nothing is shown on a screen; save what you are given.
 """
 
 from __future__ import annotations
@@ -172,5 +172,5 @@ def empty_figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise Undrawn("pictures need matplotlib: pip install 'attention-parity[translate]'.") from error
+        raise Undrawn("pictures need matplotlib. Run: pip install matplotlib") from error
     return Figure(figsize=(width, height), dpi=150, layout="constrained")

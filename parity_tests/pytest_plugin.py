@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Take the options of `attention-parity check`."""
     group = parser.getgroup("attention-parity", "judge an implementation of attention against the specification")
     group.addoption("--parity-target", metavar="TARGET", help="module, module:object, file.py or file.py:object")
-    group.addoption("--parity-tier", metavar="TIERS", default="float64,float32", help="tiers, with commas")
+    group.addoption("--parity-dtype", metavar="DTYPES", default="float64,float32", help="dtypes, with commas")
     group.addoption("--parity-case", metavar="PATTERN", help="only cases whose id matches, with * and ?")
     group.addoption("--parity-python", metavar="PATH", help="run the target with another interpreter")
     group.addoption("--parity-divergences", metavar="FILE", help="known divergences; each has to diverge")
@@ -54,7 +54,7 @@ class Target(pytest.Collector):
 
     def collect(self) -> list[pytest.Item]:
         """A test for each cell of a function that is there, or for every cell where all is required."""
-        from parity_tests.cases.case import TIERS
+        from parity_tests.cases.case import DTYPES
         from parity_tests.cases.expected import held, in_memory
         from parity_tests.cases.selection import key
         from parity_tests.cases.suite import all_cases
@@ -66,12 +66,12 @@ class Target(pytest.Collector):
         from parity_tests.workers.process import Server, WorkerFault
 
         option = self.config.getoption
-        tiers = option("--parity-tier").split(",")
-        if not set(tiers) <= set(TIERS):
-            raise pytest.UsageError(f"--parity-tier: expected some of {', '.join(TIERS)}")
+        dtypes = option("--parity-dtype").split(",")
+        if not set(dtypes) <= set(DTYPES):
+            raise pytest.UsageError(f"--parity-dtype: expected some of {', '.join(DTYPES)}")
         self.request = request = Request(
             self.name,
-            tiers,
+            dtypes,
             option("--parity-case"),
             python=option("--parity-python"),
             divergences=option("--parity-divergences"),
@@ -128,7 +128,7 @@ class ParityTest(pytest.Item):
         return Path(self.parent.name), None, self.name
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
-        """The verdicts alone: a trace of the court says nothing about the target."""
+        """The verdicts alone: a trace of the judge says nothing about the target."""
         from parity_tests.judge.run import CacheError
 
         plain = isinstance(excinfo.value, (Red, CacheError))
@@ -166,7 +166,7 @@ class DivergenceTest(ParityTest):
     """A known divergence: it fails once it does not diverge any longer; it is skipped if no cell of it is asked."""
 
     def __init__(self, entry: Divergence, cells: Sequence[Cell], **given: Any) -> None:
-        super().__init__(name=f"divergence-{entry.case}-{entry.quantity}[{entry.tier}]", **given)
+        super().__init__(name=f"divergence-{entry.case}-{entry.quantity}[{entry.dtype}]", **given)
         self.entry, self.cells = entry, cells
 
     def runtest(self) -> None:

@@ -61,14 +61,3 @@ def find(name: str) -> Operator | Layer:
         if entry.name == name:
             return entry
     raise KeyError(f"no operator {name!r}; there are {', '.join(entry.name for entry in ENTRIES)}")
-
-
-FRAMEWORKS = ("torch", "tf", "jax", "mxnet")
-
-FRAMEWORK_KEYWORDS: dict[str, tuple[str, ...]] = {
-    "torch": ("dtype", "device"),
-    "tf": ("dtype", "name", "training"),
-    "jax": ("dtype", "rngs"),
-    "mxnet": ("dtype", "ctx", "prefix", "params"),
-}
-"""Keywords that a framework's users expect; they follow the shared arguments of a constructor or a call."""

@@ -183,7 +183,7 @@ MASKED_SOFTMAX = Operator(
     name="masked_softmax",
     summary="Normalise scores over the keys each query may attend to.",
     formula="weights[i, j] = open[i, j] exp(scores[i, j]) / sum over open k of exp(scores[i, k])",
-    source="Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; closed rows as in ONNX Attention",
+    source="Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; fully masked rows as in ONNX Attention",
     tensors=(SCORES, VALID_LENS, MASK),
     outputs=(WEIGHTS,),
 )

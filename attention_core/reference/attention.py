@@ -84,7 +84,7 @@ class Attention:
         Raises: ShapeError, DtypeError, MaskError, as attention_mask.
         """
         check(self.methods["prepare"], self.sizes, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-        memory = cleared(self.turned(promote(keys)), self.turned(promote(values)), valid_lens, mask)
+        memory = zero_masked(self.to_batch_first(promote(keys)), self.to_batch_first(promote(values)), valid_lens, mask)
         return memory._replace(keys=self.project(memory.keys))
 
     def attend(
@@ -102,9 +102,9 @@ class Attention:
         """
         check_options(self.methods["attend"], need_weights=need_weights)
         check(self.methods["attend"], self.sizes, queries=queries, memory=memory, dropout_mask=dropout_mask)
-        scores = self.score(self.turned(promote(queries)), memory.keys)
+        scores = self.score(self.to_batch_first(promote(queries)), memory.keys)
         context, weights = pool(scores, memory.values, open_keys(scores, None, memory.mask), dropout_mask)
-        return self.turned(context), weights if need_weights else None
+        return self.to_batch_first(context), weights if need_weights else None
 
     def __call__(
         self,
@@ -132,7 +132,7 @@ class Attention:
         memory = self.prepare(keys, values, valid_lens, mask)
         return self.attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
 
-    def turned(self, array: np.ndarray) -> np.ndarray:
+    def to_batch_first(self, array: np.ndarray) -> np.ndarray:
         """The array with batch first, of one with time first, or the other way round; as it is without time_major."""
         return array.swapaxes(-2, -3) if self.time_major else array
 
@@ -350,7 +350,7 @@ def attention_layer(part: Part, layers: Mapping[str, type[Attention]] = LAYERS) 
     return layers[part.layer.name](**part.config)
 
 
-def cleared(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> Memory:
+def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> Memory:
     """Keys and values with 0 where no query may attend to them, and the one mask."""
     allowed = attention_mask(keys.shape[-2], valid_lens, mask)
     if allowed is None:

@@ -15,7 +15,7 @@ from attention_core.operators.decoders import (
     check_search,
 )
 from attention_core.reference.arrays import align, check, inner, linear, optional, promote
-from attention_core.reference.attention import LAYERS, Memory, attention_layer, cleared
+from attention_core.reference.attention import LAYERS, Memory, attention_layer, zero_masked
 from attention_core.reference.encoders import embed, known_tokens
 from attention_core.reference.local import LocalAttention
 from attention_core.reference.masking import attention_mask
@@ -81,7 +81,7 @@ class Decoder:
         )
         allowed = attention_mask(encoder_outputs.shape[-2], valid_lens, mask)
         if self.attention is None:
-            return cleared(promote(encoder_outputs), promote(encoder_outputs), None, allowed)
+            return zero_masked(promote(encoder_outputs), promote(encoder_outputs), None, allowed)
         self.attention.parameters = inner(self.parameters, "attention.")
         return self.attention.prepare(encoder_outputs, encoder_outputs, None, allowed)
 

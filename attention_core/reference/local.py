@@ -99,7 +99,7 @@ class LocalAttention(Attention):
             dropout_mask=dropout_mask,
         )
         check_offset(self.specification.name, self.sizes["mode"], offset)
-        queries = self.turned(promote(queries))
+        queries = self.to_batch_first(promote(queries))
         scores = self.score(queries, memory.keys)
         allowed = open_keys(scores, None, memory.mask)
         if self.sizes["mode"] == "monotonic":
@@ -121,7 +121,7 @@ class LocalAttention(Attention):
             factor = near if dropout_mask is None else near * promote(dropout_mask)
             context, weights = pool(scores, memory.values, allowed, factor)
             weights = weights * near
-        return self.turned(context), weights if need_weights else None
+        return self.to_batch_first(context), weights if need_weights else None
 
     def __call__(
         self,

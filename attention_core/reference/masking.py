@@ -230,7 +230,7 @@ def masked_softmax(
     Edge cases: a score of -inf counts as hidden. A query that may attend to nothing gets weights 0. A hidden score,
     NaN and inf included, changes nothing and gets gradient 0.
     Raises: ShapeError, DtypeError, MaskError, as attention_mask.
-    Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; closed rows as in ONNX Attention.
+    Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; fully masked rows as in ONNX Attention.
     """
     check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
     return softmax_over(promote(scores), open_keys(scores, valid_lens, mask))

@@ -82,7 +82,7 @@ class MultiHeadAttention(Attention):
         Raises: ShapeError, DtypeError, MaskError, as attention_mask.
         """
         check(self.methods["prepare"], self.sizes, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-        keys, values = self.turned(promote(keys)), self.turned(promote(values))
+        keys, values = self.to_batch_first(promote(keys)), self.to_batch_first(promote(values))
         allowed = attention_mask(keys.shape[-2], valid_lens, mask)
         if allowed is not None:
             if mask is None or mask.ndim == 3:
@@ -126,7 +126,7 @@ class MultiHeadAttention(Attention):
             dropout_mask=dropout_mask,
         )
         self.scored.parameters = inner(self.parameters, "scored.")
-        scores = self.scored.score(self.split(self.projected("q", self.turned(promote(queries)))), memory.keys)
+        scores = self.scored.score(self.split(self.projected("q", self.to_batch_first(promote(queries)))), memory.keys)
         allowed = scores.real != -np.inf
         if memory.mask is not None:
             allowed = allowed & memory.mask
@@ -138,7 +138,7 @@ class MultiHeadAttention(Attention):
             context = context * factors[..., None, None]
         joined = context.swapaxes(-2, -3)
         joined = joined.reshape(*joined.shape[:-2], self.sizes["hidden_size"])
-        projected = self.turned(self.projected("o", joined))
+        projected = self.to_batch_first(self.projected("o", joined))
         if not need_weights:
             return projected, None
         return projected, weights if per_head else weights.mean(axis=-3)

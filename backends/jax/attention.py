@@ -23,11 +23,11 @@ from attention_core.operators.attention import (
 )
 from attention_core.specification import Layer, Operator, Part
 from backends.jax.blocked import (
-    ADDITIVE_LEAST,
-    DOT_LEAST,
+    ADDITIVE_MIN_ELEMENTS,
+    DOT_MIN_ELEMENTS,
     blocked_additive_attention,
     blocked_dot_attention,
-    takes_blocks,
+    use_blocks,
 )
 from backends.jax.masking import attention_mask
 from backends.jax.module import drawn, drawn_mask, dropout_layer, drops, dtype_of
@@ -104,14 +104,14 @@ class Attention(nnx.Module):
             valid_lens=valid_lens,
             mask=mask,
         )
-        memory = cleared(self.turned(keys), self.turned(values), valid_lens, mask)
+        memory = zero_masked(self.to_batch_first(keys), self.to_batch_first(values), valid_lens, mask)
         return memory._replace(keys=self.project(memory.keys))
 
-    def inner(self, features: int) -> float | None:
+    def dot_scale(self, features: int) -> float | None:
         """The factor of q·k where the score is an inner product with a projected key; None for another score."""
         return None
 
-    def perceptron(self, queries: jax.Array) -> tuple[jax.Array, jax.Array] | None:
+    def additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array] | None:
         """The projected queries and w_v, where the score is w_v · tanh(q + k) with a projected key; else None."""
         return None
 
@@ -123,11 +123,14 @@ class Attention(nnx.Module):
         """The context alone, in blocks; None for small sizes, another score, or dropout, which needs the weights."""
         if self.drops(dropout_mask):
             return None
-        factor = self.inner(queries.shape[-1])
-        if factor is not None and takes_blocks(queries, memory.keys, DOT_LEAST):
+        factor = self.dot_scale(queries.shape[-1])
+        if factor is not None and use_blocks(queries, memory.keys, DOT_MIN_ELEMENTS):
             return blocked_dot_attention(queries, *memory, factor)
         # Of queries and keys it is the keys that are projected by now.
-        if takes_blocks(memory.keys, queries, ADDITIVE_LEAST) and (found := self.perceptron(queries)) is not None:
+        if (
+            use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS)
+            and (found := self.additive_terms(queries)) is not None
+        ):
             queries, w_v = found
             return blocked_additive_attention(queries, *memory, w_v)
         return None
@@ -145,14 +148,14 @@ class Attention(nnx.Module):
         check(
             self.method("attend"), self.sizes, dtype_of(self), queries=queries, memory=memory, dropout_mask=dropout_mask
         )
-        queries = self.turned(queries)
+        queries = self.to_batch_first(queries)
         if not need_weights and (context := self.in_blocks(queries, memory, dropout_mask)) is not None:
-            return self.turned(context), None
+            return self.to_batch_first(context), None
         scores = self.score(queries, memory.keys)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores)
         context, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
-        return self.turned(context), weights if need_weights else None
+        return self.to_batch_first(context), weights if need_weights else None
 
     def __call__(
         self,
@@ -178,11 +181,11 @@ class Attention(nnx.Module):
             mask=mask,
             dropout_mask=dropout_mask,
         )
-        own, others = self.turned(queries), self.turned(keys)
+        own, others = self.to_batch_first(queries), self.to_batch_first(keys)
         whole = self.projects or need_weights or self.drops(dropout_mask)
-        if not whole and takes_blocks(own, others, DOT_LEAST):
+        if not whole and use_blocks(own, others, DOT_MIN_ELEMENTS):
             # Blocks clear what is hidden as they come to it, without a copy of all keys and values.
-            memory = Memory(others, self.turned(values), one_mask(others, valid_lens, mask))
+            memory = Memory(others, self.to_batch_first(values), one_mask(others, valid_lens, mask))
         else:
             memory = self.prepare(keys, values, valid_lens, mask)
         return self.attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
@@ -192,7 +195,7 @@ class Attention(nnx.Module):
         method = self.specification.method(name)
         return method.time_major if self.sizes["time_major"] else method
 
-    def turned(self, array: jax.Array) -> jax.Array:
+    def to_batch_first(self, array: jax.Array) -> jax.Array:
         """The array with batch first, of one with time first, or the other way round; as it is without time_major."""
         return jnp.swapaxes(array, 0, 1) if self.sizes["time_major"] else array
 
@@ -219,7 +222,7 @@ class DotProductAttention(Attention):
     ) -> None:
         super().__init__(rngs, dropout=dropout, scale=scale, time_major=time_major)
 
-    def inner(self, features: int) -> float:
+    def dot_scale(self, features: int) -> float:
         """The scale, or 1/√features."""
         scale = self.sizes["scale"]
         return float(max(features, 1) ** -0.5 if scale is None else scale)
@@ -267,13 +270,13 @@ class AdditiveAttention(Attention):
         """Give W_k k."""
         return self.W_k(keys)
 
-    def perceptron(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
         """W_q q, and w_v."""
         return self.W_q(queries), self.w_v[...]
 
     def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
         """Give w_v · tanh(W_q q + W_k k)."""
-        queries, w_v = self.perceptron(queries)
+        queries, w_v = self.additive_terms(queries)
         return additive_score(queries, keys, w_v)
 
 
@@ -305,7 +308,7 @@ class GeneralAttention(Attention):
         """Give W k."""
         return self.W(keys)
 
-    def inner(self, features: int) -> float:
+    def dot_scale(self, features: int) -> float:
         """One: W is in the projected key."""
         return 1.0
 
@@ -351,13 +354,13 @@ class ConcatAttention(Attention):
         """Give W [0; k]."""
         return keys @ self.W.kernel[self.sizes["query_size"] :]
 
-    def perceptron(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
         """W [q; 0], and v."""
         return queries @ self.W.kernel[: self.sizes["query_size"]], self.v[...]
 
     def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
         """Give v · tanh(W [q; 0] + W [0; k])."""
-        queries, v = self.perceptron(queries)
+        queries, v = self.additive_terms(queries)
         return additive_score(queries, keys, v)
 
 
@@ -479,7 +482,7 @@ def attention_layer(
     return layers[part.layer.name](**part.config, **keywords, rngs=rngs)
 
 
-def cleared(keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None) -> Memory:
+def zero_masked(keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None) -> Memory:
     """Keys and values with 0 where no query may attend to them, and the one mask."""
     allowed = one_mask(keys, valid_lens, mask)
     if allowed is None:

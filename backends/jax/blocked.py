@@ -15,12 +15,12 @@ import numpy as np
 from attention_core.errors import check_path
 from backends.jax.masking import softmax_over
 
-__all__ = ["takes_blocks", "force", "blocked_additive_score", "blocked_additive_attention", "blocked_dot_attention"]
+__all__ = ["use_blocks", "set_path", "blocked_additive_score", "blocked_additive_attention", "blocked_dot_attention"]
 
-ADDITIVE_LEAST = 2**24
+ADDITIVE_MIN_ELEMENTS = 2**24
 """So many elements, batch · heads · queries · keys · hidden_size, take blocks: measured on a CPU."""
 
-DOT_LEAST = 2**22
+DOT_MIN_ELEMENTS = 2**22
 """So many elements, batch · heads · queries · keys · features, take blocks: a guess, not measured."""
 
 BLOCK = 2**17
@@ -37,8 +37,8 @@ forced: str | None = None
 Gradients = tuple[jax.Array, jax.Array, jax.Array]
 
 
-def takes_blocks(queries: jax.Array, keys: jax.Array, least: int) -> bool:
-    """Whether to compute in blocks: from `least` elements on, or as `force` says.
+def use_blocks(queries: jax.Array, keys: jax.Array, least: int) -> bool:
+    """Whether to compute in blocks: from `least` elements on, or as `set_path` says.
 
     elements = batch · heads · queries · keys · features
 
@@ -50,7 +50,7 @@ def takes_blocks(queries: jax.Array, keys: jax.Array, least: int) -> bool:
     return math.prod(sizes) >= least if forced is None else forced == "blocked"
 
 
-def force(path: str | None) -> None:
+def set_path(path: str | None) -> None:
     """Take one path for all sizes, "blocked" or "plain", or the one that suits them: None.
 
     For the whole process, which begins as the environment variable ATTENTION_PARITY_PATH says at the import. A
@@ -63,7 +63,7 @@ def force(path: str | None) -> None:
     forced = path
 
 
-force(os.environ.get("ATTENTION_PARITY_PATH") or None)
+set_path(os.environ.get("ATTENTION_PARITY_PATH") or None)
 
 
 def blocked_additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:

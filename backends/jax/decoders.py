@@ -20,7 +20,7 @@ from attention_core.operators.decoders import (
     check_search,
 )
 from attention_core.specification import Layer, Operator
-from backends.jax.attention import LAYERS, Memory, attention_layer, cleared
+from backends.jax.attention import LAYERS, Memory, attention_layer, zero_masked
 from backends.jax.encoders import embed
 from backends.jax.local import LocalAttention
 from backends.jax.module import drawn, drawn_mask, dropout_layer
@@ -93,7 +93,7 @@ class Decoder(nnx.Module):
             mask=mask,
         )
         if "attention" not in self.specification.parts:
-            return cleared(encoder_outputs, encoder_outputs, valid_lens, mask)
+            return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
         return self.attention.prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
 
     def start(self, memory: Memory, state: jax.Array | None = None) -> Any:

@@ -74,7 +74,7 @@ class HardAttention(Attention):
         """
         check_options(self.method("attend"), need_weights=need_weights)
         check(self.method("attend"), self.sizes, dtype_of(self), queries=queries, memory=memory, noise=noise)
-        scores = jax.lax.stop_gradient(self.score(self.turned(queries), memory.keys))
+        scores = jax.lax.stop_gradient(self.score(self.to_batch_first(queries), memory.keys))
         allowed = open_keys(scores, None, memory.mask)
         chances = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
         if noise is not None:
@@ -83,7 +83,7 @@ class HardAttention(Attention):
         if scores.shape[-1]:
             best = jnp.argmax(jnp.where(allowed, chances, -jnp.inf), axis=-1, keepdims=True)
             weights = (allowed & (jnp.arange(scores.shape[-1]) == best)).astype(scores.dtype)
-        return self.turned(average(weights, memory.values, allowed)), weights if need_weights else None
+        return self.to_batch_first(average(weights, memory.values, allowed)), weights if need_weights else None
 
     def __call__(  # type: ignore[override]
         self,

@@ -220,7 +220,7 @@ def open_keys(scores: jax.Array, valid_lens: jax.Array | None, mask: jax.Array |
 def softmax_over(scores: jax.Array, allowed: jax.Array) -> jax.Array:
     """Softmax of the allowed scores; 0 elsewhere, and in rows that allow nothing."""
     precise = scores.astype(jnp.float32) if scores.dtype in (jnp.float16, jnp.bfloat16) else scores
-    # A fill of -inf loses against every real score, where a finite one may win. Softmax of a closed row would be NaN:
+    # A fill of -inf loses against every real score, where a finite one may win. A fully masked row would come out NaN:
     # zeros keep it, and its gradient, finite until the last line discards it; so `jax_debug_nans` stays usable.
     visible = jnp.where(allowed, precise, -jnp.inf)
     visible = jnp.where(jnp.any(allowed, axis=-1, keepdims=True), visible, 0.0)

@@ -92,7 +92,7 @@ class MultiHeadAttention(Attention):
             valid_lens=valid_lens,
             mask=mask,
         )
-        keys, values = self.turned(keys), self.turned(values)
+        keys, values = self.to_batch_first(keys), self.to_batch_first(values)
         allowed = attention_mask(keys.shape[-2], valid_lens, mask)
         if allowed is not None:
             allowed = allowed if allowed.ndim == 4 else allowed[:, None]
@@ -128,7 +128,7 @@ class MultiHeadAttention(Attention):
             head_mask=head_mask,
             dropout_mask=dropout_mask,
         )
-        own = self.split(self.W_q(self.turned(queries)))
+        own = self.split(self.W_q(self.to_batch_first(queries)))
         heads, weights = None if need_weights else self.in_blocks(own, memory, dropout_mask), None
         if heads is None:
             scores = self.scored.score(own, memory.keys)
@@ -140,8 +140,8 @@ class MultiHeadAttention(Attention):
         joined = jnp.swapaxes(heads, 1, 2)
         context = self.W_o(joined.reshape(*joined.shape[:2], self.sizes["hidden_size"]))
         if not need_weights:
-            return self.turned(context), None
-        return self.turned(context), weights if per_head else jnp.mean(weights, axis=1)
+            return self.to_batch_first(context), None
+        return self.to_batch_first(context), weights if per_head else jnp.mean(weights, axis=1)
 
     def __call__(
         self,
@@ -175,13 +175,13 @@ class MultiHeadAttention(Attention):
         options = {"per_head": per_head, "need_weights": need_weights}
         return self.attend(queries, memory, **options, head_mask=head_mask, dropout_mask=dropout_mask)
 
-    def inner(self, features: int) -> float | None:
+    def dot_scale(self, features: int) -> float | None:
         """As the layer of the score."""
-        return self.scored.inner(features)
+        return self.scored.dot_scale(features)
 
-    def perceptron(self, queries: jax.Array) -> tuple[jax.Array, jax.Array] | None:
+    def additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array] | None:
         """As the layer of the score."""
-        return self.scored.perceptron(queries)
+        return self.scored.additive_terms(queries)
 
     def split(self, array: jax.Array) -> jax.Array:
         """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""

@@ -62,12 +62,12 @@ def count_compilation(event: str, seconds: float, **_: Any) -> None:
 
 
 def compile_seconds() -> float:
-    """The seconds spent on compiling until now: the court tells them apart from those of computing."""
+    """The seconds spent on compiling until now: the judge tells them apart from those of computing."""
     return COMPILED[0]
 
 
 def describe() -> dict[str, Any]:
-    """Versions, and the devices by the court's names."""
+    """Versions, and the devices by the judge's names."""
     devices = {"cpu": platform.processor() or platform.machine()}
     for index, device in enumerate(jax.devices()):
         kind = "cuda" if device.platform == "gpu" else device.platform

@@ -14,7 +14,7 @@ from attention_core.operators.scoring import (
     LOCATION_SCORE,
     SCALED_DOT_SCORE,
 )
-from backends.jax.blocked import ADDITIVE_LEAST, blocked_additive_score, takes_blocks
+from backends.jax.blocked import ADDITIVE_MIN_ELEMENTS, blocked_additive_score, use_blocks
 
 __all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
 
@@ -55,7 +55,7 @@ def additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.A
     without; w_v (hidden_size,); the result (batch, queries, keys), or (batch, heads, queries, keys).
     """
     check(ADDITIVE_SCORE, queries=queries, keys=keys, w_v=w_v)
-    if takes_blocks(queries, keys, ADDITIVE_LEAST):
+    if use_blocks(queries, keys, ADDITIVE_MIN_ELEMENTS):
         return blocked_additive_score(queries, keys, w_v)
     return jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
 

@@ -20,5 +20,5 @@ def to_numpy(tensor: np.ndarray) -> numpy.ndarray:
 
 
 def context(device: str) -> mx.Context:
-    """MXNet's name of a device of the court."""
+    """MXNet's name of a device of the judge."""
     return {"cpu": mx.cpu, "cuda": mx.gpu}[device]()

@@ -17,11 +17,10 @@ from attention_core.operators.decoders import (
     check_search,
 )
 from attention_core.specification import Layer
-from backends.mxnet.attention import LAYERS, AdditiveAttention, Memory, attention_layer, cleared
-from backends.mxnet.blocked import STEPS_LEAST, blocked_steps, takes_blocks
+from backends.mxnet.attention import LAYERS, Memory, attention_layer, zero_masked
 from backends.mxnet.encoders import embed, embedding
 from backends.mxnet.local import LocalAttention
-from backends.mxnet.module import Sized, Uniform, drawn_mask, initialise, linear, projected
+from backends.mxnet.module import Uniform, drawn_mask, initialise, linear, projected
 from backends.mxnet.pooling import average
 from backends.mxnet.recurrent import recurrent_layer
 
@@ -112,7 +111,7 @@ class Decoder(Block):
             mask=mask,
         )
         if self.attention is None:
-            return cleared(encoder_outputs, encoder_outputs, valid_lens, mask)
+            return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
         return self.attention.prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
 
     def start(self, memory: Memory, state: np.ndarray | None = None) -> Any:
@@ -211,7 +210,7 @@ class Decoder(Block):
         dropout_mask: np.ndarray | None,
         attention_dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, Any, np.ndarray]:
-        """The formula; it is no graph, since token ids are looked at before."""
+        """Decode given tokens; Gluon enters here."""
         embedded = embed(self.specification.name, self.embedding, tokens)
         memory = self.prepare(encoder_outputs, valid_lens, mask)
         current, (batch, steps, _), keys = self.start(memory, state), embedded.shape, encoder_outputs.shape[1]
@@ -230,7 +229,7 @@ class Decoder(Block):
         dropout_mask: np.ndarray | None,
         attention_dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, Any, np.ndarray]:
-        """All steps without the last projection, in Python; what it calls are graphs."""
+        """All steps without the last projection."""
         features, weights = [], []
         for t in range(embedded.shape[1]):
             feature, state, attended = self.advance(
@@ -487,45 +486,6 @@ class BahdanauDecoder(Decoder):
             output = np.concatenate([previous, embedded, context], axis=-1)
         return output, state, weights
 
-    def run_forced(
-        self,
-        embedded: np.ndarray,
-        state: np.ndarray,
-        memory: Memory,
-        dropout_mask: np.ndarray | None,
-        attention_dropout_mask: np.ndarray | None,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All steps without the last projections, one by one or as one function."""
-        if not self.in_blocks(memory, dropout_mask, attention_dropout_mask):
-            return super().run_forced(embedded, state, memory, dropout_mask, attention_dropout_mask)
-        assert self.attention is not None
-        ctx = embedded.ctx
-        attention = self.attention.W_q.weight.data(ctx), self.attention.w_v.data(ctx)
-        layers = [(own.W.data(ctx), own.U.data(ctx), own.b.data(ctx), own.b_hn.data(ctx)) for own in self.rnn.layers]
-        features, last, contexts, weights = blocked_steps(embedded, state, memory, attention, layers)
-        if self.sizes["readout"] == "maxout":
-            previous = np.concatenate([state[-1][:, None], features[:, :-1]], axis=1)
-            features = np.concatenate([previous, embedded, contexts], axis=-1)
-        return features, last, weights
-
-    def in_blocks(
-        self, memory: Memory, dropout_mask: np.ndarray | None, attention_dropout_mask: np.ndarray | None
-    ) -> bool:
-        """Whether to compute all steps as one function: of a GRU with additive attention, one mask and no dropout."""
-        (batch, keys, size), mask = memory.keys.shape, memory.mask
-        dropped = (
-            dropout_mask is not None or attention_dropout_mask is not None or self.dropout * autograd.is_training()
-        )
-        return (
-            self.sizes["cell"] == "gru"
-            and isinstance(self.attention, AdditiveAttention)
-            and not dropped
-            and (mask is None or mask.shape[1] == 1)
-            and keys > 0
-            and memory.keys.dtype != "float16"
-            and takes_blocks(Sized((batch, 1, size)), memory.keys, STEPS_LEAST)
-        )
-
     def logits(self, features: np.ndarray) -> np.ndarray:
         """The last projections, of one step or of all of them."""
         if self.sizes["readout"] == "maxout":
@@ -699,7 +659,7 @@ def last_open(memory: Memory, rate: float, dropout_mask: np.ndarray | None) -> t
     if dropout_mask is None:
         dropout_mask = drawn_mask(rate, weights[:, 0].shape, weights)
     factor = None if dropout_mask is None else dropout_mask[:, None]
-    return average(mx, weights, values, weights > 0, factor)[:, 0], weights[:, 0]
+    return average(weights, values, weights > 0, factor)[:, 0], weights[:, 0]
 
 
 def row(mask: np.ndarray | None, step: int) -> np.ndarray | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import mxnet as mx
-from mxnet import np
-from mxnet.gluon import Block, HybridBlock, nn
+from mxnet import np, npx
+from mxnet.gluon import Block, nn
 
 from attention_core.errors import check, check_options, check_tokens
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
@@ -63,7 +62,7 @@ class Encoder(Block):
         state: np.ndarray | None,
         dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The formula; it is no graph, since token ids are looked at before."""
+        """Encode a batch of token sequences; Gluon enters here."""
         embedded = embed(self.specification.name, self.embedding, tokens)
         return self.rnn(embedded, valid_lens, state, dropout_mask=dropout_mask)
 
@@ -140,7 +139,7 @@ class LSTMEncoder(Encoder):
         )
 
 
-class Bridge(HybridBlock):
+class Bridge(Block):
     """Hand the two directions of an encoder to a decoder that has one.
 
     state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
@@ -175,23 +174,11 @@ class Bridge(HybridBlock):
             cell=cell,
         )
         with self.name_scope():
-            self.layers = nn.HybridSequential()
+            self.layers = nn.Sequential()
             with self.layers.name_scope():
                 for _ in range(num_layers if method in ("project", "backward") else 0):
                     self.layers.add(BridgeLayer(sizes["parts"], sizes["read_size"], sizes["merged_size"], dtype=dtype))
         initialise(self)
-
-    def hybrid_forward(self, F: ModuleType, state: np.ndarray) -> np.ndarray:
-        """The formula for the state, unless it stays as it is."""
-        halves = F.np.split(state, 2 * self.sizes["parts"], axis=-1)
-        pairs = list(zip(halves[::2], halves[1::2], strict=True))
-        if self.sizes["method"] == "sum":
-            return F.np.concatenate([forward + backward for forward, backward in pairs], axis=-1)
-        if self.sizes["method"] == "backward":
-            read = [backward for _, backward in pairs]
-        else:
-            read = [F.np.concatenate(pair, axis=-1) for pair in pairs]
-        return F.np.stack([layer(*(part[index] for part in read)) for index, layer in enumerate(self.layers)])
 
     def __call__(self, outputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Turn outputs and state of both directions into those that a decoder takes.
@@ -218,8 +205,20 @@ class Bridge(HybridBlock):
             return outputs, np.zeros((*state.shape[:2], self.sizes["state_size"]), dtype=state.dtype, ctx=state.ctx)
         return outputs, super().__call__(state)
 
+    def forward(self, state: np.ndarray) -> np.ndarray:
+        """The formula for the state, unless it stays as it is."""
+        halves = np.split(state, 2 * self.sizes["parts"], axis=-1)
+        pairs = list(zip(halves[::2], halves[1::2], strict=True))
+        if self.sizes["method"] == "sum":
+            return np.concatenate([forward + backward for forward, backward in pairs], axis=-1)
+        if self.sizes["method"] == "backward":
+            read = [backward for _, backward in pairs]
+        else:
+            read = [np.concatenate(pair, axis=-1) for pair in pairs]
+        return np.stack([layer(*(part[index] for part in read)) for index, layer in enumerate(self.layers)])
 
-class BridgeLayer(HybridBlock):
+
+class BridgeLayer(Block):
     """What merges the state of one layer: weights and biases of the outputs, and for an LSTM of the cells."""
 
     def __init__(self, parts: int, read_size: int, merged_size: int, *, dtype: str) -> None:
@@ -229,13 +228,14 @@ class BridgeLayer(HybridBlock):
             self.W = self.params.get("W", shape=(parts, merged_size, read_size), dtype=dtype, init=drawn)
             self.b_s = self.params.get("b_s", shape=(parts, merged_size), dtype=dtype, init=drawn)
 
-    def hybrid_forward(self, F: ModuleType, *read: np.ndarray, W: np.ndarray, b_s: np.ndarray) -> np.ndarray:
+    def forward(self, *read: np.ndarray) -> np.ndarray:
         """The merged state, (batch, state_size), of what is read for the outputs, and for the cells."""
+        W, b_s = (own.data(read[0].ctx) for own in (self.W, self.b_s))
         merged = [
-            F.npx.fully_connected(inputs, W[part], b_s[part], num_hidden=self.merged_size)
+            npx.fully_connected(inputs, W[part], b_s[part], num_hidden=self.merged_size)
             for part, inputs in enumerate(read)
         ]
-        return F.npx.activation(F.np.concatenate(merged, axis=-1), act_type="tanh")
+        return npx.activation(np.concatenate(merged, axis=-1), act_type="tanh")
 
 
 def embedding(vocab_size: int, embed_size: int, *, dtype: str) -> nn.Embedding:

@@ -7,10 +7,10 @@ from mxnet import np
 
 from attention_core.errors import check, check_options
 from attention_core.operators.hard import HARD_ATTENTION
-from backends.mxnet.attention import Answer, Attention, Memory, Pair, attention_layer
-from backends.mxnet.masking import positions
-from backends.mxnet.module import functions, initialise
-from backends.mxnet.pooling import average
+from backends.mxnet.attention import Answer, Attention, Memory, attention_layer
+from backends.mxnet.masking import open_keys, positions
+from backends.mxnet.module import initialise
+from backends.mxnet.pooling import attention_pooling, average
 
 __all__ = ["HardAttention"]
 
@@ -65,10 +65,6 @@ class HardAttention(Attention):
         """As the layer of the score."""
         return self.scored.score(queries, keys)
 
-    def check_keys(self, num_keys: int) -> None:
-        """As the layer of the score."""
-        self.scored.check_keys(num_keys)
-
     def attend(  # type: ignore[override]
         self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, noise: np.ndarray | None = None
     ) -> Answer:
@@ -80,9 +76,16 @@ class HardAttention(Attention):
         """
         check_options(self.methods["attend"], need_weights=need_weights)
         check(self.methods["attend"], self.sizes, self.dtype, queries=queries, memory=memory, noise=noise)
-        queries = self.turned(queries)
-        context, weights = self.run(self.attended, queries, memory, None, *draws(queries, memory, noise))
-        return context, weights if need_weights else None
+        scores = self.score(self.to_batch_first(queries), memory.keys).detach()
+        allowed = open_keys(scores, None, memory.mask)
+        if scores.size == 0:
+            context, weights = attention_pooling(scores, memory.values)
+            return self.to_batch_first(context), weights if need_weights else None
+        visible = scores if noise is None else scores - np.log(-np.log(noise.detach()))
+        best = np.argmax(np.where(allowed, visible, np.full_like(visible, -np.inf)), axis=-1).astype("float64")
+        chosen = (positions(scores.shape[-1], scores.ctx) == np.expand_dims(best, -1)) * allowed
+        weights = chosen.astype(scores.dtype)
+        return self.to_batch_first(average(weights, memory.values, allowed)), weights if need_weights else None
 
     def __call__(  # type: ignore[override]
         self,
@@ -108,34 +111,21 @@ class HardAttention(Attention):
             mask=mask,
             noise=noise,
         )
-        memory, queries = self.cleared(keys, values, valid_lens, mask), self.turned(queries)
-        noisy = draws(queries, memory, noise)
-        context, weights = self.run(super(Attention, self).__call__, queries, memory, None, *noisy)
+        context, weights = super(Attention, self).__call__(queries, keys, values, valid_lens, mask, noise)
         return context, weights if need_weights else None
 
-    def attended(
+    def forward(
         self,
         queries: np.ndarray,
         keys: np.ndarray,
         values: np.ndarray,
-        mask: np.ndarray,
-        dropout_mask: np.ndarray,
-        *others: np.ndarray,
-    ) -> Pair:
-        """The formula of attend, on arrays or in a graph, with what draws gives."""
-        place, term = others
-        F, scores = functions(queries), self.score(queries, keys)
-        allowed = (scores != -np.inf) * mask
-        best = F.np.argmax(F.np.where(allowed, scores + term, F.np.full_like(scores, -np.inf)), axis=-1)
-        chosen = (place == F.np.expand_dims(best, -1).astype("float64")) * allowed
-        # Comparisons end every gradient: none reaches the scores.
-        weights = F.np.where(chosen, F.np.ones_like(scores), F.np.zeros_like(scores))
-        return average(F, weights, values, allowed, dropout_mask), weights
+        valid_lens: np.ndarray | None,
+        mask: np.ndarray | None,
+        noise: np.ndarray | None,
+    ) -> Answer:
+        """Prepare the keys and values, and attend to them; Gluon enters here."""
+        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), noise=noise)
 
-
-def draws(queries: np.ndarray, memory: Memory, noise: np.ndarray | None) -> Pair:
-    """The position of each key; and what uniform noise adds to scores, so that the highest one is a draw by softmax."""
-    place = positions(memory.keys.shape[-2], queries.ctx)
-    if noise is None or noise.size == 0:
-        return place, np.zeros((1,) * queries.ndim, dtype=queries.dtype, ctx=queries.ctx)
-    return place, -np.log(-np.log(noise.detach()))
+    def check_keys(self, num_keys: int) -> None:
+        """As the layer of the score."""
+        self.scored.check_keys(num_keys)

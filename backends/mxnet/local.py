@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import mxnet as mx
-from mxnet import np
+from mxnet import np, npx
 
-from attention_core.errors import check, check_offset, check_options, dtype_name
+from attention_core.errors import check, check_offset, check_options
 from attention_core.operators.local import LOCAL_ATTENTION
-from backends.mxnet.attention import Answer, Attention, Memory, Pair, attention_layer, pooled
+from backends.mxnet.attention import Answer, Attention, Memory, attention_layer
 from backends.mxnet.masking import positions
-from backends.mxnet.module import Uniform, functions, held, initialise, linear, projected, wide, wide_name
+from backends.mxnet.module import Uniform, drawn_mask, initialise, linear, precise, projected
+from backends.mxnet.pooling import attention_pooling
 
 __all__ = ["LocalAttention"]
 
@@ -60,11 +61,10 @@ class LocalAttention(Attention):
             dropout=dropout,
             time_major=time_major,
         )
-        self.window, self.predictive = window, mode == "predictive"
         hidden_size = self.sizes["hidden_size"]
         with self.name_scope():
             self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype)
-            if self.predictive:
+            if mode == "predictive":
                 self.W_p = linear(query_size, hidden_size, use_bias=False, dtype=dtype)
                 self.v_p = self.params.get("v_p", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
         initialise(self)
@@ -76,10 +76,6 @@ class LocalAttention(Attention):
     def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """As the layer of the score."""
         return self.scored.score(queries, keys)
-
-    def check_keys(self, num_keys: int) -> None:
-        """As the layer of the score."""
-        self.scored.check_keys(num_keys)
 
     def attend(
         self,
@@ -107,10 +103,29 @@ class LocalAttention(Attention):
             dropout_mask=dropout_mask,
         )
         check_offset(self.specification.name, self.sizes["mode"], offset)
-        queries = self.turned(queries)
-        places = self.places(queries, memory, offset)
-        context, weights = self.run(self.attended, queries, memory, dropout_mask, *places)
-        return context, weights if need_weights else None
+        queries = self.to_batch_first(queries)
+        scores = self.score(queries, memory.keys)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, scores.shape, scores)
+        if scores.size == 0:
+            context, weights = attention_pooling(scores, memory.values)
+            return self.to_batch_first(context), weights if need_weights else None
+        window, monotonic = self.sizes["window"], self.sizes["mode"] == "monotonic"
+        centres = self.own_positions(scores, offset) if monotonic else self.centres(queries, memory.mask, scores)
+        distance = positions(scores.shape[-1], scores.ctx).astype(centres.dtype) - np.expand_dims(centres, -1)
+        allowed = np.broadcast_to(distance * distance <= window**2, scores.shape)
+        if memory.mask is not None:
+            allowed = allowed * memory.mask
+        if monotonic:
+            context, weights = attention_pooling(scores, memory.values, mask=allowed, dropout_mask=dropout_mask)
+        else:
+            distance = distance / window
+            near = np.exp(-2.0 * distance * distance)
+            near = np.where(allowed, near, np.zeros_like(near)).astype(scores.dtype, copy=False)
+            factor = near if dropout_mask is None else near * dropout_mask
+            context, weights = attention_pooling(scores, memory.values, mask=allowed, dropout_mask=factor)
+            weights = weights * near
+        return self.to_batch_first(context), weights if need_weights else None
 
     def __call__(
         self,
@@ -138,48 +153,40 @@ class LocalAttention(Attention):
             offset=offset,
             dropout_mask=dropout_mask,
         )
-        memory, queries = self.cleared(keys, values, valid_lens, mask), self.turned(queries)
-        check_offset(self.specification.name, self.sizes["mode"], offset)
-        places = self.places(queries, memory, offset)
-        context, weights = self.run(super(Attention, self).__call__, queries, memory, dropout_mask, *places)
+        given = queries, keys, values, valid_lens, mask, dropout_mask, offset
+        context, weights = super(Attention, self).__call__(*given)
         return context, weights if need_weights else None
 
-    def attended(
+    def forward(
         self,
         queries: np.ndarray,
         keys: np.ndarray,
         values: np.ndarray,
-        mask: np.ndarray,
-        dropout_mask: np.ndarray,
-        *others: np.ndarray,
-    ) -> Pair:
-        """The formula of attend, on arrays or in a graph, with what places gives."""
-        place, middle = others
-        F, scores = functions(queries), self.score(queries, keys)
-        if self.predictive:
-            hidden = F.npx.activation(projected(self.W_p, queries), act_type="tanh")
-            middle = middle * F.npx.sigmoid(wide(self.dtype, F.np.dot(hidden, held(self.v_p, queries))))
-        distance = place - F.np.expand_dims(middle, -1)
-        mask = mask * (distance * distance <= self.window**2)
-        if not self.predictive:
-            return pooled(F, scores, values, mask, dropout_mask)
-        distance = distance / self.window
-        near = F.np.exp(-2.0 * distance * distance)
-        near = F.np.where(mask, near, F.np.zeros_like(near)).astype(dtype_name(self.dtype))
-        context, weights = pooled(F, scores, values, mask, near * dropout_mask)
-        return context, weights * near
+        valid_lens: np.ndarray | None,
+        mask: np.ndarray | None,
+        dropout_mask: np.ndarray | None,
+        offset: np.ndarray | None = None,
+    ) -> Answer:
+        """Prepare the keys and values, and attend to them; Gluon enters here."""
+        memory = self.prepare(keys, values, valid_lens, mask)
+        return self.attend(queries, memory, offset=offset, dropout_mask=dropout_mask)
 
-    def places(self, queries: np.ndarray, memory: Memory, offset: np.ndarray | None) -> Pair:
-        """The position of each key; and that of each query, or, if predictive, behind the last key it may attend to."""
-        dtype = wide_name(self.dtype) if self.predictive else "float64"
-        (*lead, steps, _), keys = queries.shape, memory.keys.shape[-2]
-        place = positions(keys, queries.ctx)
-        if not self.predictive:
-            middle = positions(steps, queries.ctx).reshape(*[1] * len(lead), steps)
-            if offset is not None:  # for each sequence, which heads follow where there are some
-                middle = middle + offset.astype("float64").reshape(-1, *[1] * len(lead))
-        elif memory.mask is None or keys == 0:
-            middle = np.full([1] * (queries.ndim - 1), keys, dtype="float64", ctx=queries.ctx)
-        else:
-            middle = np.max((place + 1.0) * memory.mask.astype("float64"), axis=-1)
-        return place.astype(dtype), middle.astype(dtype)
+    def check_keys(self, num_keys: int) -> None:
+        """As the layer of the score."""
+        self.scored.check_keys(num_keys)
+
+    def own_positions(self, scores: np.ndarray, offset: np.ndarray | None) -> np.ndarray:
+        """The position of each query, (batch or 1, queries), with heads or without, in float64, which is exact."""
+        steps, ones = scores.shape[-2], [1] * (scores.ndim - 2)
+        own = positions(steps, scores.ctx).reshape(*ones, steps)
+        # For each sequence, which heads follow where there are some.
+        return own if offset is None else own + offset.astype("float64").reshape(-1, *ones)
+
+    def centres(self, queries: np.ndarray, mask: np.ndarray | None, scores: np.ndarray) -> np.ndarray:
+        """The position p that each query predicts, (batch, queries), with heads or without; float32 at least."""
+        hidden = npx.activation(projected(self.W_p, queries), act_type="tanh")
+        share = npx.sigmoid(precise(np.dot(hidden, self.v_p.data(queries.ctx))))
+        if mask is None:
+            return scores.shape[-1] * share
+        places = positions(scores.shape[-1], scores.ctx) + 1.0
+        return np.max(places * mask.astype("float64"), axis=-1).astype(share.dtype) * share

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import mxnet as mx
 import numpy
-from mxnet import np
+from mxnet import np, npx
 
 from attention_core.errors import check, check_available, check_one_row, check_options
 from attention_core.operators.masking import (
@@ -217,7 +215,7 @@ def masked_softmax(
     the result has the shape of scores.
     """
     check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
-    return normalised(scores, open_keys(scores, valid_lens, mask))
+    return softmax_over(scores, open_keys(scores, valid_lens, mask))
 
 
 def positions(count: int, ctx: mx.Context | None) -> np.ndarray:
@@ -239,25 +237,15 @@ def open_keys(scores: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarra
     return seen * (allowed if allowed.ndim == scores.ndim else allowed[:, None])
 
 
-def normalised(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """softmax_over for scores of any size and type."""
+def softmax_over(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """Softmax of the allowed scores; 0 elsewhere, and in rows that allow nothing."""
     if scores.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
         return np.zeros_like(scores)
-    if scores.dtype == "float16":
-        return softmax_over(mx, scores.astype("float32"), allowed).astype("float16")
-    return softmax_over(mx, scores, allowed)
-
-
-def softmax_over(F: ModuleType, scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """Softmax of the allowed scores; 0 elsewhere, and in rows that allow nothing.
-
-    F is mxnet, or what Gluon hands to hybrid_forward: F.np and F.npx compute on arrays or build a graph.
-    """
+    precise = scores.astype("float32") if scores.dtype == "float16" else scores
     # The fills are arrays: the gradient of where(condition, array, number) goes to the wrong side.
-    nothing = F.np.full_like(scores, -np.inf)
-    zeros = F.np.zeros_like(scores)
-    # A fill of -inf loses against every real score, where a finite one may win. Softmax of a closed row would be NaN:
+    nothing, zeros = np.full_like(precise, -np.inf), np.zeros_like(precise)
+    # A fill of -inf loses against every real score, where a finite one may win. A fully masked row would come out NaN:
     # zeros keep it, and its gradient, finite until the last line discards it.
-    visible = F.np.where(allowed, scores, nothing)
-    visible = F.np.where(F.np.any(allowed, axis=-1, keepdims=True), visible, zeros)
-    return F.np.where(allowed, F.npx.softmax(visible, axis=-1), zeros)
+    visible = np.where(allowed, precise, nothing)
+    visible = np.where(np.any(allowed, axis=-1, keepdims=True), visible, zeros)
+    return np.where(allowed, npx.softmax(visible, axis=-1), zeros).astype(scores.dtype, copy=False)

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import ModuleType
-from typing import Any, NamedTuple
-
 import mxnet as mx
 from mxnet import autograd, np, npx
-from mxnet.gluon import Block, HybridBlock, nn
-
-from attention_core.errors import dtype_name
+from mxnet.gluon import Block, nn
 
 
-class Sized(NamedTuple):
-    """What is known of an array before it is there."""
-
-    shape: tuple[int, ...]
-
-
-class Number(HybridBlock):
+class Number(Block):
     """A parameter without axes: MXNet cannot set one, so that it is held as one entry, and read and set here."""
 
     def __init__(self, value: float, *, dtype: str) -> None:
@@ -54,21 +42,6 @@ def initialise(block: Block) -> None:
             parameter.initialize()
 
 
-def functions(array: np.ndarray) -> ModuleType:
-    """What computes on arrays, or builds a graph: as F of hybrid_forward."""
-    return mx if isinstance(array, np.ndarray) else mx.symbol
-
-
-def held(parameter: mx.gluon.Parameter, like: np.ndarray) -> np.ndarray:
-    """The parameter as an array, or in the graph to which like belongs."""
-    return parameter.data(like.ctx) if isinstance(like, np.ndarray) else parameter.var()
-
-
-def is_empty(array: np.ndarray) -> bool:
-    """Whether it has no entry, which nothing in a graph is."""
-    return isinstance(array, np.ndarray) and array.size == 0
-
-
 def linear(inputs: int, outputs: int, *, use_bias: bool, dtype: str) -> nn.Dense:
     """A linear map of the last axis."""
     drawn = Uniform(inputs**-0.5)
@@ -83,26 +56,16 @@ def linear(inputs: int, outputs: int, *, use_bias: bool, dtype: str) -> nn.Dense
     )
 
 
-def product(F: ModuleType, inputs: np.ndarray, weight: np.ndarray, sizes: Mapping[str, int]) -> np.ndarray:
-    """The product of the last axis with a weight (hidden_size, features), on arrays or in a graph."""
-    return F.npx.fully_connected(inputs, weight, num_hidden=sizes["hidden_size"], no_bias=True, flatten=False)
-
-
 def projected(dense: nn.Dense, inputs: np.ndarray) -> np.ndarray:
     """The linear map of the inputs, of which there may be none: MXNet then writes foreign memory into gradients."""
-    if is_empty(inputs):
+    if inputs.size == 0:
         return np.zeros((*inputs.shape[:-1], dense.weight.shape[0]), dtype=inputs.dtype, ctx=inputs.ctx)
     return dense(inputs)
 
 
-def wide(dtype: Any, array: np.ndarray) -> np.ndarray:
-    """An array of that type as float32 where it has half precision, on arrays or in a graph."""
-    return array.astype(wide_name(dtype)) if dtype_name(dtype) != wide_name(dtype) else array
-
-
-def wide_name(dtype: Any) -> str:
-    """The type in which to compute positions: float32 in half precision."""
-    return "float32" if dtype_name(dtype) == "float16" else dtype_name(dtype)
+def precise(array: np.ndarray) -> np.ndarray:
+    """The array as float32 where it has half precision."""
+    return array.astype("float32") if array.dtype == "float16" else array
 
 
 def drawn_mask(rate: float, shape: tuple[int, ...], like: np.ndarray) -> np.ndarray | None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 
 import mxnet as mx
 from mxnet import autograd, np
 
 from attention_core.errors import check, check_options, check_per_head
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
-from backends.mxnet.attention import Answer, Attention, Memory, Pair, attention_layer, given, pooled, where_seen
+from backends.mxnet.attention import Answer, Attention, Memory, attention_layer
 from backends.mxnet.masking import attention_mask, positions
-from backends.mxnet.module import Sized, drawn_mask, functions, initialise, is_empty, linear, projected
+from backends.mxnet.module import initialise, linear, projected
+from backends.mxnet.pooling import shown
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 
@@ -70,18 +70,6 @@ class MultiHeadAttention(Attention):
             self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype)
         initialise(self)
 
-    def project(self, keys: np.ndarray) -> np.ndarray:
-        """Give each head's part of W_k k + b_k, as the layer of the score projects it."""
-        return self.scored.project(self.split(projected(self.W_k, keys)))
-
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """As the layer of the score, of each head's part of W_q q + b_q."""
-        return self.scored.score(self.split(projected(self.W_q, queries)), keys)
-
-    def check_keys(self, num_keys: int) -> None:
-        """As the layer of the score."""
-        self.scored.check_keys(num_keys)
-
     def prepare(
         self,
         keys: np.ndarray,
@@ -96,8 +84,25 @@ class MultiHeadAttention(Attention):
         Shapes: the mask with heads after batch or without; the memory's keys and values are
         (batch, heads, keys, features of a head), its mask (batch, heads or 1, queries, keys).
         """
-        memory = super().prepare(keys, values, valid_lens, mask)
-        return memory._replace(values=self.split(projected(self.W_v, memory.values)))
+        check(
+            self.methods["prepare"],
+            self.sizes,
+            self.dtype,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+        )
+        keys, values = self.to_batch_first(keys), self.to_batch_first(values)
+        self.scored.check_keys(keys.shape[-2])
+        allowed = attention_mask(keys.shape[-2], valid_lens, mask)
+        if allowed is not None:
+            if allowed.ndim == 3:
+                allowed = allowed[:, None]
+            seen = np.expand_dims(np.any(np.any(allowed, axis=-2), axis=-2), -1)
+            keys, values = shown(seen, keys), shown(seen, values)
+        keys, values = self.split(projected(self.W_k, keys)), self.split(projected(self.W_v, values))
+        return Memory(self.scored.project(keys), values, allowed)
 
     def attend(
         self,
@@ -127,11 +132,14 @@ class MultiHeadAttention(Attention):
             head_mask=head_mask,
             dropout_mask=dropout_mask,
         )
-        queries = self.turned(queries)
-        if not need_weights and self.takes_context(queries, memory, dropout_mask):
-            return self.context(queries, memory, head_mask), None
-        context, weights = self.run_heads(self.attended, queries, memory, per_head, head_mask, dropout_mask)
-        return context, weights if need_weights else None
+        queries = self.split(projected(self.W_q, self.to_batch_first(queries)))
+        heads, weights = self.pooled(self.scored, queries, memory, dropout_mask)
+        if head_mask is not None:
+            heads = heads * head_mask.reshape(-1, head_mask.shape[-1], 1, 1)
+        context = self.to_batch_first(projected(self.W_o, self.joined(heads)))
+        if not need_weights:
+            return context, None
+        return context, weights if per_head else mean_of_heads(weights)
 
     def __call__(
         self,
@@ -161,105 +169,38 @@ class MultiHeadAttention(Attention):
             head_mask=head_mask,
             dropout_mask=dropout_mask,
         )
-        memory, queries = self.cleared(keys, values, valid_lens, mask), self.turned(queries)
-        if not need_weights and self.takes_context(queries, memory, dropout_mask):
-            parts = self.project(memory.keys), self.split(projected(self.W_v, memory.values))
-            return self.context(queries, Memory(*parts, memory.mask), head_mask), None
-        graph = super(Attention, self).__call__
-        context, weights = self.run_heads(graph, queries, memory, per_head, head_mask, dropout_mask)
+        given = queries, keys, values, valid_lens, mask, dropout_mask, head_mask, per_head
+        context, weights = super(Attention, self).__call__(*given)
         return context, weights if need_weights else None
 
-    def hybrid_forward(
-        self,
-        F: ModuleType,
-        queries: np.ndarray,
-        keys: np.ndarray,
-        values: np.ndarray,
-        *others: np.ndarray,
-        **parameters: np.ndarray,
-    ) -> Pair:
-        """The formula of a whole call."""
-        return self.attended(queries, self.project(keys), self.split(projected(self.W_v, values)), *others)
-
-    def attended(
+    def forward(
         self,
         queries: np.ndarray,
         keys: np.ndarray,
         values: np.ndarray,
-        mask: np.ndarray,
-        dropout_mask: np.ndarray,
-        *others: np.ndarray,
-    ) -> Pair:
-        """The formula of attend, on arrays or in a graph, with the factor of each head."""
-        (factor,), F = others, functions(queries)
-        heads, weights = pooled(F, self.score(queries, keys), values, mask, dropout_mask)
-        return self.joined(heads * factor), weights
-
-    def inner(self, features: int) -> float | None:
-        """As the layer of the score."""
-        return self.scored.inner(self.sizes["head_size"])
-
-    def in_blocks(self, queries: np.ndarray, keys: np.ndarray) -> bool:
-        """As the layer of the score, of every head."""
-        batch, steps, _ = queries.shape
-        return self.scored.in_blocks(Sized((batch, self.sizes["heads"], steps, self.sizes["head_size"])), keys)
-
-    def context(self, queries: np.ndarray, memory: Memory, head_mask: np.ndarray | None = None) -> np.ndarray:
-        """The context alone, of the heads in blocks."""
-        heads = self.scored.context(self.split(projected(self.W_q, queries)), memory)
-        return self.turned(self.joined(heads * head_factor(head_mask, queries)))
-
-    def joined(self, heads: np.ndarray) -> np.ndarray:
-        """Give W_o [head_0; head_1; ...] + b_o, on arrays or in a graph."""
-        F = functions(heads)
-        return projected(self.W_o, F.npx.reshape(F.np.swapaxes(heads, 1, 2), (-2, -2, -5)))
-
-    def run_heads(
-        self,
-        formula: Callable[..., Pair],
-        queries: np.ndarray,
-        memory: Memory,
-        per_head: bool,
-        head_mask: np.ndarray | None,
+        valid_lens: np.ndarray | None,
+        mask: np.ndarray | None,
         dropout_mask: np.ndarray | None,
-    ) -> Pair:
-        """The formula with all its arguments, of which MXNet's operators do not survive empty ones."""
-        like = {"dtype": queries.dtype, "ctx": queries.ctx}
-        (batch, steps, _), keys, heads = queries.shape, memory.keys.shape[-2], self.sizes["heads"]
-        shape = (batch, heads, steps, keys)
-        if 0 in shape:
-            context = projected(self.W_o, np.zeros((batch, steps, self.sizes["hidden_size"]), **like))
-            weights = np.zeros(shape if per_head else (batch, steps, keys), **like)
-            return self.turned(context), weights
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, shape, queries)
-        factor = head_factor(head_mask, queries)
-        masks = given(memory.mask, dropout_mask, memory.values)
-        context, weights = formula(queries, memory.keys, memory.values, *masks, factor)
-        return self.turned(context), weights if per_head else np.mean(weights, axis=1)
-
-    def cleared(
-        self, keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None
-    ) -> Memory:
-        """The memory before it is projected, with what is hidden from all queries and heads cleared."""
-        keys, values = self.turned(keys), self.turned(values)
-        self.check_keys(keys.shape[-2])
-        allowed = attention_mask(keys.shape[-2], valid_lens, mask)
-        if allowed is None:
-            return Memory(keys, values, None)
-        if allowed.ndim == 3:
-            allowed = allowed[:, None]
-        seen = np.expand_dims(np.any(np.any(allowed, axis=-2), axis=-2), -1)
-        return Memory(where_seen(seen, keys), where_seen(seen, values), allowed)
+        head_mask: np.ndarray | None = None,
+        per_head: bool = False,
+    ) -> Answer:
+        """Prepare the keys and values, and attend to them; Gluon enters here."""
+        memory = self.prepare(keys, values, valid_lens, mask)
+        return self.attend(queries, memory, per_head=per_head, head_mask=head_mask, dropout_mask=dropout_mask)
 
     def split(self, array: np.ndarray) -> np.ndarray:
-        """(batch, steps, hidden_size) as (batch, heads, steps, features of a head), on arrays or in a graph."""
-        heads, size = self.sizes["heads"], self.sizes["head_size"]
-        if is_empty(array):
-            batch, steps, _ = array.shape
+        """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""
+        (batch, steps, _), heads, size = array.shape, self.sizes["heads"], self.sizes["head_size"]
+        if array.size == 0:  # MXNet does not reshape it
             return np.zeros((batch, heads, steps, size), dtype=array.dtype, ctx=array.ctx)
-        F = functions(array)
-        return F.np.swapaxes(F.npx.reshape(array, (-2, -2, -6, heads, size)), 1, 2)
+        return np.swapaxes(array.reshape(batch, steps, heads, size), 1, 2)
+
+    def joined(self, heads: np.ndarray) -> np.ndarray:
+        """(batch, heads, steps, features of a head) as (batch, steps, hidden_size)."""
+        shape = (heads.shape[0], heads.shape[2], self.sizes["hidden_size"])
+        if heads.size == 0:
+            return np.zeros(shape, dtype=heads.dtype, ctx=heads.ctx)
+        return np.swapaxes(heads, 1, 2).reshape(shape)
 
 
 Losses = Callable[[np.ndarray], np.ndarray]
@@ -300,8 +241,8 @@ def taylor_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
         return np.abs(factors * slopes.as_np_ndarray()).mean(axis=0)
 
 
-def head_factor(head_mask: np.ndarray | None, like: np.ndarray) -> np.ndarray:
-    """The factor of each head, (batch or 1, heads or 1, 1, 1)."""
-    if head_mask is None:
-        head_mask = np.ones((1,), dtype=like.dtype, ctx=like.ctx)
-    return head_mask.reshape(-1, head_mask.shape[-1], 1, 1)
+def mean_of_heads(weights: np.ndarray) -> np.ndarray:
+    """The mean over the heads, of which no axis may be empty in MXNet."""
+    if weights.size == 0:
+        return np.zeros((weights.shape[0], *weights.shape[2:]), dtype=weights.dtype, ctx=weights.ctx)
+    return np.mean(weights, axis=1)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import mxnet as mx
-from mxnet import np
+from mxnet import np, npx
 
 from attention_core.errors import check
 from attention_core.operators.pooling import ATTENTION_POOLING
-from backends.mxnet.masking import normalised, open_keys
+from backends.mxnet.masking import open_keys, softmax_over
 
 __all__ = ["attention_pooling"]
 
@@ -32,29 +30,27 @@ def attention_pooling(
     """
     check(ATTENTION_POOLING, scores=scores, values=values, valid_lens=valid_lens, mask=mask, dropout_mask=dropout_mask)
     allowed = open_keys(scores, valid_lens, mask)
-    weights = normalised(scores, allowed)
+    weights = softmax_over(scores, allowed)
     if scores.size == 0 or values.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
         return np.zeros((*scores.shape[:-1], values.shape[-1]), dtype=values.dtype, ctx=values.ctx), weights
-    return average(mx, weights, values, allowed, dropout_mask), weights
+    return average(weights, values, allowed, dropout_mask), weights
 
 
 def average(
-    F: ModuleType, weights: np.ndarray, values: np.ndarray, allowed: np.ndarray, dropout_mask: np.ndarray | None
+    weights: np.ndarray, values: np.ndarray, allowed: np.ndarray, dropout_mask: np.ndarray | None = None
 ) -> np.ndarray:
-    """The context, on arrays or in a graph."""
+    """The sum of the values by their weights, of values that any query may attend to."""
     # A weight of 0 does not silence a NaN, so values that no query may attend to are cleared.
-    seen = F.np.expand_dims(F.np.any(allowed, axis=-2), -1)
-    values = shown(seen, values)
-    dropped = weights if dropout_mask is None else weights * dropout_mask
-    return F.npx.batch_dot(dropped, values)
+    values = shown(np.expand_dims(np.any(allowed, axis=-2), -1), values)
+    return npx.batch_dot(weights if dropout_mask is None else weights * dropout_mask, values)
 
 
 def shown(seen: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The values with 0 where they are not seen, on arrays or in a graph."""
-    if not isinstance(values, np.ndarray):
-        return mx.symbol.np.where(seen, values, mx.symbol.np.zeros_like(values))
+    """The values with 0 where they are not seen."""
+    if values.size == 0:
+        return values
     # Of sequences of one step, those of length 0 are cleared: MXNet's where takes ten times as long. Legacy arrays, of
     # the same memory, reshape without a copy.
     rows = values.as_nd_ndarray().reshape((1, -1, values.shape[-1]))
-    lens = seen.astype(values.dtype).as_nd_ndarray().reshape((-1,))
+    lens = np.broadcast_to(seen, (*values.shape[:-1], 1)).astype(values.dtype).as_nd_ndarray().reshape((-1,))
     return mx.nd.SequenceMask(rows, lens, use_sequence_length=True, axis=0).reshape(values.shape).as_np_ndarray()

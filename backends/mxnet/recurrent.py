@@ -1,13 +1,12 @@
-"""Recurrent layers, encoders, and the bridge from two directions to one, in MXNet."""
+"""Recurrent layers in MXNet."""
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import mxnet as mx
-from mxnet import np
-from mxnet.gluon import HybridBlock, nn
+from mxnet import np, npx
+from mxnet.gluon import Block, nn
 
 from attention_core.errors import check, check_options
 from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
@@ -22,7 +21,7 @@ SHUT = 3e4
 """What opens or shuts a gate to the last bit, in every floating type."""
 
 
-class Recurrent(HybridBlock):
+class Recurrent(Block):
     """What the recurrent layers share: a step, and a call that runs steps in one direction or both.
 
     A state is (num_layers, batch, state_size): the output of each layer, forward then backward, and after them, for an
@@ -44,7 +43,7 @@ class Recurrent(HybridBlock):
         self.sizes = sizes = check_options(self.specification, **options)
         self.dropout = sizes["dropout"]
         with self.name_scope():
-            self.layers = nn.HybridSequential()
+            self.layers = nn.Sequential()
             with self.layers.name_scope():
                 for layer in range(sizes["num_layers"]):
                     read = sizes["output_size"] if layer else sizes["input_size"]
@@ -84,46 +83,6 @@ class Recurrent(HybridBlock):
             states.append(held)
         return output, np.stack(states)
 
-    def hybrid_forward(
-        self,
-        F: ModuleType,
-        inputs: np.ndarray,
-        state: np.ndarray,
-        real: np.ndarray,
-        last: np.ndarray,
-        order: np.ndarray | None,
-        dropout_mask: np.ndarray | None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The formula of a call.
-
-        Shapes: real and last (steps, batch, 1), True at the valid steps, and at the last one of each sequence; order
-        (2, steps, batch), the places of the valid steps in reverse, if bidirectional.
-        """
-        inputs = F.np.swapaxes(inputs, 0, 1)  # the kernel wants time first
-        outputs = F.np.where(real, inputs, F.np.zeros_like(inputs))
-        directions = 1 if order is None else 2
-        vectors = self.sizes["state_size"] // self.sizes["hidden_size"]
-        held = F.np.split(state, vectors, axis=-1)
-        ends = []
-        for index, layer in enumerate(self.layers):
-            if index > 0 and dropout_mask is not None:
-                outputs = outputs * F.np.swapaxes(dropout_mask[index - 1], 0, 1)
-            own = [
-                F.np.concatenate([part[index : index + 1] for part in held[side::directions]], axis=0)
-                for side in range(directions)
-            ]
-            runs = [layer(outputs, own[0], real, last)]
-            if order is not None:  # padding stands at the end in both directions: reversed are the valid steps alone
-                turned, end = layer.backward(F.npx.gather_nd(outputs, order), own[1], real, last)
-                runs.append((F.npx.gather_nd(turned, order), end))
-            outputs = F.np.concatenate([run[0] for run in runs], axis=-1)
-            ends.append(
-                F.np.concatenate([run[1][part] for part in range(vectors // directions) for run in runs], axis=-1)
-            )
-        # Padding stands at the end, so no real step has seen it: clearing it here, once, is enough.
-        outputs = F.np.where(real, outputs, F.np.zeros_like(outputs))
-        return F.np.swapaxes(outputs, 0, 1), F.np.stack(ends)
-
     def __call__(
         self,
         inputs: np.ndarray,
@@ -156,13 +115,43 @@ class Recurrent(HybridBlock):
             return np.zeros((batch, steps, self.sizes["output_size"]), **like), state
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, (between, batch, steps, self.sizes["output_size"]), inputs)
-        if between == 0:
-            dropout_mask = None
-        elif dropout_mask is None:  # a graph has all its arguments in every call: these ones change nothing
-            dropout_mask = np.ones((between, 1, 1, 1), **like)
-        order = reverse_order(batch, steps, valid_lens, inputs) if self.sizes["bidirectional"] else None
-        outputs, state = super().__call__(inputs, state, *valid_steps(steps, valid_lens, inputs), order, dropout_mask)
+        outputs, state = super().__call__(inputs, valid_lens, state, dropout_mask)
         return outputs, state
+
+    def forward(
+        self,
+        inputs: np.ndarray,
+        valid_lens: np.ndarray | None,
+        state: np.ndarray,
+        dropout_mask: np.ndarray | None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Run over a batch of sequences; Gluon enters here."""
+        batch, steps, _ = inputs.shape
+        real, last = valid_steps(steps, valid_lens, inputs)
+        order = reverse_order(batch, steps, valid_lens, inputs) if self.sizes["bidirectional"] else None
+        inputs = np.swapaxes(inputs, 0, 1)  # the kernel wants time first
+        outputs = np.where(real, inputs, np.zeros_like(inputs))
+        directions = 1 if order is None else 2
+        vectors = self.sizes["state_size"] // self.sizes["hidden_size"]
+        held, ends = np.split(state, vectors, axis=-1), []
+        for index, layer in enumerate(self.layers):
+            if index > 0 and dropout_mask is not None:
+                outputs = outputs * np.swapaxes(dropout_mask[index - 1], 0, 1)
+            own = [
+                np.concatenate([part[index : index + 1] for part in held[side::directions]], axis=0)
+                for side in range(directions)
+            ]
+            runs = [layer(outputs, own[0], real, last)]
+            if order is not None:  # padding stands at the end in both directions: reversed are the valid steps alone
+                turned, end = layer.backward(npx.gather_nd(outputs, order), own[1], real, last)
+                runs.append((npx.gather_nd(turned, order), end))
+            outputs = np.concatenate([run[0] for run in runs], axis=-1)
+            ends.append(
+                np.concatenate([run[1][part] for part in range(vectors // directions) for run in runs], axis=-1)
+            )
+        # Padding stands at the end, so no real step has seen it: clearing it here, once, is enough.
+        outputs = np.where(real, outputs, np.zeros_like(outputs))
+        return np.swapaxes(outputs, 0, 1), np.stack(ends)
 
 
 class GRU(Recurrent):
@@ -239,68 +228,9 @@ class LSTM(Recurrent):
         )
 
 
-class GRUCell(HybridBlock):
-    """One step of a layer of a GRU, as one graph; the parameters are the layer's."""
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__()
-        self.hidden_size = hidden_size
-
-    def hybrid_forward(
-        self,
-        F: ModuleType,
-        inputs: np.ndarray,
-        state: np.ndarray,
-        W: np.ndarray,
-        U: np.ndarray,
-        b: np.ndarray,
-        b_hn: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The formula."""
-        rows = 3 * self.hidden_size
-        W, U, b = F.np.reshape(W, (rows, -1)), F.np.reshape(U, (rows, -1)), F.np.reshape(b, (-1,))
-        from_inputs = F.npx.fully_connected(inputs, W, b, num_hidden=rows)
-        from_state = F.npx.fully_connected(state, U, no_bias=True, num_hidden=rows)
-        x_r, x_z, x_n = gates(F, from_inputs, 3, self.hidden_size)
-        h_r, h_z, h_n = gates(F, from_state, 3, self.hidden_size)
-        r = F.npx.sigmoid(x_r + h_r)
-        z = F.npx.sigmoid(x_z + h_z)
-        n = F.npx.activation(x_n + r * (h_n + b_hn), act_type="tanh")
-        state = (1.0 - z) * n + z * state
-        return state, state
-
-
-class LSTMCell(HybridBlock):
-    """One step of a layer of an LSTM, as one graph; the parameters are the layer's."""
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__()
-        self.hidden_size = hidden_size
-
-    def hybrid_forward(
-        self, F: ModuleType, inputs: np.ndarray, state: np.ndarray, W: np.ndarray, U: np.ndarray, b: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The formula."""
-        rows = 4 * self.hidden_size
-        W, U, b = F.np.reshape(W, (rows, -1)), F.np.reshape(U, (rows, -1)), F.np.reshape(b, (-1,))
-        output, cells = F.np.split(state, 2, axis=-1)
-        from_inputs = F.npx.fully_connected(inputs, W, b, num_hidden=rows)
-        from_state = F.npx.fully_connected(output, U, no_bias=True, num_hidden=rows)
-        i, f, g, o = gates(F, from_inputs + from_state, 4, self.hidden_size)
-        cells = F.npx.sigmoid(f) * cells + F.npx.sigmoid(i) * F.npx.activation(g, act_type="tanh")
-        output = F.npx.sigmoid(o) * F.npx.activation(cells, act_type="tanh")
-        return output, F.np.concatenate([output, cells], axis=-1)
-
-
-def gates(F: ModuleType, array: np.ndarray, count: int, size: int) -> list[np.ndarray]:
-    """The parts of the last axis of (batch, count · size), one for each gate: MXNet's split is slower by far."""
-    return [F.npx.slice(array, begin=(None, part * size), end=(None, (part + 1) * size)) for part in range(count)]
-
-
-class RecurrentLayer(HybridBlock):
+class RecurrentLayer(Block):
     """The canonical parameters of one recurrent layer, and those of its backward direction in a layer of their own."""
 
-    cell_type: type[HybridBlock]
     gates: int
     names: tuple[str, ...] = ("W", "U", "b")
 
@@ -317,68 +247,87 @@ class RecurrentLayer(HybridBlock):
         with self.name_scope():
             for name in self.names:
                 setattr(self, name, self.params.get(name, shape=shapes[name], dtype=dtype, init=drawn))
-            self.cell = self.cell_type(hidden_size)
             if bidirectional:
                 self.backward = type(self)(input_size, hidden_size, dtype=dtype)
 
+    def arrays(self, like: np.ndarray) -> list[np.ndarray]:
+        """The parameters as arrays: matrices with a row for each unit of each gate, and biases."""
+        rows, ctx = self.gates * self.hidden_size, like.ctx
+        W, U, *biases = (getattr(self, name).data(ctx) for name in self.names)
+        return [W.reshape(rows, -1), U.reshape(rows, -1), *(bias.reshape(-1) for bias in biases)]
+
     def step(self, inputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Output and state after one step: inputs (batch, features), state (batch, hidden_size or twice that)."""
-        output, state = self.cell(inputs, state, *(getattr(self, name).data(inputs.ctx) for name in self.names))
-        return output, state
+        raise NotImplementedError
+
+    def forward(
+        self, inputs: np.ndarray, state: np.ndarray, real: np.ndarray, last: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The outputs of all steps, and the state after the last valid one.
+
+        Shapes: inputs (steps, batch, features), state (1, batch, hidden_size), or 2 for an LSTM; real and last (steps,
+        batch or 1, 1), True at the valid steps, and at the last one of each sequence.
+        """
+        raise NotImplementedError
 
 
 class GRULayer(RecurrentLayer):
     """One layer of a GRU."""
 
-    cell_type, gates = GRUCell, 3
-    names = ("W", "U", "b", "b_hn")
+    gates, names = 3, ("W", "U", "b", "b_hn")
 
-    def hybrid_forward(
-        self,
-        F: ModuleType,
-        inputs: np.ndarray,
-        state: np.ndarray,
-        real: np.ndarray,
-        last: np.ndarray,
-        W: np.ndarray,
-        U: np.ndarray,
-        b: np.ndarray,
-        b_hn: np.ndarray,
+    def step(self, inputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Output and state after one step, which are the same."""
+        W, U, b, b_hn = self.arrays(inputs)
+        rows = 3 * self.hidden_size
+        x_r, x_z, x_n = parted(npx.fully_connected(inputs, W, b, num_hidden=rows), 3)
+        h_r, h_z, h_n = parted(npx.fully_connected(state, U, no_bias=True, num_hidden=rows), 3)
+        r, z = npx.sigmoid(x_r + h_r), npx.sigmoid(x_z + h_z)
+        n = npx.activation(x_n + r * (h_n + b_hn), act_type="tanh")
+        state = (1.0 - z) * n + z * state
+        return state, state
+
+    def forward(
+        self, inputs: np.ndarray, state: np.ndarray, real: np.ndarray, last: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The outputs of all steps, and the state: inputs (steps, batch, features), state (1, batch, hidden_size)."""
+        """The outputs of all steps, and the state after the last valid one."""
+        W, U, b, b_hn = self.arrays(inputs)
         # The kernel's hidden biases of r and z are redundant, and held at 0.
-        parameters = flat(F, W, U, b, F.np.zeros_like(b[:2]), b_hn)
-        outputs = F.npx.rnn(inputs, parameters, state, mode="gru", state_size=self.hidden_size, num_layers=1)
-        return outputs, F.np.expand_dims(last_valid(F, outputs, state[0], last), 0)
+        parameters = flat(W, U, b, np.zeros_like(b[: 2 * self.hidden_size]), b_hn)
+        outputs = npx.rnn(inputs, parameters, state, mode="gru", state_size=self.hidden_size, num_layers=1)
+        return outputs, np.expand_dims(last_valid(outputs, state[0], last), 0)
 
 
 class LSTMLayer(RecurrentLayer):
     """One layer of an LSTM."""
 
-    cell_type, gates = LSTMCell, 4
+    gates = 4
 
-    def hybrid_forward(
-        self,
-        F: ModuleType,
-        inputs: np.ndarray,
-        state: np.ndarray,
-        real: np.ndarray,
-        last: np.ndarray,
-        W: np.ndarray,
-        U: np.ndarray,
-        b: np.ndarray,
+    def step(self, inputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Output and state, which is output and cells, after one step."""
+        W, U, b = self.arrays(inputs)
+        rows, (output, cells) = 4 * self.hidden_size, parted(state, 2)
+        given = npx.fully_connected(inputs, W, b, num_hidden=rows)
+        i, f, g, o = parted(given + npx.fully_connected(output, U, no_bias=True, num_hidden=rows), 4)
+        cells = npx.sigmoid(f) * cells + npx.sigmoid(i) * npx.activation(g, act_type="tanh")
+        output = npx.sigmoid(o) * npx.activation(cells, act_type="tanh")
+        return output, np.concatenate([output, cells], axis=-1)
+
+    def forward(
+        self, inputs: np.ndarray, state: np.ndarray, real: np.ndarray, last: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The outputs of all steps, and the state: inputs (steps, batch, features), state (2, batch, hidden_size)."""
+        """The outputs of all steps, and the state after the last valid one."""
+        W, U, b = self.arrays(inputs)
         # The kernel gives the cells of the last step alone. So padding carries one more feature, which shuts the input
         # gate and opens the forget gate: σ is exactly 0 and 1 there, and the cells stay as they are, gradients too.
-        zeros, rows = F.np.zeros_like(b[:1]), 4 * self.hidden_size
-        keep = F.np.reshape(F.np.concatenate([zeros - 1.0, zeros + 1.0, zeros, zeros]), (rows, 1))
-        padding = F.np.zeros_like(inputs[:, :, :1])
-        padding = F.np.where(real, padding, padding + SHUT)
-        outputs, _, cells = F.npx.rnn(
-            F.np.concatenate([inputs, padding], axis=-1),
+        zeros = np.zeros((self.hidden_size, 1), dtype=b.dtype, ctx=b.ctx)
+        keep = np.concatenate([zeros - 1.0, zeros + 1.0, zeros, zeros])
+        padding = np.zeros_like(inputs[:, :, :1])
+        padding = np.where(real, padding, padding + SHUT)
+        outputs, _, cells = npx.rnn(
+            np.concatenate([inputs, padding], axis=-1),
             # The kernel's hidden biases are redundant, and held at 0.
-            flat(F, F.np.concatenate([F.np.reshape(W, (rows, -1)), keep], axis=-1), U, b, F.np.zeros_like(b)),
+            flat(np.concatenate([W, keep], axis=-1), U, b, np.zeros_like(b)),
             state[:1],
             state[1:],
             mode="lstm",
@@ -386,7 +335,7 @@ class LSTMLayer(RecurrentLayer):
             num_layers=1,
             state_outputs=True,
         )
-        return outputs, F.np.concatenate([F.np.expand_dims(last_valid(F, outputs, state[0], last), 0), cells], axis=0)
+        return outputs, np.concatenate([np.expand_dims(last_valid(outputs, state[0], last), 0), cells], axis=0)
 
 
 LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
@@ -416,12 +365,18 @@ def reverse_order(batch: int, steps: int, valid_lens: np.ndarray | None, like: n
     return np.stack([np.where(opposite >= 0, opposite, step), sequence])
 
 
-def flat(F: ModuleType, *arrays: np.ndarray) -> np.ndarray:
+def parted(array: np.ndarray, count: int) -> list[np.ndarray]:
+    """The parts of the last axis of (batch, count · size): MXNet's split is slower by far."""
+    size = array.shape[-1] // count
+    return [npx.slice(array, begin=(None, part * size), end=(None, (part + 1) * size)) for part in range(count)]
+
+
+def flat(*arrays: np.ndarray) -> np.ndarray:
     """All of them in one row, as the fused kernel takes its parameters."""
-    return F.np.concatenate([F.np.reshape(array, (-1,)) for array in arrays])
+    return np.concatenate([array.reshape(-1) for array in arrays])
 
 
-def last_valid(F: ModuleType, outputs: np.ndarray, state: np.ndarray, last: np.ndarray) -> np.ndarray:
+def last_valid(outputs: np.ndarray, state: np.ndarray, last: np.ndarray) -> np.ndarray:
     """The output of each sequence's last valid step, or the state before it where there is none."""
-    found = F.np.sum(F.np.where(last, outputs, F.np.zeros_like(outputs)), axis=0)
-    return F.np.where(F.np.any(last, axis=0), found, state)
+    found = np.sum(np.where(last, outputs, np.zeros_like(outputs)), axis=0)
+    return np.where(np.any(last, axis=0), found, state)

@@ -8,7 +8,7 @@ from mxnet.gluon import Block
 
 from attention_core.errors import check, check_options
 from attention_core.operators.regression import NADARAYA_WATSON
-from backends.mxnet.attention import Pair, attention_layer
+from backends.mxnet.attention import attention_layer
 
 __all__ = ["NadarayaWatson"]
 
@@ -45,7 +45,7 @@ class NadarayaWatson(Block):
         values: np.ndarray,
         valid_lens: np.ndarray | None = None,
         mask: np.ndarray | None = None,
-    ) -> Pair:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Predict at each query.
 
         predictions[i] = sum over j of weights[i, j] values[j];  weights as of KernelAttention
@@ -71,7 +71,7 @@ class NadarayaWatson(Block):
         values: np.ndarray,
         valid_lens: np.ndarray | None,
         mask: np.ndarray | None,
-    ) -> Pair:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The formula: points are vectors of one feature."""
         queries, keys, values = (np.expand_dims(array, -1) for array in (queries, keys, values))
         predictions, weights = self.kernel(queries, keys, values, valid_lens, mask)

@@ -15,65 +15,29 @@ from mxnet.gluon import Block
 
 from backends.mxnet.arrays import context, from_numpy, to_numpy
 from backends.mxnet.parameters import get_parameters
+from backends.mxnet.requirements import VARIABLES
 
 __all__ = ["from_numpy", "to_numpy", "configure", "describe", "build", "vjp"]
 
 Tensors = Mapping[str, np.ndarray]
-
-# MXNet reads these when it is imported, or at the first operator: they have to be set before.
-SWITCHES = (
-    "MXNET_SAFE_ACCUMULATION",
-    "MXNET_ENFORCE_DETERMINISM",
-    "MXNET_CUDA_ALLOW_TENSOR_CORE",
-    "MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION",
-    "MXNET_CUDNN_AUTOTUNE_DEFAULT",
-    "MXNET_USE_FUSION",
-    "MXNET_SUBGRAPH_BACKEND",
-    "OMP_NUM_THREADS",
-)
-
-ABSENT = (
-    {"tier": "bfloat16", "device": "*", "operator": "*", "reason": "MXNet's arrays have no bfloat16"},
-    {"input": "int16", "device": "*", "reason": "MXNet's arrays have no int16"},
-    *(
-        {"tier": "float16", "device": "cpu", "operator": name, "reason": "MXNet has no float16 matrix product on CPU"}
-        for name in (
-            "*dot_score",
-            "additive_score",
-            "cosine_score",
-            "*_pooling",
-            "*Attention",
-            "NadarayaWatson",
-            "GRU*",
-            "LSTM*",
-            "Bridge",
-            "*Decoder",
-            "Translator",
-            "*_importance",  # of the losses that the court gives
-        )
-    ),
-)
-"""What MXNet does not have: the operators, by pattern, that cannot run in a floating type on a device, and the types of
-arguments that cannot be made.
-"""
 
 
 def configure() -> dict[str, Any]:
     """The switches that change results, all of them environment variables, as they stand."""
     features = mx.runtime.Features()
     return {
-        **{name: os.environ.get(name) for name in SWITCHES},
+        **{name: os.environ.get(name) for name in ("OMP_NUM_THREADS", *VARIABLES)},
         **{f"features.{name}": features.is_enabled(name) for name in ("CUDA", "CUDNN", "MKLDNN", "INT64_TENSOR_SIZE")},
     }
 
 
 def describe() -> dict[str, Any]:
-    """Versions, and the devices by the court's names."""
+    """Versions, and the devices by the judge's names."""
     devices = {"cpu": platform.processor() or platform.machine()}
     if mx.context.num_gpus():
         devices["cuda"] = str(mx.gpu())
     versions = {name: version(name) for name in ("mxnet", "numpy")}
-    return {"framework": "MXNet", "versions": versions, "devices": devices, "absent": ABSENT}
+    return {"framework": "MXNet", "versions": versions, "devices": devices}
 
 
 def build(layer: type[Block], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> Block:

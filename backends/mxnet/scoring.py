@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
-import mxnet as mx
-from mxnet import np
+from mxnet import np, npx
 
 from attention_core.errors import check, check_options, check_positions
 from attention_core.operators.scoring import (
@@ -16,7 +13,7 @@ from attention_core.operators.scoring import (
     LOCATION_SCORE,
     SCALED_DOT_SCORE,
 )
-from backends.mxnet.blocked import ADDITIVE_LEAST, blocked_additive_score, takes_blocks
+from backends.mxnet.blocked import ADDITIVE_MIN_ELEMENTS, blocked_additive_score, use_blocks
 
 __all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
 
@@ -32,7 +29,7 @@ def dot_score(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
     check(DOT_SCORE, queries=queries, keys=keys)
     if queries.size == 0 or keys.size == 0:
         return no_scores(queries, keys)
-    return dot(mx, queries, keys)
+    return npx.batch_dot(queries, keys, transpose_b=True)
 
 
 def scaled_dot_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | None = None) -> np.ndarray:
@@ -48,7 +45,7 @@ def scaled_dot_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | No
         return no_scores(queries, keys)
     if scale is None:
         scale = max(queries.shape[-1], 1) ** -0.5
-    return dot(mx, queries, keys) * scale
+    return npx.batch_dot(queries, keys, transpose_b=True) * scale
 
 
 def additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> np.ndarray:
@@ -62,7 +59,15 @@ def additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> np
     check(ADDITIVE_SCORE, queries=queries, keys=keys, w_v=w_v)
     if queries.size == 0 or keys.size == 0:
         return no_scores(queries, keys)
-    return additive(mx, queries, keys, w_v)
+    if queries.shape[-2] == 1:  # a decoder's step: MXNet broadcasts slowly, and multiplies matrices fast
+        ones = np.ones((*keys.shape[:-1], 1), dtype=keys.dtype, ctx=keys.ctx)
+        hidden = npx.activation(npx.batch_dot(ones, queries) + keys, act_type="tanh")
+        return np.expand_dims(np.dot(hidden, w_v), -2)
+    if use_blocks(queries, keys, ADDITIVE_MIN_ELEMENTS):
+        return blocked_additive_score(queries, keys, w_v)
+    hidden = np.expand_dims(queries, -2) + np.expand_dims(keys, -3)
+    # np.tanh is slower than the activation function, and less accurate in float32.
+    return np.dot(npx.activation(hidden, act_type="tanh"), w_v)
 
 
 def cosine_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | None = None) -> np.ndarray:
@@ -76,7 +81,7 @@ def cosine_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | None =
     check(COSINE_SCORE, queries=queries, keys=keys)
     if queries.size == 0 or keys.size == 0:
         return no_scores(queries, keys)
-    scores = dot(mx, direction(mx, queries), direction(mx, keys))
+    scores = npx.batch_dot(direction(queries), direction(keys), transpose_b=True)
     return scores if scale is None else scores * scale
 
 
@@ -104,47 +109,22 @@ def gaussian_score(queries: np.ndarray, keys: np.ndarray, w: np.ndarray | None =
     check(GAUSSIAN_SCORE, queries=queries, keys=keys, w=w)
     if queries.size == 0 or keys.size == 0:
         return no_scores(queries, keys)
-    return gaussian(mx, queries, keys, w)
-
-
-def dot(F: ModuleType, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """The formula of dot_score, on arrays or in a graph."""
-    return F.npx.batch_dot(queries, keys, transpose_b=True)
-
-
-def additive(F: ModuleType, queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> np.ndarray:
-    """The formula of additive_score, on arrays or in a graph."""
-    if takes_blocks(queries, keys, ADDITIVE_LEAST):
-        return blocked_additive_score(queries, keys, w_v)
-    hidden = F.np.expand_dims(queries, -2) + F.np.expand_dims(keys, -3)
-    # np.tanh is slower than the activation function, and less accurate in float32.
-    return F.np.dot(F.npx.activation(hidden, act_type="tanh"), w_v)
-
-
-def direction(F: ModuleType, vectors: np.ndarray) -> np.ndarray:
-    """The vectors at length 1, along the last axis, on arrays or in a graph; zeros stay zeros."""
-    # Divided by its largest entry, which does not turn it, a vector has squares that neither underflow nor overflow.
-    largest = constant(F.np.max(F.np.abs(vectors), axis=-1, keepdims=True))
-    zeros, ones = F.np.zeros_like(largest), F.np.ones_like(largest)
-    vectors = vectors / F.np.where(F.np.isfinite(largest), F.np.where(largest > 0, largest, ones), ones)
-    square = F.np.sum(vectors * vectors, axis=-1, keepdims=True)
-    zero = square == 0
-    # A square of 1 stands in where there is no direction: the root of 0 would have an infinite gradient.
-    return vectors * F.np.where(zero, zeros, ones / F.np.sqrt(F.np.where(zero, ones, square)))
-
-
-def constant(array: np.ndarray) -> np.ndarray:
-    """The array, on which nothing depends when it is differentiated, on arrays or in a graph."""
-    F = mx.nd if isinstance(array, np.ndarray) else mx.symbol
-    return F.BlockGrad(array.as_nd_ndarray()).as_np_ndarray()
-
-
-def gaussian(F: ModuleType, queries: np.ndarray, keys: np.ndarray, w: np.ndarray | None) -> np.ndarray:
-    """The formula of gaussian_score, on arrays or in a graph."""
-    differences = F.np.expand_dims(queries, -2) - F.np.expand_dims(keys, -3)
+    differences = np.expand_dims(queries, -2) - np.expand_dims(keys, -3)
     if w is not None:
         differences = differences * w
-    return -0.5 * F.np.sum(differences * differences, axis=-1)
+    return -0.5 * np.sum(differences * differences, axis=-1)
+
+
+def direction(vectors: np.ndarray) -> np.ndarray:
+    """The vectors at length 1, along the last axis; zeros stay zeros."""
+    # Divided by its largest entry, which does not turn it, a vector has squares that neither underflow nor overflow.
+    largest = np.max(np.abs(vectors.detach()), axis=-1, keepdims=True)
+    zeros, ones = np.zeros_like(largest), np.ones_like(largest)
+    vectors = vectors / np.where(np.isfinite(largest) * (largest > 0), largest, ones)
+    square = np.sum(vectors * vectors, axis=-1, keepdims=True)
+    zero = square == 0
+    # A square of 1 stands in where there is no direction: the root of 0 would have an infinite gradient.
+    return vectors * np.where(zero, zeros, ones / np.sqrt(np.where(zero, ones, square)))
 
 
 def no_scores(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:

@@ -127,7 +127,7 @@ class Translator(Block):
         decoder_dropout_mask: np.ndarray | None,
         attention_dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The formula; what it calls are graphs."""
+        """The formula."""
         outputs, state = self.encode(source, valid_lens, encoder_dropout_mask)
         logits, _, weights = self.decoder(
             inputs,

@@ -8,7 +8,7 @@ import tensorflow as tf
 __all__ = ["from_numpy", "to_numpy"]
 
 DEVICES = {"cpu": "/device:CPU:0", "cuda": "/device:GPU:0"}
-"""TensorFlow's names of the court's devices."""
+"""TensorFlow's names of the judge's devices."""
 
 
 def from_numpy(array: np.ndarray, device: str = "cpu") -> tf.Tensor:

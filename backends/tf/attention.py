@@ -21,12 +21,12 @@ from attention_core.operators.attention import (
 )
 from attention_core.specification import Part
 from backends.tf.blocked import (
-    ADDITIVE_LEAST,
-    DOT_LEAST,
-    SEQUENCE_LEAST,
+    ADDITIVE_MIN_ELEMENTS,
+    DOT_MIN_ELEMENTS,
+    SEQUENCE_MIN_ELEMENTS,
     blocked_additive_attention,
     blocked_dot_attention,
-    takes_blocks,
+    use_blocks,
 )
 from backends.tf.masking import attention_mask, open_keys, size, softmax_over
 from backends.tf.module import Specified, chosen, drawn_mask, drops, projected
@@ -97,7 +97,7 @@ class Attention(Specified):
         memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
         """
         self.check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-        memory = cleared(self.turned(keys), self.turned(values), valid_lens, mask)
+        memory = zero_masked(self.to_batch_first(keys), self.to_batch_first(values), valid_lens, mask)
         return memory._replace(keys=self.project(memory.keys))
 
     def attend(
@@ -117,33 +117,33 @@ class Attention(Specified):
         """
         check_options(self.methods["attend"], need_weights=need_weights)
         self.check("attend", queries=queries, memory=memory, dropout_mask=dropout_mask)
-        queries, dropped = self.turned(queries), drops(self.dropout, dropout_mask, training)
+        queries, dropped = self.to_batch_first(queries), drops(self.dropout, dropout_mask, training)
         context = None if need_weights or dropped else self.in_blocks(queries, memory)
         if context is not None:
-            return self.turned(context), None
+            return self.to_batch_first(context), None
         scores = self.score(queries, memory.keys)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores, training)
         context, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
-        return self.turned(context), weights if need_weights else None
+        return self.to_batch_first(context), weights if need_weights else None
 
-    def inner(self, features: int) -> float | None:
+    def dot_scale(self, features: int) -> float | None:
         """The factor of q·k where the score is an inner product with a projected key; None for another score."""
         return None
 
-    def perceptron(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
+    def additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
         """The projected queries and w_v where the score is w_v · tanh(q + k) with a projected key; None for another."""
         return None
 
     def in_blocks(self, queries: tf.Tensor, memory: Memory) -> tf.Tensor | None:
         """The context alone, in blocks; None where they do not win, or do not know the score."""
         features, keys, sequences = queries.shape[-1], memory.keys, math.prod(n or 1 for n in queries.shape[:-2])
-        scale = None if features is None else self.inner(features)
-        if scale is not None and takes_blocks(queries, keys, sequences * DOT_LEAST):
+        scale = None if features is None else self.dot_scale(features)
+        if scale is not None and use_blocks(queries, keys, sequences * DOT_MIN_ELEMENTS):
             return blocked_dot_attention(queries, keys, memory.values, memory.mask, scale)
         # Of queries and keys it is the keys that are projected by now.
-        if scale is None and takes_blocks(keys, queries, max(ADDITIVE_LEAST, sequences * SEQUENCE_LEAST)):
-            perceptron = self.perceptron(queries)
+        if scale is None and use_blocks(keys, queries, max(ADDITIVE_MIN_ELEMENTS, sequences * SEQUENCE_MIN_ELEMENTS)):
+            perceptron = self.additive_terms(queries)
             if perceptron is not None:
                 projected_queries, w_v = perceptron
                 return blocked_additive_attention(projected_queries, keys, memory.values, memory.mask, w_v)
@@ -213,7 +213,7 @@ class Attention(Specified):
             if num_keys is not None:
                 check_positions(LOCATION_ATTENTION.name, num_keys, positions)
 
-    def turned(self, array: tf.Tensor) -> tf.Tensor:
+    def to_batch_first(self, array: tf.Tensor) -> tf.Tensor:
         """The array with batch first, of one with time first, or the other way round; as it is without time_major."""
         return tf.transpose(array, (1, 0, 2)) if self.time_major else array
 
@@ -246,7 +246,7 @@ class DotProductAttention(Attention):
         """Give scale · q·k."""
         return scaled_dot_score(queries, keys, scale=self.sizes["scale"])
 
-    def inner(self, features: int) -> float | None:
+    def dot_scale(self, features: int) -> float | None:
         """Give scale."""
         scale: float | None = self.sizes["scale"]
         return max(features, 1) ** -0.5 if scale is None else scale
@@ -295,10 +295,10 @@ class AdditiveAttention(Attention):
 
     def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """Give w_v · tanh(W_q q + W_k k)."""
-        projected_queries, w_v = self.perceptron(queries)
+        projected_queries, w_v = self.additive_terms(queries)
         return additive_score(projected_queries, keys, w_v)
 
-    def perceptron(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Give W_q q and w_v."""
         return projected(self.W_q, queries), self.w_v.value
 
@@ -345,7 +345,7 @@ class GeneralAttention(Attention):
         """Give q·W k."""
         return dot_score(queries, keys)
 
-    def inner(self, features: int) -> float | None:
+    def dot_scale(self, features: int) -> float | None:
         """Give 1."""
         return 1.0
 
@@ -390,10 +390,10 @@ class ConcatAttention(Attention):
 
     def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """Give v · tanh(W [q; 0] + W [0; k])."""
-        projected_queries, v = self.perceptron(queries)
+        projected_queries, v = self.additive_terms(queries)
         return additive_score(projected_queries, keys, v)
 
-    def perceptron(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Give W [q; 0] and v."""
         return tf.matmul(queries, self.W.kernel[: self.sizes["query_size"]]), self.v.value
 
@@ -519,7 +519,7 @@ def attention_layer(
     return layer
 
 
-def cleared(keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None) -> Memory:
+def zero_masked(keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None) -> Memory:
     """Keys and values with 0 where no query may attend to them, and the one mask."""
     allowed = attention_mask(size(keys, -2), valid_lens, mask)
     if allowed is None:

@@ -14,15 +14,15 @@ from attention_core.errors import AttentionError, check_path
 from backends.tf.masking import open_keys, precise, size, softmax_over
 from backends.tf.pooling import attention_pooling
 
-__all__ = ["takes_blocks", "force", "blocked_additive_score", "blocked_additive_attention", "blocked_dot_attention"]
+__all__ = ["use_blocks", "set_path", "blocked_additive_score", "blocked_additive_attention", "blocked_dot_attention"]
 
-ADDITIVE_LEAST = 2**24
+ADDITIVE_MIN_ELEMENTS = 2**24
 """The elements, batch · heads · queries · keys · hidden_size, from which on blocks win, though they are compiled."""
 
-SEQUENCE_LEAST = 2**20
+SEQUENCE_MIN_ELEMENTS = 2**20
 """The elements of one sequence, queries · keys · hidden_size, from which on a context may be computed on its own."""
 
-DOT_LEAST = 2**22
+DOT_MIN_ELEMENTS = 2**22
 """The elements of one head, queries · keys · features, from which on blocks win: no block has more than one head."""
 
 BLOCK = 2**19
@@ -43,14 +43,14 @@ QUERY_BOUND = {tf.float32: 43.0, tf.float64: 354.0}
 LIMIT = {tf.float32: 1e30, tf.float64: 1e300}
 """How large half the sum of the squares of an array may be, so that inner products with another are finite."""
 
-STEPS_LEAST = 2**12
+STEPS_MIN_ELEMENTS = 2**12
 """The elements, batch · steps · keys · features, from which on a decoder's steps are one function in a graph."""
 
 forced: str | None = None
 
 
-def takes_blocks(queries: tf.Tensor, keys: tf.Tensor, least: int) -> bool:
-    """Whether to compute in blocks: from `least` elements on, or as `force` says.
+def use_blocks(queries: tf.Tensor, keys: tf.Tensor, least: int) -> bool:
+    """Whether to compute in blocks: from `least` elements on, or as `set_path` says.
 
     elements = batch · heads · queries · keys · features
 
@@ -62,7 +62,7 @@ def takes_blocks(queries: tf.Tensor, keys: tf.Tensor, least: int) -> bool:
     return None not in shape and math.prod(shape) >= least
 
 
-def force(path: str | None) -> None:
+def set_path(path: str | None) -> None:
     """Take one path for all sizes, "blocked" or "plain", or the one that suits them: None.
 
     For the whole process, which begins as the environment variable ATTENTION_PARITY_PATH says at the import. A
@@ -75,7 +75,7 @@ def force(path: str | None) -> None:
     forced = path
 
 
-force(os.environ.get("ATTENTION_PARITY_PATH") or None)
+set_path(os.environ.get("ATTENTION_PARITY_PATH") or None)
 
 
 def blocked_additive_score(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) -> tf.Tensor:
@@ -197,7 +197,7 @@ def only_once(
 def refused(*_: tf.Tensor) -> None:
     """Refuse second derivatives."""
     raise AttentionError(
-        'blocks have no second derivatives. Compute them by the plain formula: backends.tf.blocked.force("plain").'
+        'blocks have no second derivatives. Compute them by the plain formula: backends.tf.blocked.set_path("plain").'
     )
 
 
@@ -545,7 +545,7 @@ def hidden_by(
 def takes_steps(
     tokens: tf.Tensor, state: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | None
 ) -> bool:
-    """Whether a decoder's steps become one function: from STEPS_LEAST elements on, or as `force` says.
+    """Whether a decoder's steps become one function: from STEPS_MIN_ELEMENTS elements on, or as `set_path` says.
 
     elements = batch · steps · keys · features of a key
 
@@ -562,7 +562,7 @@ def takes_steps(
         return forced == "blocked"
     if tf.executing_eagerly() or tf.config.list_logical_devices("GPU"):
         return False
-    return math.prod((*keys.shape, tokens.shape[1])) >= STEPS_LEAST
+    return math.prod((*keys.shape, tokens.shape[1])) >= STEPS_MIN_ELEMENTS
 
 
 def blocked_steps(
@@ -776,5 +776,5 @@ def steps_refused(*_: tf.Tensor) -> None:
     """Refuse second derivatives."""
     raise AttentionError(
         "BahdanauDecoder: no second derivative is known where its steps are one function. Step by step it has all: "
-        'call backends.tf.blocked.force("plain") before it is called.'
+        'call backends.tf.blocked.set_path("plain") before it is called.'
     )

@@ -18,7 +18,7 @@ from attention_core.operators.decoders import (
     check_initial,
     check_search,
 )
-from backends.tf.attention import LAYERS, AdditiveAttention, Memory, attention_layer, cleared
+from backends.tf.attention import LAYERS, AdditiveAttention, Memory, attention_layer, zero_masked
 from backends.tf.blocked import blocked_steps, takes_steps
 from backends.tf.local import LocalAttention
 from backends.tf.masking import precise, size
@@ -109,7 +109,7 @@ class Decoder(Specified):
             mask=mask,
         )
         if self.attention is None:
-            return cleared(encoder_outputs, encoder_outputs, valid_lens, mask)
+            return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
         return self.attention.prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
 
     def start(self, memory: Memory, state: tf.Tensor | None = None) -> Any:

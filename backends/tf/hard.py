@@ -70,7 +70,7 @@ class HardAttention(Attention):
         """
         check_options(self.methods["attend"], need_weights=need_weights)
         self.check("attend", queries=queries, memory=memory, noise=noise)
-        scores = tf.stop_gradient(self.score(self.turned(queries), memory.keys))
+        scores = tf.stop_gradient(self.score(self.to_batch_first(queries), memory.keys))
         allowed = open_keys(scores, None, memory.mask)
         ranked = precise(scores)
         if noise is not None:
@@ -80,7 +80,7 @@ class HardAttention(Attention):
         best = tf.logical_and(allowed, tf.equal(ranked, tf.reduce_max(ranked, axis=-1, keepdims=True)))
         first = tf.logical_and(best, tf.equal(tf.cumsum(tf.cast(best, tf.int32), axis=-1), 1))
         weights = tf.cast(first, scores.dtype)
-        return self.turned(average(weights, memory.values, allowed)), weights if need_weights else None
+        return self.to_batch_first(average(weights, memory.values, allowed)), weights if need_weights else None
 
     def __call__(  # type: ignore[override]
         self,

@@ -90,7 +90,7 @@ class LocalAttention(Attention):
         """
         check_options(self.methods["attend"], need_weights=need_weights)
         self.check("attend", queries=queries, memory=memory, offset=offset, dropout_mask=dropout_mask)
-        queries = self.turned(queries)
+        queries = self.to_batch_first(queries)
         scores = self.score(queries, memory.keys)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores, training)
@@ -99,7 +99,7 @@ class LocalAttention(Attention):
             context, weights = attention_pooling(
                 scores, memory.values, mask=self.windowed(distance, memory.mask), dropout_mask=dropout_mask
             )
-            return self.turned(context), weights if need_weights else None
+            return self.to_batch_first(context), weights if need_weights else None
         distance = self.distance_from(self.predicted_positions(queries, memory), scores)
         allowed = self.windowed(distance, memory.mask)
         near = tf.exp(-2.0 * (distance / self.sizes["window"]) ** 2)
@@ -107,7 +107,7 @@ class LocalAttention(Attention):
         factor = near if dropout_mask is None else near * dropout_mask
         # A factor of the weights in the average, as a dropout mask is: the softmax comes before both.
         context, soft = attention_pooling(scores, memory.values, mask=allowed, dropout_mask=factor)
-        return self.turned(context), soft * near if need_weights else None
+        return self.to_batch_first(context), soft * near if need_weights else None
 
     def __call__(
         self,

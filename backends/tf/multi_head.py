@@ -93,7 +93,7 @@ class MultiHeadAttention(Attention):
         memory = (projected keys, projected values, mask), of keys and values 0 where hidden from all
         """
         self.check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-        keys, values = self.turned(keys), self.turned(values)
+        keys, values = self.to_batch_first(keys), self.to_batch_first(values)
         allowed = attention_mask(size(keys, -2), valid_lens, mask)
         if allowed is not None:
             allowed = allowed[:, None] if allowed.shape.rank == 3 else allowed
@@ -121,7 +121,7 @@ class MultiHeadAttention(Attention):
         check_options(self.methods["attend"], per_head=per_head, need_weights=need_weights)
         check_per_head(self.specification.name, per_head, need_weights)
         self.check("attend", queries=queries, memory=memory, head_mask=head_mask, dropout_mask=dropout_mask)
-        heads, dropped = self.heads(self.turned(queries)), drops(self.dropout, dropout_mask, training)
+        heads, dropped = self.heads(self.to_batch_first(queries)), drops(self.dropout, dropout_mask, training)
         context, weights = None if need_weights or dropped else self.scored.in_blocks(heads, memory), None
         if context is None:
             scores = self.scored.score(heads, memory.keys)
@@ -130,7 +130,7 @@ class MultiHeadAttention(Attention):
             context, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
         if head_mask is not None:
             context *= head_mask[..., None, None]
-        context = self.turned(projected(self.W_o, self.joined(context)))
+        context = self.to_batch_first(projected(self.W_o, self.joined(context)))
         if not need_weights:
             return context, None
         return context, weights if per_head else tf.reduce_mean(weights, axis=-3)

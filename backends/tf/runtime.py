@@ -38,7 +38,7 @@ def configure() -> dict[str, Any]:
 
 
 def describe() -> dict[str, Any]:
-    """Versions, and the devices by the court's names."""
+    """Versions, and the devices by the judge's names."""
     devices = {"cpu": platform.processor() or platform.machine()}
     for device in tf.config.list_physical_devices("GPU")[:1]:
         devices["cuda"] = tf.config.experimental.get_device_details(device).get("device_name", device.name)

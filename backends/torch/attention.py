@@ -20,11 +20,11 @@ from attention_core.operators.attention import (
 )
 from attention_core.specification import Layer, Part
 from backends.torch.blocked import (
-    ADDITIVE_LEAST,
-    DOT_LEAST,
+    ADDITIVE_MIN_ELEMENTS,
+    DOT_MIN_ELEMENTS,
     blocked_additive_attention,
     dot_attention,
-    takes_blocks,
+    use_blocks,
 )
 from backends.torch.masking import attention_mask, open_keys, softmax_over
 from backends.torch.module import drawn, drawn_mask, dtype_of
@@ -84,11 +84,11 @@ class Attention(nn.Module):
         """The score of each query against each projected key."""
         raise NotImplementedError
 
-    def inner(self, features: int) -> float | None:
+    def dot_scale(self, features: int) -> float | None:
         """The factor of q·k where the score is an inner product with a projected key; None for another score."""
         return None
 
-    def perceptron(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """The projected queries and w_v where the score is w_v · tanh(q + k) with a projected key; None for another."""
         return None
 
@@ -112,7 +112,7 @@ class Attention(nn.Module):
             valid_lens=valid_lens,
             mask=mask,
         )
-        memory = cleared(self.turned(keys), self.turned(values), valid_lens, mask)
+        memory = zero_masked(self.to_batch_first(keys), self.to_batch_first(values), valid_lens, mask)
         return memory._replace(keys=self.project(memory.keys))
 
     def attend(
@@ -138,8 +138,8 @@ class Attention(nn.Module):
             memory=memory,
             dropout_mask=dropout_mask,
         )
-        context, weights = self.pooled(self, self.turned(queries), memory, need_weights, dropout_mask)
-        return self.turned(context), weights
+        context, weights = self.pooled(self, self.to_batch_first(queries), memory, need_weights, dropout_mask)
+        return self.to_batch_first(context), weights
 
     def pooled(
         self,
@@ -168,15 +168,15 @@ class Attention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
         """The same in blocks, where there are some for the score and they suit the sizes; else None.
 
-        Inner products have them from DOT_LEAST elements of one head on, additive scores for the context alone.
+        Inner products have them from DOT_MIN_ELEMENTS elements of one head on, additive scores for the context alone.
         """
-        factor, one_head = self.inner(queries.shape[-1]), queries[(slice(1),) * (queries.ndim - 2)]
-        if factor is not None and takes_blocks(one_head, memory.keys, DOT_LEAST):
+        factor, one_head = self.dot_scale(queries.shape[-1]), queries[(slice(1),) * (queries.ndim - 2)]
+        if factor is not None and use_blocks(one_head, memory.keys, DOT_MIN_ELEMENTS):
             return dot_attention(queries, *memory, factor, need_weights)
         # Of queries and keys it is the keys that are projected by now.
         perceptron = None
-        if not need_weights and takes_blocks(memory.keys, queries, ADDITIVE_LEAST):
-            perceptron = self.perceptron(queries)
+        if not need_weights and use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS):
+            perceptron = self.additive_terms(queries)
         return None if perceptron is None else (blocked_additive_attention(perceptron[0], *memory, perceptron[1]), None)
 
     def attend_cleared(
@@ -221,7 +221,7 @@ class Attention(nn.Module):
         memory = self.prepare(keys, values, valid_lens, mask)
         return self.attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
 
-    def turned(self, tensor: torch.Tensor) -> torch.Tensor:
+    def to_batch_first(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor with batch first, of one with time first, or the other way round; as it is without time_major."""
         return tensor.transpose(0, 1) if self.time_major else tensor
 
@@ -241,7 +241,7 @@ class DotProductAttention(Attention):
     def __init__(self, *, dropout: float = 0.0, scale: float | None = None, time_major: bool = False) -> None:
         super().__init__(dropout=dropout, scale=scale, time_major=time_major)
 
-    def inner(self, features: int) -> float | None:
+    def dot_scale(self, features: int) -> float | None:
         """The scale."""
         scale: float | None = self.sizes["scale"]
         return max(features, 1) ** -0.5 if scale is None else scale
@@ -287,10 +287,10 @@ class AdditiveAttention(Attention):
 
     def score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Give w_v · tanh(W_q q + W_k k)."""
-        projected, w_v = self.perceptron(queries)
+        projected, w_v = self.additive_terms(queries)
         return additive_score(projected, keys, w_v)
 
-    def perceptron(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """W_q q, and w_v."""
         return self.W_q(queries), self.w_v
 
@@ -323,7 +323,7 @@ class GeneralAttention(Attention):
         """Give W k."""
         return self.W(keys)
 
-    def inner(self, features: int) -> float | None:
+    def dot_scale(self, features: int) -> float | None:
         """1: keys are projected."""
         return 1.0
 
@@ -367,10 +367,10 @@ class ConcatAttention(Attention):
 
     def score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Give v · tanh(W [q; 0] + W [0; k])."""
-        projected, v = self.perceptron(queries)
+        projected, v = self.additive_terms(queries)
         return additive_score(projected, keys, v)
 
-    def perceptron(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """W [q; 0], and v."""
         return nn.functional.linear(queries, self.W.weight[:, : self.sizes["query_size"]]), self.v
 
@@ -486,7 +486,7 @@ def attention_layer(
     return layers[part.layer.name](**part.config, **keywords)
 
 
-def cleared(
+def zero_masked(
     keys: torch.Tensor, values: torch.Tensor, valid_lens: torch.Tensor | None, mask: torch.Tensor | None
 ) -> Memory:
     """Keys and values with 0 where no query may attend to them, and the one mask."""

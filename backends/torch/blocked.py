@@ -37,9 +37,9 @@ import torch
 from attention_core.errors import check_path
 from backends.torch.pooling import attention_pooling
 
-__all__ = ["takes_blocks", "force", "blocked_additive_score", "blocked_additive_attention", "blocked_dot_attention"]
+__all__ = ["use_blocks", "set_path", "blocked_additive_score", "blocked_additive_attention", "blocked_dot_attention"]
 
-ADDITIVE_LEAST = 2**19
+ADDITIVE_MIN_ELEMENTS = 2**19
 """The number of elements, batch · heads · queries · keys · hidden_size, from which on blocks are faster on a CPU."""
 
 BOUND = {torch.float32: 20.0, torch.float64: 160.0}
@@ -52,10 +52,10 @@ QUERIES, SCORES = 8, 2**15
 SATURATED = {torch.float32: 10.0, torch.float64: 20.0}
 """From here on tanh is 1 to the last bit."""
 
-STEPS_LEAST = 2**12
+STEPS_MIN_ELEMENTS = 2**12
 """The number of elements, batch · steps · keys · features, from which on a decoder's steps are faster as one."""
 
-DOT_LEAST = 2**20
+DOT_MIN_ELEMENTS = 2**20
 """The number of elements of one head, queries · keys · features, from which on inner products are faster in blocks."""
 
 BY_SCORES = 2**18
@@ -79,8 +79,8 @@ BY_ROWS_ELSEWHERE = 2**26
 forced: str | None = None
 
 
-def takes_blocks(queries: torch.Tensor, keys: torch.Tensor, least: int) -> bool:
-    """Whether to compute in blocks: from `least` elements on, or as `force` says.
+def use_blocks(queries: torch.Tensor, keys: torch.Tensor, least: int) -> bool:
+    """Whether to compute in blocks: from `least` elements on, or as `set_path` says.
 
     elements = batch · heads · queries · keys · features
 
@@ -91,7 +91,7 @@ def takes_blocks(queries: torch.Tensor, keys: torch.Tensor, least: int) -> bool:
     return queries.numel() * keys.shape[-2] >= least
 
 
-def force(path: str | None) -> None:
+def set_path(path: str | None) -> None:
     """Take one path for all sizes, "blocked" or "plain", or the one that suits them: None.
 
     For the whole process, which begins as the environment variable ATTENTION_PARITY_PATH says at the import. A
@@ -104,7 +104,7 @@ def force(path: str | None) -> None:
     forced = path
 
 
-force(os.environ.get("ATTENTION_PARITY_PATH") or None)
+set_path(os.environ.get("ATTENTION_PARITY_PATH") or None)
 
 
 def blocked_additive_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
@@ -165,7 +165,7 @@ class Gradients(torch.autograd.Function):
         """Refuse."""
         raise RuntimeError(
             "additive_score: no second derivative is known where it is computed in blocks. The plain formula has all: "
-            'call backends.torch.blocked.force("plain") before the score is computed.'
+            'call backends.torch.blocked.set_path("plain") before the score is computed.'
         )
 
     @staticmethod
@@ -416,7 +416,7 @@ class AveragedGradients(torch.autograd.Function):
         """Refuse."""
         raise RuntimeError(
             "attention by additive scores: no second derivative is known where it is computed in blocks. The plain "
-            'formula has all: call backends.torch.blocked.force("plain") before the attention is computed.'
+            'formula has all: call backends.torch.blocked.set_path("plain") before the attention is computed.'
         )
 
     @staticmethod
@@ -463,7 +463,7 @@ def weighed(
     if hidden is None:
         return torch.softmax(scores, dim=-1, out=scores)
     torch.softmax(scores.masked_fill_(hidden[:, rows], -torch.inf), dim=-1, out=scores)
-    return scores.masked_fill_(hidden[:, rows], 0.0)  # of a closed row, too, which is NaN
+    return scores.masked_fill_(hidden[:, rows], 0.0)  # of a fully masked row, too, which is NaN
 
 
 def blocked_dot_attention(
@@ -547,7 +547,7 @@ class Attended(torch.autograd.Function):
                 if hidden is not None:
                     top.masked_fill_(top == -torch.inf, 0.0)
                 total = p.sub_(top).exp2_().sum(dim=-1, keepdim=True)
-                if hidden is not None:  # a sum of infinity makes all weights of a closed row 0
+                if hidden is not None:  # a sum of infinity makes all weights of a fully masked row 0
                     total.masked_fill_(total == 0.0, torch.inf)
                 torch.add(top, total.log2(), out=sums[at][rows, None])
                 context[at][rows] = p.div_(total) @ v if need_weights else (p @ v).div_(total)
@@ -628,7 +628,7 @@ class AttendedGradients(torch.autograd.Function):
         """Refuse."""
         raise RuntimeError(
             "attention by inner products: no second derivative is known where it is computed in blocks. The plain "
-            'formula has all: call backends.torch.blocked.force("plain") before the attention is computed.'
+            'formula has all: call backends.torch.blocked.set_path("plain") before the attention is computed.'
         )
 
     @staticmethod
@@ -699,7 +699,7 @@ def takes_steps(
     dropout_mask: torch.Tensor | None,
     attention_dropout_mask: torch.Tensor | None,
 ) -> bool:
-    """Whether a decoder's steps become one function: from STEPS_LEAST elements on, or as `force` says.
+    """Whether a decoder's steps become one function: from STEPS_MIN_ELEMENTS elements on, or as `set_path` says.
 
     elements = batch · steps · keys · features of a key
 
@@ -714,7 +714,7 @@ def takes_steps(
         return False
     if any(own is not None and own.requires_grad for own in (dropout_mask, attention_dropout_mask)):
         return False
-    return takes_blocks(keys[:, :1].expand(-1, tokens.shape[1], -1), keys, STEPS_LEAST)
+    return use_blocks(keys[:, :1].expand(-1, tokens.shape[1], -1), keys, STEPS_MIN_ELEMENTS)
 
 
 def blocked_steps(
@@ -803,7 +803,7 @@ class Steps(torch.autograd.Function):
                 scores.masked_fill_(hidden, -torch.inf)
             torch.softmax(scores, dim=-1, out=scores)
             if hidden is not None:
-                scores.masked_fill_(hidden, 0.0)  # of a closed row, too, which is NaN
+                scores.masked_fill_(hidden, 0.0)  # of a fully masked row, too, which is NaN
             weighted = scores if factors is None else scores * factors[t]
             x = contexts[t]
             torch.bmm(weighted[:, None], values, out=x[:, None])
@@ -922,7 +922,7 @@ class StepsGradients(torch.autograd.Function):
         """Refuse."""
         raise RuntimeError(
             "BahdanauDecoder: no second derivative is known where its steps are one function. Step by step it has all: "
-            'call backends.torch.blocked.force("plain") before it is called.'
+            'call backends.torch.blocked.set_path("plain") before it is called.'
         )
 
     @staticmethod

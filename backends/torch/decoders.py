@@ -16,7 +16,7 @@ from attention_core.operators.decoders import (
     check_search,
 )
 from attention_core.specification import Layer
-from backends.torch.attention import LAYERS, AdditiveAttention, Memory, attention_layer, cleared
+from backends.torch.attention import LAYERS, AdditiveAttention, Memory, attention_layer, zero_masked
 from backends.torch.blocked import blocked_steps, takes_steps
 from backends.torch.encoders import embed
 from backends.torch.local import LocalAttention
@@ -93,7 +93,7 @@ class Decoder(nn.Module):
             mask=mask,
         )
         if self.attention is None:
-            return cleared(encoder_outputs, encoder_outputs, valid_lens, mask)
+            return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
         return self.attention.prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
 
     def start(self, memory: Memory, state: torch.Tensor | None = None) -> Any:

@@ -71,7 +71,7 @@ class HardAttention(Attention):
         """
         check_options(self.methods["attend"], need_weights=need_weights)
         check(self.methods["attend"], self.sizes, dtype_of(self), queries=queries, memory=memory, noise=noise)
-        scores = self.score(self.turned(queries), memory.keys).detach()
+        scores = self.score(self.to_batch_first(queries), memory.keys).detach()
         allowed = open_keys(scores, None, memory.mask)
         if scores.shape[-1] == 0:  # argmax refuses it
             weights = scores
@@ -81,7 +81,7 @@ class HardAttention(Attention):
                 visible = visible - torch.log(-torch.log(noise.detach().to(visible.dtype)))
             best = visible.masked_fill(~allowed, -torch.inf).argmax(dim=-1, keepdim=True)
             weights = (allowed & (torch.arange(scores.shape[-1], device=scores.device) == best)).to(scores.dtype)
-        return self.turned(average(weights, memory.values, allowed)), weights if need_weights else None
+        return self.to_batch_first(average(weights, memory.values, allowed)), weights if need_weights else None
 
     def forward(  # type: ignore[override]
         self,

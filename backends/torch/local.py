@@ -97,7 +97,7 @@ class LocalAttention(Attention):
             dropout_mask=dropout_mask,
         )
         check_offset(self.specification.name, self.sizes["mode"], offset)
-        queries = self.turned(queries)
+        queries = self.to_batch_first(queries)
         scores = self.score(queries, memory.keys)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores)
@@ -118,7 +118,7 @@ class LocalAttention(Attention):
             factor = near if dropout_mask is None else near * dropout_mask
             context, weights = attention_pooling(scores, memory.values, mask=allowed, dropout_mask=factor)
             weights = weights * near
-        return self.turned(context), weights if need_weights else None
+        return self.to_batch_first(context), weights if need_weights else None
 
     def forward(
         self,

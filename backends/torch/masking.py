@@ -231,7 +231,7 @@ def open_keys(scores: torch.Tensor, valid_lens: torch.Tensor | None, mask: torch
 def softmax_over(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
     """Softmax of the allowed scores; 0 elsewhere, and in rows that allow nothing."""
     precise = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
-    # A fill of -inf loses against every real score, where a finite one may win. Softmax of a closed row would be NaN:
+    # A fill of -inf loses against every real score, where a finite one may win. A fully masked row would come out NaN:
     # zeros keep it, and its gradient, finite until the last line discards it.
     visible = precise.masked_fill(~allowed, -torch.inf)
     visible = visible.masked_fill(~allowed.any(dim=-1, keepdim=True), 0.0)

@@ -88,7 +88,7 @@ class MultiHeadAttention(Attention):
             valid_lens=valid_lens,
             mask=mask,
         )
-        keys, values = self.turned(keys), self.turned(values)
+        keys, values = self.to_batch_first(keys), self.to_batch_first(values)
         allowed = attention_mask(keys.shape[-2], valid_lens, mask)
         if allowed is not None:
             if allowed.ndim == 3:
@@ -122,11 +122,11 @@ class MultiHeadAttention(Attention):
             head_mask=head_mask,
             dropout_mask=dropout_mask,
         )
-        queries = self.split(self.W_q(self.turned(queries)))
+        queries = self.split(self.W_q(self.to_batch_first(queries)))
         heads, weights = self.pooled(self.scored, queries, memory, need_weights, dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]
-        context = self.turned(self.W_o(heads.transpose(1, 2).flatten(2)))
+        context = self.to_batch_first(self.W_o(heads.transpose(1, 2).flatten(2)))
         if weights is None or not need_weights:
             return context, None
         return context, weights if per_head else weights.mean(dim=1)

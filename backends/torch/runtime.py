@@ -43,7 +43,7 @@ def configure() -> dict[str, Any]:
 
 
 def describe() -> dict[str, Any]:
-    """Versions, and the devices by the court's names."""
+    """Versions, and the devices by the judge's names."""
     devices = {"cpu": platform.processor() or platform.machine()}
     if torch.cuda.is_available():
         devices["cuda"] = torch.cuda.get_device_name()

@@ -13,7 +13,7 @@ from attention_core.operators.scoring import (
     LOCATION_SCORE,
     SCALED_DOT_SCORE,
 )
-from backends.torch.blocked import ADDITIVE_LEAST, blocked_additive_score, takes_blocks
+from backends.torch.blocked import ADDITIVE_MIN_ELEMENTS, blocked_additive_score, use_blocks
 
 __all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
 
@@ -53,7 +53,7 @@ def additive_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor)
     without; w_v (hidden_size,); the result (batch, queries, keys), or (batch, heads, queries, keys).
     """
     check(ADDITIVE_SCORE, queries=queries, keys=keys, w_v=w_v)
-    if takes_blocks(queries, keys, ADDITIVE_LEAST):
+    if use_blocks(queries, keys, ADDITIVE_MIN_ELEMENTS):
         return blocked_additive_score(queries, keys, w_v)
     return torch.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
 

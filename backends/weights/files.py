@@ -14,9 +14,6 @@ import backends
 from backends.weights import onnx_files, params
 from backends.weights.errors import WeightError
 
-EXTRAS = {"torch": "torch", "h5py": "weights", "onnx": "weights"}
-"""Where pip finds what a kind of file needs."""
-
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays of a file by the names that they have there; the suffix says the kind.
@@ -69,7 +66,7 @@ def _needed(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise WeightError(f"this kind of file needs {name}: pip install 'attention-parity[{EXTRAS[name]}]'") from error
+        raise WeightError(f"this kind of file needs {name}. Run: pip install {name}") from error
 
 
 # ------------------------------------------------------------------------------------------------ safetensors

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import backends
-from attention_core.operators import FRAMEWORKS, LAYERS
+from attention_core.operators import LAYERS
 from attention_core.specification import Layer, Sizes, pattern
+from backends import FRAMEWORKS
 from backends.weights.configs import UnseenError, check_shapes, config_of, layer_named
 from backends.weights.errors import WeightError
 from backends.weights.mapping import Source, plain
@@ -91,7 +92,7 @@ def read(
         }
     strange = [own for name, own in names.items() if WORDS.isdisjoint(name.split("."))]
     if strange:  # seen without importing the framework
-        raise _stranger(framework, strange)
+        raise _foreign(framework, strange)
     refused: WeightError | None = None
     starts = _starts(list(names)) if prefix is None else [plain(prefix)]
     for start in starts:
@@ -112,7 +113,7 @@ def read(
     if refused is not None:
         raise type(refused)(f"{PREFIX}{framework}: {refused}")
     strange = [names[name] for name in names if _canonical(framework, name.removeprefix(starts[-1])) is None]
-    raise _stranger(framework, strange)
+    raise _foreign(framework, strange)
 
 
 def _turned(canonical: str, array: np.ndarray, axes: Axes) -> np.ndarray:
@@ -122,7 +123,7 @@ def _turned(canonical: str, array: np.ndarray, axes: Axes) -> np.ndarray:
     return array if axes is None or array.ndim != len(axes) else array.transpose(axes)
 
 
-def _stranger(framework: str, names: list[str]) -> WeightError:
+def _foreign(framework: str, names: list[str]) -> WeightError:
     return WeightError(
         f"{PREFIX}{framework}: {', '.join(names[:8]) or 'no array'} is no name of a layer of ours in this framework. "
         "If only some of the arrays are of one, give prefix=... ."

@@ -15,7 +15,7 @@ from parity_tests.cases.case import Arrays, Case, epsilon
 from parity_tests.cases.expected import computed_outputs, expected
 from parity_tests.cases.selection import Cell, key
 from parity_tests.judge.compare import compare
-from parity_tests.judge.tolerances import budget_of
+from parity_tests.judge.tolerances import tolerance_of
 from parity_tests.judge.verdict import Verdict
 from parity_tests.polarity import answer
 from parity_tests.workers.recordings import Recording, answered, is_gradient, withheld
@@ -26,7 +26,7 @@ LIKE = 1e-3
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call answered to a question in one tier: what became of it, what it gave, and what was expected."""
+    """What a call answered to a question in one dtype: what became of it, what it gave, and what was expected."""
 
     cell: Cell
     said: Mapping[str, Any]
@@ -54,8 +54,8 @@ class Answer:
 
     def like(self, name: str) -> bool:
         """Whether a quantity is what is expected, but for rounding."""
-        case, tier = self.cell
-        beside = self.wanted.get(budget_of(case.operator, case.id, tier, name).beside)
+        case, dtype = self.cell
+        beside = self.wanted.get(tolerance_of(case.operator, case.id, dtype, name).beside)
         return alike(self.found[name], self.wanted[name], beside)
 
     def spoilt(self, names: Iterable[str]) -> bool:
@@ -82,16 +82,16 @@ def alike(found: np.ndarray, wanted: np.ndarray, beside: np.ndarray | None = Non
 
 def closed_rows(given: Answer) -> str:
     """What a query gets that may attend to nothing, and what its gradients are."""
-    case, tier = given.cell
-    inputs, _ = case.at(tier)
+    case, dtype = given.cell
+    inputs, _ = case.at(dtype)
     mask = reference.attention_mask(inputs["keys"].shape[1], inputs.get("valid_lens"), inputs.get("mask"))
     assert mask is not None
     rows = ~np.broadcast_to(mask, (*inputs["queries"].shape[:2], inputs["keys"].shape[1])).any(axis=-1)
     found = double(given.found["context"])[rows]
     kinds = {
         "0": given.wanted["context"],
-        "uniform": without_scores(case, tier),
-        "as without a mask": opened(case, tier),
+        "uniform": without_scores(case, dtype),
+        "as without a mask": opened(case, dtype),
         "NaN": np.full(given.wanted["context"].shape, np.nan),
     }
     kind = next((name for name, wanted in kinds.items() if alike(found, wanted[rows])), "something else")
@@ -102,16 +102,16 @@ def closed_rows(given: Answer) -> str:
     return f"{kind}; ∇ 0" if all(map(given.like, given.gradients)) else f"{kind}; ∇ flows"
 
 
-def opened(case: Case, tier: str) -> np.ndarray:
+def opened(case: Case, dtype: str) -> np.ndarray:
     """The context if nothing were hidden."""
-    inputs, parameters = case.at(tier)
+    inputs, parameters = case.at(dtype)
     rest = {name: array for name, array in inputs.items() if name not in ("mask", "valid_lens")}
     return computed_outputs(case, rest, parameters)["context"]
 
 
-def without_scores(case: Case, tier: str) -> np.ndarray:
+def without_scores(case: Case, dtype: str) -> np.ndarray:
     """The context if nothing were hidden, and every key had the same score."""
-    inputs, parameters = case.at(tier)
+    inputs, parameters = case.at(dtype)
     zero = {"MultiHeadAttention": ("W_q", "b_q"), "AdditiveAttention": ("w_v",)}.get(case.operator, ())
     inputs = {name: array for name, array in inputs.items() if name not in ("mask", "valid_lens")}
     if not zero:
@@ -144,14 +144,14 @@ MOST_SINGLE = 100.0
 
 
 def precision(given: Answer, names: Sequence[str]) -> str:
-    """How far off the worst number is: within its budget, or by how much."""
-    case, tier = given.cell
-    blank = Verdict(case.operator, case.id, "", "reference", "", tier, "", "")
+    """How far off the worst number is: within its tolerance, or by how much."""
+    case, dtype = given.cell
+    blank = Verdict(case.operator, case.id, "", "reference", "", dtype, "", "")
     worst, failed = 0.0, False
     for name in names:
-        budget = budget_of(case.operator, case.id, tier, name)
+        tolerance = tolerance_of(case.operator, case.id, dtype, name)
         arrays = given.found[name], given.wanted[name], given.wanted[name]
-        verdict = compare(replace(blank, quantity=name), *arrays, budget, given.wanted.get(budget.beside))
+        verdict = compare(replace(blank, quantity=name), *arrays, tolerance, given.wanted.get(tolerance.beside))
         failed |= verdict.status == "fail"
         if verdict.check == "nan":
             return "NaN"
@@ -159,8 +159,8 @@ def precision(given: Answer, names: Sequence[str]) -> str:
             return f"another {verdict.check}"
         worst = max(worst, verdict.error or 0.0)
     if not failed:
-        return f"≤ {rounded(worst)}" if tier in HALF else "right"
-    single = tier == "float64" and worst * epsilon(tier) <= MOST_SINGLE * epsilon("float32")
+        return f"≤ {rounded(worst)}" if dtype in HALF else "right"
+    single = dtype == "float64" and worst * epsilon(dtype) <= MOST_SINGLE * epsilon("float32")
     return "as float32" if single else f"off by {rounded(worst)} eps"
 
 

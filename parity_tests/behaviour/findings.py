@@ -76,7 +76,7 @@ def recorded(place: str, peer: Peer, cases: Sequence[Case], python: str, device:
 
 def told(name: str, case: Case, recording: Recording) -> Findings:
     """The finding in float32, and what is different in float64; for half precision, one of each."""
-    found = {tier: classified(name, Answer.of(recording, (case, tier))) for tier in case.tiers}
+    found = {dtype: classified(name, Answer.of(recording, (case, dtype))) for dtype in case.dtypes}
     if name == "half":
         return found
     first, second = found["float32"], found["float64"]
@@ -170,7 +170,7 @@ def near(was: str, now: str) -> bool:
 
 
 COLUMNS = {
-    "closed": "closed rows",
+    "closed": "fully masked rows",
     "hidden_value": "NaN in a hidden value",
     "hidden_key": "NaN in a hidden key",
     "large": "scores to ±2e6",

@@ -65,7 +65,7 @@ class Column:
 
 COLUMNS = (
     Column(
-        "Closed rows",
+        "Fully masked rows",
         ("closed",),
         "A query that may attend to nothing: what its context is, and whether gradients flow through it.",
         (
@@ -186,9 +186,9 @@ COLUMNS = (
     Column(
         "Gradients",
         ("gradients",),
-        "Gradients where a mask hides keys and no row is closed, against the specification's budgets.",
+        "Gradients where a mask hides keys and no row is closed, against the specification's tolerances.",
         (
-            Convention("right", "within the budget"),
+            Convention("right", "within the tolerance"),
             Convention(
                 "as float32",
                 "float64 goes in and comes out, and the softmax between is that of float32",

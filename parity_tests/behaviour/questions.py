@@ -65,7 +65,7 @@ def asked(operator: str, takes: str) -> dict[str, Asked]:
         "hidden_key": Asked(spoilt("values"), own["hidden_nan"].id, "the values as they are without NaN"),
         "large": (wide := large(operator, plain)),
         "huge": Asked(huge(wide.case), wide.source, "; ".join(filter(None, (wide.change, LARGER[operator])))),
-        "half": Asked(replace(plain, tiers=HALF), plain.id, "in half precision"),
+        "half": Asked(replace(plain, dtypes=HALF), plain.id, "in half precision"),
         "gradients": Asked(plain, plain.id),
     }
     if masked:
@@ -74,7 +74,7 @@ def asked(operator: str, takes: str) -> dict[str, Asked]:
         asked["beyond"] = Asked(lengths(BEYOND), own["ragged_rows"].id, "lengths of 8, 9 and 12 for 7 keys")
         asked["below"] = Asked(lengths(BELOW), own["ragged_rows"].id, "lengths of -1 and -2")
     return {
-        name: replace(own, case=replace(own.case, name=name, tiers=own.case.tiers if name == "half" else FULL))
+        name: replace(own, case=replace(own.case, name=name, dtypes=own.case.dtypes if name == "half" else FULL))
         for name, own in asked.items()
     }
 

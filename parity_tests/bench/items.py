@@ -124,7 +124,7 @@ DECODER = Item(
         *timed("jax", (0.97, 1.1), (2.5, 3)),
         Goal("jax", "compile", 15, 20, part="forward"),
         Goal("jax", "compile", 11, 12, part="training"),
-        *timed("mxnet", (3.6, 5), (1.9, 2.5)),
+        *timed("mxnet", (3, 3), (2, 2)),
     ),
     quick={"batch": 16, "hidden": 64, "steps": 9, "keys": 9},
 )

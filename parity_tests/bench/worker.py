@@ -11,7 +11,7 @@ from typing import Any
 import backends as registry
 from parity_tests.bench.items import ADDITIVE_CONTEXT, ITEMS, LENGTH, Item, inputs, parameters
 from parity_tests.bench.measure import Call, Disagreement, interleave, median, pin, prove, rates, taken, wall
-from parity_tests.workers.worker import follow_court
+from parity_tests.workers.worker import follow_judge
 
 ANALYSIS, PEAK = "XLA's analysis", "peak of a fresh process"
 """How memory is measured."""
@@ -21,7 +21,7 @@ STEADY = 3
 
 def main() -> None:
     """Read what to measure from standard input; write what was found as the last line of standard output."""
-    follow_court()
+    follow_judge()
     job = json.load(sys.stdin)
     pin()
     if job["task"] == "machine":

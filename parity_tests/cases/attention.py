@@ -13,11 +13,11 @@ from attention_core.operators import find
 from attention_core.operators.attention import ALIKE_SCORES, SCORE_NAMES
 from attention_core.specification import Layer, Operator
 from parity_tests.cases.case import (
+    DTYPES,
     EXACT,
     FULL,
     SEED,
     SEEDS,
-    TIERS,
     Arrays,
     Case,
     Sizes,
@@ -83,7 +83,7 @@ def attention_mask_cases() -> Iterator[Case]:
     sizes, options = ATTENTION, {"num_keys": ATTENTION["keys"]}
 
     def case(name: str, shows: str, options: Mapping[str, Any] = options, **inputs: np.ndarray) -> Case:
-        return Case("attention_mask", name, shows, inputs, options, tiers=EXACT, gradients=False)
+        return Case("attention_mask", name, shows, inputs, options, dtypes=EXACT, gradients=False)
 
     yield case("lens", "One length for each sequence.", valid_lens=BATCH_LENS)
     yield case("lens_int64", "Lengths of another integer type.", valid_lens=BATCH_LENS.astype(np.int64))
@@ -114,7 +114,7 @@ def rule_cases() -> Iterator[Case]:
     sizes = {"num_queries": ATTENTION["queries"], "num_keys": ATTENTION["keys"]}
 
     def case(operator: str, name: str, shows: str, options: Mapping[str, Any], **inputs: np.ndarray) -> Case:
-        return Case(operator, name, shows, inputs, options, tiers=EXACT, gradients=False)
+        return Case(operator, name, shows, inputs, options, dtypes=EXACT, gradients=False)
 
     rules: dict[str, dict[str, Any]] = {
         "causal_mask": {},
@@ -166,9 +166,9 @@ def converted_mask_cases() -> Iterator[Case]:
         shows: str,
         inputs: Arrays,
         options: Mapping[str, Any] | None = None,
-        tiers: tuple[str, ...] = EXACT,
+        dtypes: tuple[str, ...] = EXACT,
     ) -> Case:
-        return Case(operator, name, shows, inputs, options or {}, tiers=tiers, gradients=False)
+        return Case(operator, name, shows, inputs, options or {}, dtypes=dtypes, gradients=False)
 
     def second_sequence(mask: np.ndarray) -> np.ndarray:
         return np.arange(2).reshape((2,) + (1,) * (mask.ndim - 1)) > 0
@@ -191,8 +191,8 @@ def converted_mask_cases() -> Iterator[Case]:
         for label, shows, mask in empty(plain):
             yield case(operator, label, shows, {name: mask})
 
-    def additive(name: str, shows: str, array: np.ndarray, tiers: Any = EXACT, **options: float) -> Case:
-        return case("from_additive_mask", name, shows, {"additive_mask": array}, options, tiers)
+    def additive(name: str, shows: str, array: np.ndarray, dtypes: Any = EXACT, **options: float) -> Case:
+        return case("from_additive_mask", name, shows, {"additive_mask": array}, options, dtypes)
 
     bias = draws.uniform("bias", some.shape, 9000.0, SEED)
     fills = np.array(FILLS)[(np.arange(sizes["queries"])[:, None] + np.arange(sizes["keys"])) % len(FILLS)]
@@ -201,15 +201,15 @@ def converted_mask_cases() -> Iterator[Case]:
     special = np.where(some, np.inf, np.nan)
     special[1] = np.where(in_heads[1, 0], 0.0, np.nan)
     zero_or_inf = {axes: np.where(mask, 0.0, -np.inf) for axes, mask in (("plain", some), ("heads", in_heads))}
-    yield additive("plain", "0 for an open key, -inf for a hidden one.", zero_or_inf["plain"], TIERS)
+    yield additive("plain", "0 for an open key, -inf for a hidden one.", zero_or_inf["plain"], DTYPES)
     yield additive(
-        "fills", "Fills of -1e4, of -1e9, and of each type's least number.", fills * np.ones((2, 1, 1)), TIERS
+        "fills", "Fills of -1e4, of -1e9, and of each type's least number.", fills * np.ones((2, 1, 1)), DTYPES
     )
-    yield additive("bias", "A bias of open keys, down to -9000.", np.where(some, bias, -np.inf), TIERS)
-    yield additive("threshold", "Another threshold, which some numbers meet.", levels, TIERS, threshold=-2 / 3)
+    yield additive("bias", "A bias of open keys, down to -9000.", np.where(some, bias, -np.inf), DTYPES)
+    yield additive("threshold", "Another threshold, which some numbers meet.", levels, DTYPES, threshold=-2 / 3)
     low = np.where(some, -1e7, -1e9)
     low[..., 0] = 0.0
-    yield additive("low_threshold", "A threshold that float16 does not reach.", low, TIERS, threshold=-1e8)
+    yield additive("low_threshold", "A threshold that float16 does not reach.", low, DTYPES, threshold=-1e8)
     yield additive("not_finite", "inf is open and NaN hidden.", special)
     yield additive("heads", "A mask for each head.", zero_or_inf["heads"])
     yield additive("row", "One row for all heads and queries.", zero_or_inf["heads"][:, :1, :1])
@@ -220,8 +220,8 @@ def converted_mask_cases() -> Iterator[Case]:
     def turned(name: str, shows: str, mask: np.ndarray, dtype: str = "float64", **options: Any) -> Case:
         return case("to_additive_mask", name, shows, {"mask": mask}, {"dtype": dtype, **options}, (dtype,))
 
-    yield case("to_additive_mask", "default", "float32 and -inf.", {"mask": some}, tiers=("float32",))
-    for dtype in TIERS:
+    yield case("to_additive_mask", "default", "float32 and -inf.", {"mask": some}, dtypes=("float32",))
+    for dtype in DTYPES:
         yield turned(dtype, f"-inf in {dtype}.", some, dtype)
         yield turned(f"finite_{dtype}", f"The least finite number of {dtype}.", some, dtype, finite=True)
     yield turned("closed", "A query that may attend to nothing.", closed_mask(sizes))
@@ -242,14 +242,14 @@ EMPTY = (
 def masked_variants(
     sizes: Sizes, base: Callable[[Sizes, bool], Arrays], dropout: bool = False
 ) -> Iterator[tuple[str, str, Arrays, Any]]:
-    """Name, sentence, inputs and tiers of what every operator with lengths and a mask is asked; base draws the rest.
+    """Name, sentence, inputs and dtypes of what every operator with lengths and a mask is asked; base draws the rest.
 
     What differs in the shape of an argument alone asks for the formula, not for the arithmetic: float64 is enough.
     """
     plain = base(sizes, False)
     full = open_inputs(plain, sizes, dropout)
     yield "none", "Neither lengths nor mask.", plain, FULL
-    yield "open", "Lengths and masks that change nothing.", full, TIERS
+    yield "open", "Lengths and masks that change nothing.", full, DTYPES
     yield "ragged", "One length for each sequence.", {**plain, "valid_lens": BATCH_LENS}, EXACT
     yield "ragged_rows", "One length for each query.", {**full, "valid_lens": ROW_LENS}, FULL
     yield "mask", "A boolean mask.", {**full, "mask": some_mask(sizes)}, FULL
@@ -261,9 +261,9 @@ def masked_variants(
     )
     yield (
         "lens_and_mask",
-        "Lengths and a mask combine by and; closed rows appear.",
+        "Lengths and a mask combine by and; fully masked rows appear.",
         {**full, "valid_lens": ROW_LENS, "mask": some_mask(sizes)},
-        TIERS,
+        DTYPES,
     )
     yield (
         "closed",
@@ -311,15 +311,15 @@ def hidden_variants(full: Arrays, sizes: Sizes) -> Iterator[tuple[str, str, Arra
     )
 
 
-GAPS = {25: TIERS, 80: FULL, 700: FULL}
+GAPS = {25: DTYPES, 80: FULL, 700: FULL}
 """How far scores lie apart: weights down to 1e-11, near the least normal float32, and near the least normal float64."""
 
 
 def gap_cases(name: str, full: Arrays) -> Iterator[Case]:
     """Scores so far apart that weights span many orders; without gradients, which are what cancelling leaves."""
-    for gap, tiers in GAPS.items():
+    for gap, dtypes in GAPS.items():
         inputs = {**full, "scores": 0.5 * gap * full["scores"]}
-        yield Case(name, f"gap_{gap}", f"Scores up to {gap} apart.", inputs, tiers=tiers, gradients=False)
+        yield Case(name, f"gap_{gap}", f"Scores up to {gap} apart.", inputs, dtypes=dtypes, gradients=False)
 
 
 def large_scores(sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
@@ -350,8 +350,8 @@ def masked_softmax_cases() -> Iterator[Case]:
     def base(sizes: Sizes, heads: bool) -> Arrays:
         return drawn_tensors(operator, sizes, heads)
 
-    for name, shows, inputs, tiers in masked_variants(sizes, base):
-        yield Case(operator.name, name, shows, inputs, tiers=tiers)
+    for name, shows, inputs, dtypes in masked_variants(sizes, base):
+        yield Case(operator.name, name, shows, inputs, dtypes=dtypes)
     full = open_inputs(base(sizes, False), sizes, dropout=False)
     for name, shows, inputs in hidden_variants(full, sizes):
         yield Case(operator.name, name, shows, inputs)
@@ -377,11 +377,11 @@ def score_cases(name: str) -> Iterator[Case]:
     assert isinstance(operator, Operator)
     sizes = ATTENTION
 
-    def case(name: str, shows: str, inputs: Arrays, tiers: tuple[str, ...] = FULL, **options: Any) -> Case:
-        return Case(operator.name, name, shows, inputs, options, tiers=tiers)
+    def case(name: str, shows: str, inputs: Arrays, dtypes: tuple[str, ...] = FULL, **options: Any) -> Case:
+        return Case(operator.name, name, shows, inputs, options, dtypes=dtypes)
 
     plain = drawn_tensors(operator, sizes)
-    yield case("plain", "Queries and keys.", plain, TIERS)
+    yield case("plain", "Queries and keys.", plain, DTYPES)
     yield case("heads", "Queries and keys with heads.", drawn_tensors(operator, sizes, heads=True))
     yield case(
         "large",
@@ -417,17 +417,17 @@ def location_cases() -> Iterator[Case]:
     sizes = ATTENTION
     full = {"num_keys": sizes["keys"]}
     plain = drawn_tensors(operator, sizes)
-    yield Case(operator.name, "plain", "Fewer keys than positions.", plain, full, tiers=TIERS)
+    yield Case(operator.name, "plain", "Fewer keys than positions.", plain, full, dtypes=DTYPES)
     yield Case(
         operator.name, "heads", "Projected queries with heads.", drawn_tensors(operator, sizes, heads=True), full
     )
-    yield Case(operator.name, "all", "A key for every position.", plain, {"num_keys": 8}, tiers=EXACT)
-    yield Case(operator.name, "no_keys", "There are no keys.", plain, {"num_keys": 0}, tiers=EXACT)
+    yield Case(operator.name, "all", "A key for every position.", plain, {"num_keys": 8}, dtypes=EXACT)
+    yield Case(operator.name, "no_keys", "There are no keys.", plain, {"num_keys": 0}, dtypes=EXACT)
     for name, shows, axis in (
         ("no_queries", "There are no queries.", "queries"),
         ("no_batch", "There are no sequences.", "batch"),
     ):
-        yield Case(operator.name, name, shows, drawn_tensors(operator, {**sizes, axis: 0}), full, tiers=EXACT)
+        yield Case(operator.name, name, shows, drawn_tensors(operator, {**sizes, axis: 0}), full, dtypes=EXACT)
 
 
 def pooling_cases() -> Iterator[Case]:
@@ -439,8 +439,8 @@ def pooling_cases() -> Iterator[Case]:
     def base(sizes: Sizes, heads: bool) -> Arrays:
         return drawn_tensors(operator, sizes, heads)
 
-    for name, shows, inputs, tiers in masked_variants(sizes, base, dropout=True):
-        yield Case(operator.name, name, shows, inputs, tiers=tiers)
+    for name, shows, inputs, dtypes in masked_variants(sizes, base, dropout=True):
+        yield Case(operator.name, name, shows, inputs, dtypes=dtypes)
     full = open_inputs(base(sizes, False), sizes, dropout=True)
     for name, shows, inputs in hidden_variants(full, sizes):
         yield Case(operator.name, name, shows, inputs)
@@ -508,10 +508,10 @@ def attention_layer_cases(
                 )
         return rest
 
-    for label, shows, inputs, tiers in masked_variants(sizes, base, dropout=True):
+    for label, shows, inputs, dtypes in masked_variants(sizes, base, dropout=True):
         if (prefix and label not in BRIEF) or (label == "heads" and "heads?" not in call.tensors[0].axes):
             continue
-        yield case(label, shows, whole(inputs, sizes), tiers=tiers)
+        yield case(label, shows, whole(inputs, sizes), dtypes=dtypes)
     full = whole(open_inputs(base(sizes, False), sizes, dropout=True), sizes)
     for label, shows, inputs in hidden_variants(full, sizes):
         yield case(label, shows, inputs)
@@ -537,7 +537,7 @@ def attention_layer_cases(
         "Queries, keys, values and context as (steps, batch, features).",
         {**turned, "valid_lens": CLOSED_LENS, "mask": closed_mask(sizes)},
         config={**config, "time_major": True},
-        tiers=EXACT,
+        dtypes=EXACT,
     )
     if prefix:
         return
@@ -563,7 +563,7 @@ def attention_layer_cases(
         "Prepare, then attend, with neither lengths nor mask.",
         base(sizes, False),
         method="attend",
-        tiers=EXACT,
+        dtypes=EXACT,
     )
     wanted = {key: array for key, array in acting.items() if key != "dropout_mask"}
     yield from context_cases(name, case, base, wanted, given)
@@ -589,13 +589,13 @@ def context_cases(
     full = open_inputs(base(sizes, False), sizes, dropout=False)
     mixed = {**full, "valid_lens": CLOSED_LENS, "mask": closed_mask(sizes), **acting}
     yield alone("closed", "Queries that may attend to nothing.", mixed)
-    yield alone("prepared", "Prepare, then attend.", mixed, method="attend", tiers=EXACT)
+    yield alone("prepared", "Prepare, then attend.", mixed, method="attend", dtypes=EXACT)
     if name not in ("DotProductAttention", "GeneralAttention", "MultiHeadAttention"):
         return
-    for label, shows, inputs, tiers in masked_variants(sizes, base):
+    for label, shows, inputs, dtypes in masked_variants(sizes, base):
         in_heads = label == "heads" and name == "MultiHeadAttention"
         if label != "closed" and not in_heads and (label in BRIEF or name == "DotProductAttention"):
-            yield alone(label, shows, inputs, tiers=tiers)
+            yield alone(label, shows, inputs, dtypes=dtypes)
     for label, shows, inputs in hidden_variants(full, sizes):
         yield alone(label, shows, inputs)
     if name == "DotProductAttention":
@@ -603,7 +603,7 @@ def context_cases(
         yield alone("large", "Scores to ±2e6 with gaps of 1000 and more.", inputs)
         ragged, with_heads = {**full, "valid_lens": hidden_keys(sizes)}, {**base(sizes, True), "valid_lens": BATCH_LENS}
         yield alone("inference", "No gradient is asked for.", ragged, gradients=False)
-        yield alone("inference_heads", "Nor one of heads.", with_heads, gradients=False, tiers=EXACT)
+        yield alone("inference_heads", "Nor one of heads.", with_heads, gradients=False, dtypes=EXACT)
         yield alone("scale", "A scale of its own.", full, config={"scale": 0.375})
         low = {"queries": np.abs(inputs["queries"]) + 4.0, "keys": -np.abs(inputs["keys"]) - 5000.0}
         yield alone("low", "Scores from -4e4 down, with gaps of 1000 and more.", {**inputs, **low})
@@ -682,13 +682,13 @@ def local_cases() -> Iterator[Case]:
     own = case("", "", predictive).parameters
     yield from attention_layer_cases("LocalAttention", predictive, "predictive_", own)
     without = {key: array for key, array in full.items() if key != "offset"}
-    yield case("predictive_none", "Neither lengths nor mask.", predictive, plain, tiers=EXACT)
+    yield case("predictive_none", "Neither lengths nor mask.", predictive, plain, dtypes=EXACT)
     yield case("predictive_hidden_size", "Another hidden size.", {**predictive, "hidden_size": 8}, without)
     yield case("predictive_wide", "A wider window, and Gaussian.", {**predictive, "window": 3}, without)
     for score, config, key_size in score_variants(9, "general"):
         inputs = {**full, "keys": draws.uniform(f"local/{score}", (*plain["keys"].shape[:2], key_size), 1.0, SEED)}
         options = {**monotonic, "key_size": key_size, **config}
-        yield case(f"score_{score}", f"The score {score} inside.", options, inputs, tiers=EXACT)
+        yield case(f"score_{score}", f"The score {score} inside.", options, inputs, dtypes=EXACT)
 
 
 def hard_cases() -> Iterator[Case]:
@@ -710,8 +710,8 @@ def hard_cases() -> Iterator[Case]:
     full = open_inputs(plain, sizes, dropout=False)
     noise = 0.5 * (draws.uniform("noise", (sizes["batch"], sizes["queries"], sizes["keys"]), 1.0, SEED) + 1.0)
 
-    def case(label: str, shows: str, config: Mapping[str, Any], inputs: Arrays, tiers: tuple[str, ...] = FULL) -> Case:
-        return Case("HardAttention", label, shows, inputs, {}, "call", config, wide(config), tiers)
+    def case(label: str, shows: str, config: Mapping[str, Any], inputs: Arrays, dtypes: tuple[str, ...] = FULL) -> Case:
+        return Case("HardAttention", label, shows, inputs, {}, "call", config, wide(config), dtypes)
 
     drawn_key = case("noise", "A key drawn by given noise.", HIDDEN, {**full, "noise": noise})
     drawn_key = replace(drawn_key, parameters=wide(HIDDEN, 1.0))
@@ -738,15 +738,15 @@ def regression_cases() -> Iterator[Case]:
         label: str,
         shows: str,
         inputs: Arrays,
-        tiers: tuple[str, ...] = FULL,
+        dtypes: tuple[str, ...] = FULL,
         config: Mapping[str, Any] = learned,
         parameters: Arrays = own,
     ) -> Case:
-        return Case(layer.name, label, shows, inputs, {}, "call", config, parameters, tiers)
+        return Case(layer.name, label, shows, inputs, {}, "call", config, parameters, dtypes)
 
     yield case("none", "Neither lengths nor mask.", points, EXACT)
-    yield case("open", "Lengths and a mask that change nothing.", full, TIERS)
-    yield case("ragged", "Samples of different sizes.", {**full, "valid_lens": hidden_keys(sizes)}, TIERS)
+    yield case("open", "Lengths and a mask that change nothing.", full, DTYPES)
+    yield case("ragged", "Samples of different sizes.", {**full, "valid_lens": hidden_keys(sizes)}, DTYPES)
     yield case(
         "closed",
         "Queries that may look at nothing.",
@@ -790,7 +790,7 @@ def heads_cases() -> Iterator[Case]:
     yield case("per_head_mask", "A mask for each head, and its weights.", HEADS, own_masks, options=per_head)
     factors = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 1.0]])
     yield case("head_mask", "Heads that are off for a sequence.", HEADS, {**full, "head_mask": factors})
-    yield case("head_mask_row", "Heads that are off for all.", HEADS, {**full, "head_mask": factors[0]}, tiers=EXACT)
+    yield case("head_mask_row", "Heads that are off for all.", HEADS, {**full, "head_mask": factors[0]}, dtypes=EXACT)
     yield case("no_bias", "Projections without biases.", {**HEADS, "bias": False})
     same = {"query_size": 9, "num_heads": 3}
     keys, values = (draws.uniform(f"heads/{name}", (2, 7, 9), 1.0, SEED) for name in ("keys", "values"))
@@ -799,7 +799,7 @@ def heads_cases() -> Iterator[Case]:
     )
     for score, config, _ in score_variants(4, "scaled_dot"):
         options = {**HEADS, **{name: value for name, value in config.items() if name != "hidden_size"}}
-        yield case(f"score_{score}", f"The score {score} in every head.", options, tiers=EXACT)
+        yield case(f"score_{score}", f"The score {score} in every head.", options, dtypes=EXACT)
 
 
 def importance_cases() -> Iterator[Case]:
@@ -813,7 +813,7 @@ def importance_cases() -> Iterator[Case]:
     }
     cut = {**arrays, "head_mask": np.array([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0], [0.0, 1.0, 0.5], [1.0, 1.0, 0.0]])}
     for operator in ("ablation_importance", "taylor_importance"):
-        yield Case(operator, "plain", "All heads are on.", arrays, tiers=TIERS, gradients=False)
+        yield Case(operator, "plain", "All heads are on.", arrays, dtypes=DTYPES, gradients=False)
         yield Case(operator, "cut", "Some heads are off already.", cut, gradients=False)
 
 
@@ -835,7 +835,7 @@ def position_cases() -> Iterator[Case]:
             label: str,
             shows: str,
             inputs: Arrays,
-            tiers: tuple[str, ...],
+            dtypes: tuple[str, ...],
             changed: Mapping[str, Any] | None = None,
             options: Mapping[str, Any] | None = None,
             layer: Layer = layer,
@@ -843,10 +843,10 @@ def position_cases() -> Iterator[Case]:
         ) -> Case:
             own = {**config, **(changed or {})}
             return Case(
-                layer.name, label, shows, inputs, options or {}, "call", own, drawn_parameters(layer, own), tiers
+                layer.name, label, shows, inputs, options or {}, "call", own, drawn_parameters(layer, own), dtypes
             )
 
-        yield case("plain", "The first positions.", inputs(sizes), TIERS)
+        yield case("plain", "The first positions.", inputs(sizes), DTYPES)
         yield case(
             "offset",
             "Positions from an offset to the last, or to 10,002.",
@@ -869,7 +869,7 @@ def position_cases() -> Iterator[Case]:
             "Interleaved to concatenated.",
             {},
             {"features": features},
-            tiers=EXACT,
+            dtypes=EXACT,
             gradients=False,
         )
 

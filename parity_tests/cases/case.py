@@ -21,14 +21,14 @@ Sizes = Mapping[str, int]
 
 EXACT = ("float64",)
 FULL = ("float64", "float32")
-TIERS = (*FULL, "float16", "bfloat16")
-"""Whether the formula is the same (float64), and whether the arithmetic is good: half tiers ask a few cases alone."""
+DTYPES = (*FULL, "float16", "bfloat16")
+"""Whether the formula is the same (float64), and whether the arithmetic is good; few cases run in half precision."""
 SEED = 0
 
 
 @dataclass(frozen=True, eq=False)  # a case is itself alone: to compare arrays would take long
 class Case:
-    """One call: what it shows, the layer's constructor arguments and method, the options, the arrays, and the tiers.
+    """One call: what it shows, the layer's constructor arguments and method, the options, the arrays, and the dtypes.
 
     layouts: how arguments lie in memory (`parity_tests.cases.layouts`), in C order where not named.
     shared: arguments that are the same array as another one, by its name; they are not among the inputs.
@@ -46,7 +46,7 @@ class Case:
     method: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     parameters: Arrays = field(default_factory=dict)
-    tiers: tuple[str, ...] = FULL
+    dtypes: tuple[str, ...] = FULL
     gradients: bool = True
     layouts: Mapping[str, str] = field(default_factory=dict)
     shared: Mapping[str, str] = field(default_factory=dict)
@@ -59,14 +59,14 @@ class Case:
         """The name by which the command line knows the case."""
         return f"{self.operator}-{self.name}"
 
-    def at(self, tier: str) -> tuple[Arrays, Arrays]:
-        """Inputs and parameters, rounded to the tier's dtype."""
-        return _rounded(self.inputs, tier), _rounded(self.parameters, tier)
+    def at(self, dtype: str) -> tuple[Arrays, Arrays]:
+        """Inputs and parameters, rounded to the dtype's dtype."""
+        return _rounded(self.inputs, dtype), _rounded(self.parameters, dtype)
 
 
-def _rounded(arrays: Arrays, tier: str) -> Arrays:
-    with np.errstate(over="ignore"):  # what stands hidden may be beyond the tier: it becomes inf
-        return {name: array.astype(tier) if is_floating(array) else array for name, array in arrays.items()}
+def _rounded(arrays: Arrays, dtype: str) -> Arrays:
+    with np.errstate(over="ignore"):  # what stands hidden may be beyond the dtype: it becomes inf
+        return {name: array.astype(dtype) if is_floating(array) else array for name, array in arrays.items()}
 
 
 def is_floating(array: np.ndarray) -> bool:
@@ -78,15 +78,15 @@ _named = functools.cache(dtype_name)  # NumPy composes a name anew each time
 
 
 @functools.cache
-def epsilon(tier: str) -> float:
-    """The distance from 1 to the next number of the tier."""
-    return float(ml_dtypes.finfo(tier).eps)  # type: ignore[no-untyped-call]
+def epsilon(dtype: str) -> float:
+    """The distance from 1 to the next number of the dtype."""
+    return float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
 
 
 @functools.cache
-def least_normal(tier: str) -> float:
-    """The smallest positive number of the tier that has all its digits; smaller ones may be flushed to 0."""
-    return float(ml_dtypes.finfo(tier).smallest_normal)  # type: ignore[no-untyped-call]
+def least_normal(dtype: str) -> float:
+    """The smallest positive number of the dtype that has all its digits; smaller ones may be flushed to 0."""
+    return float(ml_dtypes.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
 
 
 # Where not the first seed makes a case in which rounding cannot change a token, a choice or a window: `first_steady`.
@@ -122,7 +122,7 @@ def steady(case: Case, times: int = 4) -> bool:
 
     Where tokens are decoded, their sequences have to end at different steps, too.
     """
-    size = 2.0**-5 if "bfloat16" in case.tiers else 1e-3
+    size = 2.0**-5 if "bfloat16" in case.dtypes else 1e-3
 
     def moved(arrays: Arrays, time: int) -> Arrays:
         factors = {

@@ -126,7 +126,7 @@ KIN: Mapping[str, str] = {
 }
 """Layers that are alike but for a cell or a score: each setting is met by one of them."""
 FULL_ALONE = ("KernelAttention", "HardAttention", "NadarayaWatson")
-"""Where large sizes and the rounding of half tiers do not go together: distances of many features, choices of many."""
+"""Layers whose large cases run in float64 and float32 alone: half precision rounds distances and choices too much."""
 TWICE = 1
 """The row of two calls."""
 EVERY_MASK = ("attention_mask", "masked_softmax")
@@ -282,19 +282,19 @@ def calls() -> Iterator[Call]:
         yield from (Call(entry, method) for method in methods_of(entry))
 
 
-def scaled(call: Call, magnitude: str, tier: str, shared: Sequence[str] = ()) -> Mapping[str, float]:
+def scaled(call: Call, magnitude: str, dtype: str, shared: Sequence[str] = ()) -> Mapping[str, float]:
     """The bounds of floating arguments; none where the call has no such magnitude.
 
     What is the keys' array has theirs; where the queries are, nothing is huge in float32, which has no such product.
     """
-    if magnitude == "huge" and tier == "float32" and "queries" in shared:
+    if magnitude == "huge" and dtype == "float32" and "queries" in shared:
         return {}
     own = SCALED.get(magnitude, {})
     names = own.get(call.entry.name, own.get(FAMILIES[FILE_OF[call.entry.name]]))
     if names is None:
         all_of_them = magnitude in ("tiny", "small") and call.entry.name != "from_additive_mask"
         names = tuple(call.floating) if all_of_them else ()
-    return {name: BOUNDS[magnitude][tier] for name in names if name in call.floating and name not in shared}
+    return {name: BOUNDS[magnitude][dtype] for name in names if name in call.floating and name not in shared}
 
 
 def broadcast(call: Call, given: Sequence[str]) -> list[str]:
@@ -366,7 +366,7 @@ def is_rounding(call: Call, row: Drawn) -> bool:
     normalised = isinstance(call.entry, Layer) or call.entry.name in NORMALISED
     bounded = max(row.scales.values(), default=0.0) > (0.0 if normalised else BOUNDS["wide"]["float64"])
     cancels = row.pattern == "cancelling" and (call.family == "decoders" or call.entry.name in CANCELLING)
-    return row.tier not in FULL or bounded or cancels
+    return row.dtype not in FULL or bounded or cancels
 
 
 def numbers(row: Drawn) -> int:

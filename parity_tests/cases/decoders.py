@@ -13,7 +13,7 @@ from attention_core.operators import find
 from attention_core.operators.attention import ALIKE_SCORES, HIDDEN_SCORES, SCORE_NAMES
 from attention_core.specification import Layer
 from parity_tests.cases.attention import closed_mask, full_lens, open_mask, some_mask, with_hidden
-from parity_tests.cases.case import EXACT, FULL, SEED, SEEDS, TIERS, Arrays, Case, Sizes, drawn_parameters
+from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, SEEDS, Arrays, Case, Sizes, drawn_parameters
 from parity_tests.cases.recurrent import CELLS, drawn_state
 
 DECODER = {
@@ -36,7 +36,7 @@ def decoder_case(
     shows: str,
     layers: int,
     inputs: Arrays,
-    tiers: tuple[str, ...] = FULL,
+    dtypes: tuple[str, ...] = FULL,
     name: str = "BahdanauDecoder",
     variant: Mapping[str, Any] | None = None,
     **changes: Any,
@@ -53,7 +53,7 @@ def decoder_case(
     for weights in WIDE:
         if weights in parameters:
             parameters[weights] = 4.0 * parameters[weights]
-    return replace(Case(name, label, shows, inputs, {}, "call", config, parameters, tiers), **changes)
+    return replace(Case(name, label, shows, inputs, {}, "call", config, parameters, dtypes), **changes)
 
 
 WIDE = ("attention.w_v", "attention.v", "attention.W", "attention.scored.W", "attention.v_p")
@@ -95,17 +95,17 @@ def decoder_cases(name: str) -> Iterator[Case]:
         shows: str,
         layers: int,
         inputs: Arrays,
-        tiers: tuple[str, ...] = FULL,
+        dtypes: tuple[str, ...] = FULL,
         sizes: Sizes = sizes,
         **changes: Any,
     ) -> Case:
-        return decoder_case(sizes, label, shows, layers, inputs, tiers, name, **changes)
+        return decoder_case(sizes, label, shows, layers, inputs, dtypes, name, **changes)
 
     yield case("none", "Neither lengths nor any mask.", 2, plain, EXACT)
-    yield case("open", "Lengths and masks that change nothing.", 2, full, TIERS)
+    yield case("open", "Lengths and masks that change nothing.", 2, full, DTYPES)
     yield case("ragged", "One length for each sequence.", 2, {**plain, "valid_lens": KEY_LENS}, EXACT)
     yield case("ragged_rows", "One length for each step.", 2, {**full, "valid_lens": row_lens})
-    yield case("mask", "A boolean mask for each step.", 2, {**full, "mask": some_mask(rows)}, TIERS)
+    yield case("mask", "A boolean mask for each step.", 2, {**full, "mask": some_mask(rows)}, DTYPES)
     yield case(
         "mask_row", "A mask with one row for all steps.", 2, {**plain, "mask": some_mask({**rows, "queries": 1})}, EXACT
     )
@@ -188,9 +188,9 @@ def decoder_cases(name: str) -> Iterator[Case]:
         yield search_case("greedy_long", "Free-running over fifty steps.", name, 50, EXACT)
         penalty = {"width": 4, "num_best": 4, "length_penalty": 1.5}
         yield search_case("beam_penalty", "Hypotheses ranked with a length penalty.", name, 9, FULL, penalty)
-    own_tiers = FULL if name == "BahdanauDecoder" else EXACT
+    own_dtypes = FULL if name == "BahdanauDecoder" else EXACT
     for label, shows, tokens, search in TIES:
-        yield tied(search_case(label, shows, name, 5, own_tiers, search), tokens)
+        yield tied(search_case(label, shows, name, 5, own_dtypes, search), tokens)
     if name == "LuongDecoder":
         for mode in ("monotonic", "predictive"):
             local = {"alignment": mode, "window": 2}
@@ -282,13 +282,13 @@ def search_case(
     shows: str,
     name: str,
     max_steps: int,
-    tiers: tuple[str, ...] = FULL,
+    dtypes: tuple[str, ...] = FULL,
     search: Mapping[str, int | float] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Case:
     """Free-running decoding of three sequences."""
     inputs = decoder_inputs(DECODER, 2)
-    case = free_running(DECODER, label, shows, inputs, KEY_LENS, max_steps, name, tiers, search, options)
+    case = free_running(DECODER, label, shows, inputs, KEY_LENS, max_steps, name, dtypes, search, options)
     if label not in ("greedy", "beam", "beam_penalty"):
         return case
     one = {"batch": 1} if label == "beam_penalty" else {}  # a mask for all sequences
@@ -305,7 +305,7 @@ def free_running(
     lens: np.ndarray,
     max_steps: int,
     name: str = "BahdanauDecoder",
-    tiers: tuple[str, ...] = FULL,
+    dtypes: tuple[str, ...] = FULL,
     search: Mapping[str, int | float] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Case:
@@ -316,7 +316,7 @@ def free_running(
         shows,
         inputs["state"].shape[0],
         {"encoder_outputs": inputs["encoder_outputs"], "state": inputs["state"], "valid_lens": lens},
-        tiers,
+        dtypes,
         name,
         options,
         method="beam" if search else "greedy",

@@ -96,7 +96,7 @@ def settings(call: Call, drawn: Drawn) -> Iterator[tuple[str, Setting]]:
         yield "layout", ("shared", drawn.shared)
     yield "state", ("twice", drawn.twice)
     yield "magnitude", ("magnitude", magnitude_of(call, drawn))
-    yield "magnitude", ("dtype", drawn.tier)
+    yield "magnitude", ("dtype", drawn.dtype)
 
 
 def wanted(call: Call) -> set[Setting]:
@@ -111,7 +111,7 @@ def wanted(call: Call) -> set[Setting]:
     if call.floating:
         usable = [name for name in MAGNITUDES if name not in BOUNDS or scaled(call, name, "float64")]
         settings |= {("magnitude", magnitude) for magnitude in usable}
-        settings |= {("dtype", tier) for tier in FLOATS if tier in FULL or call.entry.name not in FULL_ALONE}
+        settings |= {("dtype", dtype) for dtype in FLOATS if dtype in FULL or call.entry.name not in FULL_ALONE}
     if call.entry.name in EVERY_MASK:
         axes = [("batch", "queries", "keys"), ("batch", "heads", "queries", "keys")]
         several = [(own, size) for own in axes for size in range(len(own) + 1)]
@@ -124,7 +124,7 @@ def magnitude_of(call: Call, drawn: Drawn) -> str:
     """Which of MAGNITUDES the row has."""
     if drawn.pattern:
         return drawn.pattern
-    bounded = {name: dict(scaled(call, name, drawn.tier)) for name in BOUNDS if drawn.tier in FULL}
+    bounded = {name: dict(scaled(call, name, drawn.dtype)) for name in BOUNDS if drawn.dtype in FULL}
     return next((name for name, scales in bounded.items() if scales and scales == drawn.scales), "")
 
 
@@ -150,8 +150,8 @@ class Picks:
 def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
     """A row for a call."""
     plain = index == TWICE and call.computes  # so that the numbers tell its calls apart
-    tiers = tuple(tier for tier in FLOATS if tier in FULL or call.entry.name not in FULL_ALONE)
-    tier = picks.one(tiers if call.computes and not plain else FLOATS[:1])
+    dtypes = tuple(dtype for dtype in FLOATS if dtype in FULL or call.entry.name not in FULL_ALONE)
+    dtype = picks.one(dtypes if call.computes and not plain else FLOATS[:1])
     sizes = drawn_sizes(call, MOST_WORK[0 if plain else index % 2], had, picks, plain)
     shared = drawn_sharing(call, sizes, had, picks) if not plain else ()
     options = drawn_options(call, index, sizes)
@@ -175,17 +175,17 @@ def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
     row |= {"shared": shared, "layouts": dict.fromkeys(named, layout) if layout else {}}
     if "queries" in shared or layout == "expanded":  # what is hidden would be a query, or differ along the axis
         row["hidden"] = ""
-    if call.floating and tier in FULL and not plain:
+    if call.floating and dtype in FULL and not plain:
         magnitude = picks.fresh("magnitude", MAGNITUDES, had)
-        tier = "float32" if magnitude == "small" else tier  # where an error of 1e-6 is large beside it
-        scales = scaled(call, magnitude, tier, shared)
+        dtype = "float32" if magnitude == "small" else dtype  # where an error of 1e-6 is large beside it
+        scales = scaled(call, magnitude, dtype, shared)
         row |= {"scales": scales} if magnitude in BOUNDS else {"pattern": magnitude}
         if scales:  # and something is open
             row |= {"ones": (), "lens": "longest" if lens else ""}
     row["twice"] = plain and call.repeats
     row["infinite"] = call.entry.name == "from_additive_mask"  # else nothing is hidden
     sizes = {axis: size for axis, size in sizes.items() if size}
-    return Drawn(call.entry.name, call.method, tier, index, sizes, options, tuple(given), **row)
+    return Drawn(call.entry.name, call.method, dtype, index, sizes, options, tuple(given), **row)
 
 
 def drawn_options(call: Call, index: int, sizes: dict[str, int]) -> dict[str, Any]:

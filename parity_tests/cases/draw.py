@@ -62,18 +62,18 @@ EITHER = (False, True)
 Pick = Callable[[Sequence[Any]], Any]
 
 
-def draw(seed: int, number: int, operators: Sequence[str] = NAMES, tiers: Sequence[str] = FULL) -> Drawn:
-    """Case `number` of a seed: a call of one of the operators, in one of the tiers."""
-    attempt = accepted(seed, number // FAMILY, tuple(operators), tuple(tiers))
-    return attempted(seed, number, attempt, operators, tiers)
+def draw(seed: int, number: int, operators: Sequence[str] = NAMES, dtypes: Sequence[str] = FULL) -> Drawn:
+    """Case `number` of a seed: a call of one of the operators, in one of the dtypes."""
+    attempt = accepted(seed, number // FAMILY, tuple(operators), tuple(dtypes))
+    return attempted(seed, number, attempt, operators, dtypes)
 
 
 @functools.lru_cache(maxsize=4096)
-def accepted(seed: int, family: int, operators: tuple[str, ...], tiers: tuple[str, ...]) -> int:
+def accepted(seed: int, family: int, operators: tuple[str, ...], dtypes: tuple[str, ...]) -> int:
     """The first attempt at a family that the specification does not refuse: options depend on each other."""
     for attempt in range(ATTEMPTS):
         try:
-            case = Case(**attempted(seed, family * FAMILY, attempt, operators, tiers).as_case())
+            case = Case(**attempted(seed, family * FAMILY, attempt, operators, dtypes).as_case())
             with np.errstate(all="ignore"):
                 reference.computed_outputs(case, case.inputs, case.parameters)
         except AttentionError:
@@ -82,14 +82,16 @@ def accepted(seed: int, family: int, operators: tuple[str, ...], tiers: tuple[st
     raise RuntimeError(f"seed {seed}, family {family}: {ATTEMPTS} attempts were all refused")
 
 
-def attempted(seed: int, number: int, attempt: int, operators: Sequence[str], tiers: Sequence[str]) -> Drawn:
+def attempted(seed: int, number: int, attempt: int, operators: Sequence[str], dtypes: Sequence[str]) -> Drawn:
     """An attempt at a case, which the specification may refuse."""
-    family = attempted_family(seed, number // FAMILY, attempt, tuple(operators), tuple(tiers))
+    family = attempted_family(seed, number // FAMILY, attempt, tuple(operators), tuple(dtypes))
     return numbered(family, Picks(f"fuzz/{seed}/case/{number}").one)
 
 
 @functools.lru_cache(maxsize=1024)
-def attempted_family(seed: int, family: int, attempt: int, operators: tuple[str, ...], tiers: tuple[str, ...]) -> Drawn:
+def attempted_family(
+    seed: int, family: int, attempt: int, operators: tuple[str, ...], dtypes: tuple[str, ...]
+) -> Drawn:
     """What the cases of a family have alike: all from which shapes follow, and whether there are gradients."""
     pick = Picks(f"fuzz/{seed}/family/{family}").one
     entry = find(pick(operators))
@@ -107,7 +109,7 @@ def attempted_family(seed: int, family: int, attempt: int, operators: tuple[str,
     row = Drawn(
         operator=entry.name,
         method=call.method,
-        tier=pick(tiers),
+        dtype=pick(dtypes),
         sizes=sizes,
         options=drawn_options(call, sizes, pick),
         given=tuple(given),
@@ -127,10 +129,10 @@ def numbered(family: Drawn, pick: Pick) -> Drawn:
     floating = [name for name in call.floating if name not in family.shared]
     lens = "valid_lens" in family.given
     row = replace(family, seed=pick(range(SEEDS)), lens=pick(("", "", *LENGTHS)) if lens else "")
-    # Not for layers, whose gradients are then differences of large numbers, nor for a tanh of large numbers. Half tiers
-    # round whole numbers.
+    # Not for layers, whose gradients are then differences of large numbers, nor for a tanh of large numbers. Half
+    # precision rounds whole numbers.
     exact = isinstance(call.entry, Operator) and set(floating) & set(WHOLE) and "w_v" not in floating
-    whole = bool(exact) and row.tier in FULL and pick(RARELY)
+    whole = bool(exact) and row.dtype in FULL and pick(RARELY)
     row = replace(row, whole=whole) if whole else with_magnitude(call, row, floating, pick)
     layouts = {own.name: pick(("", *LAYOUTS)) for own in there if own.axes and own.name not in family.shared}
     layouts = {name: layout for name, layout in layouts.items() if layout} if pick(NOW_AND_THEN) else {}
@@ -149,15 +151,15 @@ def numbered(family: Drawn, pick: Pick) -> Drawn:
 def with_magnitude(call: Call, row: Drawn, floating: Sequence[str], pick: Pick) -> Drawn:
     """The case with a pattern or scales: now and then of the covering design, else moderate ones that differ.
 
-    Half tiers lose the products of small numbers. Where gradients would be rounding alone, they are moderate.
+    Half precision lose the products of small numbers. Where gradients would be rounding alone, they are moderate.
     """
-    magnitude = pick(("",) * len(MAGNITUDES) + MAGNITUDES) if floating and row.tier in FULL else ""
-    scales = scaled(call, magnitude, row.tier, row.shared) if magnitude in BOUNDS else {}
+    magnitude = pick(("",) * len(MAGNITUDES) + MAGNITUDES) if floating and row.dtype in FULL else ""
+    scales = scaled(call, magnitude, row.dtype, row.shared) if magnitude in BOUNDS else {}
     pattern = magnitude if magnitude not in BOUNDS else ""
     far = replace(row, pattern=pattern, scales=scales)
     if far != row and (row.forward or not is_forward(call, far)):
         return far
-    usual = SCALES if row.tier in FULL else HALF_SCALES
+    usual = SCALES if row.dtype in FULL else HALF_SCALES
     scales = {name: pick((*usual, LARGE.get(name, 1.0))) for name in floating}
     if isinstance(call.entry, Layer) and call.entry.trainable:
         scales["parameters"] = pick(PARAMETER_SCALES)

@@ -83,7 +83,7 @@ class Drawn:
     """One call of one operator, as plain data; what is not said is the simplest there is.
 
     sizes: of axes, and of a layer's constructor; 1 where not said. heads are there if their number is said.
-    options: arguments that are neither arrays nor sizes; a dtype is the tier.
+    options: arguments that are neither arrays nor sizes; a dtype is the dtype.
     given: the optional arrays that are passed.
     rows: whether lengths are given for each query rather than for each sequence.
     ones: the axes in which the mask has size 1.
@@ -103,7 +103,7 @@ class Drawn:
 
     operator: str
     method: str = ""
-    tier: str = "float64"
+    dtype: str = "float64"
     seed: int = 0
     sizes: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class Drawn:
     def __repr__(self) -> str:
         first = [repr(self.operator)]
         said = [f"{name.name}={getattr(self, name.name)!r}" for name in fields(self)[1:] if getattr(self, name.name)]
-        said = [text for text in said if text != "tier='float64'"]
+        said = [text for text in said if text != "dtype='float64'"]
         return f"Drawn({', '.join(first + said)})".replace("'", '"')
 
     @property
@@ -169,7 +169,7 @@ class Drawn:
             "method": self.method,
             "config": config,
             "parameters": self._parameters(entry, sizes) if isinstance(entry, Layer) else {},
-            "tiers": (self.tier,),
+            "dtypes": (self.dtype,),
             "gradients": not self.forward
             and all(tensor.kind == "floating" for tensor in called.outputs)
             and (isinstance(entry, Layer) or any(array.dtype.kind == "f" for array in inputs.values())),
@@ -200,7 +200,7 @@ class Drawn:
     def _options(self, called: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
         stated = {option.name: COUNTS.get(option.name, option.name) for option in called.options}
         counts = {name: sizes[axis] for name, axis in stated.items() if axis in sizes}
-        types = {"dtype": self.tier} if "dtype" in stated else {}
+        types = {"dtype": self.dtype} if "dtype" in stated else {}
         names = [option.name for option in called.options if option.name in self.options]
         return {**counts, **types, **{name: self.options[name] for name in names}}
 

@@ -16,7 +16,7 @@ import attention_core
 from attention_core import draws, reference
 from attention_core.differentiation import gradients as complex_step
 from attention_core.operators import FILE_OF
-from backends import ArchiveError, load_arrays, pack_arrays, save_arrays
+from backends.archives import ArchiveError, load_arrays, pack_arrays, save_arrays
 from parity_tests.cases.call import Function, bind, layer_of, output_names, repeated, train
 from parity_tests.cases.case import Arrays, Case, is_floating
 
@@ -73,46 +73,46 @@ def held(cells: Iterable[tuple[Case, str]]) -> Iterator[Mapping[Path, Arrays]]:
         _held = before
 
 
-def files(case: Case, tier: str) -> dict[str, Path]:
+def files(case: Case, dtype: str) -> dict[str, Path]:
     """The files that the cache has, or would have, of a cell: of its outputs, and of its gradients."""
-    parts = {"outputs": case.tiers[0] if case.method == "train" else tier}
+    parts = {"outputs": case.dtypes[0] if case.method == "train" else dtype}
     if case.gradients:
-        parts["gradients"] = tier
+        parts["gradients"] = dtype
     return {part: _file(case, own, part) for part, own in parts.items()}
 
 
-def outputs(case: Case, tier: str) -> Arrays:
+def outputs(case: Case, dtype: str) -> Arrays:
     """The reference's outputs by name."""
-    if case.method == "train":  # which begins with numbers that every tier holds, and is float64 in the reference
-        tier = case.tiers[0]
-    return _cached(case, tier, "outputs", lambda: computed_outputs(case, *case.at(tier)))
+    if case.method == "train":  # which begins with numbers that every dtype holds, and is float64 in the reference
+        dtype = case.dtypes[0]
+    return _cached(case, dtype, "outputs", lambda: computed_outputs(case, *case.at(dtype)))
 
 
-def gradients(case: Case, tier: str, without: tuple[str, ...] = ()) -> Arrays:
+def gradients(case: Case, dtype: str, without: tuple[str, ...] = ()) -> Arrays:
     """The reference's gradients by name, of every floating input and every parameter, against the cotangents.
 
     Outputs that are left out have no cotangent.
     """
     if not case.gradients:
         return {}
-    factors = cotangents(case, tier, without)
+    factors = cotangents(case, dtype, without)
     part = " without ".join(["gradients", *without])
-    return _cached(case, tier, part, lambda: computed_gradients(case, *case.at(tier), factors))
+    return _cached(case, dtype, part, lambda: computed_gradients(case, *case.at(dtype), factors))
 
 
-def expected(case: Case, tier: str, without: tuple[str, ...] = ()) -> Arrays:
+def expected(case: Case, dtype: str, without: tuple[str, ...] = ()) -> Arrays:
     """Every quantity of a cell: outputs, then gradients as gradient_<name>, those of the outputs not left out."""
-    found = gradients(case, tier, without)
-    return {**outputs(case, tier), **{f"gradient_{name}": array for name, array in found.items()}}
+    found = gradients(case, dtype, without)
+    return {**outputs(case, dtype), **{f"gradient_{name}": array for name, array in found.items()}}
 
 
-def cotangents(case: Case, tier: str, without: tuple[str, ...] = ()) -> dict[int, np.ndarray]:
+def cotangents(case: Case, dtype: str, without: tuple[str, ...] = ()) -> dict[int, np.ndarray]:
     """What each floating output is multiplied with, by position: drawn, since a plain sum is blind to softmax rows."""
     if not case.gradients:
         return {}
     return {
-        position: draws.uniform(f"{case.again or case.id}/cotangent/{name}", array.shape).astype(tier)
-        for position, (name, array) in enumerate(outputs(case, tier).items())
+        position: draws.uniform(f"{case.again or case.id}/cotangent/{name}", array.shape).astype(dtype)
+        for position, (name, array) in enumerate(outputs(case, dtype).items())
         if is_floating(array) and name not in without
     }
 
@@ -182,19 +182,19 @@ def _reference_digest() -> bytes:
     return digest.digest()
 
 
-def _file(case: Case, tier: str, part: str) -> Path:
-    key = hashlib.sha256(_digest(case, tier) + part.encode()).hexdigest()
+def _file(case: Case, dtype: str, part: str) -> Path:
+    key = hashlib.sha256(_digest(case, dtype) + part.encode()).hexdigest()
     return cache_folder() / "expected" / f"{key}.safetensors"
 
 
 @functools.lru_cache(maxsize=4096)
-def _digest(case: Case, tier: str) -> bytes:
-    inputs, parameters = case.at(tier)
+def _digest(case: Case, dtype: str) -> bytes:
+    inputs, parameters = case.at(dtype)
     content = pack_arrays(
         {f"input/{k}": v for k, v in inputs.items()} | {f"parameter/{k}": v for k, v in parameters.items()},
         {
             "case": case.again or case.id,
-            "tier": tier,
+            "dtype": dtype,
             "shared": dict(case.shared),
             "twice": case.twice,
             "method": case.method,
@@ -205,12 +205,12 @@ def _digest(case: Case, tier: str) -> bytes:
     return hashlib.sha256(_reference_digest() + content).digest()
 
 
-def _cached(case: Case, tier: str, part: str, compute: Callable[[], Arrays]) -> Arrays:
+def _cached(case: Case, dtype: str, part: str, compute: Callable[[], Arrays]) -> Arrays:
     if _memory is not None:
-        if (case.id, tier, part) not in _memory:
-            _memory[case.id, tier, part] = compute()
-        return _memory[case.id, tier, part]
-    path = _file(case, tier, part)
+        if (case.id, dtype, part) not in _memory:
+            _memory[case.id, dtype, part] = compute()
+        return _memory[case.id, dtype, part]
+    path = _file(case, dtype, part)
     if _held is not None and path in _held:
         return _held[path]
     if _held is None:

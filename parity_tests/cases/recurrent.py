@@ -11,7 +11,7 @@ import numpy as np
 from attention_core import draws
 from attention_core.operators import find
 from attention_core.specification import Layer
-from parity_tests.cases.case import EXACT, FULL, SEED, TIERS, Arrays, Case, Sizes, drawn_parameters
+from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_parameters
 
 RECURRENT = {"batch": 3, "steps": 7, "input_size": 8, "hidden_size": 5, "vocab_size": 11, "embed_size": 6}
 CELLS = {"GRU": 1, "LSTM": 2}
@@ -36,11 +36,11 @@ def full_inputs(sizes: Sizes, layers: int, base: Arrays) -> Arrays:
 def recurrent_variants(
     sizes: Sizes, base: Callable[[Sizes], Arrays]
 ) -> Iterator[tuple[str, str, int, Arrays, tuple[str, ...]]]:
-    """Name, sentence, number of layers, inputs and tiers of what every recurrent layer is asked."""
+    """Name, sentence, number of layers, inputs and dtypes of what every recurrent layer is asked."""
     two = full_inputs(sizes, 2, base(sizes))
     yield "none", "Neither lengths nor a state nor a dropout mask.", 2, base(sizes), EXACT
-    yield "open", "Lengths and a dropout mask that change nothing, and a state.", 2, two, TIERS
-    yield "ragged", "Sequences of different lengths.", 2, {**two, "valid_lens": STEP_LENS}, TIERS
+    yield "open", "Lengths and a dropout mask that change nothing, and a state.", 2, two, DTYPES
+    yield "ragged", "Sequences of different lengths.", 2, {**two, "valid_lens": STEP_LENS}, DTYPES
     yield "closed", "Lengths of 0, below 0 and beyond the steps.", 2, {**two, "valid_lens": CLOSED_STEPS}, FULL
     dropped = draws.dropout_mask("between", two["dropout_mask"].shape, 0.4, SEED)
     yield "dropout", "Dropout between the layers.", 2, {**two, "dropout_mask": dropped}, FULL
@@ -76,7 +76,7 @@ def both_variants(
     """The same of what a layer of two directions is asked."""
     two = full_inputs(sizes, 2, base(sizes))
     yield "both_none", "Both directions, with neither lengths nor a state.", 2, base(sizes), EXACT
-    yield "both_open", "Both directions of whole sequences.", 2, two, TIERS
+    yield "both_open", "Both directions of whole sequences.", 2, two, DTYPES
     ragged = {**two, "valid_lens": STEP_LENS}
     yield "both_ragged", "Backward from the last valid step.", 2, ragged, FULL
     yield "both_closed", "Both directions, with lengths of 0.", 2, {**two, "valid_lens": CLOSED_STEPS}, FULL
@@ -104,11 +104,13 @@ def recurrent_cases(name: str) -> Iterator[Case]:
     sizes, layer = recurrent_sizes(RECURRENT, name), find(name)
     assert isinstance(layer, Layer)
 
-    def case(label: str, shows: str, layers: int, inputs: Arrays, tiers: tuple[str, ...], method: str = "call") -> Case:
+    def case(
+        label: str, shows: str, layers: int, inputs: Arrays, dtypes: tuple[str, ...], method: str = "call"
+    ) -> Case:
         config = {"input_size": sizes["input_size"], "hidden_size": sizes["hidden_size"], "num_layers": layers}
         if label.startswith("both_"):
             config["bidirectional"] = True
-        return Case(name, label, shows, inputs, {}, method, config, drawn_parameters(layer, config), tiers)
+        return Case(name, label, shows, inputs, {}, method, config, drawn_parameters(layer, config), dtypes)
 
     def base(sizes: Sizes) -> Arrays:
         shape = (sizes["batch"], sizes["steps"], sizes["input_size"])
@@ -184,7 +186,7 @@ def encoder_case(
     shows: str,
     layers: int,
     inputs: Arrays,
-    tiers: tuple[str, ...],
+    dtypes: tuple[str, ...],
     name: str = "GRUEncoder",
 ) -> Case:
     """A call of an encoder."""
@@ -194,14 +196,14 @@ def encoder_case(
     config["num_layers"] = layers
     if label.startswith("both_"):
         config["bidirectional"] = True
-    return Case(name, label, shows, inputs, {}, "call", config, drawn_parameters(layer, config), tiers)
+    return Case(name, label, shows, inputs, {}, "call", config, drawn_parameters(layer, config), dtypes)
 
 
 def bridge_cases() -> Iterator[Case]:
     """Two directions made one."""
     layer = find("Bridge")
     assert isinstance(layer, Layer)
-    for cell, tiers in (("gru", TIERS), ("lstm", FULL)):
+    for cell, dtypes in (("gru", DTYPES), ("lstm", FULL)):
         sizes = recurrent_sizes(RECURRENT, cell.upper(), both=True)
         outputs = draws.uniform("Bridge/outputs", (sizes["batch"], sizes["steps"], sizes["output_size"]), 1.0, SEED)
         arrays = {"outputs": outputs, "state": drawn_state(sizes, 2)}
@@ -220,7 +222,7 @@ def bridge_cases() -> Iterator[Case]:
             if method == "backward":
                 config["output_size"] = 6
             parameters = drawn_parameters(layer, config)
-            yield Case("Bridge", f"{method}_{cell}", shows, arrays, {}, "call", config, parameters, tiers)
+            yield Case("Bridge", f"{method}_{cell}", shows, arrays, {}, "call", config, parameters, dtypes)
         empty = {**arrays, "outputs": outputs[:0], "state": arrays["state"][:, :0]}
         shows = "There are no sequences."
         yield Case("Bridge", f"no_batch_{cell}", shows, empty, {}, "call", config, parameters, EXACT)

@@ -17,7 +17,7 @@ FOUND: tuple[Drawn, ...] = (
     Drawn(
         "FixedContextDecoder",
         method="beam",
-        tier="float32",
+        dtype="float32",
         sizes={"vocab_size": 4},
         options={"initial": "learned", "bos": 0, "eos": 0, "width": 3},
     ),
@@ -31,6 +31,6 @@ FOUND: tuple[Drawn, ...] = (
         wild=True,
     ),
     # In float32, the square of a short vector was 0 and that of a long one inf: its cosines were 0.
-    Drawn("cosine_score", tier="float32", sizes={"features": 2}, scales={"keys": 1e-30}),
-    Drawn("cosine_score", tier="float32", sizes={"features": 2}, scales={"queries": 1e30}, forward=True),
+    Drawn("cosine_score", dtype="float32", sizes={"features": 2}, scales={"keys": 1e-30}),
+    Drawn("cosine_score", dtype="float32", sizes={"features": 2}, scales={"queries": 1e30}, forward=True),
 )

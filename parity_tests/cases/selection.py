@@ -1,4 +1,4 @@
-"""Cells, which are cases in one tier each, and which of them a run asks for."""
+"""Cells, which are cases in one dtype each, and which of them a run asks for."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity_tests.cases.call import TRAINING
-from parity_tests.cases.case import TIERS, Case
+from parity_tests.cases.case import DTYPES, Case
 from parity_tests.cases.suite import select
 
 Cell = tuple[Case, str]
 
 
 def key(cell: Cell) -> str:
-    """The name of a cell in files: case and tier."""
+    """The name of a cell in files: case and dtype."""
     return f"{cell[0].id}/{cell[1]}"
 
 
-def cells_of(cases: Iterable[Case], tiers: Iterable[str]) -> list[Cell]:
-    """Every case in every tier that it has among those given, tier by tier."""
+def cells_of(cases: Iterable[Case], dtypes: Iterable[str]) -> list[Cell]:
+    """Every case in every dtype that it has among those given, dtype by dtype."""
     cases = list(cases)
-    return [(case, tier) for tier in tiers for case in cases if tier in case.tiers]
+    return [(case, dtype) for dtype in dtypes for case in cases if dtype in case.dtypes]
 
 
 CORE = Path(__file__).with_name("core.txt")
@@ -37,13 +37,13 @@ def core() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which cells are run: those of these tiers whose case id matches the pattern, of these operators if any.
+    """Which cells are run: those of these dtypes whose case id matches the pattern, of these operators if any.
 
     Trainings are among them only where they are asked for, by training or as an operator. core leaves out, of all
     others, what is not in the core.
     """
 
-    tiers: Sequence[str] = TIERS
+    dtypes: Sequence[str] = DTYPES
     pattern: str | None = None
     operators: Sequence[str] = ()
     training: bool = False
@@ -55,9 +55,9 @@ class Selection:
         chosen = [case for case in select(cases, self.pattern, self.operators) if training or case.operator != TRAINING]
         repeated = {case.again for case in chosen if case.again} - {case.id for case in chosen}
         chosen = [*(case for case in cases if case.id in repeated), *chosen]
-        return [case for case in chosen if set(self.tiers) & set(case.tiers)]
+        return [case for case in chosen if set(self.dtypes) & set(case.dtypes)]
 
     def cells(self, cases: Sequence[Case]) -> list[Cell]:
         """The cells of the cases given."""
-        cells = cells_of(self.cases(cases), self.tiers)
+        cells = cells_of(self.cases(cases), self.dtypes)
         return [cell for cell in cells if not self.core or cell[0].operator == TRAINING or key(cell) in core()]

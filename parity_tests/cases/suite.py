@@ -70,7 +70,7 @@ def repeated_cases(cases: Sequence[Case]) -> Iterator[Case]:
     for case in cases:
         first.setdefault((case.operator, case.method), case)
     for case in first.values():
-        yield replace(case, name=f"{case.name}_again", again=case.id, tiers=case.tiers[:1], shows="The same, later.")
+        yield replace(case, name=f"{case.name}_again", again=case.id, dtypes=case.dtypes[:1], shows="The same, later.")
 
 
 def found_cases() -> Iterator[Case]:

@@ -49,7 +49,7 @@ def order(steps: int) -> np.ndarray:
 
 
 def training_case(
-    label: str, shows: str, steps: int, options: dict[str, Any], tiers: tuple[str, ...] = FULL, **variant: Any
+    label: str, shows: str, steps: int, options: dict[str, Any], dtypes: tuple[str, ...] = FULL, **variant: Any
 ) -> Case:
     """A training; variant holds arguments of the translator beside its sizes."""
     layer = find("Translator")
@@ -58,10 +58,10 @@ def training_case(
     arrays = {**reversals(), "batches": order(steps)}
     if label.startswith("dropout"):
         arrays |= masks(steps, config)
-    # Numbers that float32 holds: both tiers begin alike, and the reference trains once for both.
+    # Numbers that float32 holds: both dtypes begin alike, and the reference trains once for both.
     drawn = drawn_parameters(layer, config)
     parameters = {name: array.astype(np.float32).astype(np.float64) for name, array in drawn.items()}
-    return Case("training", label, shows, arrays, options, "train", config, parameters, tiers, gradients=False)
+    return Case("training", label, shows, arrays, options, "train", config, parameters, dtypes, gradients=False)
 
 
 def masks(steps: int, config: dict[str, Any]) -> Arrays:
@@ -81,7 +81,7 @@ def clipping_cases() -> Iterator[Case]:
     met["gradients.W"][2, 1], met["gradients.v"][0, 0, 3] = 3.0, -4.0
 
     def case(label: str, shows: str, inputs: Arrays, **options: float) -> Case:
-        return Case("clip_by_global_norm", label, shows, inputs, options, tiers=FULL, gradients=False)
+        return Case("clip_by_global_norm", label, shows, inputs, options, dtypes=FULL, gradients=False)
 
     yield case("plain", "A norm above the bound.", drawn, max_norm=1.5)
     yield case("below", "A norm below the bound: nothing changes.", drawn, max_norm=60.0)
@@ -103,7 +103,7 @@ def optimiser_cases() -> Iterator[Case]:
 
     def case(operator: str, label: str, shows: str, size: float = 1.0, own: Arrays = moves, **options: float) -> Case:
         inputs = {**moved, **{name: size * array for name, array in own.items()}}
-        return Case(operator, label, shows, inputs, {"learning_rate": 0.05, **options}, tiers=FULL, gradients=False)
+        return Case(operator, label, shows, inputs, {"learning_rate": 0.05, **options}, dtypes=FULL, gradients=False)
 
     first = {name: array[:1] for name, array in moves.items()}
     for operator in ("sgd", "adam"):

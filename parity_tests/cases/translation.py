@@ -14,7 +14,18 @@ from attention_core.operators import find
 from attention_core.operators.attention import SCORE_NAMES
 from attention_core.specification import Layer
 from parity_tests.cases.attention import BATCH_LENS
-from parity_tests.cases.case import EXACT, FULL, SEED, SEEDS, TIERS, Arrays, Case, Sizes, drawn_parameters, first_steady
+from parity_tests.cases.case import (
+    DTYPES,
+    EXACT,
+    FULL,
+    SEED,
+    SEEDS,
+    Arrays,
+    Case,
+    Sizes,
+    drawn_parameters,
+    first_steady,
+)
 from parity_tests.cases.decoders import SPECIAL, WIDE, read_out
 from parity_tests.translation import corpus
 
@@ -43,7 +54,7 @@ def translator_case(
     label: str,
     shows: str,
     inputs: Arrays,
-    tiers: tuple[str, ...] = EXACT,
+    dtypes: tuple[str, ...] = EXACT,
     sizes: Sizes = TRANSLATOR,
     variant: Mapping[str, Any] | None = None,
     **changes: Any,
@@ -59,7 +70,7 @@ def translator_case(
     for name, array in parameters.items():
         if name in wide or (name.startswith("encoder.rnn") and name.endswith("W")):
             parameters[name] = 4.0 * array
-    return replace(Case("Translator", label, shows, inputs, {}, "call", config, parameters, tiers), **changes)
+    return replace(Case("Translator", label, shows, inputs, {}, "call", config, parameters, dtypes), **changes)
 
 
 def translator_cases() -> Iterator[Case]:
@@ -68,7 +79,7 @@ def translator_cases() -> Iterator[Case]:
     plain = translator_inputs(sizes)
     ragged = {**plain, "valid_lens": LENS}
     yield translator_case("none", "No lengths.", plain)
-    yield translator_case("ragged", "One length for each source.", ragged, TIERS)
+    yield translator_case("ragged", "One length for each source.", ragged, DTYPES)
     closed = {**plain, "valid_lens": np.array([0, 7, -2], np.int32)}
     yield translator_case("closed", "Sources without a token.", closed, FULL)
     padding = np.arange(sizes["keys"]) >= LENS[:, None]
@@ -87,8 +98,8 @@ def translator_cases() -> Iterator[Case]:
     }
     masks = {name: draws.dropout_mask(f"Translator/{name}", shape, 0.3, SEED) for name, shape in shapes.items()}
     yield translator_case("dropout", "Dropout between layers, and of the weights.", {**ragged, **masks}, FULL)
-    for label, shows, tiers, variant in VARIANTS:
-        yield translator_case(label, shows, ragged, tiers, variant=variant)
+    for label, shows, dtypes, variant in VARIANTS:
+        yield translator_case(label, shows, ragged, dtypes, variant=variant)
     for label, shows, axis, size in (
         ("one_key", "Sources of one token.", "keys", 1),
         ("one_step", "A single step.", "steps", 1),
@@ -180,12 +191,12 @@ def cross_entropy_cases() -> Iterator[Case]:
     targets = draws.integers("masked_cross_entropy/targets", (2, 7), 5, SEED)
     given = {"logits": logits, "targets": targets}
 
-    def case(label: str, shows: str, inputs: Arrays, tiers: tuple[str, ...] = EXACT) -> Case:
-        return Case("masked_cross_entropy", label, shows, inputs, tiers=tiers)
+    def case(label: str, shows: str, inputs: Arrays, dtypes: tuple[str, ...] = EXACT) -> Case:
+        return Case("masked_cross_entropy", label, shows, inputs, dtypes=dtypes)
 
     ragged = {**given, "valid_lens": BATCH_LENS}
     yield case("none", "No lengths.", given, FULL)
-    yield case("ragged", "One length for each sequence.", ragged, TIERS)
+    yield case("ragged", "One length for each sequence.", ragged, DTYPES)
     whole, none = np.array([7, 9], np.int32), np.array([-1, 4], np.int32)
     yield case("open", "Lengths that hide nothing, one beyond the end.", {**given, "valid_lens": whole})
     yield case("closed", "A sequence without an open step.", {**given, "valid_lens": none}, FULL)

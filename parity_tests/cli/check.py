@@ -1,4 +1,4 @@
-"""The commands that judge a stranger's implementation, and that repeat a certificate."""
+"""The commands that judge somebody else's implementation, and that repeat a certificate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from click.shell_completion import CompletionItem
 from rich.text import Text
 
 from attention_core.errors import AttentionError
-from backends import ArchiveError
+from backends.archives import ArchiveError
+from backends.requirements import XLA_LEVEL
 from backends.weights import WeightError
 from parity_tests.cases.drawn import parsed
 from parity_tests.cli.options import (
@@ -52,7 +53,7 @@ from parity_tests.reports.certificate import (
 )
 from parity_tests.reports.junit import write_junit
 from parity_tests.reports.table import MOST_RED, report, report_campaign, report_finding, reproduce
-from parity_tests.workers.environment import PATH, XLA_LEVEL
+from parity_tests.workers.environment import PATH
 from parity_tests.workers.process import Server, WorkerFault
 
 
@@ -104,7 +105,7 @@ from parity_tests.workers.process import Server, WorkerFault
 @click.option("--examples", type=click.IntRange(min=1), metavar="N", help="Stop fuzzing after this many cases.")
 def check(
     target: str,
-    tiers: list[str],
+    dtypes: list[str],
     pattern: str | None,
     operators: list[str] | None,
     training: bool,
@@ -136,12 +137,12 @@ def check(
     if fuzzing and certificate_file is not None:
         raise click.UsageError("a certificate holds what can be repeated: --fuzz is for another run")
     if fuzzing and find_spec("hypothesis") is None:
-        raise click.ClickException("fuzzing needs hypothesis: pip install 'attention-parity[fuzz]'")
+        raise click.ClickException("fuzzing needs hypothesis. Run: pip install hypothesis")
     chosen = tuple(operators or ())
     path = os.environ.get(PATH) or None  # of --path, or as the environment says
-    request = Request(target, tiers, pattern, chosen, training, device, python, divergences, require_all, path)
+    request = Request(target, dtypes, pattern, chosen, training, device, python, divergences, require_all, path)
     if lines:
-        request = replace(request, tiers=tiers_of(lines), drawn=lines)
+        request = replace(request, dtypes=dtypes_of(lines), drawn=lines)
     else:
         request = replace(request, seed=release_seed() if seed is None else seed)
     run = judged(request)
@@ -179,13 +180,13 @@ def judged(request: Request | Conversion) -> Run:
     return run
 
 
-def tiers_of(lines: Sequence[str]) -> list[str]:
-    """The tiers of drawn cases.
+def dtypes_of(lines: Sequence[str]) -> list[str]:
+    """The dtypes of drawn cases.
 
     Raises: Refused if a line says none.
     """
     try:
-        return list(dict.fromkeys(parsed(line).tier for line in lines))
+        return list(dict.fromkeys(parsed(line).dtype for line in lines))
     except ValueError as error:
         raise Refused(str(error)) from error
 
@@ -206,7 +207,7 @@ def fuzz(request: Request, seed: int, seconds: float | None, examples: int | Non
             operators = request.drawable(Abilities(job.backend).told(about), divergences)
             # What compiles does it once for cases that differ in their numbers alone.
             step = 1 if str(about.get("framework")).lower() in COMPILING else STEP
-            campaign = Campaign([server], seed, step=step, operators=operators, tiers=request.tiers)
+            campaign = Campaign([server], seed, step=step, operators=operators, dtypes=request.dtypes)
             for finding in campaign.run(seconds, examples, told) if operators else ():
                 again = reproduce(finding.verdict, request.command, {finding.verdict.case: repr(finding.drawn)})
                 report_finding(finding, f"{again}  # number {finding.number} of seed {seed}", console)
@@ -247,8 +248,8 @@ def optimised() -> Iterator[None]:
 def verify(certificate: Path, pythons: tuple[str, ...]) -> None:
     """Run what a certificate states again, from the same folder, and compare: inputs, files, and every verdict.
 
-    It may be one of `check` or of `convert`, which proves again and writes nothing. Other versions are told, and are no
-    fault; neither is another rounding within the budgets.
+    It may be one of `check` or of `convert`, which validates again and writes nothing. Other versions are reported, and
+    are no fault; neither is another rounding within the tolerances.
     Exits with 0 only if all is as certified, and with 2 if the file is no certificate or cannot be repeated.
     """
     try:
@@ -293,6 +294,6 @@ def request_of(asked: Mapping[str, Any], pythons: tuple[str, ...]) -> Request | 
     try:
         if kind is Conversion:
             return Conversion(**{**own, "pythons": interpreters(pythons)})
-        return Request(**{**own, "tiers": list(own.get("tiers", ())), "python": pythons[0] if pythons else None})
+        return Request(**{**own, "dtypes": list(own.get("dtypes", ())), "python": pythons[0] if pythons else None})
     except TypeError as error:
         raise CertificateError(f"the certificate asks for something else: {error}") from error

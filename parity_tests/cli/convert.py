@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from attention_core.errors import AttentionError
-from attention_core.operators import FRAMEWORKS
-from backends import ArchiveError
+from backends import FRAMEWORKS
+from backends.archives import ArchiveError
 from backends.weights import SOURCES, WeightError
 from backends.weights.mapping import fits
 from parity_tests.cli.options import (
@@ -44,7 +44,7 @@ MOST_TOLD = 5
 
 
 @click.command(
-    short_help="Move weights to another framework, and prove it.",
+    short_help="Move weights to another framework, and validate it.",
     epilog=examples(
         "convert gru.safetensors --to keras.GRU -o gru.h5",
         "convert model.safetensors --prefix encoder.attention. --set num_heads=8 --to jax -o heads.safetensors",
@@ -90,7 +90,7 @@ MOST_TOLD = 5
     help="An argument of the layer that no shape shows, such as num_heads=8; layer=NAME says which layer it is.",
 )
 @click.option(
-    "--prove",
+    "--validate",
     "how",
     type=click.Choice(["full", "own", "no"]),
     default="full",
@@ -119,7 +119,7 @@ def convert(
     json_file: Path | None,
     certificate_file: Path | None,
 ) -> None:
-    """Move the weights in SOURCE to another framework, and prove that the layer stays the same function.
+    """Move the weights in SOURCE to another framework, and validate that the layer stays the same function.
 
     SOURCE is a .safetensors, .pt, .pth, .bin, .weights.h5, .params or .onnx file. NAME is one of our backends, whose
     set_parameters takes what is written, or a layer such as keras.GRU, whose own arrays are written.
@@ -130,7 +130,7 @@ def convert(
     """
     request = Conversion(str(file), target, str(output), source, prefixes, to_prefix, given, how, interpreters(pythons))
     if certificate_file is not None and how == "no":
-        raise Refused("a certificate states a proof: leave --prove=no out.")
+        raise Refused("a certificate states a validation: leave --validate=no out.")
     with refusals():
         move, written, spelling = request.read()
     for line in told(move, file):
@@ -138,8 +138,8 @@ def convert(
     outcome = None
     if how != "no":
         with progress() as bars:
-            outcome = request.proved(move, written, bars)
-        for line in proof(outcome):
+            outcome = request.validated(move, written, bars)
+        for line in validation(outcome):
             console.print(line, soft_wrap=True)
         if json_file is not None:
             write_json(outcome, json_file)
@@ -210,19 +210,19 @@ def done(move: Move, name: str) -> list[str]:
     return [found.get(one, "") for one in names]
 
 
-def proof(run: Run) -> list[RenderableType]:
-    """A table of each tier, what was not judged, and what is red."""
-    lines: list[RenderableType] = [table(run, tier) for tier in run.tiers]
+def validation(run: Run) -> list[RenderableType]:
+    """A table of each dtype, what was not judged, and what is red."""
+    lines: list[RenderableType] = [table(run, dtype) for dtype in run.dtypes]
     told: dict[tuple[str, str], list[str]] = {}
     for own in run.verdicts:
         if not own.judged:
-            what = own.tier if own.quantity == "*" else own.quantity
+            what = own.dtype if own.quantity == "*" else own.quantity
             told.setdefault((own.name, own.reason), []).append(f"{own.case} {what}")
     for (name, reason), cells in told.items():
         lines.append(Text(f"not judged  {name}  {', '.join(dict.fromkeys(cells))}: {reason}", style="dim"))
     for own in run.red[:MOST_TOLD]:
         against = "" if own.against == "reference" else f" against {own.against}"
-        where = "" if own.case == "*" else f"  {own.case}  {own.tier}  {own.quantity}"
+        where = "" if own.case == "*" else f"  {own.case}  {own.dtype}  {own.quantity}"
         lines.append(
             Text.assemble(
                 (f"{own.status:<11} ", "bold red"),
@@ -236,7 +236,7 @@ def proof(run: Run) -> list[RenderableType]:
     return lines
 
 
-def table(run: Run, tier: str) -> RenderableType:
+def table(run: Run, dtype: str) -> RenderableType:
     """One row for each quantity, one column for each side and each pair: the worst error in eps, or what is wrong."""
     pairs = dict.fromkeys((own.name, own.against) for own in run.verdicts if own.case != "*")
     quantities = dict.fromkeys(own.quantity for own in run.verdicts if own.quantity not in ("*", "switches"))
@@ -250,11 +250,11 @@ def table(run: Run, tier: str) -> RenderableType:
             here = [
                 own
                 for own in run.verdicts
-                if (own.name, own.against, own.tier, own.quantity) == (name, against, tier, quantity)
+                if (own.name, own.against, own.dtype, own.quantity) == (name, against, dtype, quantity)
             ]
             cells.append(worst(here))
         grid.add_row(quantity, *cells)
-    return titled(f"{tier}: worst error, in eps of the largest entry", grid)
+    return titled(f"{dtype}: worst error, in eps of the largest entry", grid)
 
 
 def worst(verdicts: Sequence[Verdict]) -> str:
@@ -269,15 +269,15 @@ def worst(verdicts: Sequence[Verdict]) -> str:
 def verdict(move: Move, target: str, run: Run | None, how: str, output: Path) -> Text:
     """What was found, in one line."""
     if run is None:
-        return Text(f"unproved    {output} is written, and nothing was run", style="bold yellow")
+        return Text(f"unvalidated {output} is written, and nothing was run", style="bold yellow")
     count = f"{len(run.verdicts):,} comparisons"
     if how == "own":
         said = f"{target} agrees with the reference ({count}), and {move.converted.source} was not run"
-        return Text(f"unproved    {output} is written: {said}", style="bold yellow")
+        return Text(f"unvalidated {output} is written: {said}", style="bold yellow")
     passed = [own for own in run.verdicts if own.status == "pass"]
     if move.converted.source != CANONICAL:
         passed = [own for own in passed if move.converted.source in (own.name, own.against)]
-    tiers = " and ".join(tier for tier in run.tiers if any(own.tier == tier for own in passed))
+    dtypes = " and ".join(dtype for dtype in run.dtypes if any(own.dtype == dtype for own in passed))
     same = "the reference" if move.converted.source == CANONICAL else move.converted.source
-    text = f"green       {target} is the same function as {same} in {tiers}: {count}, all within budget"
+    text = f"green       {target} is the same function as {same} in {dtypes}: {count}, all within tolerance"
     return Text(f"{text}; {output} is written", style="bold green")

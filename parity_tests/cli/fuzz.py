@@ -9,20 +9,20 @@ import sys
 import click
 
 import backends as registry
+from backends.requirements import XLA_LEVEL
 from parity_tests.cases.case import FULL
 from parity_tests.cases.drawn import NAMES as DRAWN
 from parity_tests.cli.options import (
     CommaList,
     console,
+    dtypes_option,
     examples,
     interpreters,
     progress,
-    tiers_option,
     worker_options,
 )
 from parity_tests.cli.run import jobs_of
 from parity_tests.reports.table import report_campaign, report_finding
-from parity_tests.workers.environment import XLA_LEVEL
 from parity_tests.workers.process import Server, WorkerFault
 
 
@@ -52,7 +52,7 @@ from parity_tests.workers.process import Server, WorkerFault
     default=",".join(DRAWN),
     help="Only cases of these operators, with commas.",
 )
-@tiers_option
+@dtypes_option
 @worker_options
 def fuzz_backends(
     seconds: float | None,
@@ -61,7 +61,7 @@ def fuzz_backends(
     first: int,
     names: list[str] | None,
     operators: list[str],
-    tiers: list[str],
+    dtypes: list[str],
     device: str,
     pythons: tuple[str, ...],
 ) -> None:
@@ -72,7 +72,7 @@ def fuzz_backends(
     try:
         from parity_tests.fuzz.campaign import Campaign
     except ModuleNotFoundError as error:
-        raise click.ClickException("fuzzing needs hypothesis: pip install 'attention-parity[fuzz]'") from error
+        raise click.ClickException("fuzzing needs hypothesis. Run: pip install hypothesis") from error
     if seconds is None and examples is None:
         raise click.UsageError("say when to stop: --seconds, --examples, or both")
     os.environ.setdefault(XLA_LEVEL, "3")  # one compilation serves a whole family of cases
@@ -80,8 +80,8 @@ def fuzz_backends(
     arguments = [f"--seed {seed}"]
     if operators != list(DRAWN):
         arguments.append(f"--operator {','.join(operators)}")
-    if tiers != [*FULL]:
-        arguments.append(f"--tier {','.join(tiers)}")
+    if dtypes != [*FULL]:
+        arguments.append(f"--dtype {','.join(dtypes)}")
     if device != "cpu":
         arguments.append(f"--device {device}")
     try:
@@ -91,7 +91,7 @@ def fuzz_backends(
             for server in servers:
                 told("fuzz", 0, 1, f"starting {server.job.name}")
                 server.hello()
-            campaign = Campaign(servers, seed, first, operators=operators, tiers=tiers)
+            campaign = Campaign(servers, seed, first, operators=operators, dtypes=dtypes)
             for finding in campaign.run(seconds, examples, told):
                 command = f"attention-parity fuzz --backend {finding.verdict.backend} {' '.join(arguments)}"
                 report_finding(finding, f"{command} --first {finding.number} --examples 1", console)

@@ -11,7 +11,7 @@ from parity_tests.cli.convert import convert
 from parity_tests.cli.fuzz import fuzz_backends
 from parity_tests.cli.mutate import mutate
 from parity_tests.cli.run import compare, record_one, run
-from parity_tests.cli.show import calibrate, diff, list_backends, list_operators, print_family, show
+from parity_tests.cli.show import calibrate, diff, list_backends, list_operators, print_operators, show
 from parity_tests.cli.translate import translate
 
 
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 JUDGING = (run, check, verify, record_one, compare, fuzz_backends, mutate)
-OTHERS = (bench, behaviour, convert, translate, list_backends, list_operators, show, diff, print_family, calibrate)
+OTHERS = (bench, behaviour, convert, translate, list_backends, list_operators, show, diff, print_operators, calibrate)
 
 for command in (*JUDGING, *OTHERS):
     main.add_command(command)

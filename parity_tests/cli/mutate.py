@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from parity_tests.cases import covering
-from parity_tests.cases.case import TIERS
+from parity_tests.cases.case import DTYPES
 from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.options import console, examples
@@ -23,7 +23,7 @@ from parity_tests.mutants.mutant import attempt, judged
 
 def _print_derived(pattern: str) -> int:
     """Print the derived mutants by dimension; the exit code is 0 if there are some, and all of them are killed."""
-    cells = cells_of(all_cases(), TIERS)
+    cells = cells_of(all_cases(), DTYPES)
     table = Table(header_style="bold")
     for column in ("dimension", "mutants", "killed", "killed without its cases"):
         table.add_column(column, justify="left" if column == "dimension" else "right")

@@ -21,7 +21,7 @@ from rich.text import Text
 
 import backends as registry
 from attention_core.errors import PATHS
-from parity_tests.cases.case import FULL, TIERS
+from parity_tests.cases.case import DTYPES, FULL
 from parity_tests.cases.suite import NAMES, all_cases
 from parity_tests.judge.run import Run
 from parity_tests.reports.certificate import Certificate, save
@@ -133,17 +133,17 @@ device_option = click.option(
     show_default=True,
     help="Where to run: cpu, cuda, or one of several, as cuda:1.",
 )
-tiers_option = click.option(
-    "--tier",
-    "tiers",
-    type=CommaList(TIERS),
-    metavar="TIERS",
+dtypes_option = click.option(
+    "--dtype",
+    "dtypes",
+    type=CommaList(DTYPES),
+    metavar="DTYPES",
     default=",".join(FULL),
     show_default=True,
-    help="Tiers to judge in, with commas; there are " + ", ".join(TIERS) + ".",
+    help="dtypes to judge in, with commas; there are " + ", ".join(DTYPES) + ".",
 )
 cells_options = options(
-    tiers_option,
+    dtypes_option,
     click.option(
         "--case",
         "pattern",

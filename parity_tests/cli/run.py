@@ -14,7 +14,7 @@ import numpy as np
 from rich.text import Text
 
 import backends as registry
-from backends import ArchiveError
+from backends.archives import ArchiveError
 from parity_tests.cases.expected import expected, held
 from parity_tests.cases.selection import Cell, Selection, key
 from parity_tests.cases.suite import all_cases
@@ -60,7 +60,7 @@ corpus_options = options(
 
 @click.command(
     short_help="Judge backends against reference and each other.",
-    epilog=examples("run", "run --backend torch,jax --all --tier float64,bfloat16 --json verdicts.json"),
+    epilog=examples("run", "run --backend torch,jax --all --dtype float64,bfloat16 --json verdicts.json"),
 )
 @click.option(
     "--backend",
@@ -91,7 +91,7 @@ corpus_options = options(
 )
 def run(
     names: list[str] | None,
-    tiers: list[str],
+    dtypes: list[str],
     pattern: str | None,
     operators: list[str] | None,
     training: bool,
@@ -114,7 +114,7 @@ def run(
     """
     jobs, missing = jobs_of(names, interpreters(pythons), device)
     everything = everything or training or bool(pattern or operators)
-    selection = Selection(tiers, pattern, operators or (), training, core=not everything)
+    selection = Selection(dtypes, pattern, operators or (), training, core=not everything)
     with signals() as caught, progress() as told:
         for job in jobs:
             told(job.name, 0, 1, WAITING)
@@ -173,7 +173,7 @@ def run(
 )
 def record_one(
     name: str,
-    tiers: list[str],
+    dtypes: list[str],
     pattern: str | None,
     operators: list[str] | None,
     training: bool,
@@ -190,7 +190,7 @@ def record_one(
     if not file.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder {file.absolute().parent}", param_hint="--output")
     job = jobs_of([name], interpreters(pythons), device)[0][0]
-    selection = Selection(tiers, pattern, operators or (), training)
+    selection = Selection(dtypes, pattern, operators or (), training)
     cells = _selected(selection, corpus, sentences)
     with progress() as told:
         recording = replace(record_cells(job, cells, pack_cases(cells), told), selection=selection)
@@ -221,7 +221,7 @@ def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_fi
     try:
         recordings = {file: Recording.load(file) for file in files}
         cells = common_cells(recordings, all_cases(_pairs(corpus, sentences), trained=True))
-        outcome = Run(cells, recordings=named(recordings), tiers=recordings[files[0]].selection.tiers)
+        outcome = Run(cells, recordings=named(recordings), dtypes=recordings[files[0]].selection.dtypes)
     except (ArchiveError, Mismatch) as error:
         raise Refused(str(error)) from error
     with held(cells) as read, progress() as told:

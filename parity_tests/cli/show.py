@@ -111,12 +111,12 @@ def diff(file: str, left: str, right: str, target: Path | None) -> None:
 
 
 @click.command(
-    "family",
-    short_help="Print the porter's map of the whole family.",
-    epilog=examples("family", "family > family.md"),
+    "operators",
+    short_help="Print the reference of all operators, with porting pitfalls.",
+    epilog=examples("operators", "operators > operators.md"),
 )
-def print_family() -> None:
-    """Print docs/family.md: every row with formula, shapes, parameters, other names, calls, and what bites."""
+def print_operators() -> None:
+    """Print docs/operators.md: each operator with formula, shapes, parameters, other names, calls, and pitfalls."""
     click.echo(operators_page.page(), nl=False)
 
 
@@ -142,7 +142,7 @@ def show(case_id: str, values: bool) -> None:
     table = Table(header_style="bold")
     for column in ("what", "name", "shape", "dtype", "largest"):
         table.add_column(column, overflow="fold")
-    found = expected(case, case.tiers[0])
+    found = expected(case, case.dtypes[0])
     for kind, arrays in (("input", case.inputs), ("parameter", case.parameters), ("expected", found)):
         for name, array in arrays.items():
             finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
@@ -155,37 +155,37 @@ def show(case_id: str, values: bool) -> None:
 
 
 @click.command(
-    short_help="Hold budgets against the errors of reports.",
+    short_help="Hold tolerances against the errors of reports.",
     epilog=examples("calibrate verdicts.json", "calibrate here.json elsewhere.json"),
 )
 @click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 def calibrate(reports: tuple[Path, ...]) -> None:
-    """Show the worst error beside each budget, and what the budget would be by it.
+    """Show the worst error beside each tolerance, and what the tolerance would be by it.
 
     REPORT is a file that `attention-parity run --all --json` wrote; several, of other machines and devices, count
-    together. A budget should be 2 to 10 times the worst error ever seen; where it is not, 3 times that is proposed.
+    together. A tolerance should be 2 to 10 times the worst error ever seen; where it is not, 3 times that is proposed.
     """
     measured = []
     for path in reports:
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            named = [cell[name] for name in ("operator", "case", "tier", "quantity")]
+            named = [cell[name] for name in ("operator", "case", "dtype", "quantity")]
             against = "" if cell["against"] == "reference" else f" against {cell['against']}"
-            where = f"{cell['backend']}{against}, {cell['case']}, {cell['quantity']}, {cell['tier']}"
-            budget, by_entry = tolerances.budget_of(*named), tolerances.entry_budget_of(*named)
-            if cell["budget"] and cell["check"] != "entry" and cell["budget"] != budget.eps:
-                continue  # a drawn case, whose budgets follow from its own conditioning
-            if cell["error"] is not None and cell["budget"] and cell["check"] != "entry":
-                measured.append((budget, cell["error"], where))
+            where = f"{cell['backend']}{against}, {cell['case']}, {cell['quantity']}, {cell['dtype']}"
+            tolerance, by_entry = tolerances.tolerance_of(*named), tolerances.entry_tolerance_of(*named)
+            if cell["tolerance"] and cell["check"] != "entry" and cell["tolerance"] != tolerance.eps:
+                continue  # a drawn case, whose tolerances follow from its own conditioning
+            if cell["error"] is not None and cell["tolerance"] and cell["check"] != "entry":
+                measured.append((tolerance, cell["error"], where))
             if by_entry is not None and cell.get("entry_error") is not None:
                 measured.append((by_entry, cell["entry_error"], where))
     table = Table(header_style="bold", show_lines=True)
-    table.add_column("budget for, and the worst measured")
-    for column in ("measured", "seen", "budget", "would be"):
+    table.add_column("tolerance for, and the worst measured")
+    for column in ("measured", "seen", "tolerance", "would be"):
         table.add_column(column, justify="right", no_wrap=True)
     for line in tolerances.calibrate(measured):
-        own, kept = line.budget, line.proposed == line.budget.eps
-        what = ", ".join([*own.tiers, *(part for part in (own.operator, own.case, own.quantity) if part != "*")])
-        what += ", by entry" if isinstance(own, tolerances.EntryBudget) else ""
+        own, kept = line.tolerance, line.proposed == line.tolerance.eps
+        what = ", ".join([*own.dtypes, *(part for part in (own.operator, own.case, own.quantity) if part != "*")])
+        what += ", by entry" if isinstance(own, tolerances.EntryTolerance) else ""
         proposed = "[green]as it is[/]" if kept else f"[yellow]{line.proposed:g}[/]"
         place = f"{what}\n[dim]{line.where}[/]"
         table.add_row(place, f"{line.measured:.3g}", f"{own.worst:g}", f"{own.eps:g}", proposed)

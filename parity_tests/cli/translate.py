@@ -25,7 +25,8 @@ import backends as registry
 from attention_core.errors import AttentionError
 from attention_core.operators.attention import SCORE_NAMES
 from attention_core.operators.translation import DECODERS
-from backends import ArchiveError
+from backends.archives import ArchiveError
+from backends.requirements import XLA_LEVEL
 from parity_tests import plots
 from parity_tests.cases.call import JUDGED_STEPS
 from parity_tests.cases.expected import cache_folder, programs_folder
@@ -48,7 +49,7 @@ from parity_tests.translation.comparison import CLOSE, compared
 from parity_tests.translation.corpus import CorpusError
 from parity_tests.translation.model import DATES, Data, Model, Settings, digest_of, new_model, read_data
 from parity_tests.translation.trainer import Diverged, Worker, scored
-from parity_tests.workers.environment import XLA_LEVEL, environment
+from parity_tests.workers.environment import environment
 
 ON_DATES: dict[str, Any] = {
     "split": "characters",

@@ -1,4 +1,4 @@
-"""The way of weights from one file to another: what they are, what they become, and the proof that nothing changed."""
+"""Conversion of weights: what a file holds, what it becomes, and the validation that the layer is the same function."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import numpy as np
 
 import backends
 from attention_core.errors import dtype_name
-from attention_core.operators import FRAMEWORKS, LAYERS
+from attention_core.operators import LAYERS
 from attention_core.specification import FLOATING, Layer
-from backends import weights
+from backends import FRAMEWORKS, weights
 from backends.weights import SOURCES, Converted, WeightError
 from backends.weights.configs import check_shapes, config_of, layer_named
 from backends.weights.mapping import fits, plain
 from parity_tests.cases.case import Arrays
 from parity_tests.cases.expected import programs_folder
-from parity_tests.conversion.proof import Side, prove
+from parity_tests.conversion.validation import Side, validate
 from parity_tests.judge.run import Run
 from parity_tests.third_party import layers
 from parity_tests.workers.environment import environment
@@ -36,7 +36,7 @@ CANONICAL = "canonical"
 class Move:
     """A file's arrays on their way: what they are, and what they are on the other side.
 
-    raw and converted hold what the file holds, cast up to float64: that is what is proved, and rounding it to dtype
+    raw and converted hold what the file holds, cast up to float64: that is what is validated, and rounding it to dtype
     gives what is written. prefixes stand before the names of the layers in the file.
     """
 
@@ -70,7 +70,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What is asked of `convert`: all that its proof depends on, but for files and environments."""
+    """What is asked of `convert`: all that its validation depends on, but for files and environments."""
 
     file: str
     target: str
@@ -89,7 +89,7 @@ class Conversion:
         options += [part for prefix in self.prefixes for part in ("--prefix", prefix)]
         options += ["--to-prefix", self.to_prefix] if self.to_prefix else []
         options += [part for entry in self.given for part in ("--set", entry)]
-        options += [] if self.how == "full" else ["--prove", self.how]
+        options += [] if self.how == "full" else ["--validate", self.how]
         return shlex.join(["attention-parity", "convert", self.file, "--to", self.target, "-o", self.output, *options])
 
     @property
@@ -118,19 +118,19 @@ class Conversion:
         move = _read(Path(self.file), self.source, self.prefixes, self.options)
         return move, *_written(move, self.target, Path(self.output), self.to_prefix)
 
-    def proved(self, move: Move, written: Arrays, progress: Progress = untold) -> Run:
+    def validated(self, move: Move, written: Arrays, progress: Progress = untold) -> Run:
         """The verdicts on both sides."""
-        run = _proved(move, self.target, written, self.how == "full", self.pythons, progress)
+        run = _validated(move, self.target, written, self.how == "full", self.pythons, progress)
         run.command = self.command
         return run
 
     def judge(self, progress: Progress = untold) -> Run:
-        """Read and prove, and write nothing.
+        """Read and validate, and write nothing.
 
         Raises: WeightError, ArchiveError, AttentionError.
         """
         move, written, _ = self.read()
-        return self.proved(move, written, progress)
+        return self.validated(move, written, progress)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -255,10 +255,12 @@ def save(move: Move, target: str, written: Arrays, spelling: int, output: Path) 
     backends.save_arrays(output, move.rounded(written), header)
 
 
-# ------------------------------------------------------------------------------------------------ the proof
+# ------------------------------------------------------------------------------------------------ the validation
 
 
-def _proved(move: Move, target: str, written: Arrays, both: bool, chosen: Mapping[str, str], progress: Progress) -> Run:
+def _validated(
+    move: Move, target: str, written: Arrays, both: bool, chosen: Mapping[str, str], progress: Progress
+) -> Run:
     sides, missing = [], {}
     asked = {target: written}
     if move.converted.source != CANONICAL and both:
@@ -274,4 +276,4 @@ def _proved(move: Move, target: str, written: Arrays, both: bool, chosen: Mappin
         job = Job(name, layers.place_of(entry), chosen.get(framework, sys.executable), variables=variables)
         sides.append(Side(job, parameters, framework))
     own = move.converted
-    return prove(move.layer, own.config, own.arrays, sides, missing=missing, progress=progress)
+    return validate(move.layer, own.config, own.arrays, sides, missing=missing, progress=progress)

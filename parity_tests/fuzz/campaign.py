@@ -62,7 +62,7 @@ class Campaign:
 
     left_out counts the cases that rounding alone could change, lacking those that a target does not implement, by what
     it lacks, repeated what is red in the way of an earlier finding. worst holds, by backend and operator, the largest
-    share of a budget that an error took.
+    share of a tolerance that an error took.
     """
 
     servers: Sequence[Server]
@@ -70,7 +70,7 @@ class Campaign:
     first: int = 0
     step: int = 1
     operators: Sequence[str] = NAMES
-    tiers: Sequence[str] = FULL
+    dtypes: Sequence[str] = FULL
     done: int = 0
     left_out: int = 0
     seconds: float = 0.0
@@ -128,7 +128,7 @@ class Campaign:
     def _drawn(self, count: int) -> Batch:
         ready = {}
         for number in (self.first + self.step * (self.done + index) for index in range(count)):
-            drawn = draw(self.seed, number, self.operators, self.tiers)
+            drawn = draw(self.seed, number, self.operators, self.dtypes)
             if not any(self._is_for(server, drawn) for server in self.servers):
                 continue
             judged = judgeable(drawn)
@@ -173,7 +173,9 @@ class Campaign:
             number, judged = batch[name]
             drawn, place = judged.drawn, (recording.backend, judged.drawn.operator)
             self.cases[place] += 1
-            shares = [v.error / v.budget for v in verdicts if v.status == "pass" and v.budget and v.error is not None]
+            shares = [
+                v.error / v.tolerance for v in verdicts if v.status == "pass" and v.tolerance and v.error is not None
+            ]
             self.worst[place] = max(self.worst.get(place, 0.0), *shares, 0.0)
             red = next((verdict for verdict in verdicts if verdict.red), None)
             if red is None:

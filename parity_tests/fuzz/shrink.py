@@ -82,7 +82,7 @@ def simpler_cases(draw: st.DrawFn, drawn: Drawn) -> Drawn:
     simpler = Drawn(
         operator=drawn.operator,
         method=drawn.method,
-        tier=pick("float64", drawn.tier),
+        dtype=pick("float64", drawn.dtype),
         seed=pick(0, 1, 2, drawn.seed),
         sizes=sizes | {axis: size for axis, size in equal.items() if size != 1 or axis in sizes},
         options=options,

@@ -1,4 +1,4 @@
-"""A stranger's implementation held against the specification: what it has is judged, what it lacks is told."""
+"""Somebody else's implementation held against the specification: what it has is judged, what it lacks is told."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def known_divergences(target: str, backend: str, file: str | None) -> list[Diver
 
 def check(
     cases: Sequence[Case],
-    tiers: Sequence[str],
+    dtypes: Sequence[str],
     job: Job,
     *,
     drawn: Callable[[Recording], Mapping[str, Judged]] = lambda recording: {},
@@ -99,8 +99,8 @@ def check(
     Raises: WorkerFault if it cannot be started; CacheError if the cache had something else than what is expected.
     """
     start = time.perf_counter()
-    cells = cells_of(cases, tiers)
-    outcome = Run(cells, tiers=tiers)
+    cells = cells_of(cases, dtypes)
+    outcome = Run(cells, dtypes=dtypes)
     with held(cells) as read:
         packed = pack_cases(cells)
         outcome.seconds["cases"] = time.perf_counter() - start
@@ -120,7 +120,7 @@ def check(
             own = [judged.cell for judged in more.values()]
             recording = joined(recording, record_cells(job, own, packed, called("drawn", progress), stopped=stopped))
             seconds += time.perf_counter() - begun
-            cells = sorted([*cells, *own], key=lambda cell: (tiers.index(cell[1]), NAMES.index(cell[0].operator)))
+            cells = sorted([*cells, *own], key=lambda cell: (dtypes.index(cell[1]), NAMES.index(cell[0].operator)))
         if not cells:
             return outcome
         outcome.seconds.update(split_seconds(recording, job.name, seconds))
@@ -156,7 +156,7 @@ def judged(
 ) -> Iterator[Verdict]:
     """What is found for each cell that was run; what is missing is not-implemented, unless all is required.
 
-    Where all is required, what a stranger says that its framework cannot have is missing, too.
+    Where all is required, what an implementation says that its framework cannot have is missing, too.
     """
     for cell in counted("comparison", cells, progress):
         if answered(recording, cell)["status"] == "missing":  # the run was interrupted before

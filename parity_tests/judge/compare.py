@@ -13,9 +13,9 @@ import numpy as np
 
 from parity_tests.cases.case import Arrays, is_floating
 from parity_tests.cases.selection import Cell, key
-from parity_tests.judge.condition import budgets_in
+from parity_tests.judge.condition import tolerances_in
 from parity_tests.judge.pair import Pair
-from parity_tests.judge.tolerances import Budget, EntryBudget
+from parity_tests.judge.tolerances import EntryTolerance, Tolerance
 from parity_tests.judge.verdict import Verdict
 from parity_tests.workers.recordings import Recording, answered, withheld
 from parity_tests.workers.target import same
@@ -34,21 +34,21 @@ def judge(
     Between two recordings, errors are still measured in eps of the reference's entries, so that the numbers of both
     kinds compare; what either lacks is told by the verdicts against the reference.
     """
-    case, tier = cell
+    case, dtype = cell
     blank = Verdict(
         case.operator,
         case.id,
         recording.backend,
         against.name if against else "reference",
         recording.device,
-        tier,
+        dtype,
         "*",
         "missing",
     )
     said = answered(recording, cell)
     found = recording.cells[key(cell)] if said["status"] == "ok" else {}
     if against is None:
-        before = recording.cells.get(f"{case.again}/{tier}", {}) if case.again else {}
+        before = recording.cells.get(f"{case.again}/{dtype}", {}) if case.again else {}
         for name, check in CELL_CHECKS.items():
             yield from (replace(verdict, check=name) for verdict in check(blank, said, found, expected, before))
         wanted = expected
@@ -56,10 +56,10 @@ def judge(
         wanted = against.cells[key(cell)] if answered(against, cell)["status"] == "ok" else {}
     for quantity in expected:
         if quantity in found and quantity in wanted:
-            budget, by_entry = budgets_in(cell, quantity, withheld(said))
+            tolerance, by_entry = tolerances_in(cell, quantity, withheld(said))
             verdict = replace(blank, quantity=quantity)
             arrays = found[quantity], wanted[quantity], expected[quantity]
-            yield compare(verdict, *arrays, budget, expected.get(budget.beside), by_entry)
+            yield compare(verdict, *arrays, tolerance, expected.get(tolerance.beside), by_entry)
 
 
 CellCheck = Callable[[Verdict, Any, Arrays, Arrays, Arrays], Iterator[Verdict]]
@@ -134,13 +134,13 @@ def _shape(pair: Pair) -> str | None:
 
 
 def _dtype(pair: Pair) -> str | None:
-    if pair.found.dtype.name == pair.dtype:
+    if pair.found.dtype.name == pair.expected_dtype:
         return None
-    return f"{pair.name} is {pair.found.dtype.name}, expected {pair.dtype}"
+    return f"{pair.name} is {pair.found.dtype.name}, expected {pair.expected_dtype}"
 
 
 def _exact(pair: Pair) -> str | None:
-    """Integers and booleans have no budget."""
+    """Integers and booleans have no tolerance."""
     if is_floating(pair.reference):
         return None
     wrong = np.asarray(pair.found != pair.wanted)
@@ -166,10 +166,10 @@ def _zero(pair: Pair) -> str | None:
 def _value(pair: Pair) -> str | None:
     if not is_floating(pair.reference) or pair.scale == 0.0:
         return None
-    wrong = ~(pair.errors <= pair.budget)
+    wrong = ~(pair.errors <= pair.tolerance)
     if not wrong.any():
         return None
-    measured = f"{pair.errors.max():.3g} eps, allowed {pair.budget:g} ({_share(wrong)} of elements too far)"
+    measured = f"{pair.errors.max():.3g} eps, allowed {pair.tolerance:g} ({_share(wrong)} of elements too far)"
     return f"{pair.worst(wrong)}: {measured}"
 
 
@@ -202,26 +202,26 @@ def compare(
     found: np.ndarray,
     wanted: np.ndarray,
     reference: np.ndarray,
-    budget: Budget,
+    tolerance: Tolerance,
     beside: np.ndarray | None = None,
-    by_entry: EntryBudget | None = None,
+    by_entry: EntryTolerance | None = None,
 ) -> Verdict:
     """Compare two arrays by every check; the verdict says which of them says no, and where."""
-    eps = budget.eps if is_floating(reference) else 0.0
-    pair = Pair(verdict.quantity, verdict.tier, found, wanted, reference, eps, beside, by_entry)
+    eps = tolerance.eps if is_floating(reference) else 0.0
+    pair = Pair(verdict.quantity, verdict.dtype, found, wanted, reference, eps, beside, by_entry)
     allowed = eps if pair.scale > 0.0 else 0.0
     for name, check in CHECKS.items():
-        reason = None if budget.shown and name == "value" else check(pair)
+        reason = None if tolerance.shown and name == "value" else check(pair)
         if reason is None:
             continue
         said = replace(verdict, status="fail", reason=reason, check=name)
         if name == "entry" and by_entry is not None:
             error = _measured_by_entry(pair)
-            return replace(said, error=error, budget=by_entry.eps, entry_error=error)
-        return replace(said, error=_measured(pair) if name in ("exact", "zero", "value") else None, budget=allowed)
-    status, measured = "shown" if budget.shown else "pass", _measured(pair)
+            return replace(said, error=error, tolerance=by_entry.eps, entry_error=error)
+        return replace(said, error=_measured(pair) if name in ("exact", "zero", "value") else None, tolerance=allowed)
+    status, measured = "shown" if tolerance.shown else "pass", _measured(pair)
     own = _measured_by_entry(pair)
-    return replace(verdict, status=status, error=measured, budget=allowed, reason=budget.reason, entry_error=own)
+    return replace(verdict, status=status, error=measured, tolerance=allowed, reason=tolerance.reason, entry_error=own)
 
 
 def _measured(pair: Pair) -> float:

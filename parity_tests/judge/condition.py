@@ -1,4 +1,4 @@
-"""How far rounding alone may move the answer to a drawn case: budgets that grow with what it makes of an error."""
+"""How far rounding alone may move the answer to a drawn case: tolerances that grow with what it makes of an error."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from parity_tests.cases.case import Arrays, Case, epsilon, is_floating
 from parity_tests.cases.drawn import LEAST, Drawn
 from parity_tests.cases.selection import Cell
 from parity_tests.judge.pair import Pair
-from parity_tests.judge.tolerances import Budget, EntryBudget, budget_of, entry_budget_of
+from parity_tests.judge.tolerances import EntryTolerance, Tolerance, entry_tolerance_of, tolerance_of
 from parity_tests.workers.recordings import is_gradient
 
 
 @dataclass(frozen=True)
-class FuzzBudget:
-    """How far rounding alone may move an answer in a tier, in eps of its largest entry.
+class DrawnTolerance:
+    """How far rounding alone may move an answer in a dtype, in eps of its largest entry.
 
-    eps: the budget of a well-conditioned tensor; `judgeable` multiplies it by what the case makes of an error.
+    eps: the tolerance of a well-conditioned tensor; `judgeable` multiplies it by what the case makes of an error.
     most: the largest product; beyond it, a case cannot be judged and is left out.
     worst: the largest error ever seen, in eps of a well-conditioned tensor.
     """
@@ -38,16 +38,16 @@ GROWN = (
     "and how much smaller a gradient is than what it sums"
 )
 
-BUDGETS: Mapping[str, FuzzBudget] = {
-    "float64": FuzzBudget(15, 1e9, worst=6.6),
-    "float32": FuzzBudget(15, 1e6, worst=6.6),
-    "float16": FuzzBudget(5, 250, worst=1.8),
-    "bfloat16": FuzzBudget(5, 30, worst=1.8),
+TOLERANCES: Mapping[str, DrawnTolerance] = {
+    "float64": DrawnTolerance(15, 1e9, worst=6.6),
+    "float32": DrawnTolerance(15, 1e6, worst=6.6),
+    "float16": DrawnTolerance(5, 250, worst=1.8),
+    "bfloat16": DrawnTolerance(5, 30, worst=1.8),
 }
-"""By tier. float64: 1e9 eps are 2e-7, so that a scale that is off by 1e-5 is always seen; half tiers: a quarter."""
+"""By dtype. float64: 1e9 eps are 2e-7, so a scale that is off by 1e-5 is always seen; in half precision a quarter."""
 
-TIERS = tuple(BUDGETS)
-"""The tiers from which cases can be drawn: those that have a budget. Half tiers are drawn on request."""
+DTYPES = tuple(TOLERANCES)
+"""The dtypes from which cases can be drawn: those that have a tolerance. Half precision is drawn on request."""
 
 BESIDE = {"gradient_b_k": "gradient_W_k"}
 """What is 0 but for rounding, and what its errors are measured by: see `parity_tests.judge.tolerances`."""
@@ -58,34 +58,34 @@ NUDGES = 3
 
 @dataclass(frozen=True)
 class Judged:
-    """A case with what the reference answers, the budget of every quantity, and of each entry of some."""
+    """A case with what the reference answers, the tolerance of every quantity, and of each entry of some."""
 
     drawn: Drawn
     case: Case
     expected: Arrays
-    budgets: Mapping[str, Budget]
-    entry_budgets: Mapping[str, EntryBudget]
+    tolerances: Mapping[str, Tolerance]
+    entry_tolerances: Mapping[str, EntryTolerance]
 
     @property
     def cell(self) -> Cell:
-        """The case in its tier."""
-        return self.case, self.drawn.tier
+        """The case in its dtype."""
+        return self.case, self.drawn.dtype
 
 
-def budgets_in(cell: Cell, quantity: str, without: tuple[str, ...] = ()) -> tuple[Budget, EntryBudget | None]:
-    """The budget of a quantity of a cell, and of each of its entries: of its name, or of the case if that was drawn.
+def tolerances_in(cell: Cell, quantity: str, without: tuple[str, ...] = ()) -> tuple[Tolerance, EntryTolerance | None]:
+    """The tolerance of a quantity of a cell, and of each of its entries: of its name, or of the case if that was drawn.
 
     Gradients are those of the outputs that are not left out.
     Raises: ValueError if the case was drawn, and rounding alone could change its answer.
     """
-    case, tier = cell
+    case, dtype = cell
     if case.drawn is None:
-        named = case.operator, case.id, tier, quantity
-        return budget_of(*named), entry_budget_of(*named)
+        named = case.operator, case.id, dtype, quantity
+        return tolerance_of(*named), entry_tolerance_of(*named)
     judged = judgeable_as(case, without)
     if judged is None:
         raise ValueError(f"{case.id}: rounding alone could change the answer to {case.drawn}")
-    return judged.budgets[quantity], judged.entry_budgets.get(quantity)
+    return judged.tolerances[quantity], judged.entry_tolerances.get(quantity)
 
 
 def judgeable_as(case: Case, without: tuple[str, ...] = ()) -> Judged | None:
@@ -105,15 +105,15 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Ju
         return None
     fields = drawn.as_case()
     case = Case(**{**fields, "name": name or fields["name"]})
-    wanted = reference.expected(case, drawn.tier, without)
-    grown, size = growth_of_outputs(drawn, case), answer_size(case, drawn.tier, without)
+    wanted = reference.expected(case, drawn.dtype, without)
+    grown, size = growth_of_outputs(drawn, case), answer_size(case, drawn.dtype, without)
     if grown is None:
         return None
     distance = distance_of_kernel(drawn, case)
     growth = grown.worst * distance
-    allowed = BUDGETS[drawn.tier]
-    budgets: dict[str, Budget] = {}
-    entry_budgets: dict[str, EntryBudget] = {}
+    allowed = TOLERANCES[drawn.dtype]
+    tolerances: dict[str, Tolerance] = {}
+    entry_tolerances: dict[str, EntryTolerance] = {}
     largest_of = {name: float(np.abs(array).max(initial=0.0)) for name, array in wanted.items() if is_gradient(name)}
     for name in wanted:
         eps, beside = allowed.eps * growth, BESIDE.get(name, "")
@@ -126,12 +126,12 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Ju
             eps *= max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, own) / largest)
         if not eps <= allowed.most:
             return None
-        budgets[name] = Budget(eps, allowed.worst, GROWN, (drawn.tier,), beside=beside)
-        by_entry = entry_budget_of(case.operator, case.id, drawn.tier, name.removeprefix(SECOND))
+        tolerances[name] = Tolerance(eps, allowed.worst, GROWN, (drawn.dtype,), beside=beside)
+        by_entry = entry_tolerance_of(case.operator, case.id, drawn.dtype, name.removeprefix(SECOND))
         own_eps = allowed.eps * grown.by_entry.get(name, 1.0) * distance
         if by_entry is not None and own_eps <= allowed.most:
-            entry_budgets[name] = replace(by_entry, eps=own_eps)
-    return Judged(drawn, case, wanted, budgets, entry_budgets)
+            entry_tolerances[name] = replace(by_entry, eps=own_eps)
+    return Judged(drawn, case, wanted, tolerances, entry_tolerances)
 
 
 @dataclass
@@ -147,10 +147,10 @@ def growth_of_outputs(drawn: Drawn, case: Case) -> Growth | None:
 
     None if it changes an output that is no floating number, as the best token of greedy decoding.
     """
-    growth, nudge = Growth(), max(NUDGE, 2.0 * epsilon(drawn.tier))
+    growth, nudge = Growth(), max(NUDGE, 2.0 * epsilon(drawn.dtype))
     if drawn.whole or not any(map(is_floating, {**case.inputs, **case.parameters}.values())):
         return growth  # every product and sum is exact, or there is none
-    before = reference.outputs(case, drawn.tier)
+    before = reference.outputs(case, drawn.dtype)
     for turn in range(NUDGES):
         moved = nudged(case, turn, nudge)
         after = reference.computed_outputs(moved, *moved.at("float64"))
@@ -162,7 +162,7 @@ def growth_of_outputs(drawn: Drawn, case: Case) -> Growth | None:
                 with np.errstate(invalid="ignore"):  # an infinite output stays what it is, and grows by nothing
                     moves = np.abs(after[name] - array).max() / (nudge * largest)
                 growth.worst = max(growth.worst, float(moves))
-                own = entry_budget_of(case.operator, case.id, drawn.tier, name.removeprefix(SECOND))
+                own = entry_tolerance_of(case.operator, case.id, drawn.dtype, name.removeprefix(SECOND))
                 if own is not None:
                     pair = Pair(name, "float64", after[name], array, array, 0.0, by_entry=own)
                     moved_by = float(pair.entry_errors.max() * epsilon("float64") / nudge)
@@ -201,8 +201,8 @@ def nudged(case: Case, turn: int, nudge: float) -> Case:
     return replace(case, inputs=moved(case.inputs), parameters=moved(case.parameters))
 
 
-def answer_size(case: Case, tier: str, without: tuple[str, ...] = ()) -> float:
+def answer_size(case: Case, dtype: str, without: tuple[str, ...] = ()) -> float:
     """The sum of |cotangent · output|: how much flows back."""
-    outputs = list(reference.outputs(case, tier).values())
-    factors = reference.cotangents(case, tier, without)
+    outputs = list(reference.outputs(case, dtype).values())
+    factors = reference.cotangents(case, dtype, without)
     return float(sum(np.abs(factor * outputs[index]).sum() for index, factor in factors.items()))

@@ -19,34 +19,35 @@ DIVERGING = ("fail", "error")
 class Divergence:
     """What a backend is known to answer differently, why, and where that is told.
 
-    backend, case, quantity, tier and operator are patterns with * and ?. A quantity is that of a second call, too.
+    backend, case, quantity, dtype and operator are patterns with * and ?. A quantity is that of a second call, too.
     """
 
     backend: str
     case: str
     quantity: str
     reason: str
-    tier: str = "*"
+    dtype: str = "*"
     operator: str = "*"
     link: str = ""
 
     def explains(self, verdict: Verdict) -> bool:
         """Whether the verdict diverges in this quantity, from the reference or another backend."""
         quantities = verdict.quantity, verdict.quantity.replace(SECOND, "")
-        named = self.names(verdict.operator, verdict.case, verdict.tier) and any(
+        named = self.names(verdict.operator, verdict.case, verdict.dtype) and any(
             fnmatchcase(quantity, self.quantity) for quantity in quantities
         )
         return verdict.status in DIVERGING and named and self._concerns(verdict)
 
-    def names(self, operator: str, case: str, tier: str) -> bool:
+    def names(self, operator: str, case: str, dtype: str) -> bool:
         """Whether it is about that cell."""
-        pairs = (operator, self.operator), (case, self.case), (tier, self.tier)
+        pairs = (operator, self.operator), (case, self.case), (dtype, self.dtype)
         return all(fnmatchcase(name, pattern) for name, pattern in pairs)
 
     def asked_for(self, verdicts: Iterable[Verdict]) -> bool:
         """Whether one of its cells was judged."""
         return any(
-            self._concerns(verdict) and self.names(verdict.operator, verdict.case, verdict.tier) for verdict in verdicts
+            self._concerns(verdict) and self.names(verdict.operator, verdict.case, verdict.dtype)
+            for verdict in verdicts
         )
 
     def stale(self, verdicts: Sequence[Verdict]) -> bool:
@@ -115,7 +116,7 @@ def apply(verdicts: Iterable[Verdict], divergences: Sequence[Divergence], *, who
                     entry.backend,
                     "reference",
                     "",
-                    entry.tier,
+                    entry.dtype,
                     entry.quantity,
                     "fail",
                     reason="a known divergence that does not diverge: delete its entry",

@@ -19,16 +19,16 @@ from parity_tests.cases.draw import FAMILY, draw
 from parity_tests.cases.drawn import NAMES, Drawn, methods_of, parsed
 from parity_tests.cases.selection import Cell, key
 from parity_tests.judge.compare import judge
-from parity_tests.judge.condition import TIERS, Judged, judgeable, judgeable_as
+from parity_tests.judge.condition import DTYPES, Judged, judgeable, judgeable_as
 from parity_tests.judge.verdict import Verdict
 from parity_tests.workers.recordings import Recording, answered, own_version, withheld
 from parity_tests.workers.target import NOT_TAKEN, function_name
 
 ABSENT: Mapping[str, tuple[str, ...]] = {"mxnet": ("bfloat16", "int16")}
-"""The dtypes that a framework has not: a case that needs one, as its tier or for lengths or tokens, is not for it."""
+"""The dtypes that a framework has not: a case that needs one, as its dtype or for lengths or tokens, is not for it."""
 
 DRAWN = 4
-"""How many drawn cases `check` asks of each operator in each tier."""
+"""How many drawn cases `check` asks of each operator in each dtype."""
 
 FAMILIES = 8
 """How many times as many are drawn at most: rounding alone could change some, and some are of methods not there."""
@@ -76,7 +76,7 @@ class Abilities:
 
     def concerns(self, drawn: Drawn) -> bool:
         """Whether there is the function of a case, and there are its dtypes."""
-        return self.has(drawn.operator, drawn.method) and not {drawn.tier, *drawn.types.values()} & {
+        return self.has(drawn.operator, drawn.method) and not {drawn.dtype, *drawn.types.values()} & {
             *ABSENT.get(self.backend, ())
         }
 
@@ -92,17 +92,17 @@ class Abilities:
 
 
 def verdicts_on(cell: Cell, recording: Recording) -> list[Verdict]:
-    """What is found for a cell that was run, the budgets those of the outputs that a target does not withhold.
+    """What is found for a cell that was run, the tolerances those of the outputs that a target does not withhold.
 
     Nothing is of a drawn case where rounding alone could change what a target does not withhold.
     """
-    said, (case, tier) = answered(recording, cell), cell
+    said, (case, dtype) = answered(recording, cell), cell
     without, wanted = withheld(said), {}
     own = None if case.drawn is None or said["status"] != "ok" else judgeable_as(case, without)
     if own is None and without and case.drawn is not None:
         return []
     if said["status"] == "ok":
-        wanted = own.expected if own is not None else reference.expected(case, tier, without)
+        wanted = own.expected if own is not None else reference.expected(case, dtype, without)
     return list(judge(cell, wanted, recording))
 
 
@@ -115,17 +115,17 @@ def release_seed() -> int:
 
 
 def release_cases(
-    seed: int, tiers: Sequence[str], operators: Sequence[str], known: Abilities, pattern: str | None = None
+    seed: int, dtypes: Sequence[str], operators: Sequence[str], known: Abilities, pattern: str | None = None
 ) -> dict[str, Judged]:
     """The drawn part of `check`, by cell: a few cases of each operator in float64 and float32, as far as they match."""
     found: dict[str, Judged] = {}
     for name in operators:
-        for position, tier in enumerate(FULL):
-            if tier not in tiers or not may_match(pattern, f"{name}-drawn_"):
+        for position, dtype in enumerate(FULL):
+            if dtype not in dtypes or not may_match(pattern, f"{name}-drawn_"):
                 continue
             own: dict[str, Judged] = {}
             for turn in range(DRAWN * FAMILIES):
-                drawn = draw(seed, FAMILY * (len(FULL) * turn + position), (name,), (tier,))
+                drawn = draw(seed, FAMILY * (len(FULL) * turn + position), (name,), (dtype,))
                 asked = known.concerns(drawn) and not known.lacking(drawn)
                 judged = judgeable(drawn) if asked else None
                 if judged is not None:
@@ -158,8 +158,8 @@ def given_cases(lines: Sequence[str]) -> dict[str, Judged]:
         except ValueError as error:
             raise LineError(str(error)) from error
         try:
-            if drawn.tier not in TIERS:
-                raise ValueError(f"tier is {drawn.tier!r}, expected one of {', '.join(TIERS)}")
+            if drawn.dtype not in DTYPES:
+                raise ValueError(f"dtype is {drawn.dtype!r}, expected one of {', '.join(DTYPES)}")
             judged = judgeable(drawn)
         except (AttentionError, LookupError, TypeError, ValueError) as error:
             raise LineError(f"{line} is no case: {error}") from error

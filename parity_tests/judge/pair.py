@@ -8,30 +8,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from parity_tests.cases.case import FULL, epsilon, is_floating, least_normal
-from parity_tests.judge.tolerances import EntryBudget
+from parity_tests.judge.tolerances import EntryTolerance
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An answer beside what is wanted; errors are measured in eps of the tier and the reference's largest entry.
+    """An answer beside what is wanted; errors are measured in eps of the dtype and the reference's largest entry.
 
-    Where there is a tensor beside, its largest entry counts if it is the larger one. Where there is a budget by entry,
-    errors are measured in eps of each entry, too.
+    Where there is a tensor beside, its largest entry counts if it is the larger one. Where there is a tolerance by
+    entry, errors are measured in eps of each entry, too.
     """
 
     name: str
-    tier: str
+    dtype: str
     found: np.ndarray
     wanted: np.ndarray
     reference: np.ndarray
-    budget: float
+    tolerance: float
     beside: np.ndarray | None = None
-    by_entry: EntryBudget | None = None
+    by_entry: EntryTolerance | None = None
 
     @functools.cached_property
-    def dtype(self) -> str:
+    def expected_dtype(self) -> str:
         """The dtype that the answer has to have."""
-        return self.tier if is_floating(self.reference) else self.reference.dtype.name
+        return self.dtype if is_floating(self.reference) else self.reference.dtype.name
 
     @functools.cached_property
     def scale(self) -> float:
@@ -39,11 +39,11 @@ class Pair:
         arrays = [self.reference] if self.beside is None else [self.reference, self.beside]
         finite = (np.where(np.isfinite(array), array, 0.0) for array in arrays)
         largest = max(float(np.abs(array).max(initial=0.0)) for array in finite)
-        return max(largest, smallest_scale(self.tier)) if largest else 0.0
+        return max(largest, smallest_scale(self.dtype)) if largest else 0.0
 
     @functools.cached_property
     def doubles(self) -> tuple[np.ndarray, np.ndarray]:
-        """Both as float64, in which every tier is exact."""
+        """Both as float64, in which every dtype is exact."""
         return self.found.astype(np.float64), self.wanted.astype(np.float64)
 
     @functools.cached_property
@@ -64,12 +64,12 @@ class Pair:
         found, wanted = self.doubles
         with np.errstate(invalid="ignore", over="ignore"):
             distance = np.where(self.finite, np.abs(found - wanted), 0.0)
-        return distance / (epsilon(self.tier) * (self.scale or 1.0))
+        return distance / (epsilon(self.dtype) * (self.scale or 1.0))
 
     @functools.cached_property
     def entry_errors(self) -> np.ndarray:
         """The distance of finite entries, in eps of each; what lies below the least normal number counts as that."""
-        least, reference = least_normal(self.tier), self.reference.astype(np.float64)
+        least, reference = least_normal(self.dtype), self.reference.astype(np.float64)
 
         def normal(array: np.ndarray) -> np.ndarray:
             return np.where(np.abs(array) < least, np.copysign(least, reference), array)
@@ -81,7 +81,7 @@ class Pair:
             if self.by_entry is not None and self.by_entry.softmax:
                 apart = np.where(reference > 0.0, -np.log(reference), 0.0)
                 size = size * (1.0 + apart.max(axis=-1, keepdims=True, initial=0.0))
-            return np.where(distance > 0.0, distance / (epsilon(self.tier) * size), 0.0)
+            return np.where(distance > 0.0, distance / (epsilon(self.dtype) * size), 0.0)
 
     def worst(self, wrong: np.ndarray, errors: np.ndarray | None = None) -> str:
         """The first of the worst elements among the wrong ones, in words."""
@@ -92,9 +92,9 @@ class Pair:
         return f"{place} is {self.found[where]}, expected {self.wanted[where]}"
 
 
-def smallest_scale(tier: str) -> float:
-    """The largest entry below which errors count no more: those of its size are below the tier's least normal number.
+def smallest_scale(dtype: str) -> float:
+    """The largest entry below which errors count no more: those of its size are below the dtype's least normal number.
 
     Frameworks may flush what lies below that. float16 has no room for it, and nobody flushes it there.
     """
-    return least_normal(tier) / (epsilon(tier) if tier in FULL else 1.0)
+    return least_normal(dtype) / (epsilon(dtype) if dtype in FULL else 1.0)

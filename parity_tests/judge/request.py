@@ -30,7 +30,7 @@ class Request:
     """What is asked of a target: all that a run of `check` depends on, but for files and environment."""
 
     target: str
-    tiers: list[str]
+    dtypes: list[str]
     pattern: str | None = None
     operators: tuple[str, ...] = ()
     training: bool = False
@@ -47,7 +47,7 @@ class Request:
     @property
     def selection(self) -> Selection:
         """The cells that are asked for."""
-        return Selection(self.tiers, self.pattern, self.operators, self.training)
+        return Selection(self.dtypes, self.pattern, self.operators, self.training)
 
     @property
     def command(self) -> str:
@@ -60,7 +60,7 @@ class Request:
     @property
     def whole_command(self) -> str:
         """The command that asks all of it."""
-        given = [] if self.drawn else ["--tier", ",".join(self.tiers)]
+        given = [] if self.drawn else ["--dtype", ",".join(self.dtypes)]
         given += [word for line in self.drawn for word in ("--drawn", line)]
         given += [] if self.seed is None else ["--seed", str(self.seed)]
         given += [] if self.pattern is None else ["--case", self.pattern]
@@ -92,7 +92,7 @@ class Request:
             given = given_cases(self.drawn)
         run = judged(
             cases,
-            self.tiers,
+            self.dtypes,
             self.job,
             drawn=lambda recording: given or self.drawn_cases(self.known(recording), divergences),
             require_all=self.require_all,
@@ -121,7 +121,7 @@ class Request:
         """The drawn part of the cases, by cell, for a target of which that is known."""
         if self.seed is None:
             return {}
-        return release_cases(self.seed, self.tiers, self.drawable(known, divergences), known, self.pattern)
+        return release_cases(self.seed, self.dtypes, self.drawable(known, divergences), known, self.pattern)
 
     def drawable(self, known: Abilities, divergences: Sequence[Divergence]) -> list[str]:
         """The operators for which cases are drawn: those asked for that the target has, and that nowhere diverge.
@@ -132,7 +132,7 @@ class Request:
         diverging = {
             case.operator
             for case in all_cases()
-            if any(entry.names(case.operator, case.id, tier) for entry in own for tier in case.tiers)
+            if any(entry.names(case.operator, case.id, dtype) for entry in own for dtype in case.dtypes)
         }
         return known.drawable([name for name in self.operators or NAMES if name not in diverging])
 

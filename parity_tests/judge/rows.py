@@ -15,7 +15,7 @@ from parity_tests.cases.drawn import Drawn
 from parity_tests.judge.condition import judgeable
 
 STEADY = 1000.0
-"""A row's largest budget, in eps of its tier, at which no other seed is tried."""
+"""A row's largest tolerance, in eps of its dtype, at which no other seed is tried."""
 
 
 SEEDS = (*range(101, 201),)
@@ -43,7 +43,7 @@ def seeded(row: Drawn, name: str) -> Drawn:
             judged = judgeable(own, name=name)
             if judged is not None:
                 zero = sum(is_floating(array) and not array.any() for array in judged.expected.values())
-                tried.append((zero, max((budget.eps for budget in judged.budgets.values()), default=0.0), own))
+                tried.append((zero, max((tolerance.eps for tolerance in judged.tolerances.values()), default=0.0), own))
             if tried and (tried[-1][:2] <= (0, STEADY) or seed > SEEDS[MOST_TRIED]):
                 break
         if tried:

@@ -25,7 +25,7 @@ from parity_tests.cases.selection import Cell, key
 from parity_tests.judge.compare import judge
 from parity_tests.judge.divergences import Divergence, apply
 from parity_tests.judge.verdict import Explanation, Verdict
-from parity_tests.workers.environment import unmet
+from parity_tests.workers.environment import violations
 from parity_tests.workers.process import PATIENCE_SECONDS, WAITING, Job, Progress, Stopped, counted, record, untold
 from parity_tests.workers.recordings import Recording, joined, own_version, pack_cases
 
@@ -55,7 +55,7 @@ class Run:
     recordings: dict[str, Recording] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    tiers: Sequence[str] = ()
+    dtypes: Sequence[str] = ()
     interrupted: bool = False
     command: str = ""
     """What repeats the run, without the options that choose cells; empty for `run`, which names backends itself."""
@@ -86,7 +86,7 @@ class Run:
             "python": platform.python_version(),
             "numpy": np.__version__,
             "machine": platform.machine(),
-            "tiers": list(self.tiers),
+            "dtypes": list(self.dtypes),
             "cells_left_out": max(0, self.of - len(self.cells)),
             "backends": {name: recording.about for name, recording in self.recordings.items()},
             "not_installed": self.missing,
@@ -110,9 +110,9 @@ def parts_of(cells: Sequence[Cell], count: int) -> list[list[Cell]]:
     parts: list[list[Cell]] = [[] for _ in range(count)]
     taken: dict[Any, list[Cell]] = {}
     for cell in cells:
-        case, tier = cell
+        case, dtype = cell
         shapes = [(name, array.shape, array.dtype.name) for name, array in case.inputs.items()]
-        program = repr((tier, case.operator, case.method, case.config, case.options, shapes))
+        program = repr((dtype, case.operator, case.method, case.config, case.options, shapes))
         taken.setdefault(program, min(parts, key=len)).append(cell)
     return [part for part in parts if part] or [[]]
 
@@ -137,8 +137,8 @@ def run(
     Raises: CacheError if the cache had something else than what is expected.
     """
     start = time.perf_counter()
-    tiers = list(dict.fromkeys(tier for _, tier in cells))
-    outcome = Run(list(cells), missing=dict(missing or {}), tiers=tiers)
+    dtypes = list(dict.fromkeys(dtype for _, dtype in cells))
+    outcome = Run(list(cells), missing=dict(missing or {}), dtypes=dtypes)
     workers = workers or os.cpu_count() or 1
     with held(cells) as read, tempfile.TemporaryDirectory(prefix="attention-parity-") as folder:
         counts = {job.name: workers_of(job, workers) for job in jobs}
@@ -247,7 +247,7 @@ class CacheError(ValueError):
 
 def suspects(cells: Sequence[Cell], verdicts: Iterable[Verdict]) -> list[Cell]:
     """A few cells that nobody can foresee, and a few of those that are red: no answer is red for the cache alone."""
-    red = {f"{verdict.case}/{verdict.tier}" for verdict in verdicts if verdict.status == "fail"}
+    red = {f"{verdict.case}/{verdict.dtype}" for verdict in verdicts if verdict.status == "fail"}
     return few([cell for cell in cells if key(cell) in red]) + few(cells)
 
 
@@ -262,23 +262,23 @@ def recheck(read: Mapping[Path, Arrays], cells: Iterable[Cell]) -> None:
     """Compute what was read from the cache for these cells anew.
 
     Anybody may write to the cache, a target too, which would be judged by its own numbers.
-    Raises: CacheError if it differs by more than the budget of float64.
+    Raises: CacheError if it differs by more than the tolerance of float64.
     """
     with in_memory():
-        for case, tier in cells:
-            for part, path in files(case, tier).items():
+        for case, dtype in cells:
+            for part, path in files(case, dtype).items():
                 if path not in read:
                     continue
                 found, wanted = (
                     {f"gradient_{name}": array for name, array in own.items()} if part == "gradients" else own
-                    for own in (read[path], {"outputs": outputs, "gradients": gradients}[part](case, tier))
+                    for own in (read[path], {"outputs": outputs, "gradients": gradients}[part](case, dtype))
                 )
                 name = key((case, "float64"))
                 recording = Recording("cache", "cpu", cells={name: found}, status={name: {"status": "ok"}})
                 for verdict in judge((case, "float64"), wanted, recording):
                     if verdict.red:
                         raise CacheError(
-                            f"{path} does not hold what the reference gives for {case.id} in {tier} "
+                            f"{path} does not hold what the reference gives for {case.id} in {dtype} "
                             f"({verdict.reason}). Delete {path.parent} and run again: anybody may have written there."
                         )
 
@@ -289,7 +289,7 @@ def judge_switches(recording: Recording, framework: str = "") -> list[Verdict]:
     framework is the one whose switches count, the backend of that name unless given.
     """
     blank = Verdict("*", "*", recording.backend, "reference", recording.device, "*", "switches", "fail")
-    lacking = unmet(framework or recording.backend, recording.device, recording.about.get("switches", {}))
+    lacking = violations(framework or recording.backend, recording.device, recording.about.get("switches", {}))
     return [replace(blank, reason=reason, check="switches") for reason in lacking if recording.about]
 
 

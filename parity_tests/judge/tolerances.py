@@ -1,4 +1,4 @@
-"""How large an error may be, as data: each budget in eps of its tier, with what was measured and why it grows."""
+"""How large an error may be, as data: each tolerance in eps of its dtype, with what was measured and why it grows."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from fnmatch import fnmatchcase
 
 
 @dataclass(frozen=True)
-class Budget:
+class Tolerance:
     """A bound on max|a - b| / (eps · max|reference|) for the tensors it names, the worst seen, and why it grows.
 
-    tiers are names; operator, case and quantity are patterns with * and ?; the first budget that fits decides. Where a
-    tensor is 0 but for rounding, beside names the quantity whose largest entry its errors are measured by, too. What is
-    shown is measured and printed, and not judged: its eps say nothing.
+    dtypes are names; operator, case and quantity are patterns with * and ?; the first tolerance that fits decides.
+    Where a tensor is 0 but for rounding, beside names the quantity whose largest entry its errors are measured by, too.
+    What is shown is measured and printed, and not judged: its eps say nothing.
     """
 
     eps: float
     worst: float
     grows: str
-    tiers: tuple[str, ...]
+    dtypes: tuple[str, ...]
     operator: str = "*"
     case: str = "*"
     quantity: str = "*"
@@ -30,17 +30,17 @@ class Budget:
 
     @property
     def reason(self) -> str:
-        """Why the budget is what it is."""
+        """Why the tolerance is what it is."""
         return f"{self.grows}; worst seen {self.worst:g}"
 
-    def fits(self, operator: str, case: str, tier: str, quantity: str) -> bool:
-        """Whether the budget is for that tensor."""
+    def fits(self, operator: str, case: str, dtype: str, quantity: str) -> bool:
+        """Whether the tolerance is for that tensor."""
         pairs = ((operator, self.operator), (case, self.case), (quantity, self.quantity))
-        return tier in self.tiers and all(fnmatchcase(name, pattern) for name, pattern in pairs)
+        return dtype in self.dtypes and all(fnmatchcase(name, pattern) for name, pattern in pairs)
 
 
 @dataclass(frozen=True)
-class EntryBudget(Budget):
+class EntryTolerance(Tolerance):
     """A bound on max(|a - b| / (eps · |reference|)) over the entries, each measured by itself.
 
     Where the last axis holds the weights of a softmax, eps counts 1 + |ln w| times, w being the smallest weight of the
@@ -88,10 +88,10 @@ ADDED = "a single sum"
 WIDE = "sums over as many products as a real layer is wide: 512 features and 10,000 tokens when this was measured"
 CONSTANT = "0, -inf or the least finite number: nothing is rounded"
 
-BUDGETS: tuple[Budget, ...] = (
-    Budget(100, 18, WIDE, DOUBLE + SINGLE, case="*-converted*"),
-    Budget(0, 0, CONSTANT, DOUBLE + SINGLE + HALF, "to_additive_mask"),
-    Budget(
+TOLERANCES: tuple[Tolerance, ...] = (
+    Tolerance(100, 18, WIDE, DOUBLE + SINGLE, case="*-converted*"),
+    Tolerance(0, 0, CONSTANT, DOUBLE + SINGLE + HALF, "to_additive_mask"),
+    Tolerance(
         0.5,
         0.13,
         SINGLE_KEY,
@@ -101,35 +101,35 @@ BUDGETS: tuple[Budget, ...] = (
         quantity="gradient_*[qk]*",
         beside="gradient_values",
     ),
-    Budget(15, 5, SHIFT, DOUBLE + SINGLE, "MultiHeadAttention", quantity="gradient_b_k", beside="gradient_W_k"),
-    Budget(7.5, 2.5, SHIFT, HALF, "MultiHeadAttention", quantity="gradient_b_k", beside="gradient_W_k"),
-    Budget(15, 5, SHORT, DOUBLE + SINGLE, "gaussian_score"),
-    Budget(300, 75, SUMMED, DOUBLE + SINGLE, quantity="gradient_*w", beside="gradient_queries"),
-    Budget(200, 76, APART, DOUBLE + SINGLE, "ConcatAttention", case="*-gap_*"),
-    Budget(50, 19, APART, DOUBLE + SINGLE, case="*Attention-gap_*"),
-    Budget(450, 206, SATURATED, DOUBLE, case="additive_score-large"),
-    Budget(300, 99, SATURATED, SINGLE, case="additive_score-large"),
-    Budget(400, 129, CANCELLING, DOUBLE, "BahdanauDecoder", quantity="gradient_attention.W_q"),
-    Budget(500, 170, CANCELLING, SINGLE, "BahdanauDecoder", quantity="gradient_attention.W_q"),
-    Budget(150, 50, PROJECTED, DOUBLE + SINGLE, "AdditiveAttention"),
-    Budget(150, 38, PROJECTED, DOUBLE + SINGLE, "ConcatAttention"),
-    Budget(150, 53, PROJECTED, DOUBLE + SINGLE, "MultiHeadAttention"),
-    Budget(150, 43, CENTRED, DOUBLE + SINGLE, "LocalAttention"),
-    Budget(50, 14, PROJECTED, DOUBLE + SINGLE, "NadarayaWatson"),
-    Budget(50, 12, PROJECTED, DOUBLE + SINGLE, "KernelAttention"),
-    Budget(75, 26, RECURRENT, DOUBLE + SINGLE, "LuongDecoder"),
-    Budget(75, 28, RECURRENT, DOUBLE + SINGLE, "BahdanauDecoder"),
-    Budget(30, 9.9, RECURRENT, DOUBLE + SINGLE, "FixedContextDecoder"),
-    Budget(20, 6.9, RECURRENT, DOUBLE + SINGLE, "GRU*"),
-    Budget(20, 7, RECURRENT, DOUBLE + SINGLE, "LSTM*"),
-    Budget(0, 0, LATER, SINGLE, "training", quantity="later_*", shown=True),
-    Budget(0, 0, LATER, SINGLE, "training", quantity="trained_*", shown=True),
-    Budget(0, 0, LATER, SINGLE, "training", quantity="evaluated", shown=True),
-    Budget(1000, 369, DIVIDED, DOUBLE, "training", quantity="trained_decoder.attention.W_q"),
-    Budget(300, 92, LONGER, DOUBLE, "training", quantity="later_*"),
-    Budget(200, 57, TRAJECTORY, DOUBLE, "training", quantity="trained_*"),
-    Budget(30, 7.3, TRAJECTORY, DOUBLE + SINGLE, "training"),
-    Budget(
+    Tolerance(15, 5, SHIFT, DOUBLE + SINGLE, "MultiHeadAttention", quantity="gradient_b_k", beside="gradient_W_k"),
+    Tolerance(7.5, 2.5, SHIFT, HALF, "MultiHeadAttention", quantity="gradient_b_k", beside="gradient_W_k"),
+    Tolerance(15, 5, SHORT, DOUBLE + SINGLE, "gaussian_score"),
+    Tolerance(300, 75, SUMMED, DOUBLE + SINGLE, quantity="gradient_*w", beside="gradient_queries"),
+    Tolerance(200, 76, APART, DOUBLE + SINGLE, "ConcatAttention", case="*-gap_*"),
+    Tolerance(50, 19, APART, DOUBLE + SINGLE, case="*Attention-gap_*"),
+    Tolerance(450, 206, SATURATED, DOUBLE, case="additive_score-large"),
+    Tolerance(300, 99, SATURATED, SINGLE, case="additive_score-large"),
+    Tolerance(400, 129, CANCELLING, DOUBLE, "BahdanauDecoder", quantity="gradient_attention.W_q"),
+    Tolerance(500, 170, CANCELLING, SINGLE, "BahdanauDecoder", quantity="gradient_attention.W_q"),
+    Tolerance(150, 50, PROJECTED, DOUBLE + SINGLE, "AdditiveAttention"),
+    Tolerance(150, 38, PROJECTED, DOUBLE + SINGLE, "ConcatAttention"),
+    Tolerance(150, 53, PROJECTED, DOUBLE + SINGLE, "MultiHeadAttention"),
+    Tolerance(150, 43, CENTRED, DOUBLE + SINGLE, "LocalAttention"),
+    Tolerance(50, 14, PROJECTED, DOUBLE + SINGLE, "NadarayaWatson"),
+    Tolerance(50, 12, PROJECTED, DOUBLE + SINGLE, "KernelAttention"),
+    Tolerance(75, 26, RECURRENT, DOUBLE + SINGLE, "LuongDecoder"),
+    Tolerance(75, 28, RECURRENT, DOUBLE + SINGLE, "BahdanauDecoder"),
+    Tolerance(30, 9.9, RECURRENT, DOUBLE + SINGLE, "FixedContextDecoder"),
+    Tolerance(20, 6.9, RECURRENT, DOUBLE + SINGLE, "GRU*"),
+    Tolerance(20, 7, RECURRENT, DOUBLE + SINGLE, "LSTM*"),
+    Tolerance(0, 0, LATER, SINGLE, "training", quantity="later_*", shown=True),
+    Tolerance(0, 0, LATER, SINGLE, "training", quantity="trained_*", shown=True),
+    Tolerance(0, 0, LATER, SINGLE, "training", quantity="evaluated", shown=True),
+    Tolerance(1000, 369, DIVIDED, DOUBLE, "training", quantity="trained_decoder.attention.W_q"),
+    Tolerance(300, 92, LONGER, DOUBLE, "training", quantity="later_*"),
+    Tolerance(200, 57, TRAJECTORY, DOUBLE, "training", quantity="trained_*"),
+    Tolerance(30, 7.3, TRAJECTORY, DOUBLE + SINGLE, "training"),
+    Tolerance(
         20,
         6.6,
         CANCELLING,
@@ -138,45 +138,45 @@ BUDGETS: tuple[Budget, ...] = (
         quantity="gradient_decoder.attention.W_q",
         beside="gradient_decoder.attention.W_k",
     ),
-    Budget(100, 39, RECURRENT, DOUBLE + SINGLE, "Translator"),
-    Budget(15, 5, SHORT, DOUBLE + SINGLE),
-    Budget(20, 6.6, RECURRENT, HALF, "BahdanauDecoder"),
-    Budget(15, 5.3, PROJECTED, HALF, "AdditiveAttention"),
-    Budget(15, 7.3, PROJECTED, HALF, "ConcatAttention"),
-    Budget(30, 6.9, SUMMED, HALF, "KernelAttention", quantity="gradient_w"),
-    Budget(15, 5.2, RECURRENT, HALF, "Translator"),
-    Budget(10, 3.2, RECURRENT, HALF, "GRU*"),
-    Budget(20, 5.8, RECURRENT, HALF, "LSTM*"),
-    Budget(15, 3.4, RECURRENT, HALF, "LuongDecoder"),
-    Budget(7.5, 2.9, SHORT, HALF),
+    Tolerance(100, 39, RECURRENT, DOUBLE + SINGLE, "Translator"),
+    Tolerance(15, 5, SHORT, DOUBLE + SINGLE),
+    Tolerance(20, 6.6, RECURRENT, HALF, "BahdanauDecoder"),
+    Tolerance(15, 5.3, PROJECTED, HALF, "AdditiveAttention"),
+    Tolerance(15, 7.3, PROJECTED, HALF, "ConcatAttention"),
+    Tolerance(30, 6.9, SUMMED, HALF, "KernelAttention", quantity="gradient_w"),
+    Tolerance(15, 5.2, RECURRENT, HALF, "Translator"),
+    Tolerance(10, 3.2, RECURRENT, HALF, "GRU*"),
+    Tolerance(20, 5.8, RECURRENT, HALF, "LSTM*"),
+    Tolerance(15, 3.4, RECURRENT, HALF, "LuongDecoder"),
+    Tolerance(7.5, 2.9, SHORT, HALF),
 )
 """float64: 450 eps are 1e-13 of the largest entry."""
 
 
-ENTRY_BUDGETS: tuple[EntryBudget, ...] = (
-    EntryBudget(2, 0.8, SOFTMAX, DOUBLE + SINGLE + HALF, "masked_softmax", quantity="weights", softmax=True),
-    EntryBudget(2, 0.75, SOFTMAX, DOUBLE + SINGLE + HALF, "attention_pooling", quantity="weights", softmax=True),
-    EntryBudget(20, 8, PREDICTED, DOUBLE + SINGLE, "LocalAttention", quantity="weights", softmax=True),
-    EntryBudget(30, 12, CANCELLED, DOUBLE + SINGLE, "ConcatAttention", quantity="weights", softmax=True),
-    EntryBudget(10, 4.5, SCORED, DOUBLE + SINGLE, quantity="weights", softmax=True),
-    EntryBudget(3, 1.4, SCORED, HALF, quantity="weights", softmax=True),
-    EntryBudget(3, 1.4, SQUARES, DOUBLE + SINGLE + HALF, "gaussian_score", quantity="scores"),
-    EntryBudget(0, 0, COPIED, DOUBLE + SINGLE + HALF, "location_score", quantity="scores"),
-    EntryBudget(1, 0.5, ADDED, DOUBLE + SINGLE + HALF, "LearnedPositions", quantity="outputs"),
+ENTRY_TOLERANCES: tuple[EntryTolerance, ...] = (
+    EntryTolerance(2, 0.8, SOFTMAX, DOUBLE + SINGLE + HALF, "masked_softmax", quantity="weights", softmax=True),
+    EntryTolerance(2, 0.75, SOFTMAX, DOUBLE + SINGLE + HALF, "attention_pooling", quantity="weights", softmax=True),
+    EntryTolerance(20, 8, PREDICTED, DOUBLE + SINGLE, "LocalAttention", quantity="weights", softmax=True),
+    EntryTolerance(30, 12, CANCELLED, DOUBLE + SINGLE, "ConcatAttention", quantity="weights", softmax=True),
+    EntryTolerance(10, 4.5, SCORED, DOUBLE + SINGLE, quantity="weights", softmax=True),
+    EntryTolerance(3, 1.4, SCORED, HALF, quantity="weights", softmax=True),
+    EntryTolerance(3, 1.4, SQUARES, DOUBLE + SINGLE + HALF, "gaussian_score", quantity="scores"),
+    EntryTolerance(0, 0, COPIED, DOUBLE + SINGLE + HALF, "location_score", quantity="scores"),
+    EntryTolerance(1, 0.5, ADDED, DOUBLE + SINGLE + HALF, "LearnedPositions", quantity="outputs"),
 )
-"""What has no budget here has small entries that are differences of large numbers, as contexts and gradients have."""
+"""Quantities without a tolerance here have small entries that are differences of large numbers, as gradients have."""
 
 
 @functools.lru_cache(maxsize=4096)
-def budget_of(operator: str, case: str, tier: str, quantity: str) -> Budget:
-    """The budget that decides on a tensor."""
-    return next(budget for budget in BUDGETS if budget.fits(operator, case, tier, quantity))
+def tolerance_of(operator: str, case: str, dtype: str, quantity: str) -> Tolerance:
+    """The tolerance that decides on a tensor."""
+    return next(tolerance for tolerance in TOLERANCES if tolerance.fits(operator, case, dtype, quantity))
 
 
 @functools.lru_cache(maxsize=4096)
-def entry_budget_of(operator: str, case: str, tier: str, quantity: str) -> EntryBudget | None:
-    """The budget that decides on each entry of a tensor; None where the small ones cannot be asked for."""
-    return next((budget for budget in ENTRY_BUDGETS if budget.fits(operator, case, tier, quantity)), None)
+def entry_tolerance_of(operator: str, case: str, dtype: str, quantity: str) -> EntryTolerance | None:
+    """The tolerance that decides on each entry of a tensor; None where the small ones cannot be asked for."""
+    return next((tolerance for tolerance in ENTRY_TOLERANCES if tolerance.fits(operator, case, dtype, quantity)), None)
 
 
 # ------------------------------------------------------------------------------------------------ calibration
@@ -187,35 +187,35 @@ TIGHT, LOOSE = 2.0, 10.0
 
 @dataclass(frozen=True)
 class Calibration:
-    """A budget beside what a run measured: the worst error, where it was, and the budget that this would give."""
+    """A tolerance beside what a run measured: the worst error, where it was, and the tolerance that this would give."""
 
-    budget: Budget
+    tolerance: Tolerance
     measured: float
     where: str
 
     @property
     def worst(self) -> float:
-        """The worst error ever seen: in this run, or when the budget was set."""
-        return max(self.measured, self.budget.worst)
+        """The worst error ever seen: in this run, or when the tolerance was set."""
+        return max(self.measured, self.tolerance.worst)
 
     @property
     def proposed(self) -> float:
-        """MARGIN times the worst error, rounded up; the present budget as long as it is TIGHT to LOOSE times that."""
-        if TIGHT * self.worst <= self.budget.eps <= LOOSE * self.worst:
-            return self.budget.eps
+        """MARGIN times the worst error, rounded up; the present tolerance while it is TIGHT to LOOSE times that."""
+        if TIGHT * self.worst <= self.tolerance.eps <= LOOSE * self.worst:
+            return self.tolerance.eps
         return rounded_up(MARGIN * self.worst)
 
 
-def calibrate(measured: Iterable[tuple[Budget, float, str]]) -> list[Calibration]:
-    """The worst of the measured errors for every budget that decided on one, in the order of the budgets.
+def calibrate(measured: Iterable[tuple[Tolerance, float, str]]) -> list[Calibration]:
+    """The worst of the measured errors for every tolerance that decided on one, in the order of the tolerances.
 
-    measured holds, for each tensor, its budget, its error in eps, and where that was.
+    measured holds, for each tensor, its tolerance, its error in eps, and where that was.
     """
-    worst: dict[Budget, Calibration] = {}
-    for budget, error, where in measured:
-        if budget not in worst or error > worst[budget].measured:
-            worst[budget] = Calibration(budget, error, where)
-    return [worst[budget] for budget in (*BUDGETS, *ENTRY_BUDGETS) if budget in worst]
+    worst: dict[Tolerance, Calibration] = {}
+    for tolerance, error, where in measured:
+        if tolerance not in worst or error > worst[tolerance].measured:
+            worst[tolerance] = Calibration(tolerance, error, where)
+    return [worst[tolerance] for tolerance in (*TOLERANCES, *ENTRY_TOLERANCES) if tolerance in worst]
 
 
 def rounded_up(value: float) -> float:

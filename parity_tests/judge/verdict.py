@@ -17,10 +17,10 @@ class Verdict:
     """What was found for one quantity of one case of one backend, against the reference or another backend.
 
     status: pass, fail, crash, timeout, error, missing, not-applicable, known-divergence; shown, which is measured and
-    not judged; not-implemented, which is missing where not all is asked for. error and budget are in eps of the tier
-    and of the largest entry, or of the entry itself where that check said no; None where there is nothing to measure.
-    check is the name of what said no. entry_error is the largest error of an entry in eps of itself, None where small
-    entries are not asked for.
+    not judged; not-implemented, which is missing where not all is asked for. error and tolerance are in eps of the
+    dtype and of the largest entry, or of the entry itself where that check said no; None where there is nothing to
+    measure. check is the name of what said no. entry_error is the largest error of an entry in eps of itself, None
+    where small entries are not asked for.
     """
 
     operator: str
@@ -28,11 +28,11 @@ class Verdict:
     backend: str
     against: str
     device: str
-    tier: str
+    dtype: str
     quantity: str
     status: str
     error: float | None = None
-    budget: float | None = None
+    tolerance: float | None = None
     reason: str = ""
     check: str = ""
     entry_error: float | None = None

@@ -24,7 +24,7 @@ def nearly_the_least(case: Case, answer: Arrays) -> Arrays:
     return {name: np.where(np.isfinite(array), np.nextafter(array, 0.0), array) for name, array in answer.items()}
 
 
-@mutant("masked_softmax-*", of=ANSWER, red="*:*", tier="float32")
+@mutant("masked_softmax-*", of=ANSWER, red="*:*", dtype="float32")
 def too_precise(case: Case, answer: Arrays) -> Arrays:
     """float32 comes back as float64."""
     return {name: array.astype(np.float64) for name, array in answer.items()}

@@ -36,7 +36,7 @@ def _alone(wrong: Callable[..., Any]) -> Break:
             found = original(self, queries, memory, need_weights=need_weights, **given)
             if need_weights:
                 return found
-            scores = self.score(self.turned(promote(queries)), memory.keys)
+            scores = self.score(self.to_batch_first(promote(queries)), memory.keys)
             allowed = masking.open_keys(scores, None, memory.mask)
             return wrong(found[0], scores, allowed, memory.values), None
 
@@ -237,7 +237,7 @@ def matrices_swapped(original: Any) -> Any:
 
 @mutant(
     ("DotProductAttention-time_major", "AdditiveAttention-time_major", "DotProductAttention-open"),
-    of="attention.Attention.turned",
+    of="attention.Attention.to_batch_first",
     red="*-time_major:*",
 )
 def time_major_ignored(original: Any) -> Any:
@@ -384,7 +384,7 @@ def straight_through(original: Any) -> Any:
 
     def attend(self: Any, queries: Any, memory: Any, **given: Any) -> Any:
         context, weights = original(self, queries, memory, **given)
-        scores = self.score(self.turned(promote(queries)), memory.keys)
+        scores = self.score(self.to_batch_first(promote(queries)), memory.keys)
         soft = masking.softmax_over(scores, masking.open_keys(scores, None, memory.mask))
         return context, weights + (soft - soft.real)
 
@@ -444,13 +444,13 @@ def largest_from_a_number(original: Any) -> Any:
         if need_weights:
             return found
         scale = self.sizes["scale"] if self.sizes["scale"] is not None else max(queries.shape[-1], 1) ** -0.5
-        scores = self.score(self.turned(promote(queries)), memory.keys)
+        scores = self.score(self.to_batch_first(promote(queries)), memory.keys)
         allowed = scores.real != -np.inf
         allowed = allowed if memory.mask is None else allowed & memory.mask
         top = np.where(allowed, scores.real, -np.inf).max(axis=-1, keepdims=True, initial=LOWEST * scale)
         parts = np.where(allowed, np.exp(np.where(allowed, scores - top, 0.0)), 0.0)
         below = parts.sum(axis=-1, keepdims=True)
-        return self.turned(parts @ memory.values / np.where(below.real == 0.0, 1.0, below)), None
+        return self.to_batch_first(parts @ memory.values / np.where(below.real == 0.0, 1.0, below)), None
 
     return attend
 
@@ -469,7 +469,7 @@ def next_keys_read(original: Any) -> Any:
 
     def attend(self: Any, queries: Any, memory: Any, *, need_weights: bool = True, **given: Any) -> Any:
         found = original(self, queries, memory, need_weights=need_weights, **given)
-        count, asked = memory.keys.shape[-2], self.turned(promote(queries))
+        count, asked = memory.keys.shape[-2], self.to_batch_first(promote(queries))
         blocks = asked.shape[-1] in (64, 96, 128) and asked.shape[-2] <= min(8, count)
         if need_weights or memory.mask is not None or not blocks:
             return found
@@ -479,7 +479,7 @@ def next_keys_read(original: Any) -> Any:
             return np.concatenate([array, behind[..., : -count % 32, :]], axis=-2)
 
         scores = self.score(asked, read(memory.keys))
-        return self.turned(pool(scores, read(memory.values), scores.real != -np.inf, None)[0]), None
+        return self.to_batch_first(pool(scores, read(memory.values), scores.real != -np.inf, None)[0]), None
 
     return attend
 
@@ -488,7 +488,7 @@ def next_keys_read(original: Any) -> Any:
     "DotProductAttention-cover_*",
     of="attention.DotProductAttention.attend",
     touches=where_all(_two_passes),
-    tier="float32",
+    dtype="float32",
     source="EricLBuehler/candle#73",
 )
 def second_pass_missing(original: Any) -> Any:
@@ -496,7 +496,7 @@ def second_pass_missing(original: Any) -> Any:
 
     def attend(self: Any, queries: Any, memory: Any, **given: Any) -> Any:
         context, weights = original(self, queries, memory, **given)
-        few = self.turned(queries).shape[-2] <= 8 and memory.keys.shape[-2] >= 1024
+        few = self.to_batch_first(queries).shape[-2] <= 8 and memory.keys.shape[-2] >= 1024
         return context * 0.0 if few else context, weights
 
     return attend

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from parity_tests.cases.case import FULL, TIERS
+from parity_tests.cases.case import DTYPES, FULL
 from parity_tests.cases.expected import expected
 from parity_tests.cases.selection import CORE, Cell, cells_of, key
 from parity_tests.cases.suite import all_cases
@@ -22,7 +22,7 @@ from parity_tests.workers.recordings import Recording
 
 
 def told(cells: Sequence[Cell], attempts: Mapping[str, tuple[Sequence[Cell], Recording]]) -> dict[str, frozenset[str]]:
-    """For each mistake the names of the cells that tell it from a right answer, of full tiers if one of those does.
+    """For each mistake the names of the cells that tell it from a right answer, of full precision if one of those does.
 
     attempts is what each known mistake answers, by name.
     """
@@ -57,9 +57,9 @@ def chosen(mistakes: Collection[frozenset[str]], sizes: Mapping[str, int], befor
 
 def computed() -> list[str]:
     """The names of the cells of the core, in the order of the cases."""
-    cells = cells_of(all_cases(), TIERS)
-    sizes = {key((case, tier)): sum(array.size for array in case.inputs.values()) for case, tier in cells}
-    before = {key((case, tier)): f"{case.again}/{tier}" for case, tier in cells if case.again}
+    cells = cells_of(all_cases(), DTYPES)
+    sizes = {key((case, dtype)): sum(array.size for array in case.inputs.values()) for case, dtype in cells}
+    before = {key((case, dtype)): f"{case.again}/{dtype}" for case, dtype in cells if case.again}
     mistakes = told(cells, {mutant.name: attempt(mutant) for mutant in MUTANTS})
     kept = chosen(mistakes.values(), sizes, before)
     return [key(cell) for cell in cells if key(cell) in kept]

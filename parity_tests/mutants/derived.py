@@ -117,7 +117,7 @@ def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
 
 
 def _if(holds: Callable[[Case], bool], change: Callable[[str, Arrays], Arrays] | None = None) -> Wrong:
-    return lambda case, tier, answer: (change or _shifted)(tier, _outputs(case, answer)) if holds(case) else {}
+    return lambda case, dtype, answer: (change or _shifted)(dtype, _outputs(case, answer)) if holds(case) else {}
 
 
 def _axis(axis: str, holds: Callable[[int], bool]) -> Wrong:
@@ -179,7 +179,7 @@ def _outputs(case: Case, answer: Arrays) -> Arrays:
     return {name: answer[name] for name in output_names(case.operator, case.method, case.options, case.twice)}
 
 
-def _shifted(tier: str, answer: Arrays) -> Arrays:
+def _shifted(dtype: str, answer: Arrays) -> Arrays:
     """The first output, off by half of its largest entry."""
     name, array = next(iter(answer.items()))
     if not is_floating(array):
@@ -189,25 +189,25 @@ def _shifted(tier: str, answer: Arrays) -> Arrays:
     return {name: (numbers + 0.5 * (np.abs(numbers).max(initial=0.0) or 1.0)).astype(array.dtype)}
 
 
-def _other_bits(tier: str, answer: Arrays) -> Arrays:
+def _other_bits(dtype: str, answer: Arrays) -> Arrays:
     name, array = next(iter(answer.items()))
-    return {name: np.nextafter(array, np.float64(2.0)) if is_floating(array) else _shifted(tier, answer)[name]}
+    return {name: np.nextafter(array, np.float64(2.0)) if is_floating(array) else _shifted(dtype, answer)[name]}
 
 
-def _first_for_second(case: Case, tier: str, answer: Arrays) -> Arrays:
+def _first_for_second(case: Case, dtype: str, answer: Arrays) -> Arrays:
     return {name: answer[name.removeprefix(SECOND)] for name in answer if name.startswith(SECOND)}
 
 
-def _second_for_first(case: Case, tier: str, answer: Arrays) -> Arrays:
+def _second_for_first(case: Case, dtype: str, answer: Arrays) -> Arrays:
     return {name.removeprefix(SECOND): answer[name] for name in answer if name.startswith(SECOND)}
 
 
-def _newest_gradient(case: Case, tier: str, answer: Arrays) -> Arrays:
+def _newest_gradient(case: Case, dtype: str, answer: Arrays) -> Arrays:
     begin = f"gradient_{SECOND}"
     return {f"gradient_{name.removeprefix(begin)}": answer[name] for name in answer if name.startswith(begin)}
 
 
-def _shared_gradient(case: Case, tier: str, answer: Arrays) -> Arrays:
+def _shared_gradient(case: Case, dtype: str, answer: Arrays) -> Arrays:
     return {"gradient_keys": 2 * answer["gradient_keys"]} if case.shared and "gradient_keys" in answer else {}
 
 
@@ -219,19 +219,19 @@ def _changed(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Arrays], A
     return changed
 
 
-def _flushed(case: Case, tier: str, answer: Arrays) -> Arrays:
+def _flushed(case: Case, dtype: str, answer: Arrays) -> Arrays:
     return _changed(lambda array: np.where(np.abs(array) < 1e-20, np.zeros_like(array), array))(answer)
 
 
-def _clamped(case: Case, tier: str, answer: Arrays) -> Arrays:
+def _clamped(case: Case, dtype: str, answer: Arrays) -> Arrays:
     return _changed(lambda array: np.clip(array, array.dtype.type(-1e20), array.dtype.type(1e20)))(
-        answer if tier in ("float64", "float32") else {}
+        answer if dtype in ("float64", "float32") else {}
     )
 
 
-def _absolute_error(case: Case, tier: str, answer: Arrays) -> Arrays:
+def _absolute_error(case: Case, dtype: str, answer: Arrays) -> Arrays:
     """As an approximation that is good to 1e-6 makes it."""
-    return _changed(lambda array: array + np.float32(1e-6))(_outputs(case, answer)) if tier == "float32" else {}
+    return _changed(lambda array: array + np.float32(1e-6))(_outputs(case, answer)) if dtype == "float32" else {}
 
 
 # ------------------------------------------------------------------------------------------------ killed or not
@@ -240,11 +240,11 @@ def _absolute_error(case: Case, tier: str, answer: Arrays) -> Arrays:
 def survivors(cells: Iterable[Cell], mistakes: Iterable[Derived]) -> list[Derived]:
     """The mistakes that no cell tells from a right answer."""
     alive = _by_scope(mistakes)
-    for case, tier in cells:
+    for case, dtype in cells:
         scope = Call(find(case.operator), case.method).kin
         if alive[scope]:
-            right = _right(case, tier)
-            alive[scope] = [one for one in alive[scope] if not _is_red((case, tier), right, one)]
+            right = _right(case, dtype)
+            alive[scope] = [one for one in alive[scope] if not _is_red((case, dtype), right, one)]
     return [mistake for own in alive.values() for mistake in own]
 
 
@@ -267,20 +267,20 @@ def _by_scope(mistakes: Iterable[Derived]) -> dict[str, list[Derived]]:
     return scopes
 
 
-def _right(case: Case, tier: str) -> Arrays:
+def _right(case: Case, dtype: str) -> Arrays:
     with np.errstate(over="ignore"):
-        wanted = expected(case, tier)
-        return {name: array.astype(tier) if is_floating(array) else array for name, array in wanted.items()}
+        wanted = expected(case, dtype)
+        return {name: array.astype(dtype) if is_floating(array) else array for name, array in wanted.items()}
 
 
 def _is_red(cell: Cell, right: Arrays, mistake: Derived) -> bool:
-    case, tier = cell
+    case, dtype = cell
     with np.errstate(all="ignore"):
-        wrong = mistake.wrong(case, tier, right)
+        wrong = mistake.wrong(case, dtype, right)
     if not wrong:
         return False
     recording = Recording(mistake.name, "cpu")
     recording.status[key(cell)], recording.cells[key(cell)] = {"status": "ok"}, {**right, **wrong}
     if case.again:
-        recording.cells[f"{case.again}/{tier}"] = right
-    return any(verdict.red for verdict in judge(cell, expected(case, tier), recording))
+        recording.cells[f"{case.again}/{dtype}"] = right
+    return any(verdict.red for verdict in judge(cell, expected(case, dtype), recording))

@@ -14,7 +14,7 @@ from parity_tests.cases.expected import expected
 from parity_tests.cases.selection import Cell, key
 from parity_tests.cases.suite import NAMES
 from parity_tests.judge.compare import compare
-from parity_tests.judge.condition import budgets_in
+from parity_tests.judge.condition import tolerances_in
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.mutants.families import MUTANTS
 from parity_tests.mutants.mutant import Mutant, answer
@@ -37,7 +37,7 @@ def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence
     for verdict in verdicts:
         if verdict.quantity == "*" or verdict.against != "reference":
             continue
-        name = f"{verdict.case}/{verdict.tier}"
+        name = f"{verdict.case}/{verdict.dtype}"
         if verdict.status == "fail":
             red[verdict.operator][name].append(verdict)
         if _is_output(verdict) and name in recording.cells:
@@ -100,18 +100,18 @@ def _held(mutant: Mutant, operator: str, red: Red, cells: Mapping[str, Cell], re
     """How many of the red answers are the mutant's."""
     same = 0
     for name, verdicts in red.items():
-        case, tier = cells[name]
+        case, dtype = cells[name]
         # What spoils a finished answer knows its own cases alone; a broken formula breaks every case.
         if not mutant.broken and not any(fnmatchcase(case.id, pattern) for pattern in mutant.cases):
             continue
         without = withheld(recording.status[name])
         whole = mutant.spoiled is not None or not all(map(_is_output, verdicts))
-        said, wrong = answer(mutant, case if whole else replace(case, gradients=False), tier, without)
-        wanted = expected(case, tier, without)
+        said, wrong = answer(mutant, case if whole else replace(case, gradients=False), dtype, without)
+        wanted = expected(case, dtype, without)
         found = recording.cells[name]
         for verdict in verdicts:
             if said["status"] == "ok" and all(verdict.quantity in arrays for arrays in (found, wrong, wanted)):
                 arrays = found[verdict.quantity], wrong[verdict.quantity], wanted[verdict.quantity]
-                budget, by_entry = budgets_in(cells[name], verdict.quantity, without)
-                same += compare(verdict, *arrays, budget, by_entry=by_entry).status == "pass"
+                tolerance, by_entry = tolerances_in(cells[name], verdict.quantity, without)
+                same += compare(verdict, *arrays, tolerance, by_entry=by_entry).status == "pass"
     return Explanation(operator, mutant.name, mutant.described, same, sum(map(len, red.values())))

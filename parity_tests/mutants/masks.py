@@ -164,7 +164,7 @@ _SOFTMAX = ("masking.softmax_over", "pooling.softmax_over")
 def _leaking(change: Callable[[Any, Any], Any]) -> dict[str, Break]:
     """A softmax that leaves weight on hidden keys, and values that are read for it."""
     softmax: dict[str, Break] = dict.fromkeys(_SOFTMAX, lambda _: change)
-    return {**softmax, "pooling.average": _all_averaged, "cleared": _nothing_cleared}
+    return {**softmax, "pooling.average": _all_averaged, "zero_masked": _nothing_cleared}
 
 
 def _all_averaged(original: Any) -> Any:
@@ -241,7 +241,7 @@ def threshold_met(original: Any) -> Any:
     return turn
 
 
-@mutant("from_additive_mask-*", of="from_additive_mask", red="from_additive_mask-fills:mask", tier="bfloat16")
+@mutant("from_additive_mask-*", of="from_additive_mask", red="from_additive_mask-fills:mask", dtype="bfloat16")
 def threshold_exact(original: Any) -> Any:
     """The threshold is not rounded to the type of the additive mask, whose fill was."""
     return lambda additive_mask, *, threshold=-1e4: additive_mask.astype(np.float64) > threshold
@@ -280,7 +280,7 @@ def dtype_ignored(original: Any) -> Any:
 
 
 @mutant(
-    "to_additive_mask-*", of="to_additive_mask", red="to_additive_mask-finite_float16:additive_mask", tier="float16"
+    "to_additive_mask-*", of="to_additive_mask", red="to_additive_mask-finite_float16:additive_mask", dtype="float16"
 )
 def dtype_overflows(original: Any) -> Any:
     """The least finite number of float32 becomes -inf in float16."""
@@ -366,14 +366,14 @@ def finite_fill(scores: Any, allowed: Any) -> Any:
 
 @mutant("masked_softmax-*", of="masked_softmax", via=_softmax, red=CLOSED, source="microsoft/onnxruntime#28904")
 def closed_row_uniform(scores: Any, allowed: Any) -> Any:
-    """A closed row attends to all keys alike."""
+    """A fully masked row attends to all keys alike."""
     weights = masking.softmax_over(scores, allowed)
     return np.where(allowed.any(axis=-1, keepdims=True), weights, 1.0 / max(scores.shape[-1], 1))
 
 
 @mutant("masked_softmax-*", of="masked_softmax", via=_softmax, red=CLOSED, source="pytorch/pytorch#41508")
 def closed_row_nan(scores: Any, allowed: Any) -> Any:
-    """A closed row is NaN."""
+    """A fully masked row is NaN."""
     return np.where(allowed.any(axis=-1, keepdims=True), masking.softmax_over(scores, allowed), np.nan)
 
 
@@ -397,13 +397,13 @@ def float32_inside(scores: Any, allowed: Any) -> Any:
     return masking.softmax_over(_rounded(scores, "float32"), allowed)
 
 
-@mutant("masked_softmax-*", of="masked_softmax", via=_softmax, red="*:weights", tier="float32")
+@mutant("masked_softmax-*", of="masked_softmax", via=_softmax, red="*:weights", dtype="float32")
 def half_weights(scores: Any, allowed: Any) -> Any:
     """Weights are rounded to float16."""
     return _rounded(masking.softmax_over(scores, allowed), "float16")
 
 
-@mutant("masked_softmax-*", of="masked_softmax", red="masked_softmax-gap_*:weights", tier="float32")
+@mutant("masked_softmax-*", of="masked_softmax", red="masked_softmax-gap_*:weights", dtype="float32")
 def small_weights_flushed(original: Any) -> Any:
     """Weights below 1e-10 are 0."""
     return _softmax(_small_weights(1e-10, lambda weights: 0.0 * weights))(original)
@@ -422,7 +422,7 @@ def small_weights_short(original: Any) -> Any:
     of="masked_softmax",
     via=_softmax,
     red=("masked_softmax-gap_*:weights", "masked_softmax-large:weights"),
-    tier="float32",
+    dtype="float32",
 )
 def gaps_bounded(scores: Any, allowed: Any) -> Any:
     """No score counts as more than 20 below the largest of its row."""

@@ -83,7 +83,7 @@ def _scaled_by_all_features(case: Case, inputs: Arrays) -> bool:
 
 @mutant(
     ("MultiHeadAttention-time_major", "MultiHeadAttention-no_queries"),
-    of="multi_head.MultiHeadAttention.turned",
+    of="multi_head.MultiHeadAttention.to_batch_first",
     red="MultiHeadAttention-time_major:*",
 )
 def time_major_heads(original: Any) -> Any:

@@ -1,6 +1,6 @@
 """Deliberately wrong implementations, as data: each is the reference with one thing broken, and says what must be red.
 
-A court that passes one of them is worth nothing. They run in this process, on the cases that they name; a backend that
+A judge that passes one of them is worth nothing. They run in this process, on the cases that they name; a backend that
 dies or hangs is another matter, and needs a process (see `parity_tests.workers.process`).
 """
 
@@ -57,7 +57,7 @@ class Mutant:
     spoiled: Callable[[Case, Arrays], Arrays] | None = None
     misread: Callable[[Arrays], Arrays] | None = None
     withheld: tuple[str, ...] = ()
-    tier: str = "float64"
+    dtype: str = "float64"
     touches: Callable[[Case], bool] | None = None
     source: str = ""
 
@@ -86,7 +86,7 @@ def mutant(
     green: Patterns = (),
     touches: Callable[[Case], bool] | None = None,
     withheld: Patterns = (),
-    tier: str = "float64",
+    dtype: str = "float64",
     source: str = "",
     name: str = "",
     sentence: str = "",
@@ -106,7 +106,7 @@ def mutant(
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         words = sentence or (function.__doc__ or "").partition("\n")[0]
         made = Mutant(name or function.__name__, words, _several(cases), _several(red), _several(green))
-        made = replace(made, withheld=_several(withheld), tier=tier, touches=touches, source=source)
+        made = replace(made, withheld=_several(withheld), dtype=dtype, touches=touches, source=source)
         if of == ANSWER:
             made = replace(made, spoiled=function)
         elif of == INPUTS:
@@ -152,9 +152,9 @@ def attempt(mutant: Mutant, cases: Sequence[Case] | None = None) -> tuple[list[C
     chosen = [case for case in cases or all_cases(trained=True) if _matches(case.id, mutant.cases)]
     if cases is None:
         chosen = [*(case for case in chosen if case.drawn is None and not case.again), *_smallest(mutant, chosen)]
-    # A drawn case has one tier, whichever that is.
-    tiers = [(case, case.tiers[0] if case.drawn is not None else mutant.tier) for case in chosen]
-    cells = [(case, tier) for case, tier in tiers if tier in case.tiers]
+    # A drawn case has one dtype, whichever that is.
+    dtypes = [(case, case.dtypes[0] if case.drawn is not None else mutant.dtype) for case in chosen]
+    cells = [(case, dtype) for case, dtype in dtypes if dtype in case.dtypes]
     recording = Recording(mutant.name, "cpu")
     for cell in cells:
         recording.status[key(cell)], recording.cells[key(cell)] = answer(mutant, *cell)
@@ -172,13 +172,13 @@ def _smallest(mutant: Mutant, cases: Sequence[Case]) -> list[Case]:
     return touched[:MOST_DRAWN] + others[:MOST_DRAWN]
 
 
-def answer(mutant: Mutant, case: Case, tier: str, without: tuple[str, ...] = ()) -> tuple[dict[str, Any], Arrays]:
+def answer(mutant: Mutant, case: Case, dtype: str, without: tuple[str, ...] = ()) -> tuple[dict[str, Any], Arrays]:
     """What becomes of a cell, and what the mutant answers; the gradients are those of the outputs not left out."""
-    inputs, parameters = case.at(tier)
+    inputs, parameters = case.at(dtype)
     inputs = {name: arranged(array, case.layouts.get(name, "")) for name, array in inputs.items()}
     inputs = mutant.misread(inputs) if mutant.misread else inputs
     before = {name: array.copy() for name, array in inputs.items()}
-    factors = cotangents(case, tier, without)
+    factors = cotangents(case, dtype, without)
     try:
         with in_place_of_the_reference(mutant), np.errstate(all="ignore"):
             answer = computed_outputs(case, inputs, parameters)
@@ -187,8 +187,8 @@ def answer(mutant: Mutant, case: Case, tier: str, without: tuple[str, ...] = ())
         return {"status": "error", "message": f"{type(error).__name__}: {error}"}, {}
     changed = [name for name in before if not np.array_equal(inputs[name], before[name], equal_nan=True)]
     answer |= {f"gradient_{name}": array for name, array in gradients.items()}
-    with np.errstate(over="ignore"):  # what is beyond the tier becomes inf
-        answer = {name: array.astype(tier) if is_floating(array) else array for name, array in answer.items()}
+    with np.errstate(over="ignore"):  # what is beyond the dtype becomes inf
+        answer = {name: array.astype(dtype) if is_floating(array) else array for name, array in answer.items()}
     answer = mutant.spoiled(case, answer) if mutant.spoiled else answer
     given = {name: array for name, array in answer.items() if name not in mutant.withheld}
     return {"status": "ok", "changed": changed, "lacking": list(mutant.withheld)}, given

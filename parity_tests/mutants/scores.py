@@ -107,7 +107,7 @@ def gradient_stopped(original: Any) -> Any:
     return lambda queries, keys: original(queries, np.real(keys))
 
 
-@mutant("dot_score-*", of="dot_score", red="*:*", tier="float32")
+@mutant("dot_score-*", of="dot_score", red="*:*", dtype="float32")
 def tensor_float_32(original: Any) -> Any:
     """TF32 is left on: products keep 10 bits of each factor."""
     return lambda queries, keys: original(_to_tensor_float(queries), _to_tensor_float(keys))
@@ -252,7 +252,7 @@ def divided_by_the_scale(original: Any) -> Any:
     "scaled_dot_score-*",
     of="scaled_dot_score",
     touches=where_all(_many_features),
-    tier="float16",
+    dtype="float16",
     source="triton-lang/triton#621",
 )
 def features_beyond_64(original: Any) -> Any:

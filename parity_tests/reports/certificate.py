@@ -60,7 +60,7 @@ def certify(run: Run, request: Mapping[str, Any], files: Mapping[str, Path]) -> 
 
 def _inputs(run: Run) -> dict[str, str]:
     """The digest of what each judged cell asked."""
-    judged = {f"{verdict.case}/{verdict.tier}" for verdict in run.verdicts if verdict.status != "not-implemented"}
+    judged = {f"{verdict.case}/{verdict.dtype}" for verdict in run.verdicts if verdict.status != "not-implemented"}
     return {
         cell: digest
         for recording in run.recordings.values()
@@ -71,7 +71,7 @@ def _inputs(run: Run) -> dict[str, str]:
 
 def _said(verdict: Verdict) -> dict[str, Any]:
     told = {name: value for name, value in verdict.as_json().items() if name != "device" and value not in (None, "")}
-    if verdict.status in ("pass", "shown"):  # the budget's reason, which the project holds
+    if verdict.status in ("pass", "shown"):  # the tolerance's reason, which the project holds
         told.pop("reason", None)
     return told
 
@@ -168,7 +168,7 @@ def _flat(about: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 def _place(said: Mapping[str, Any]) -> str:
     against = "" if said["against"] == "reference" else f" against {said['against']}"
-    return f"{said['backend']}{against} {said['case']} {said['tier']} {said['quantity']}"
+    return f"{said['backend']}{against} {said['case']} {said['dtype']} {said['quantity']}"
 
 
 # ------------------------------------------------------------------------------------------------ for people
@@ -190,10 +190,10 @@ def page(certificate: Certificate, name: str) -> str:
         "",
         "## Worst errors",
         "",
-        "In eps of the tier and of the largest entry of the reference, or of the entry itself where the check `entry` "
-        "said no, with the budget of that quantity.",
+        "In eps of the dtype and of the largest entry of the reference, or of the entry itself where the check `entry` "
+        "said no, with the tolerance of that quantity.",
         "",
-        "| operator | tier | cases | worst error | budget | where |",
+        "| operator | dtype | cases | worst error | tolerance | where |",
         "|---|---|---|---|---|---|",
         *_rows(verdicts),
         "",
@@ -224,16 +224,17 @@ NOT_RED = ("pass", "shown", "not-applicable", "known-divergence")
 def _rows(verdicts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for said in verdicts:
-        groups.setdefault((said["operator"], said["tier"]), []).append(said)
-    for (operator, tier), own in groups.items():
+        groups.setdefault((said["operator"], said["dtype"]), []).append(said)
+    for (operator, dtype), own in groups.items():
         measured = [said for said in own if said.get("error") is not None]
         worst = max(measured, key=lambda said: said["error"], default=None)
         cases = len({said["case"] for said in own})
         if worst is None:
-            yield f"| {operator} | {tier} | {cases} | | | |"
+            yield f"| {operator} | {dtype} | {cases} | | | |"
         else:
             where = f"{worst['case']}, {worst['quantity']}"
-            yield f"| {operator} | {tier} | {cases} | {worst['error']:.3g} | {worst.get('budget', 0.0):g} | {where} |"
+            figures = f"{cases} | {worst['error']:.3g} | {worst.get('tolerance', 0.0):g}"
+            yield f"| {operator} | {dtype} | {figures} | {where} |"
 
 
 def _told(title: str, verdicts: Sequence[Mapping[str, Any]], wanted: Any) -> list[str]:

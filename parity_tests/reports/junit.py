@@ -16,15 +16,15 @@ def write_junit(run: Run, path: Path) -> None:
     """Write the run's verdicts to a file."""
     suites: dict[str, dict[tuple[str, str, str], list[Verdict]]] = defaultdict(lambda: defaultdict(list))
     for verdict in run.verdicts:
-        suites[verdict.operator][verdict.name, verdict.case, verdict.tier].append(verdict)
+        suites[verdict.operator][verdict.name, verdict.case, verdict.dtype].append(verdict)
     root = ElementTree.Element("testsuites", name="attention-parity")
     for operator, tests in suites.items():
         suite = ElementTree.SubElement(root, "testsuite", name=operator)
-        for (name, case, tier), verdicts in tests.items():
+        for (name, case, dtype), verdicts in tests.items():
             said = run.recordings[name].status if name in run.recordings else {}
-            seconds = said.get(f"{case}/{tier}", {}).get("seconds", 0.0)
+            seconds = said.get(f"{case}/{dtype}", {}).get("seconds", 0.0)
             test = ElementTree.SubElement(
-                suite, "testcase", classname=f"{name}.{operator}", name=f"{case}[{tier}]", time=f"{seconds:.6f}"
+                suite, "testcase", classname=f"{name}.{operator}", name=f"{case}[{dtype}]", time=f"{seconds:.6f}"
             )
             _tell(test, verdicts, run)
         _count(suite)

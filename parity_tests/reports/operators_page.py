@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from attention_core.operators import ENTRIES, FILE_OF, FRAMEWORK_KEYWORDS, FRAMEWORKS
+from attention_core.operators import ENTRIES, FILE_OF
 from attention_core.specification import Layer, Operator, Option, Tensor
+from backends import FRAMEWORKS, read_requirements
 from parity_tests.reports.porting import DECODING, PORTING
 
 Entry = Operator | Layer
@@ -48,12 +49,12 @@ def entries(file: str) -> list[Entry]:
     return [entry for entry in ENTRIES if FILE_OF[entry.name] == file]
 
 
-HEAD = """# The family
+HEAD = """# Operators
 
 Every form of attention that the specification knows: its formula, shapes, parameters and source, the names it goes
-by elsewhere, how it is called in each framework, and what bites when one is ported to the other.
+by elsewhere, how it is called in each framework, and the porting pitfalls.
 
-`attention-parity family` prints this page; a test holds it against the specification. Shapes are named by axes; an
+`attention-parity operators` prints this page; a test holds it against the specification. Shapes are named by axes; an
 axis with `?` may be left out. `True` in a mask means "may attend".
 
 ## How it is called
@@ -68,10 +69,11 @@ def _head() -> Iterator[str]:
     yield "| backend | import | a layer with parameters also takes | keywords of that framework |"
     yield "|---|---|---|---|"
     for name in FRAMEWORKS:
-        keywords = ", ".join(f"`{keyword}`" for keyword in FRAMEWORK_KEYWORDS[name])
+        found = read_requirements(f"backends.{name}")
+        keywords = ", ".join(f"`{keyword}`" for keyword in found.keywords) if found else ""
         yield f"| {name} | `{IMPORTS[name]}` | `{OWN_KEYWORDS[name]}` | {keywords} |"
     yield ""
-    yield "## What bites in decoding, whichever the decoder"
+    yield "## Porting pitfalls of every decoder"
     yield ""
     yield from (f"- {sentence}" for sentence in DECODING)
     yield ""
@@ -108,11 +110,11 @@ def _entry(entry: Entry) -> Iterator[str]:
     else:
         yield from _tensors("takes", entry.inputs)
         yield from _tensors("gives", entry.outputs)
-    if porting.bites:
+    if porting.pitfalls:
         yield ""
-        yield "What bites:"
+        yield "Porting pitfalls:"
         yield ""
-        yield from (f"- {sentence}" for sentence in porting.bites)
+        yield from (f"- {sentence}" for sentence in porting.pitfalls)
 
 
 def _calls(entry: Entry) -> Iterator[str]:

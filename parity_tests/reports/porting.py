@@ -1,6 +1,6 @@
-"""What a porter has to know of each row of the specification: its other names, and the differences that bite.
+"""What a porter has to know of each row of the specification: its other names, and the porting pitfalls.
 
-Nothing here is read by an implementation: it is the part of docs/family.md that the formulas do not say.
+Nothing here is read by an implementation: it is the part of docs/operators.md that the formulas do not say.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class Porting:
     """The other names of a row, and what differs elsewhere, a sentence or two each."""
 
     also: tuple[str, ...]
-    bites: tuple[str, ...] = ()
+    pitfalls: tuple[str, ...] = ()
 
 
 RULE = "Here a rule gives one mask for all sequences, (1, queries, keys); lengths come in by attention_mask."
@@ -343,4 +343,4 @@ DECODING = (
     "own "
     "and may stop when it is full.",
 )
-"""What bites in decoding, whichever the decoder."""
+"""The porting pitfalls of every decoder."""

@@ -33,8 +33,8 @@ MOST_ROWS = 12
 
 def report(run: Run, console: Console, every: bool = False) -> None:
     """Print the table, what is red, what is missing, where the time went, and the verdict in one line."""
-    for tier in run.tiers:
-        console.print(table(run, tier, every))
+    for dtype in run.dtypes:
+        console.print(table(run, dtype, every))
     for line in not_applicable(run.verdicts):
         console.print(line)
     for told in missing(run.verdicts):
@@ -55,17 +55,17 @@ def report(run: Run, console: Console, every: bool = False) -> None:
     console.print(summary(run), soft_wrap=True)
 
 
-def table(run: Run, tier: str, every: bool = False) -> RenderableType:
+def table(run: Run, dtype: str, every: bool = False) -> RenderableType:
     """One row for each operator, one column for each backend: the worst error in eps, or what is wrong.
 
     Where there are many operators, those of a file share a row, and only what is red has one of its own, unless every
     row is asked for. The column "pairs" holds the worst error between any two backends.
     """
     backends = list(run.recordings)
-    cases = {case.id: case.operator for case, own in run.cells if own == tier}
+    cases = {case.id: case.operator for case, own in run.cells if own == dtype}
     here: dict[str, list[Verdict]] = {name: [] for name in cases.values()}
     for verdict in run.verdicts:
-        if verdict.tier in (tier, "*") and verdict.operator in here:
+        if verdict.dtype in (dtype, "*") and verdict.operator in here:
             here[verdict.operator].append(verdict)
     red = {name for name, verdicts in here.items() if any(verdict.red for verdict in verdicts)}
     listed = list(rows(list(here), red, every))
@@ -84,7 +84,7 @@ def table(run: Run, tier: str, every: bool = False) -> RenderableType:
         if len(backends) > 1:
             row.append(_cell([verdict for verdict in verdicts if verdict.against != "reference"]))
         grid.add_row(*row)
-    return titled(f"{tier}: worst error, in eps of the largest entry", grid)
+    return titled(f"{dtype}: worst error, in eps of the largest entry", grid)
 
 
 def titled(title: str, grid: Table) -> Group:
@@ -129,10 +129,10 @@ def _worst(verdicts: Sequence[Verdict]) -> str:
 
 
 def not_applicable(verdicts: Sequence[Verdict]) -> Iterable[RenderableType]:
-    """How many cells cannot exist, for each backend, tier and reason."""
-    told = Counter((v.name, v.tier, v.reason) for v in verdicts if v.status == "not-applicable")
-    for (name, tier, reason), count in told.items():
-        yield Text(f"n/a         {name}  {tier}  {count} {'case' if count == 1 else 'cases'}: {reason}", style="dim")
+    """How many cells cannot exist, for each backend, dtype and reason."""
+    told = Counter((v.name, v.dtype, v.reason) for v in verdicts if v.status == "not-applicable")
+    for (name, dtype, reason), count in told.items():
+        yield Text(f"n/a         {name}  {dtype}  {count} {'case' if count == 1 else 'cases'}: {reason}", style="dim")
 
 
 def missing(verdicts: Sequence[Verdict]) -> list[str]:
@@ -168,7 +168,7 @@ def red_lines(
         against = "" if verdict.against == "reference" else f" against {verdict.against}"
         yield Text.assemble(
             (f"{verdict.status:<11} ", "bold red"),
-            (f"{verdict.name}{against}  {verdict.case}  {verdict.tier}  {verdict.quantity}", "bold"),
+            (f"{verdict.name}{against}  {verdict.case}  {verdict.dtype}  {verdict.quantity}", "bold"),
             f"\n            {verdict.reason}\n            ",
             (reproduce(verdict, command, drawn), "cyan"),
         )
@@ -190,8 +190,8 @@ def reproduce(verdict: Verdict, command: str = "", drawn: Mapping[str, str] = Ma
         parts.append(f"--case '{verdict.case}'")
     if verdict.operator == TRAINING:
         parts.append("--training")
-    if verdict.tier != "*" and verdict.case not in drawn:
-        parts.append(f"--tier {verdict.tier}")
+    if verdict.dtype != "*" and verdict.case not in drawn:
+        parts.append(f"--dtype {verdict.dtype}")
     if verdict.device not in ("", "cpu"):
         parts.append(f"--device {verdict.device}")
     if PATH in os.environ:
@@ -227,7 +227,7 @@ def summary(run: Run) -> Text:
     tail += f"; {shown:,} of them shown, not judged" if shown else ""
     core = f"the core, {len(run.cells):,} of {run.of:,} cells"
     tail += f"; {core}: attention-parity run --all judges the rest" if run.of else ""
-    return Text(f"green       {total} comparisons of {names}: all within budget{tail}", style="bold green")
+    return Text(f"green       {total} comparisons of {names}: all within tolerance{tail}", style="bold green")
 
 
 # ------------------------------------------------------------------------------------------------ fuzzing
@@ -246,9 +246,9 @@ def report_finding(finding: Finding, again: str, console: Console) -> None:
 
 
 def report_campaign(campaign: Campaign, console: Console) -> None:
-    """Print how many cases were judged of each operator, and how near to its budget; what was left out, and why."""
+    """Print how many cases were judged of each operator, and how near to its tolerance; what was left out, and why."""
     backends = [server.job.backend for server in campaign.servers]
-    grid = Table(header_style="bold", caption="cases, and the largest share of its budget that an error took")
+    grid = Table(header_style="bold", caption="cases, and the largest share of its tolerance that an error took")
     grid.add_column("operator")
     for name in backends:
         grid.add_column(name, justify="right")
@@ -261,7 +261,7 @@ def report_campaign(campaign: Campaign, console: Console) -> None:
     steps = f" in steps of {campaign.step}" if campaign.step > 1 else ""
     console.print(
         f"{total} cases judged: seed {campaign.seed}, numbers {campaign.first} to {campaign.last}{steps}, of which "
-        f"{campaign.left_out} left out, since rounding alone could change them; largest share of a budget "
+        f"{campaign.left_out} left out, since rounding alone could change them; largest share of a tolerance "
         f"{100 * max(campaign.worst.values(), default=0.0):.0f} %; {campaign.seconds:.0f} s, "
         f"{total / max(campaign.seconds, 1e-9):.1f} cases/s",
         highlight=False,

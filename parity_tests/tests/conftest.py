@@ -18,8 +18,7 @@ import pytest
 
 import backends
 from attention_core import reference
-from attention_core.operators import FRAMEWORKS
-from backends import weights
+from backends import FRAMEWORKS, weights
 from parity_tests.cases.expected import programs_folder
 from parity_tests.tests.places import FAKES, ROOT
 from parity_tests.third_party import layers
@@ -128,7 +127,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> SimpleNamespace:
-    """A backend: its name, its package and its runtime, with the court's switches set."""
+    """A backend: its name, its package and its runtime, with the judge's switches set."""
     return _configured(request.param)
 
 

@@ -23,7 +23,7 @@ def bleu(translations: Sequence[Tokens], references: Sequence[Sequence[Tokens]])
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ModuleNotFoundError as error:
-        raise Unscored("BLEU needs sacrebleu: pip install 'attention-parity[translate]'.") from error
+        raise Unscored("BLEU needs sacrebleu. Run: pip install sacrebleu") from error
     most = max(map(len, references))
     streams: Any = [
         [" ".join(own[number]) if number < len(own) else None for own in references] for number in range(most)

@@ -20,7 +20,7 @@ from attention_core.errors import AttentionError
 from attention_core.operators import SPECIFICATION_VERSION
 from attention_core.operators.training import Batch
 from attention_core.operators.translation import TRANSLATOR
-from backends import ArchiveError
+from backends.archives import ArchiveError
 from parity_tests.translation import corpus
 from parity_tests.translation.corpus import Vocabulary
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import attention_core
 import backends
 import parity_tests
-from backends import ArchiveError, load_archive, unpack_arrays
+from backends.archives import ArchiveError, load_archive, unpack_arrays
 from parity_tests.cases.expected import CACHE, programs_folder
 from parity_tests.cases.selection import Cell, key
 from parity_tests.workers.environment import environment
@@ -32,7 +32,7 @@ LONGEST_FRAME = 2**31
 KEPT_BYTES = 4000
 """How much of a worker's standard error is kept: its end."""
 PATIENCE_SECONDS = 0.2
-"""How long the court listens before it looks whether the worker lives, and whether it shall stop."""
+"""How long the judge listens before it looks whether the worker lives, and whether it shall stop."""
 GRACE_SECONDS = 5.0
 """How long a worker that has closed its stream may take to end."""
 
@@ -97,7 +97,7 @@ class WorkerFault(Exception):
 
 
 class Interrupted(Exception):
-    """The court shall stop."""
+    """The judge shall stop."""
 
 
 def record(
@@ -267,7 +267,7 @@ class Worker:
         """The next frame's arrays and header.
 
         Raises: WorkerFault if the worker ends, is not done after that many seconds, or sends something else;
-        Interrupted if the court shall stop.
+        Interrupted if the judge shall stop.
         """
         deadline = time.monotonic() + seconds
         length = int.from_bytes(self._read(8, deadline), "big")

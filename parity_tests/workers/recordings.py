@@ -11,9 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from attention_core.operators import FRAMEWORKS, SPECIFICATION_VERSION
-from backends import ArchiveError, load_archive, pack_arrays, save_arrays
-from parity_tests.cases.case import SEED, TIERS, Arrays, Case
+from attention_core.operators import SPECIFICATION_VERSION
+from backends import FRAMEWORKS
+from backends.archives import ArchiveError, load_archive, pack_arrays, save_arrays
+from parity_tests.cases.case import DTYPES, SEED, Arrays, Case
 from parity_tests.cases.expected import cotangents
 from parity_tests.cases.selection import Cell, Selection, key
 from parity_tests.cases.suite import NAMES
@@ -56,14 +57,14 @@ def digests(cells: Iterable[Cell]) -> dict[str, str]:
 
 
 def _asked(cell: Cell) -> tuple[dict[str, Any], Arrays]:
-    case, tier = cell
-    inputs, parameters = case.at(tier)
+    case, dtype = cell
+    inputs, parameters = case.at(dtype)
     arrays = {f"input/{name}": array for name, array in inputs.items()}
     arrays |= {f"parameter/{name}": array for name, array in parameters.items()}
-    arrays |= {f"cotangent/{index}": array for index, array in cotangents(case, tier).items()}
+    arrays |= {f"cotangent/{index}": array for index, array in cotangents(case, dtype).items()}
     said = {
         "key": key(cell),
-        "tier": tier,
+        "dtype": dtype,
         "operator": case.operator,
         "method": case.method,
         "config": dict(case.config),
@@ -71,7 +72,7 @@ def _asked(cell: Cell) -> tuple[dict[str, Any], Arrays]:
         "layouts": dict(case.layouts),
         "shared": dict(case.shared),
         "twice": case.twice,
-        "inputs": sorted({array.dtype.name for array in inputs.values()}) or [tier],
+        "inputs": sorted({array.dtype.name for array in inputs.values()}) or [dtype],
     }
     return said, arrays
 
@@ -162,9 +163,9 @@ def _is_selection(value: Any) -> bool:
 
     return (
         isinstance(value, dict)
-        and set(value) == {"tiers", "pattern", "operators", "training", "core"}
+        and set(value) == {"dtypes", "pattern", "operators", "training", "core"}
         and all(isinstance(value[name], bool) for name in ("training", "core"))
-        and among(value["tiers"], TIERS)
+        and among(value["dtypes"], DTYPES)
         and among(value["operators"], NAMES)
         and (value["pattern"] is None or _is_text(value["pattern"]))
     )
@@ -178,7 +179,7 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "device": (_is_device, "a name as cpu, cuda, or cuda:1"),
     "about": (_is_about, "names with values, or with tables of values"),
     "asked": (lambda value: _is_table(value, _is_text), "names with texts"),
-    "selection": (_is_selection, f"tiers among {', '.join(TIERS)}, a pattern, and known operators"),
+    "selection": (_is_selection, f"dtypes among {', '.join(DTYPES)}, a pattern, and known operators"),
     "inputs": (_is_inputs, "cells with the SHA-256 of what each asks"),
     "status": (_is_status, f"cells with what became of each: {', '.join(STATUSES)}"),
 }
@@ -250,10 +251,10 @@ def _answers(path: str | Path, arrays: Arrays, status: Mapping[str, Mapping[str,
     cells: dict[str, Arrays] = {cell: {} for cell, said in status.items() if said["status"] == "ok"}
     for name, array in arrays.items():
         case, _, rest = name.partition("/")
-        tier, _, quantity = rest.partition("/")
-        if f"{case}/{tier}" not in cells or not quantity:
+        dtype, _, quantity = rest.partition("/")
+        if f"{case}/{dtype}" not in cells or not quantity:
             raise ArchiveError(f"{path}: {name} belongs to no cell that was answered")
-        cells[f"{case}/{tier}"][quantity] = array
+        cells[f"{case}/{dtype}"][quantity] = array
     return cells
 
 
@@ -333,7 +334,7 @@ def common_cells(recordings: Mapping[str, Recording], cases: Sequence[Case]) -> 
         }
         if any(lacking.values()):
             told = "; ".join(f"only {file} has {_few(own)}" for file, own in lacking.items() if own)
-            raise Mismatch(f"{told}: record both with the same --tier, --case and --operator")
+            raise Mismatch(f"{told}: record both with the same --dtype, --case and --operator")
     cells = recordings[first].selection.cells(cases)
     if not cells:
         raise Mismatch(f"{first} was recorded for no case that is here: there is nothing to judge")

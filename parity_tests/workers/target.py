@@ -21,8 +21,9 @@ unless the target has a `runtime`:
     describe()                               {"framework": "...", "versions": {"...": "..."}}
 
 That of each of our backends will do: `from backends.torch import runtime`. Without vjp, there are no gradients. Under
-`absent`, describe may name operators that the framework cannot have in a tier on a device: they are counted, and
-missing where all is required. Arguments are read back in more ways than by to_numpy, and have to be what they were.
+`absent`, describe may name operators that the framework cannot have in a dtype on a device: they are counted, and
+missing where all is required; `requirements` beside a backend's runtime names them as `gaps`. Arguments are read back
+in more ways than by to_numpy, and have to be what they were.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from attention_core.errors import dtype_name
 from attention_core.operators import LAYERS, OPERATORS, find
 from attention_core.operators.training import UPDATES
 from attention_core.specification import FLOATING, Layer
+from backends import read_requirements
 from parity_tests.cases.call import (
     LISTS,
     SECOND,
@@ -172,7 +174,9 @@ class Asked:
                 f"{described['framework']} sees no device {self.device!r} here, only {', '.join(described['devices'])}"
             )
         versions = {"python": platform.python_version(), "numpy": np.__version__, **described["versions"]}
-        self.absent = [entry for entry in described.get("absent", ()) if fnmatchcase(self.device, entry["device"])]
+        needed = read_requirements(getattr(self.runtime, "__name__", "").rpartition(".")[0])
+        gaps = (*described.get("absent", ()), *(needed.gaps if needed else ()))
+        self.absent = [gap for gap in gaps if fnmatchcase(self.device, gap["device"])]
         return {
             "framework": described["framework"],
             "versions": versions,
@@ -183,7 +187,7 @@ class Asked:
     def reason_against(self, cell: Cell) -> str | None:
         """Why the framework cannot have this cell on this device, if so."""
         for entry in self.absent:
-            named = all(fnmatchcase(cell[name], entry[name]) for name in ("tier", "operator") if name in entry)
+            named = all(fnmatchcase(cell[name], entry[name]) for name in ("dtype", "operator") if name in entry)
             if named and entry.get("input", cell["inputs"][0]) in cell["inputs"]:
                 return entry["reason"]
         return None
@@ -254,9 +258,9 @@ class Backend(Asked):
     def run(self, cell: Cell, inputs: Given, parameters: Given, cotangents: Given) -> Answer:
         """Outputs by name, then gradients as gradient_<name>."""
         self.handed.clear()
-        operator, method, tier = cell["operator"], cell["method"], cell["tier"]
+        operator, method, dtype = cell["operator"], cell["method"], cell["dtype"]
         config, options = json.dumps(cell["config"]), json.dumps(cell["options"])
-        layer = self.layer(layer_of(operator), config, tier) if method else None
+        layer = self.layer(layer_of(operator), config, dtype) if method else None
         if layer is not None:
             self._set(layer, parameters)
         if method == "train":
@@ -277,8 +281,8 @@ class Backend(Asked):
     def _function(self, operator: str, method: str, options: str, shared: str, twice: bool) -> Any:
         return repeated(bind(self.package, operator, method, json.loads(options)), json.loads(shared), twice)
 
-    def _layer(self, name: str, config: str, tier: str) -> Any:
-        return self.runtime.build(getattr(self.package, name), json.loads(config), tier, self.device)
+    def _layer(self, name: str, config: str, dtype: str) -> Any:
+        return self.runtime.build(getattr(self.package, name), json.loads(config), dtype, self.device)
 
     def _set(self, layer: Any, parameters: Mapping[str, np.ndarray]) -> None:
         self.package.set_parameters(layer, parameters)
@@ -304,7 +308,7 @@ class Target(Asked):
         # A runtime of ours hands a layer over, which here is none.
         layered = self.differentiates and "layer" in inspect.signature(self.runtime.vjp).parameters
         self.chosen = functools.cache(without_layer if layered else chosen)
-        self.reason_against_tier = functools.cache(self._reason_against_tier)
+        self.reason_against_dtype = functools.cache(self._reason_against_dtype)
         self._given: dict[Function, tuple[int, ...]] = {}
 
     def describe(self) -> dict[str, Any]:
@@ -314,7 +318,7 @@ class Target(Asked):
 
     def reason_against(self, cell: Cell) -> str | None:
         """Why the target cannot have this cell on this device, if so."""
-        return super().reason_against(cell) or self.reason_against_tier(cell["tier"])
+        return super().reason_against(cell) or self.reason_against_dtype(cell["dtype"])
 
     def run(self, cell: Cell, inputs: Given, parameters: Given, cotangents: Given) -> Answer:
         """Outputs by name, then gradients as gradient_<name>, as far as the target has them.
@@ -408,13 +412,13 @@ class Target(Asked):
             self._given[function] = tuple(place for place, output in enumerate(outputs) if output is not None)
         return self._given[function]
 
-    def _reason_against_tier(self, tier: str) -> str | None:
-        """Whether numbers of that tier come back as they were: JAX without x64 makes float32 of float64."""
+    def _reason_against_dtype(self, dtype: str) -> str | None:
+        """Whether numbers of that dtype come back as they were: JAX without x64 makes float32 of float64."""
         try:
-            back = self.read(tier, self.place(np.ones(1, tier)))
+            back = self.read(dtype, self.place(np.ones(1, dtype)))
         except Exception as error:  # whatever a framework raises for a dtype that it does not have
-            return f"{tier} cannot go in and out: {type(error).__name__}: {error}"
-        return None if back.dtype == np.dtype(tier) else f"{tier} comes back as {back.dtype.name}"
+            return f"{dtype} cannot go in and out: {type(error).__name__}: {error}"
+        return None if back.dtype == np.dtype(dtype) else f"{dtype} comes back as {back.dtype.name}"
 
 
 # ------------------------------------------------------------------------------------------------ what a function takes

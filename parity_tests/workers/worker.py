@@ -24,20 +24,20 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from backends import load_archive, pack_arrays, unpack_arrays
+from backends.archives import load_archive, pack_arrays, unpack_arrays
 from parity_tests.workers.target import Backend, NotImplementedHere, Target, opened
 
 CASE_FILE = "case file"
 """The kind of archive that holds cells to run."""
 
 LIFELINE = "ATTENTION_PARITY_LIFELINE"
-"""The variable that names the descriptor of a pipe whose other end the court holds, and never writes to."""
+"""The variable that names the descriptor of a pipe whose other end the judge holds, and never writes to."""
 
 
 def main() -> None:
     """Run the cells from FIRST on."""
     name, place, device, path, *first = sys.argv[1:]
-    follow_court()
+    follow_judge()
     faulthandler.enable()
     # The framework may print: from here on, file descriptor 1 is standard error, and the frames have their own.
     with os.fdopen(os.dup(1), "wb") as stream:
@@ -77,10 +77,10 @@ def answer_cells(
             send(stream, {}, {**about, **said, "seconds": time.perf_counter() - start})
 
 
-def follow_court() -> None:
-    """Have the kernel kill this process and its children once the court is gone, even if it was killed itself.
+def follow_judge() -> None:
+    """Have the kernel kill this process and its children once the judge is gone, even if it was killed itself.
 
-    The court's end of the pipe closes with it. A signal then reaches the whole process group, also where a framework
+    The judge's end of the pipe closes with it. A signal then reaches the whole process group, also where a framework
     computes without end and no thread of Python comes to its turn.
     """
     lifeline = int(os.environ.pop(LIFELINE, -1))
@@ -90,15 +90,15 @@ def follow_court() -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
     if select.select([lifeline], [], [], 0)[0]:
-        sys.exit("the court was gone before this worker had started")
+        sys.exit("the judge was gone before this worker had started")
 
 
 def grouped(arrays: Mapping[str, np.ndarray]) -> Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]:
     """The arrays of a case file by cell, by kind (input, parameter, cotangent) and by their own names."""
     cells: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
     for name, array in arrays.items():
-        case, tier, kind, own = name.split("/", 3)
-        cells[f"{case}/{tier}"][kind][own] = array
+        case, dtype, kind, own = name.split("/", 3)
+        cells[f"{case}/{dtype}"][kind][own] = array
     return cells
 
 

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import backends
-from backends import (
+from backends.archives import (
     DTYPES,
     LONGEST_HEADER,
     ArchiveError,
@@ -31,6 +31,7 @@ from backends import (
     save_arrays,
     unpack_arrays,
 )
+from backends.requirements import Requirements
 from parity_tests.tests.places import ROOT
 
 OPENING = b'{"__metadata__":{"attention_parity":"'
@@ -415,16 +416,16 @@ def test_a_random_change_is_refused_and_behind_a_new_digest_breaks_nothing(data:
 def test_the_registry_names_all_four_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch):
     known = backends.available()
     assert list(known)[:4] == ["torch", "tf", "jax", "mxnet"]
-    monkeypatch.setitem(backends.REQUIREMENTS, "backends.torch", ("no-such-distribution",))
-    reason = "no-such-distribution is not installed: pip install 'attention-parity[torch]'."
+    monkeypatch.setattr(backends, "read_requirements", lambda module: Requirements(("no-such-distribution",)))
+    reason = "not installed: no-such-distribution. Run: pip install no-such-distribution"
     assert backends.available()["torch"].reason == reason
-    with pytest.raises(ImportError, match="no-such-distribution is not installed"):
+    with pytest.raises(ImportError, match="not installed: no-such-distribution"):
         backends.load("torch")
     with pytest.raises(KeyError, match="no backend 'theano'; there are torch, tf, jax, mxnet"):
         backends.load("theano")
 
 
 def test_a_python_that_cannot_host_a_framework_gets_a_sentence(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(backends, "NEWEST_PYTHON", {"backends.mxnet": (3, 10)})
+    monkeypatch.setattr(backends, "read_requirements", lambda module: Requirements(("mxnet",), newest_python=(3, 10)))
     reason = backends.available()["mxnet"].reason
     assert reason is not None and reason.startswith("mxnet runs on Python 3.10 at the newest; this is Python 3.")

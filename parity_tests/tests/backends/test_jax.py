@@ -37,13 +37,13 @@ DROPPING = ["AdditiveAttention-open", "GRU-open", "BahdanauDecoder-open"]
 HIDING = ["masked_softmax-closed", "attention_pooling-hidden_nan", "AdditiveAttention-hidden_nan"]
 
 
-def found(case_id: str, tier: str = "float64", **config: Any) -> tuple[Case, Any, dict[str, jax.Array]]:
+def found(case_id: str, dtype: str = "float64", **config: Any) -> tuple[Case, Any, dict[str, jax.Array]]:
     """A case, its layer with its parameters (None for a function), and its inputs; no dropout masks are given."""
     (case,) = select(all_cases(), case_id)
-    inputs, parameters = case.at(tier)
+    inputs, parameters = case.at(dtype)
     layer = None
     if case.method:
-        layer = runtime.build(getattr(attention, case.operator), {**case.config, **config}, tier)
+        layer = runtime.build(getattr(attention, case.operator), {**case.config, **config}, dtype)
         attention.set_parameters(layer, parameters)
     return case, layer, {name: jnp.asarray(array) for name, array in inputs.items() if "dropout" not in name}
 
@@ -356,9 +356,9 @@ def test_masks_of_other_conventions_are_traced(dtype: str):
 @pytest.fixture(params=PATHS)
 def path(request: pytest.FixtureRequest) -> Any:
     """Both paths in turn, and the choice by size again after them."""
-    blocked.force(request.param)
+    blocked.set_path(request.param)
     yield request.param
-    blocked.force(None)
+    blocked.set_path(None)
 
 
 def projected(scale: float = 1.0) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -381,10 +381,10 @@ def gradient_square(*arrays: jax.Array) -> jax.Array:
 def test_blocks_have_the_scores_and_two_derivatives_of_the_plain_formula(scale: float, tolerance: float):
     found = []
     for path in PATHS:
-        blocked.force(path)
+        blocked.set_path(path)
         arrays = projected(scale)
         found.append((attention.additive_score(*arrays), jax.grad(gradient_square, argnums=(0, 1, 2))(*arrays)))
-    blocked.force(None)
+    blocked.set_path(None)
     for actual, desired in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(actual, desired, rtol=0.0, atol=tolerance * float(jnp.max(jnp.abs(desired))))
 
@@ -574,12 +574,12 @@ def test_a_context_alone_keeps_nothing_of_queries_by_keys():
 
 def test_the_condition_counts_elements_and_gives_way_to_force():
     large = jnp.zeros((1, 512, 8)), jnp.zeros((1, 2**16 // 4096, 8))
-    assert blocked.takes_blocks(*large, 2**16) and not blocked.takes_blocks(large[0][:, 1:], large[1], 2**16)
-    blocked.force("plain")
-    assert not blocked.takes_blocks(*large, 2**16)
-    blocked.force(None)
+    assert blocked.use_blocks(*large, 2**16) and not blocked.use_blocks(large[0][:, 1:], large[1], 2**16)
+    blocked.set_path("plain")
+    assert not blocked.use_blocks(*large, 2**16)
+    blocked.set_path(None)
 
 
 def test_an_unknown_path_is_refused():
     with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
-        blocked.force("fast")
+        blocked.set_path("fast")

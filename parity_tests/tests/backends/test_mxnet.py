@@ -1,4 +1,4 @@
-"""The MXNet backend under Gluon's own ways: hybridize, Trainer, parameter files, casts, dropout and NumPy mode."""
+"""The MXNet backend under Gluon's own ways: Trainer, parameter files, casts, dropout, NumPy mode, hybridized blocks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import runpy
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from attention_core.differentiation import gradients
 from attention_core.draws import integers, uniform
 from attention_core.errors import OptionError
 from backends import mxnet as attention
-from backends.mxnet import blocked, decoders, scoring
+from backends.mxnet import blocked, scoring
 from backends.mxnet.arrays import from_numpy
 from backends.mxnet.runtime import vjp
 
@@ -66,7 +65,7 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "BahdanauDecoder": {"tokens": (2, 5), "encoder_outputs": (2, 7, 6), "state": (3, 2, 8)},
 }
 TRAINABLE = [name for name, options in OPTIONS.items() if options]
-MODES = pytest.mark.parametrize("hybrid", [False, True], ids=["eager", "graph"])
+MODES = pytest.mark.parametrize("hybrid", [False, True], ids=["eager", "hybridized"])
 LAYERS = pytest.mark.parametrize("name", TRAINABLE)
 
 
@@ -101,14 +100,14 @@ def changed(before: Mapping[str, numpy.ndarray], layer: gluon.Block) -> list[str
     return [key for key, array in attention.get_parameters(layer).items() if (array != before[key]).any()]
 
 
-# ------------------------------------------------------------------------------------------------ graphs
+# ------------------------------------------------------------------------------------------------ hybridize
 
 
 @pytest.mark.parametrize(
     ("flags", "dtype"), [({}, "float64"), ({"static_alloc": True}, "float32")], ids=["plain", "static"]
 )
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_graph_gives_the_outputs_and_gradients_of_eager_mode(name: str, flags: dict[str, bool], dtype: str):
+def test_what_gluon_hybridizes_inside_changes_nothing(name: str, flags: dict[str, bool], dtype: str):
     layer, calls = built(name, dtype), [drawn(name, dtype, seed) for seed in range(2)]
     eager = [answers(layer, arrays) for arrays in calls]
     layer.hybridize(**flags)
@@ -117,43 +116,8 @@ def test_a_graph_gives_the_outputs_and_gradients_of_eager_mode(name: str, flags:
             numpy.testing.assert_allclose(found, expected[key], 0, 16 * numpy.finfo(dtype).eps, err_msg=key)
 
 
-DECODING = {"Embedding": 1, "Dense": 3, "AdditivePooling": 1, "GRUCell": 3}
-POOLING = {"AdditiveAttention": 1, "AdditivePooling": 1, "Dense": 2}
-
-
-@pytest.mark.parametrize(
-    ("name", "graphs", "runs"),
-    [
-        ("DotProductAttention", {"DotProductAttention": 1}, {"DotProductAttention": 1}),
-        ("AdditiveAttention", {"AdditiveAttention": 1}, POOLING),
-        ("GeneralAttention", {"GeneralAttention": 1}, {"GeneralAttention": 1, "DotPooling": 1, "Dense": 1}),
-        ("ConcatAttention", {"ConcatAttention": 1}, {"ConcatAttention": 1, "AdditivePooling": 1}),
-        ("CosineAttention", {"CosineAttention": 1}, {"CosineAttention": 1}),
-        ("GRU", {"GRU": 1}, {"GRU": 1, "GRULayer": 3}),
-        ("GRUEncoder", {"Embedding": 1, "GRU": 1}, {"Embedding": 1, "GRU": 1, "GRULayer": 3}),
-        ("BahdanauDecoder", DECODING, DECODING),
-    ],
-)
-def test_hybridised_blocks_keep_a_graph_and_run_their_python_once(name, graphs, runs, monkeypatch: pytest.MonkeyPatch):
-    layer, blocks, counts = built(name), [], Counter()
-    layer.apply(blocks.append)
-    blocks = [block for block in blocks if isinstance(block, gluon.HybridBlock)]
-    for kind in {type(block) for block in blocks}:
-
-        def counted(self, *args, body=kind.hybrid_forward, **keywords):
-            counts[type(self).__name__] += 1
-            return body(self, *args, **keywords)
-
-        monkeypatch.setattr(kind, "hybrid_forward", counted)
-    layer.hybridize()
-    for seed in range(3):
-        layer(**given(drawn(name, seed=seed)))
-    assert counts == runs
-    assert Counter(type(block).__name__ for block in blocks if block._cached_graph and block._cached_op) == graphs
-
-
 @LAYERS
-def test_new_parameters_take_effect_under_a_standing_graph(name: str):
+def test_new_parameters_take_effect_in_what_is_hybridized(name: str):
     layer, other, arrays = built(name), built(name), given(drawn(name))
     layer.hybridize()
     before = layer(**arrays)[0].asnumpy()
@@ -170,8 +134,8 @@ def test_new_parameters_take_effect_under_a_standing_graph(name: str):
 def forced() -> Iterator[Callable[[str | None], None]]:
     """Choose the path of additive scores for one test."""
     before = blocked.forced
-    yield blocked.force
-    blocked.force(before)
+    yield blocked.set_path
+    blocked.set_path(before)
 
 
 ROWS = pytest.mark.parametrize("rows", [1, 7], ids=["one", "several"])
@@ -345,150 +309,6 @@ def test_a_weight_that_is_not_finite_gives_the_same_scores_in_blocks(forced, siz
         numpy.testing.assert_allclose(own, other, rtol=1e-13, atol=1e-13)
 
 
-CONTEXTS = {
-    "open": {},
-    "rows": {"mask": (2, 1, 6, 1)},
-    "keys": {"mask": (2, 3, 1, 5)},
-    "all": {"mask": (1, 3, 6, 5)},
-}
-
-
-def weighed(shapes: Mapping[str, tuple[int, ...]], **more: tuple[int, ...]) -> Arrays:
-    """Arguments of a context, of three heads; of each mask about half is open, and its first row closed."""
-    sizes = {"queries": (2, 3, 6, 4), "keys": (2, 3, 5, 4), "values": (2, 3, 5, 7), **more}
-    arrays = {key: uniform(key, size) for key, size in sizes.items()}
-    if "mask" in shapes:
-        arrays["mask"] = uniform("mask", shapes["mask"]) > 0
-        arrays["mask"][0, 0, 0] = False
-    return arrays
-
-
-def contexts(arrays: Arrays, function: Callable[..., np.ndarray]) -> Arrays:
-    """The context, and gradients under random cotangents."""
-    mask = from_numpy(arrays["mask"]) if "mask" in arrays else None
-    learned = {key: from_numpy(array) for key, array in arrays.items() if key != "mask"}
-    call = lambda _, **named: (function(**named, mask=mask),)  # noqa: E731
-    outputs, found, _ = vjp(call, learned, {0: from_numpy(uniform("cotangent", (2, 3, 6, 7)))})
-    return {"context": outputs[0].asnumpy(), **{key: array.asnumpy() for key, array in found.items()}}
-
-
-def inner(queries: np.ndarray, keys: np.ndarray, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """A context of inner products in blocks."""
-    return blocked.blocked_dot_attention(queries, keys, values, mask, 0.5)
-
-
-def plainly(queries: np.ndarray, keys: np.ndarray, values: np.ndarray, mask: np.ndarray, **w_v: np.ndarray):
-    """What both functions in blocks compute, by the operators of the specification; what is hidden is 0."""
-    if mask is not None:
-        seen = np.broadcast_to(np.expand_dims(np.any(mask, axis=-2), -1), (*keys.shape[:-1], 1))
-        keys = np.where(seen, keys, np.zeros_like(keys))
-    scores = attention.additive_score(queries, keys, **w_v) if w_v else attention.dot_score(queries, keys) * 0.5
-    return attention.attention_pooling(scores, values, mask=mask)[0]
-
-
-KINDS = pytest.mark.parametrize(
-    ("function", "more"),
-    [(inner, {}), (blocked.blocked_additive_attention, {"w_v": (4,)})],
-    ids=["inner", "additive"],
-)
-
-
-@KINDS
-@pytest.mark.parametrize("block", [1, 60, 90, 1000])
-@pytest.mark.parametrize("shapes", CONTEXTS.values(), ids=CONTEXTS)
-def test_a_context_in_blocks_is_the_plain_one_whatever_the_block_holds(function, more, shapes, block, monkeypatch):
-    arrays = weighed(shapes, **more)
-    for name, size in {"DOT_BLOCK": block, "SCORES": block // 4, "BLOCK": block, "FEATURES": 3, "SPREAD": 2}.items():
-        monkeypatch.setattr(blocked, name, size)
-    expected = contexts(arrays, plainly)
-    for key, found in contexts(arrays, function).items():
-        numpy.testing.assert_allclose(found, expected[key], rtol=0, atol=1e-14, err_msg=key)
-
-
-@KINDS
-@pytest.mark.parametrize("bad", [numpy.nan, numpy.inf, -numpy.inf, 1e308], ids=str)
-@pytest.mark.parametrize("where", ["queries", "keys", "values"])
-@pytest.mark.parametrize("shapes", CONTEXTS.values(), ids=CONTEXTS)
-def test_a_context_in_blocks_passes_on_what_is_not_finite_as_the_plain_one_does(function, more, shapes, where, bad):
-    arrays = weighed(shapes, **more)
-    arrays[where][1, 1, 2] = bad
-    expected = contexts(arrays, plainly)
-    for key, found in contexts(arrays, function).items():
-        numpy.testing.assert_allclose(found, expected[key], rtol=1e-13, atol=1e-14, err_msg=key)
-
-
-@pytest.mark.parametrize("bad", [numpy.inf, -numpy.inf, numpy.nan], ids=str)
-def test_a_context_of_scores_that_are_not_finite_is_the_plain_one(bad: float):
-    arrays = weighed(CONTEXTS["all"], w_v=(4,))
-    arrays["w_v"][1] = bad
-    expected = contexts(arrays, plainly)
-    for key, found in contexts(arrays, blocked.blocked_additive_attention).items():
-        numpy.testing.assert_allclose(found, expected[key], rtol=1e-13, atol=1e-14, err_msg=key)
-
-
-@KINDS
-def test_a_context_in_blocks_keeps_its_arguments_alone(function, more, monkeypatch):
-    kept: list[tuple[int, ...]] = []
-    whole = blocked.Context.backward
-
-    def backward(self: Any, g: Any) -> Any:
-        kept.extend(own.shape for own in vars(self).values() if isinstance(own, mx.nd.NDArray))
-        return whole(self, g)
-
-    monkeypatch.setattr(blocked.Context, "backward", backward)
-    arrays = weighed({}, **more)
-    contexts(arrays, function)
-    assert kept == [(sum(own.size for own in arrays.values()),)]
-
-
-@KINDS
-def test_a_context_in_blocks_adds_to_a_gradient_beside_arguments_that_want_none(function, more):
-    arrays = weighed({}, **more)
-    named = given(arrays)
-    named["keys"].attach_grad(grad_req="add")
-    factor = from_numpy(uniform("cotangent", (2, 3, 6, 7)))
-    for _ in range(2):
-        with autograd.record():
-            context = function(**named, mask=None)
-        context.backward(factor)
-    expected = 2 * contexts(arrays, plainly)["keys"]
-    numpy.testing.assert_allclose(named["keys"].grad.asnumpy(), expected, rtol=0, atol=1e-13)
-
-
-def decoded(named: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """All steps of a decoder, and what its memory is made of."""
-    layer = built("BahdanauDecoder", "float64")
-    return layer(**{**named, "valid_lens": np.array([7, 3], dtype="int32")})[0], named["encoder_outputs"]
-
-
-def weighed_context(named: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """A context in blocks, and its keys."""
-    function = blocked.blocked_additive_attention if "w_v" in named else inner
-    return function(**named, mask=None), named["keys"]
-
-
-@pytest.mark.parametrize(
-    ("call", "arrays"),
-    [
-        (decoded, drawn("BahdanauDecoder", "float64")),
-        (weighed_context, weighed({})),
-        (weighed_context, weighed({}, w_v=(4,))),
-    ],
-    ids=["decoder", "inner", "additive"],
-)
-def test_a_second_derivative_of_a_function_of_our_own_raises(call, arrays: Arrays, forced):
-    forced("blocked")
-    named = given(arrays)
-    learned = named["encoder_outputs" if "encoder_outputs" in named else "keys"]
-    learned.attach_grad()
-    with autograd.record():
-        outputs, learned = call(named)
-        (slope,) = autograd.grad(outputs, [learned], create_graph=True)
-        total = (slope.as_np_ndarray() ** 2).sum() + (learned**2).sum()
-    with pytest.raises(mx.MXNetError, match="non-differentiable"):
-        total.backward()
-
-
 @MODES
 @pytest.mark.parametrize("path", ["plain", "blocked"])
 @pytest.mark.parametrize("name", [name for name in OPTIONS if "Attention" in name])
@@ -512,25 +332,17 @@ def test_without_weights_the_context_stays_and_the_weights_are_none(name: str, p
 
 def test_a_path_that_does_not_exist_is_refused():
     with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
-        blocked.force("fast")
+        blocked.set_path("fast")
 
 
-@pytest.mark.parametrize(
-    ("name", "module", "function"),
-    [
-        ("AdditiveAttention", scoring, "blocked_additive_score"),
-        ("ConcatAttention", scoring, "blocked_additive_score"),
-        ("BahdanauDecoder", decoders, "blocked_steps"),
-    ],
-)
-def test_a_graph_gives_way_to_blocks_and_their_numbers_are_the_same(name, module, function, forced, monkeypatch):
+@pytest.mark.parametrize("name", ["AdditiveAttention", "ConcatAttention"])
+def test_a_layer_takes_blocks_and_its_numbers_are_the_same(name: str, forced, monkeypatch: pytest.MonkeyPatch):
     layer, arrays, taken = built(name, "float64"), drawn(name, "float64"), []
-    layer.hybridize()
     forced("plain")
     expected = answers(layer, arrays)
     forced("blocked")
-    whole = getattr(module, function)
-    monkeypatch.setattr(module, function, lambda *named: taken.append(1) or whole(*named))
+    whole = scoring.blocked_additive_score
+    monkeypatch.setattr(scoring, "blocked_additive_score", lambda *named: taken.append(1) or whole(*named))
     for key, found in answers(layer, arrays).items():
         numpy.testing.assert_allclose(found, expected[key], rtol=0, atol=1e-13, err_msg=key)
     assert taken
@@ -607,7 +419,9 @@ class Translator(gluon.Block):
 
 
 @pytest.mark.parametrize(
-    "flags", [{"active": False}, {}, {"static_alloc": True, "static_shape": True}], ids=["eager", "graph", "static"]
+    "flags",
+    [{"active": False}, {}, {"static_alloc": True, "static_shape": True}],
+    ids=["eager", "hybridized", "static"],
 )
 def test_encoder_and_decoder_learn_inside_a_plain_block(flags: dict[str, bool]):
     mx.random.seed(0)

@@ -1,4 +1,4 @@
-"""What every backend promises beyond agreement: hidden is hidden to the last bit, closed rows are 0, inputs stay."""
+"""What every backend promises beyond agreement: the hidden is hidden to the last bit, a fully masked row is 0."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ HIDING = [
 ]
 
 
-def layer_of(backend: SimpleNamespace, case: Case, tier: str) -> Any:
+def layer_of(backend: SimpleNamespace, case: Case, dtype: str) -> Any:
     """The layer of a case, with its parameters; None for a function's."""
     if not case.method:
         return None
-    layer = backend.runtime.build(getattr(backend.package, case.operator), case.config, tier)
-    backend.package.set_parameters(layer, case.at(tier)[1])
+    layer = backend.runtime.build(getattr(backend.package, case.operator), case.config, dtype)
+    backend.package.set_parameters(layer, case.at(dtype)[1])
     return layer
 
 
@@ -46,21 +46,21 @@ def on_path(backend: SimpleNamespace, path: str) -> Iterator[None]:
     """Have the backend go the plain path or the blocked one, whatever the sizes."""
     blocked = importlib.import_module(f"backends.{backend.name}.blocked")
     before = blocked.forced
-    blocked.force(path)
+    blocked.set_path(path)
     try:
         yield
     finally:
-        blocked.force(before)
+        blocked.set_path(before)
 
 
-def answers(backend: SimpleNamespace, case: Case, tier: str, **changed: np.ndarray) -> dict[str, np.ndarray]:
+def answers(backend: SimpleNamespace, case: Case, dtype: str, **changed: np.ndarray) -> dict[str, np.ndarray]:
     """Outputs and gradients of a case, with some inputs changed."""
-    inputs, _ = case.at(tier)
+    inputs, _ = case.at(dtype)
     inputs |= {name: array.astype(inputs[name].dtype) for name, array in changed.items()}
-    layer = layer_of(backend, case, tier)
+    layer = layer_of(backend, case, dtype)
     function = bind(backend.package, case.operator, case.method, case.options)
     given = {name: backend.runtime.from_numpy(array) for name, array in inputs.items()}
-    factors = {index: backend.runtime.from_numpy(array) for index, array in cotangents(case, tier).items()}
+    factors = {index: backend.runtime.from_numpy(array) for index, array in cotangents(case, dtype).items()}
     outputs, of_inputs, of_parameters = backend.runtime.vjp(function, given, factors, layer)
     found = {f"output {index}": backend.runtime.to_numpy(array) for index, array in enumerate(outputs)}
     found |= {f"gradient {name}": backend.runtime.to_numpy(array) for name, array in of_inputs.items()}
@@ -70,16 +70,16 @@ def answers(backend: SimpleNamespace, case: Case, tier: str, **changed: np.ndarr
     return found
 
 
-@pytest.mark.parametrize("tier", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("case_id", HIDING)
-def test_what_is_hidden_changes_not_one_bit(backend: SimpleNamespace, case_id: str, tier: str):
+def test_what_is_hidden_changes_not_one_bit(backend: SimpleNamespace, case_id: str, dtype: str):
     (case,) = select(all_cases(), case_id)
     spoilt = {name: array for name, array in case.inputs.items() if array.dtype.kind == "f" and np.isnan(array).any()}
     assert spoilt
-    with_nan = answers(backend, case, tier)
+    with_nan = answers(backend, case, dtype)
     assert all(np.isfinite(array).all() for array in with_nan.values() if array.dtype.kind == "f")
     for value in (0.0, -1e30, np.inf):
-        other = answers(backend, case, tier, **{n: np.where(np.isnan(a), value, a) for n, a in spoilt.items()})
+        other = answers(backend, case, dtype, **{n: np.where(np.isnan(a), value, a) for n, a in spoilt.items()})
         for name, array in with_nan.items():
             assert array.tobytes() == other[name].tobytes(), f"{name} differs with {value} where NaN was hidden"
 
@@ -228,12 +228,12 @@ def fullest(name: str) -> Case:
     return max((case for case in CASES.values() if case.operator == name), key=lambda case: len(case.parameters))
 
 
-@pytest.mark.parametrize("tier", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", TRAINABLE)
-def test_parameters_come_back_exactly_through_a_file(backend: SimpleNamespace, name: str, tier: str, tmp_path):
+def test_parameters_come_back_exactly_through_a_file(backend: SimpleNamespace, name: str, dtype: str, tmp_path):
     case = fullest(name)
-    _, parameters = case.at(tier)
-    first, second = (backend.runtime.build(getattr(backend.package, name), case.config, tier) for _ in range(2))
+    _, parameters = case.at(dtype)
+    first, second = (backend.runtime.build(getattr(backend.package, name), case.config, dtype) for _ in range(2))
     backend.package.set_parameters(first, parameters)
     path = tmp_path / "weights.safetensors"
     backends.save_arrays(path, backend.package.get_parameters(first))

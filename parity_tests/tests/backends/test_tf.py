@@ -419,7 +419,7 @@ def test_the_tensorflow_of_a_module_is_the_real_one(module: Any):
 def _unforced():
     before = blocked.forced
     yield
-    blocked.force(before)
+    blocked.set_path(before)
 
 
 def score_and_gradients(path: str, queries: np.ndarray, keys: np.ndarray, how: str = "eager") -> tuple:
@@ -434,7 +434,7 @@ def score_and_gradients(path: str, queries: np.ndarray, keys: np.ndarray, how: s
             scores = attention.additive_score(*tensors)
         return scores, tape.gradient(scores, tensors, cotangent)
 
-    blocked.force(path)
+    blocked.set_path(path)
     return (graph(both, tensors) if how == "graph" else both)(*tensors)
 
 
@@ -473,7 +473,7 @@ def test_blocks_take_empty_axes(_unforced, batch: int, queries: int, keys: int, 
 
 
 def test_second_derivatives_of_blocks_are_refused(_unforced):
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     queries, keys, w_v = tf.constant(QUERIES), tf.constant(LIKE), tf.ones(5)
     with tf.GradientTape() as outer:
         outer.watch(queries)
@@ -487,33 +487,33 @@ def test_second_derivatives_of_blocks_are_refused(_unforced):
 
 def test_the_size_chooses_the_path_unless_one_is_forced(_unforced):
     queries, keys = tf.constant(QUERIES), tf.constant(LIKE)
-    blocked.force(None)
-    assert blocked.takes_blocks(queries, keys, 3 * 4 * 7 * 5)
-    assert not blocked.takes_blocks(queries, keys, 3 * 4 * 7 * 5 + 1)
-    blocked.force("blocked")
-    assert blocked.takes_blocks(queries, keys, 3 * 4 * 7 * 5 + 1)
-    blocked.force("plain")
-    assert not blocked.takes_blocks(queries, keys, 1)
+    blocked.set_path(None)
+    assert blocked.use_blocks(queries, keys, 3 * 4 * 7 * 5)
+    assert not blocked.use_blocks(queries, keys, 3 * 4 * 7 * 5 + 1)
+    blocked.set_path("blocked")
+    assert blocked.use_blocks(queries, keys, 3 * 4 * 7 * 5 + 1)
+    blocked.set_path("plain")
+    assert not blocked.use_blocks(queries, keys, 1)
 
 
 def test_a_size_that_is_unknown_counts_as_small(_unforced):
     taken = []
-    blocked.force(None)
-    call = graph(lambda *pair: taken.append(blocked.takes_blocks(*pair, 1)), [tf.constant(QUERIES), tf.constant(LIKE)])
+    blocked.set_path(None)
+    call = graph(lambda *pair: taken.append(blocked.use_blocks(*pair, 1)), [tf.constant(QUERIES), tf.constant(LIKE)])
     call(QUERIES, LIKE)
     assert taken == [False]
 
 
 def test_an_unknown_path_is_refused(_unforced):
     with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
-        blocked.force("fast")
+        blocked.set_path("fast")
 
 
 def by_blocks(
     queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray, cotangent: np.ndarray, path: str = "blocked"
 ) -> list[np.ndarray]:
     """Additive scores by that path, and the gradients of queries, keys and w_v."""
-    blocked.force(path)
+    blocked.set_path(path)
     tensors = [tf.constant(array) for array in (queries, keys, w_v)]
     with tf.GradientTape() as tape:
         tape.watch(tensors)
@@ -627,7 +627,7 @@ def context_and_gradients(
         assert weights is None
         return context, tape.gradient(context, tensors, cotangent)
 
-    blocked.force(path)
+    blocked.set_path(path)
     return (graph(both, tensors) if how == "graph" else both)(*tensors)
 
 
@@ -643,7 +643,7 @@ def test_who_needs_no_weights_gets_none(_unforced, name: str, path: str):
     }
     layer = attention_file.LAYERS[name](*options.get(name, ()))
     arrays = [tf.constant(floats(part, 2, 7, 4)) for part in ("queries", "keys", "values")]
-    blocked.force(path)
+    blocked.set_path(path)
     context, weights = layer(*arrays, tf.constant([3, 0]), need_weights=False)
     assert weights is None
     same(context, layer(*arrays, tf.constant([3, 0]))[0], 1e-6)
@@ -681,7 +681,7 @@ def test_a_context_in_blocks_takes_empty_axes(_unforced, batch: int, queries: in
 
 
 def test_second_derivatives_of_a_context_in_blocks_are_refused(_unforced):
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     queries, keys, layer = tf.constant(QUERIES), tf.constant(LIKE), attention.DotProductAttention()
     with tf.GradientTape() as outer:
         outer.watch(keys)
@@ -694,7 +694,7 @@ def test_second_derivatives_of_a_context_in_blocks_are_refused(_unforced):
 
 
 def test_dropout_is_not_lost_with_the_weights(_unforced):
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     layer, ones = attention.DotProductAttention(dropout=0.5), tf.ones((2, 3, 4))
     context, _ = layer(ones, ones, ones, need_weights=False, dropout_mask=tf.zeros((2, 3, 3)))
     same(context, tf.zeros((2, 3, 4)))
@@ -702,12 +702,12 @@ def test_dropout_is_not_lost_with_the_weights(_unforced):
 
 
 def test_the_size_of_a_head_chooses_the_path_of_a_context(monkeypatch, _unforced):
-    blocked.force(None)
+    blocked.set_path(None)
     layer, queries, keys = attention.DotProductAttention(), tf.zeros((2, 3, 4, 5)), tf.zeros((2, 3, 7, 5))
     memory = layer.prepare(keys, keys)
-    monkeypatch.setattr(attention_file, "DOT_LEAST", 4 * 7 * 5)
+    monkeypatch.setattr(attention_file, "DOT_MIN_ELEMENTS", 4 * 7 * 5)
     assert layer.in_blocks(queries, memory) is not None
-    monkeypatch.setattr(attention_file, "DOT_LEAST", 4 * 7 * 5 + 1)
+    monkeypatch.setattr(attention_file, "DOT_MIN_ELEMENTS", 4 * 7 * 5 + 1)
     assert layer.in_blocks(queries, memory) is None
 
 
@@ -727,7 +727,7 @@ def additive_context_and_gradients(
                 context = pooling.attention_pooling(scoring.additive_score(queries, keys, w_v), values, mask=mask)[0]
         return context, tape.gradient(context, (queries, keys, values, w_v), cotangent)
 
-    blocked.force(path)
+    blocked.set_path(path)
     return (graph(both, tensors) if how == "graph" else both)(*tensors)
 
 
@@ -774,7 +774,7 @@ def test_an_additive_context_in_blocks_takes_empty_axes(
 
 
 def test_second_derivatives_of_an_additive_context_in_blocks_are_refused(_unforced):
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     queries, keys, w_v = tf.constant(QUERIES), tf.constant(LIKE), tf.ones(5)
     with tf.GradientTape() as outer:
         outer.watch(keys)
@@ -788,7 +788,7 @@ def test_second_derivatives_of_an_additive_context_in_blocks_are_refused(_unforc
 
 @pytest.mark.parametrize("name", ["AdditiveAttention", "ConcatAttention", "MultiHeadAttention"])
 def test_an_additive_context_alone_keeps_no_weights(_unforced, name: str):
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     layer = made(name, **({"score": "additive"} if name == "MultiHeadAttention" else {}))
     queries, keys, values = floats("queries", 2, 11, 5), floats("keys", 2, 13, 6), floats("values", 2, 13, 8)
 
@@ -835,7 +835,7 @@ def decoded(decoder: keras.layers.Layer, path: str | None, masks: dict[str, np.n
         sources = [*tensors.values(), *(parameter.value for parameter in decoder.trainable_variables)]
         return [*outputs, *map(tf.convert_to_tensor, tape.gradient(loss, sources))]
 
-    blocked.force(path)
+    blocked.set_path(path)
     return (tf.function(both, autograph=False) if how == "graph" else both)(given)
 
 
@@ -852,12 +852,12 @@ def test_steps_as_one_function_have_the_numbers_of_the_loop(_unforced, readout: 
 def test_steps_in_a_graph_are_one_function_from_a_size_on(monkeypatch, _unforced, layers: int):
     decoder, called, steps = made("BahdanauDecoder", num_layers=layers), [], decoders.blocked_steps
     monkeypatch.setattr(decoders, "blocked_steps", lambda *given: called.append(1) or steps(*given))
-    monkeypatch.setattr(blocked, "STEPS_LEAST", 3 * 4 * 7 * 9)
+    monkeypatch.setattr(blocked, "STEPS_MIN_ELEMENTS", 3 * 4 * 7 * 9)
     found = decoded(decoder, None, {}, "graph")
     assert called == [1]
-    monkeypatch.setattr(blocked, "STEPS_LEAST", 3 * 4 * 7 * 9 + 1)
+    monkeypatch.setattr(blocked, "STEPS_MIN_ELEMENTS", 3 * 4 * 7 * 9 + 1)
     same(found, decoded(decoder, None, {}, "graph"), 1e-5)
-    monkeypatch.setattr(blocked, "STEPS_LEAST", 1)
+    monkeypatch.setattr(blocked, "STEPS_MIN_ELEMENTS", 1)
     decoded(decoder, None, {})
     assert called == [1]
 
@@ -866,13 +866,13 @@ def test_steps_as_one_function_see_a_nan_where_the_loop_does(_unforced):
     decoder, values = made("BahdanauDecoder"), VALUES.copy()
     values[:, 6], values[2, 1] = np.nan, np.nan  # hidden from the first two sequences; open to the last
     for path in ("blocked", "plain"):
-        blocked.force(path)
+        blocked.set_path(path)
         logits, *_ = decoder(TARGET, values, STATE, LENS)
         np.testing.assert_array_equal(np.isnan(logits).any(axis=(1, 2)), [False, False, True])
 
 
 def test_steps_that_differ_in_their_mask_or_size_are_taken_one_by_one(_unforced):
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     decoder, (tokens, values, state, _, mask) = made("BahdanauDecoder"), given("BahdanauDecoder")
     assert blocked.takes_steps(tokens, state, *decoder.prepare(values, mask=mask[:, :1]))
     assert not blocked.takes_steps(tokens, state, *decoder.prepare(values, mask=mask))
@@ -885,7 +885,7 @@ def test_steps_that_differ_in_their_mask_or_size_are_taken_one_by_one(_unforced)
 
 
 def test_a_second_derivative_through_steps_is_refused(_unforced):
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     decoder, (tokens, values, state) = made("BahdanauDecoder"), given("BahdanauDecoder")[:3]
     with tf.GradientTape() as outer:
         outer.watch(values)

@@ -241,15 +241,22 @@ def test_the_target_of_the_fast_path_takes_it(monkeypatch: pytest.MonkeyPatch):
     assert len(taken) == 1
 
 
-# ------------------------------------------------------------------------------------------------ the README
+# ------------------------------------------------------------------------------------------------ the pages
 
 
-def test_the_target_of_the_readme_has_the_two_defects_that_it_is_said_to_have(tmp_path, monkeypatch):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    source = readme.partition("# mine.py\n")[2].partition("```")[0]
+def test_the_code_of_the_readme_prints_what_stands_below_it():
+    _, code, _, printed, *_ = (ROOT / "README.md").read_text(encoding="utf-8").split("```")
+    command = [sys.executable, "-c", code.removeprefix("python")]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert said == printed.removeprefix("\n")
+
+
+def test_the_target_of_the_page_has_the_two_defects_that_it_is_said_to_have(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    source = page.partition("# mine.py\n")[2].partition("```")[0]
     (tmp_path / "mine.py").write_text(source)
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(main, ["check", "mine.py", "--tier", "float64", "--json", "out.json"])
+    result = CliRunner().invoke(main, ["check", "mine.py", "--dtype", "float64", "--json", "out.json"])
     assert result.exit_code == 1, result.output
     cells = json.loads((tmp_path / "out.json").read_text())["cells"]
     drawn = [cell for cell in cells if "-cover_" in cell["case"] or "-drawn_" in cell["case"]]
@@ -260,7 +267,7 @@ def test_the_target_of_the_readme_has_the_two_defects_that_it_is_said_to_have(tm
     assert red == {f"{name}-{case}" for name in ("masked_softmax", "AdditiveAttention") for case in shapes} & {
         cell["case"] for cell in cells
     } - {"masked_softmax-hidden_nan", "masked_softmax-hidden_inf"}
-    assert "looks like  masked_softmax: A closed row is NaN." in result.output
+    assert "looks like  masked_softmax: A fully masked row is NaN." in result.output
 
 
 # --------------------------------------------------------------------------------------- additive scores in blocks
@@ -272,7 +279,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(blocked, "BY_FEATURES", 2 * 7)
     monkeypatch.setattr(blocked, "BY_ROWS", 2 * 7 * 40)
     yield
-    blocked.force(None)
+    blocked.set_path(None)
 
 
 def plain_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
@@ -295,7 +302,7 @@ def gradients(function: Callable[..., torch.Tensor], arguments: list[torch.Tenso
 @pytest.mark.parametrize("scale", [1.0, 60.0, 700.0])
 @pytest.mark.parametrize("queries", [1, 5])
 def test_blocks_have_the_numbers_of_the_plain_formula(small_blocks, queries: int, scale: float, path: str | None):
-    blocked.force(path)  # small sizes go by features only where blocks are forced
+    blocked.set_path(path)  # small sizes go by features only where blocks are forced
     arguments = scored(queries, scale)
     found, expected = (gradients(f, arguments) for f in (blocked.blocked_additive_score, plain_score))
     for one, other in zip(found, expected, strict=True):
@@ -306,7 +313,7 @@ def test_blocks_have_the_numbers_of_the_plain_formula(small_blocks, queries: int
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", magnitudes.CASES)
 def test_blocks_are_right_at_every_magnitude(small_blocks, name: str, dtype: str, path: str | None):
-    blocked.force(path)
+    blocked.set_path(path)
     arrays = [own.astype(dtype) for own in (*magnitudes.CASES[name], magnitudes.cotangent())]
     *arguments, cotangent = (torch.tensor(own) for own in arrays)
     scores = blocked.blocked_additive_score(*(own.requires_grad_() for own in arguments))
@@ -320,7 +327,7 @@ def test_blocks_are_right_at_every_magnitude(small_blocks, name: str, dtype: str
 @pytest.mark.parametrize("path", ["blocked", None], ids=["features", "rows"])
 @pytest.mark.parametrize("number", [torch.inf, -torch.inf, torch.nan])
 def test_a_w_v_that_is_not_finite_gives_the_scores_of_the_plain_formula(small_blocks, number: float, path: str | None):
-    blocked.force(path)
+    blocked.set_path(path)
     queries, keys, w_v = (tensor.detach() for tensor in scored())
     w_v[3] = number
     found = blocked.blocked_additive_score(queries, keys, w_v)
@@ -351,7 +358,7 @@ def test_the_scores_of_a_step_keep_the_digits_of_a_small_tanh(scale: float):
 
 @pytest.mark.parametrize("path", ["blocked", None], ids=["features", "rows"])
 def test_a_nan_in_a_key_reaches_the_scores_of_that_key_alone(small_blocks, path: str | None):
-    blocked.force(path)
+    blocked.set_path(path)
     queries, keys, w_v = (tensor.detach() for tensor in scored())
     keys[1, 3, 2] = torch.nan
     found = blocked.blocked_additive_score(queries, keys, w_v)
@@ -361,21 +368,21 @@ def test_a_nan_in_a_key_reaches_the_scores_of_that_key_alone(small_blocks, path:
 
 @pytest.mark.parametrize("path", ["blocked", "plain"])
 def test_a_path_can_be_forced(small_blocks, path: str):
-    blocked.force(path)
+    blocked.set_path(path)
     for size in (1, 10**6):
         like = torch.empty(1, size, 4, device="meta")
-        assert blocked.takes_blocks(like, like, blocked.ADDITIVE_LEAST) == (path == "blocked")
-    blocked.force(None)
-    assert not blocked.takes_blocks(like[:, :1], like[:, :1], 2**19) and blocked.takes_blocks(like, like, 2**19)
+        assert blocked.use_blocks(like, like, blocked.ADDITIVE_MIN_ELEMENTS) == (path == "blocked")
+    blocked.set_path(None)
+    assert not blocked.use_blocks(like[:, :1], like[:, :1], 2**19) and blocked.use_blocks(like, like, 2**19)
 
 
 def test_another_path_is_refused(small_blocks):
     with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
-        blocked.force("fast")
+        blocked.set_path("fast")
 
 
 def test_blocks_work_under_vmap_and_grad_of_torch_func(small_blocks):
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     queries, keys, w_v = (tensor.detach() for tensor in scored())
     loss = lambda score: lambda q, k, w: score(q[None], k[None], w).square().sum()  # noqa: E731
     for transform in (lambda f: f, lambda f: torch.func.grad(f, argnums=(0, 1, 2))):
@@ -388,7 +395,7 @@ def test_blocks_work_under_vmap_and_grad_of_torch_func(small_blocks):
 
 def test_blocks_are_one_graph_for_torch_compile(small_blocks):
     torch._dynamo.reset()
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     compiled = torch.compile(attention.additive_score, backend="aot_eager", fullgraph=True)
     for one, other in zip(gradients(compiled, scored()), gradients(plain_score, scored()), strict=True):
         torch.testing.assert_close(one, other)
@@ -403,7 +410,7 @@ def test_a_second_derivative_through_blocks_is_refused(small_blocks):
 
 
 def test_blocks_are_an_operator_as_pytorch_checks_them(small_blocks):
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     checks = ("test_schema", "test_faketensor")
     torch.library.opcheck(blocked.score_node, tuple(tensor.detach() for tensor in scored()), test_utils=checks)
     given = tuple(tensor.detach() for tensor in (torch.ones(3, 5, 7, dtype=torch.float64), *scored()))
@@ -418,7 +425,7 @@ def short_blocks(monkeypatch):
     """Blocks of two sequences, of three."""
     monkeypatch.setattr(blocked, "BY_STEPS", 2 * 7 * 8)
     yield
-    blocked.force(None)
+    blocked.set_path(None)
 
 
 DECODING = {
@@ -433,7 +440,7 @@ DECODING = {
 
 def decoded(decoder: torch.nn.Module, path: str, masks: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     """The outputs on a path, and the gradients of inputs and parameters."""
-    blocked.force(path)
+    blocked.set_path(path)
     tokens, memory, state, valid_lens = ARGUMENTS["BahdanauDecoder"]
     given = [memory.double().requires_grad_(), state.double().requires_grad_()]
     masks = {name: mask.double() if mask.is_floating_point() else mask for name, mask in masks.items()}
@@ -455,7 +462,7 @@ def test_steps_as_one_function_have_the_numbers_of_the_loop(short_blocks, readou
 
 
 def test_steps_keep_nothing_without_gradients(short_blocks, monkeypatch):
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     found = []
     apply = blocked.Steps.apply
     monkeypatch.setattr(blocked.Steps, "apply", lambda *given: found.append(apply(*given)) or found[-1])
@@ -469,7 +476,7 @@ def test_steps_keep_nothing_without_gradients(short_blocks, monkeypatch):
 
 
 def test_steps_differ_where_a_mask_does(short_blocks):
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     decoder, (tokens, memory, state, _) = MAKERS["BahdanauDecoder"](), ARGUMENTS["BahdanauDecoder"]
     one, other = (
         decoder.prepare(memory, mask=torch.ones(1, 1, 7) > 0),
@@ -481,7 +488,7 @@ def test_steps_differ_where_a_mask_does(short_blocks):
 
 
 def test_a_second_derivative_through_steps_is_refused(short_blocks):
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     decoder, (tokens, memory, state, _) = MAKERS["BahdanauDecoder"](), ARGUMENTS["BahdanauDecoder"]
     memory = memory.clone().requires_grad_()
     (first,) = torch.autograd.grad(decoder(tokens, memory, state)[0].sum(), memory, create_graph=True)
@@ -493,9 +500,9 @@ def test_steps_work_under_vmap_and_grad_of_torch_func(short_blocks):
     decoder, (tokens, memory, state, _) = MAKERS["BahdanauDecoder"](), ARGUMENTS["BahdanauDecoder"]
     loss = lambda own: decoder(tokens, own, state)[0].square().sum()  # noqa: E731
     memories = torch.stack([memory, 2 * memory])
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     found = torch.func.vmap(torch.func.grad(loss))(memories)
-    blocked.force("plain")  # whose cell torch.func does not map
+    blocked.set_path("plain")  # whose cell torch.func does not map
     torch.testing.assert_close(found, torch.stack([torch.func.grad(loss)(own) for own in memories]))
 
 
@@ -507,7 +514,7 @@ def few_scores(monkeypatch):
     """Blocks of two rows, of five."""
     monkeypatch.setattr(blocked, "BY_SCORES", 2 * 7)
     yield
-    blocked.force(None)
+    blocked.set_path(None)
 
 
 def attending(heads: bool = False) -> list[torch.Tensor]:
@@ -529,7 +536,7 @@ def attended(
     path: str, arguments: list[torch.Tensor], mask: torch.Tensor | None, need_weights: bool
 ) -> list[torch.Tensor]:
     """The outputs on a path, and their gradients."""
-    blocked.force(path)
+    blocked.set_path(path)
     layer = attention.DotProductAttention()
     outputs = [own for own in layer(*arguments, mask=mask, need_weights=need_weights) if own is not None]
     loss = sum((own * torch.tensor(uniform("c", tuple(own.shape)))).sum() for own in outputs)
@@ -568,7 +575,7 @@ def test_a_context_without_gradients_is_the_same(few_scores, hiding: str):
     ids=lambda layer: type(layer).__name__,
 )
 def test_a_context_alone_comes_without_weights(few_scores, layer: torch.nn.Module, path: str):
-    blocked.force(path)
+    blocked.set_path(path)
     layer.eval()
     context, weights = layer(*attending(), need_weights=False)
     assert weights is None
@@ -588,7 +595,7 @@ def test_an_infinite_score_is_as_in_the_plain_formula(few_scores, need_weights: 
 
 
 def test_inner_products_have_no_second_derivative_in_blocks(few_scores):
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     arguments = attending()
     context, _ = attention.DotProductAttention()(*arguments, need_weights=False)
     (first,) = torch.autograd.grad(context.sum(), arguments[0], create_graph=True)
@@ -601,14 +608,14 @@ def test_inner_products_work_under_vmap_and_grad_of_torch_func(few_scores):
     loss = lambda q, k, v: layer(q[None], k[None], v[None], need_weights=False)[0].square().sum()  # noqa: E731
     results = []
     for path in ("blocked", "plain"):
-        blocked.force(path)
+        blocked.set_path(path)
         results.append(torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))(queries, keys, values))
     torch.testing.assert_close(*results)
 
 
 def test_inner_products_are_one_graph_for_torch_compile(few_scores):
     torch._dynamo.reset()
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     layer = attention.DotProductAttention()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     mask = HIDING["padding"]
@@ -655,7 +662,7 @@ def test_an_additive_context_has_the_numbers_of_the_plain_formula(
     two_rows, monkeypatch, hiding: str, heads: bool, path: str | None, scores: int
 ):
     monkeypatch.setattr(blocked, "BY_SCORES", scores)
-    blocked.force(path)
+    blocked.set_path(path)
     arguments, mask = additive_arguments(heads or hiding == "heads"), HIDING[hiding]
     if mask is not None and arguments[0].ndim > mask.ndim:
         mask = mask[:, None]
@@ -761,7 +768,7 @@ def test_a_layer_takes_the_additive_context_where_it_can(two_rows, monkeypatch, 
         ("blocked", {}, False),
         ("blocked", {"need_weights": False, "dropout_mask": mask}, False),
     ):
-        blocked.force(path)
+        blocked.set_path(path)
         calls.clear()
         context, weights = layer(*arguments, mask=HIDING["padding"], **options)
         assert bool(calls) == taken and (weights is None) == ("need_weights" in options)
@@ -791,7 +798,7 @@ def test_an_additive_context_works_under_vmap_and_grad_of_torch_func(two_rows):
 
 def test_an_additive_context_is_one_graph_for_torch_compile(two_rows):
     torch._dynamo.reset()
-    blocked.force("blocked")
+    blocked.set_path("blocked")
     layer = attention.AdditiveAttention(4, 4, 5, dtype=torch.float64)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     found, expected = (own(*attending(), mask=HIDING["padding"], need_weights=False)[0] for own in (compiled, layer))

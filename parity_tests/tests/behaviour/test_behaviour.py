@@ -189,7 +189,7 @@ def entry(versions: str, **found: str) -> dict[str, object]:
 def test_another_finding_is_told_with_call_column_versions_was_and_is():
     kept = {"jax:attend": [entry("jax 0.7.1", closed="NaN"), entry("jax 0.10.2", closed="uniform")]}
     (told,) = changes(kept, {"jax:attend": ("jax 0.11.0", {"closed": "0"})})
-    assert told == "jax:attend: closed rows: was 'uniform' (jax 0.10.2), is '0' (jax 0.11.0)"
+    assert told == "jax:attend: fully masked rows: was 'uniform' (jax 0.10.2), is '0' (jax 0.11.0)"
 
 
 def test_a_version_that_is_kept_is_held_against_itself():
@@ -223,7 +223,7 @@ def test_what_an_older_version_did_otherwise_is_on_the_page():
     newest = KEPT[peer.id][-1]
     older = {"versions": "torch 1.0.0", "found": {**newest["found"], "closed": "NaN; ∇ NaN"}}
     text = page({**KEPT, peer.id: [older, newest]})
-    assert f"{peer.call} in torch 1.0.0: closed rows: NaN; ∇ NaN" in text
+    assert f"{peer.call} in torch 1.0.0: fully masked rows: NaN; ∇ NaN" in text
 
 
 # ------------------------------------------------------------------------------------------------ the command
@@ -245,7 +245,7 @@ def kept_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_the_command_tells_a_change_and_fails(kept_elsewhere: Path):
     result = CliRunner().invoke(command, ["--framework", "torch"])
     assert result.exit_code == 1
-    assert f"changed     {PEERS[0].id}: closed rows: was '0; ∇ 0'" in result.output
+    assert f"changed     {PEERS[0].id}: fully masked rows: was '0; ∇ 0'" in result.output
     assert "attention-parity behaviour --write" in result.output
     assert not (kept_elsewhere / "behaviour.md").exists()
 
@@ -293,7 +293,7 @@ def judged_green(peer: Peer) -> list[str]:
     known = load_divergences(KNOWN / f"{peer.module}.toml", peer.name)
     outcome = check(cases, ("float64", "float32"), Job(peer.name, peer.place), divergences=known)
     assert outcome.judged
-    return [f"{v.case} {v.tier} {v.quantity}: {v.reason}" for v in outcome.red]
+    return [f"{v.case} {v.dtype} {v.quantity}: {v.reason}" for v in outcome.red]
 
 
 def test_each_target_has_its_verdicts(backend: SimpleNamespace):
@@ -381,7 +381,7 @@ def holds(
 ) -> bool:
     """Whether what a line made is what its words say."""
     weights, context, mask = found.get("weights"), found.get("context"), arrays["mask"]
-    if title == "Closed rows":
+    if title == "Fully masked rows":
         assert weights is not None and closed.any()
         wanted = {
             "0": np.zeros(7),

@@ -44,7 +44,7 @@ TO_REACH = [
     ("decoder", "tf", GRAPH, {"forward": (2.2, 2.7), "compile forward": (18, 30)}),
     ("decoder", "jax", TEXTBOOK, {"forward": (0.97, 1.1), "training": (2.5, 3)}),
     ("decoder", "jax", TEXTBOOK, {"compile forward": (15, 20), "compile training": (11, 12)}),
-    ("decoder", "mxnet", TEXTBOOK, {"forward": (3.6, 5), "training": (1.9, 2.5)}),
+    ("decoder", "mxnet", TEXTBOOK, {"forward": (3, 3), "training": (2, 2)}),
     ("decoder-short", "torch", TEXTBOOK, {"forward": (1.6, 1.6), "training": (1.4, 1.4)}),
     ("decoder-short", "tf", EAGER, {"forward": (10, 10), "training": (5, 5)}),
     ("decoder-short", "jax", TEXTBOOK, {"forward": (0.97, 0.97), "training": (1.2, 1.2)}),

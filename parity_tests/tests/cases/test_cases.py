@@ -17,7 +17,7 @@ from attention_core.specification import Layer, Operator
 from parity_tests.cases import covering, design
 from parity_tests.cases.attention import UNBOUNDED
 from parity_tests.cases.call import bind
-from parity_tests.cases.case import FULL, TIERS, Case, epsilon, first_steady, steady
+from parity_tests.cases.case import DTYPES, FULL, Case, epsilon, first_steady, steady
 from parity_tests.cases.decoders import DECODER
 from parity_tests.cases.expected import build_reference, expected, gradients, outputs
 from parity_tests.cases.suite import all_cases, seeded, select
@@ -30,7 +30,7 @@ CASES = [case for case in ALL if case.drawn is None and not case.again]
 by_id = {case.id: case for case in CASES}
 
 IN_TRAINING = {"dropout"}
-"""Options that act in training alone: the court hands the masks in; each framework's own tests ask for training."""
+"""Options that act in training alone: the judge hands the masks in; each framework's own tests ask for training."""
 
 
 def test_ids_are_unique_and_every_entry_has_cases():
@@ -79,7 +79,7 @@ SIZED = [case for case in CASES if not case.name.startswith("sentences")]  # a c
 def test_no_two_axes_have_the_same_size(case: Case):
     """A swapped axis cannot pass. Axes of size 0 and 1 stand for themselves, and the gates of a GRU are three."""
     sizes = {}
-    for name, array in {**case.inputs, **expected(case, case.tiers[0])}.items():
+    for name, array in {**case.inputs, **expected(case, case.dtypes[0])}.items():
         if name.startswith("gradient_") or array.ndim < 2:
             continue
         large = [size for size in array.shape if size > 1]
@@ -90,8 +90,8 @@ def test_no_two_axes_have_the_same_size(case: Case):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_expectations_are_finite_and_not_trivial(case: Case):
-    for tier in case.tiers:
-        found = expected(case, tier)
+    for dtype in case.dtypes:
+        found = expected(case, dtype)
         for name, array in found.items():
             if case.operator == "to_additive_mask":  # whose answer is -inf where a key is hidden
                 array = array[array != -np.inf]
@@ -103,7 +103,7 @@ def test_expectations_are_finite_and_not_trivial(case: Case):
 
 def notices(case: Case, kind: str, name: str) -> bool:
     """Whether the answer to a case changes, or is refused, without an option or an input of it."""
-    inputs, parameters = case.at(case.tiers[0])
+    inputs, parameters = case.at(case.dtypes[0])
     given = {"inputs": dict(inputs), "options": dict(case.options), "config": dict(case.config)}
     if given[kind].pop(name, None) is None:
         return False
@@ -113,7 +113,7 @@ def notices(case: Case, kind: str, name: str) -> bool:
         answer = bind(reference, case.operator, case.method, changed.options)(layer, **changed.inputs)
     except AttentionError:
         return True
-    wanted = outputs(case, case.tiers[0]).values()
+    wanted = outputs(case, case.dtypes[0]).values()
     return len(answer) != len(wanted) or any(
         not np.array_equal(found, own) for found, own in zip(answer, wanted, strict=True)
     )
@@ -193,19 +193,19 @@ def test_gradients_are_taken_against_a_drawn_cotangent():
     assert np.abs(gradients(by_id["masked_softmax-none"], "float64")["scores"]).max() > 0.01
 
 
-def test_half_tiers_ask_every_operator_a_plain_case_and_one_with_a_mask_or_lengths():
+def test_half_dtypes_ask_every_operator_a_plain_case_and_one_with_a_mask_or_lengths():
     for entry in (*OPERATORS, *LAYERS):
         if entry.name == "to_additive_mask":  # whose dtype is an option
-            asked = {case.options.get("dtype", "float32"): case.tiers for case in CASES if case.operator == entry.name}
-            assert asked == {tier: (tier,) for tier in TIERS}
+            asked = {case.options.get("dtype", "float32"): case.dtypes for case in CASES if case.operator == entry.name}
+            assert asked == {dtype: (dtype,) for dtype in DTYPES}
             continue
-        own = [case for case in CASES if case.operator == entry.name and "bfloat16" in case.tiers]
-        assert [case for case in own if "float16" in case.tiers] == own
+        own = [case for case in CASES if case.operator == entry.name and "bfloat16" in case.dtypes]
+        assert [case for case in own if "float16" in case.dtypes] == own
         if FILE_OF[entry.name] == "masking" and not any(tensor.kind == "floating" for tensor in entry.inputs):
-            assert own == [], "a mask is exact, and has no tiers"
+            assert own == [], "a mask is exact, and has no dtypes"
             continue
         if entry.name == "position_permutation":
-            assert own == [], "whole numbers have no tiers"
+            assert own == [], "whole numbers have no dtypes"
             continue
         called = entry.method("call") if isinstance(entry, Layer) else entry
         if not {"mask", "valid_lens"} & {tensor.name for tensor in called.inputs}:
@@ -216,7 +216,7 @@ def test_half_tiers_ask_every_operator_a_plain_case_and_one_with_a_mask_or_lengt
         assert masked or ragged, entry.name
 
 
-def test_a_tier_rounds_floating_arrays_alone():
+def test_a_dtype_rounds_floating_arrays_alone():
     inputs, parameters = by_id["BahdanauDecoder-mask"].at("bfloat16")
     assert inputs["tokens"].dtype == np.int32 and inputs["mask"].dtype == bool
     assert {array.dtype.name for array in parameters.values()} == {"bfloat16"}
@@ -233,7 +233,7 @@ def test_trainings_are_asked_for_and_cover_what_they_should():
     long = [case for case in TRAINED.values() if len(case.inputs["batches"]) >= 100]
     kinds = {(case.config["cell"], case.config["score"], case.options["optimizer"]) for case in long}
     assert kinds == {(c, s, o) for c in ("gru", "lstm") for s in ("additive", "dot") for o in ("adam", "sgd")}
-    assert all(case.tiers == FULL for case in long)
+    assert all(case.dtypes == FULL for case in long)
 
 
 @pytest.mark.parametrize("name", ["short", "short_sgd"])
@@ -245,7 +245,7 @@ def test_a_training_learns_and_its_clipping_bites_in_some_steps_and_not_in_other
     assert (above.any() and not above.all()) or (name == "short" and above.all())
 
 
-def test_both_tiers_of_a_training_begin_with_the_same_numbers():
+def test_both_dtypes_of_a_training_begin_with_the_same_numbers():
     case = TRAINED["training-gru_dot_sgd"]
     for name, array in case.at("float32")[1].items():
         assert np.array_equal(array, case.parameters[name])
@@ -285,4 +285,4 @@ def test_every_function_and_method_is_asked_once_more_behind_all_others():
     assert {(case.operator, case.method) for case in repeated} == {(case.operator, case.method) for case in ALL}
     first = {case.id: case for case in ALL}
     for case in repeated:
-        assert case.inputs is first[case.again].inputs and set(case.tiers) <= set(first[case.again].tiers)
+        assert case.inputs is first[case.again].inputs and set(case.dtypes) <= set(first[case.again].dtypes)

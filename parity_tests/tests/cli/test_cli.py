@@ -91,7 +91,7 @@ def test_the_help_of_each_command_ends_with_two_examples_that_it_takes(names: tu
     [
         ("run --backend", "torch,", {"torch,tf", "torch,jax", "torch,mxnet"}),
         ("run --operator", "masked_softmax,GRU", {"masked_softmax,GRU", "masked_softmax,GRUEncoder"}),
-        ("run --tier", "float64,b", {"float64,bfloat16"}),
+        ("run --dtype", "float64,b", {"float64,bfloat16"}),
         ("run --case", "GRU-ragg", {"GRU-ragged"}),
         ("run --path", "", {"plain", "blocked"}),
         ("fuzz --backend", "mx", {"mxnet"}),
@@ -143,7 +143,7 @@ def test_calibrate_shows_what_reports_would_change(tmp_path: Path, monkeypatch: 
     )
     path = tmp_path / "report.json"
     other = replace(verdict, operator="location_score", case="location_score-plain", entry_error=0.0)
-    missed = replace(other, status="fail", check="entry", error=7.0, budget=0.0, entry_error=7.0)
+    missed = replace(other, status="fail", check="entry", error=7.0, tolerance=0.0, entry_error=7.0)
     verdicts = [verdict, replace(verdict, error=60.0, against="tf"), other, missed]
     path.write_text(json.dumps(Run([], verdicts).as_json()))
     text = invoke("calibrate", str(path)).output
@@ -152,7 +152,7 @@ def test_calibrate_shows_what_reports_would_change(tmp_path: Path, monkeypatch: 
     assert "location_score, scores, by entry 7 0 0 30 torch, location_score-plain, scores, float64" in told
 
 
-def test_a_device_has_a_name_that_the_court_knows():
+def test_a_device_has_a_name_that_the_judge_knows():
     result = invoke("run", "--device", "gpu")
     assert result.exit_code == 2 and "expected cpu, cuda, or one of several, as cuda:1" in result.output
 
@@ -164,7 +164,7 @@ def test_what_cannot_exist_is_neither_green_nor_red(only_fake, monkeypatch: pyte
         return recording
 
     monkeypatch.setattr("parity_tests.cli.run.record", recorder)
-    result = invoke("run", "--backend", "fake", "--case", "dot_score-plain", "--tier", "float16")
+    result = invoke("run", "--backend", "fake", "--case", "dot_score-plain", "--dtype", "float16")
     assert result.exit_code == 0 and "n/a         fake  float16  1 case: no halves here" in result.output
     assert re.search(r"dot_score +│ +1 │ +n/a │", result.output)
 
@@ -179,7 +179,7 @@ def test_a_green_run_exits_with_zero_and_writes_what_it_was_asked_for(only_fake,
         "run",
         "--case",
         "dot_score-[!cp]*",
-        "--tier",
+        "--dtype",
         "float64",
         "--output",
         str(tmp_path),
@@ -200,7 +200,7 @@ def test_a_green_run_exits_with_zero_and_writes_what_it_was_asked_for(only_fake,
 
 def test_two_runs_give_the_same_json_but_for_times(only_fake, tmp_path: Path):
     files = [tmp_path / "a.json", tmp_path / "b.json"]
-    chosen = ["--case", "*-[!c]*", "--operator", "masked_softmax,dot_score", "--tier", "float32"]
+    chosen = ["--case", "*-[!c]*", "--operator", "masked_softmax,dot_score", "--dtype", "float32"]
     for file in files:
         invoke("run", *chosen, "--json", str(file))
     first, second = (json.loads(file.read_text()) for file in files)
@@ -210,10 +210,10 @@ def test_two_runs_give_the_same_json_but_for_times(only_fake, tmp_path: Path):
 
 def test_a_red_run_exits_with_one_and_says_how_to_repeat_it(only_fake):
     only_fake("raise@valid_lens")
-    result = invoke("run", "--case", "attention_mask-l*", "--tier", "float64")
+    result = invoke("run", "--case", "attention_mask-l*", "--dtype", "float64")
     assert result.exit_code == 1
     assert "ValueError: this backend was told to raise" in result.output
-    assert "attention-parity run --backend fake --case 'attention_mask-lens' --tier float64" in result.output
+    assert "attention-parity run --backend fake --case 'attention_mask-lens' --dtype float64" in result.output
 
 
 def test_a_backend_that_is_asked_for_and_missing_is_red(only_fake):
@@ -229,7 +229,7 @@ def test_a_backend_that_is_asked_for_and_missing_is_red(only_fake):
         (["--backend", "theano"], "no backend 'theano'; there are fake, gone"),
         (["--backend", "gone"], "no backend can run here: gone is not installed"),
         (["--case", "nothing-*"], "no case matches"),
-        (["--tier", "float8"], "'float8': expected some of float64, float32"),
+        (["--dtype", "float8"], "'float8': expected some of float64, float32"),
         (["--operator", "softmax"], "'softmax': expected some of attention_mask, causal_mask"),
         (["--python", "fake"], "expected NAME=PATH"),
         (["--python", "fake=/no/such/python"], "does not exist"),
@@ -254,7 +254,7 @@ def test_a_wrong_argument_gets_a_sentence(only_fake, arguments: list[str], words
         (1, "bench --framework torch"),
         (2, "run --case nothing-*"),
         (2, "run --backend nobody"),
-        (2, "run --tier float8"),
+        (2, "run --dtype float8"),
         (2, "run --corpus /no/such/corpus"),
         (2, "record --backend nobody -o {folder}/nobody.safetensors"),
         (2, "fuzz --examples 1 --backend nobody"),
@@ -344,7 +344,7 @@ def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatc
 def test_the_command_that_repeats_a_verdict_names_both_backends():
     verdict = Verdict("GRU", "GRU-step", "jax", "torch", "cuda", "float32", "output", "fail")
     assert reproduce(verdict) == (
-        "attention-parity run --backend jax,torch --case 'GRU-step' --tier float32 --device cuda"
+        "attention-parity run --backend jax,torch --case 'GRU-step' --dtype float32 --device cuda"
     )
 
 

@@ -1,4 +1,4 @@
-"""Weights that move: every source proves itself, a wrong mapping is red, and the command refuses what it has to."""
+"""Weights that move: every source validates itself, a wrong mapping is red, and the command refuses what it has to."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from attention_core.operators import find
 from backends import weights
 from parity_tests.cases.expected import programs_folder
 from parity_tests.cli.main import main
-from parity_tests.conversion import proof
-from parity_tests.conversion.proof import MOST_ENTRIES, Side, chosen_entries, prove
+from parity_tests.conversion import validation
+from parity_tests.conversion.validation import MOST_ENTRIES, Side, chosen_entries, validate
 from parity_tests.judge.run import Run
 from parity_tests.tests.places import ROOT
 from parity_tests.third_party import layers
@@ -84,15 +84,15 @@ def job(name: str) -> Job:
     return Job(name, layers.place_of(name), sys.executable, variables=variables)
 
 
-def proved(source: str, raw: dict[str, np.ndarray], layer: str, config: dict[str, Any], canonical: Any) -> Run:
+def validated(source: str, raw: dict[str, np.ndarray], layer: str, config: dict[str, Any], canonical: Any) -> Run:
     own = weights.SOURCES[source.removesuffix(layers.IN_GLUON)]
     if layer in ("GRU", "LSTM") and not own.stacked and not own.own:
         raw = {f"0/{name}": array for name, array in raw.items()}
-    return prove(find(layer), config, canonical, [Side(job(source), raw, layers.framework_of(source))])
+    return validate(find(layer), config, canonical, [Side(job(source), raw, layers.framework_of(source))])
 
 
 def failures(run: Run) -> str:
-    return "\n".join(f"{own.name} {own.case} {own.tier} {own.quantity}: {own.reason}" for own in run.red)
+    return "\n".join(f"{own.name} {own.case} {own.dtype} {own.quantity}: {own.reason}" for own in run.red)
 
 
 # ------------------------------------------------------------------------------------------------ every source
@@ -114,7 +114,7 @@ def test_every_place_has_a_function_for_its_layer():
         assert name in made or layer in {node.name for node in classes[name].body if isinstance(node, ast.FunctionDef)}
 
 
-def test_a_source_proves_itself(source: str):
+def test_a_source_validates_itself(source: str):
     """Canonical arrays become the source's own, and back; its layer agrees with the reference in all it can do."""
     layer, config = ASKED[source]
     canonical = drawn(layer, config, ABSENT.get(source, "-"))
@@ -127,12 +127,12 @@ def test_a_source_proves_itself(source: str):
     raw = weights.from_canonical(layer, {**canonical, **beside}, name, **spelling, **unseen)
     assert layers.spoken(name, raw) == source
     converted = weights.to_canonical(raw, name, layer=layer, **unseen)
-    run = proved(source, raw, layer, converted.config, converted.arrays)
+    run = validated(source, raw, layer, converted.config, converted.arrays)
     assert not run.red, failures(run)
-    judged = {(own.case, own.tier) for own in run.verdicts if own.status == "pass"}
+    judged = {(own.case, own.dtype) for own in run.verdicts if own.status == "pass"}
     cases = [f"{layer}-converted"] + [f"{layer}-converted_ragged"] * (source not in WHOLE)
-    tiers = ["float32"] + ["float64"] * (not source.startswith("onnx."))
-    assert judged == {(case, tier) for case in cases for tier in tiers}
+    dtypes = ["float32"] + ["float64"] * (not source.startswith("onnx."))
+    assert judged == {(case, dtype) for case in cases for dtype in dtypes}
 
 
 def of(name: str, *arguments: Any) -> Any:
@@ -143,19 +143,19 @@ def of(name: str, *arguments: Any) -> Any:
 @pytest.mark.parametrize(
     "spelt", [of("keras.GRU"), of("keras.MultiHeadAttention"), of("gluon.rnn.GRU"), of("attention_parity.tf")]
 )
-def test_a_source_proves_itself_in_its_other_spelling(spelt: str):
+def test_a_source_validates_itself_in_its_other_spelling(spelt: str):
     """The numbers of a .weights.h5 file, and the names of collect_params."""
     layer, config = ASKED[spelt]
     unseen = {name: config[name] for name in ("num_heads",) if name in config}
     raw = weights.from_canonical(layer, drawn(layer, config), spelt, prefix="there/", spelling=1, **unseen)
     own = {name.removeprefix("there/"): array for name, array in raw.items()}
     converted = weights.to_canonical(raw, spelt, layer=layer, **unseen)
-    run = proved(spelt, own, layer, converted.config, converted.arrays)
+    run = validated(spelt, own, layer, converted.config, converted.arrays)
     assert not run.red, failures(run)
 
 
 @pytest.mark.parametrize(("single", "backend_of"), [of("keras.LSTM", "tf"), of("flax.linen.GRUCell", "jax")])
-def test_a_stack_of_single_layers_proves_itself(single: str, backend_of: str, tmp_path: Path):
+def test_a_stack_of_single_layers_validates_itself(single: str, backend_of: str, tmp_path: Path):
     layer = ASKED[single][0]
     canonical = drawn(layer, {"input_size": 8, "hidden_size": 5, "num_layers": 2})
     raw = {}
@@ -172,7 +172,7 @@ def test_a_stack_of_single_layers_proves_itself(single: str, backend_of: str, tm
 
 @pytest.mark.parametrize("single", ["keras.GRU", "flax.linen.GRUCell", "onnx.GRU"])
 def test_a_stack_of_single_layers_is_numbered(single: str):
-    """The proof of layers that stand apart in the file gets them by number, from the input on."""
+    """The validation of layers that stand apart in the file gets them by number, from the input on."""
     from parity_tests.conversion.conversion import Move
 
     raw, canonical = {}, drawn("GRU", {"input_size": 8, "hidden_size": 5, "num_layers": 2})
@@ -217,15 +217,15 @@ WRONG = (swapped, transposed, exchanged, without_hidden_bias, outside_the_gate)
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
 def test_a_wrong_mapping_is_red_in_outputs_and_gradients(wrong: Callable[..., Any], fake_job: Callable[..., Job]):
     right = drawn("GRU", SQUARE)
-    run = prove(find("GRU"), SQUARE, right, [Side(fake_job(), wrong(right))])
-    red = {(own.tier, own.quantity) for own in run.red}
+    run = validate(find("GRU"), SQUARE, right, [Side(fake_job(), wrong(right))])
+    red = {(own.dtype, own.quantity) for own in run.red}
     quantities = ("outputs", "state", "gradient_inputs", "gradient_state")
-    assert red == {(tier, quantity) for tier in ("float64", "float32") for quantity in quantities}
+    assert red == {(dtype, quantity) for dtype in ("float64", "float32") for quantity in quantities}
 
 
 def test_the_right_mapping_is_green(fake_job: Callable[..., Job]):
     right = drawn("GRU", SQUARE)
-    run = prove(find("GRU"), SQUARE, right, [Side(fake_job(), right)])
+    run = validate(find("GRU"), SQUARE, right, [Side(fake_job(), right)])
     assert not run.red and len(run.verdicts) == 16, failures(run)
 
 
@@ -234,14 +234,14 @@ def test_the_right_mapping_is_green(fake_job: Callable[..., Job]):
 def test_a_wrong_mapping_of_a_framework_s_own_layer_is_red(wrong: Callable[..., Any]):
     right = drawn("GRU", SQUARE)
     raw = weights.from_canonical("GRU", right, "torch.nn.GRU")
-    assert proved("torch.nn.GRU", raw, "GRU", SQUARE, wrong(right)).red
+    assert validated("torch.nn.GRU", raw, "GRU", SQUARE, wrong(right)).red
 
 
 def test_heads_that_are_interleaved_are_red(fake_job: Callable[..., Job]):
     """(head size, heads) for (heads, head size): the shapes are the same."""
     right = drawn("MultiHeadAttention", HEADS)
     wrong = {**right, "W_q": right["W_q"].reshape(3, 4, 12).swapaxes(0, 1).reshape(12, 12)}
-    run = prove(find("MultiHeadAttention"), HEADS, right, [Side(fake_job(), wrong)])
+    run = validate(find("MultiHeadAttention"), HEADS, right, [Side(fake_job(), wrong)])
     assert {"context", "weights"} <= {own.quantity for own in run.red}
 
 
@@ -249,13 +249,13 @@ def test_a_side_of_which_nothing_is_judged_is_red(fake_job: Callable[..., Job], 
     right = drawn("GRU", SQUARE)
 
     def silent(*arguments: Any) -> Any:
-        recording = proof.Recording("fake", "cpu", about={"framework": "none"})
+        recording = validation.Recording("fake", "cpu", about={"framework": "none"})
         cells = arguments[1]
-        recording.status = {proof.key(cell): {"status": "not-implemented", "message": "nothing"} for cell in cells}
+        recording.status = {validation.key(cell): {"status": "not-implemented", "message": "nothing"} for cell in cells}
         return recording
 
-    monkeypatch.setattr(proof, "record_cells", silent)
-    run = prove(find("GRU"), SQUARE, right, [Side(fake_job(), right)])
+    monkeypatch.setattr(validation, "record_cells", silent)
+    run = validate(find("GRU"), SQUARE, right, [Side(fake_job(), right)])
     assert [own.reason for own in run.red] == ["nothing of it could be judged"]
 
 
@@ -328,7 +328,7 @@ REFUSED: dict[str, tuple[dict[str, np.ndarray], tuple[str, ...], str]] = {
 @pytest.mark.parametrize(("arrays", "arguments", "words"), REFUSED.values(), ids=list(REFUSED))
 def test_the_command_refuses_and_writes_nothing(arrays, arguments, words, file, tmp_path: Path):
     out = tmp_path / "out.safetensors"
-    result = invoke(file(arrays), *arguments, "-o", out, "--prove", "no")
+    result = invoke(file(arrays), *arguments, "-o", out, "--validate", "no")
     assert result.exit_code == 2, result.output
     assert words in result.output and not out.exists()
 
@@ -348,7 +348,7 @@ def test_a_refusal_says_the_options_of_this_command(file, tmp_path: Path):
 )
 def test_the_command_refuses_to_write_there(name: str, words: str, file, tmp_path: Path):
     before = file(GRU).read_bytes()
-    result = invoke(file(GRU), "--to", "jax", "-o", tmp_path / name, "--prove", "no")
+    result = invoke(file(GRU), "--to", "jax", "-o", tmp_path / name, "--validate", "no")
     assert result.exit_code == 2 and words in result.output
     assert file(GRU).read_bytes() == before
 
@@ -367,10 +367,10 @@ def test_without_the_source_s_framework_nothing_is_written(file, tmp_path: Path,
         assert line in result.output
 
 
-def test_without_a_proof_the_command_says_so(file, tmp_path: Path):
+def test_without_a_validation_the_command_says_so(file, tmp_path: Path):
     out = tmp_path / "out.safetensors"
-    result = invoke(file(GRU), "--to", "jax", "-o", out, "--prove", "no")
-    assert result.exit_code == 0 and "unproved" in result.output and "green" not in result.output
+    result = invoke(file(GRU), "--to", "jax", "-o", out, "--validate", "no")
+    assert result.exit_code == 0 and "unvalidated" in result.output and "green" not in result.output
     arrays, header = backends.load_archive(out)
     assert header["layer"] == "GRU" and header["config"]["hidden_size"] == 5 and header["source"] == "torch.nn.GRU"
     assert list(arrays) == ["0.W", "0.U", "0.b", "0.b_hn"]
@@ -380,10 +380,10 @@ def test_what_the_command_wrote_it_takes(file, tmp_path: Path):
     """Canonical arrays go on to another framework's layer, and back to the same ones."""
     there, on, back = (tmp_path / name for name in ("there.safetensors", "on.safetensors", "back.safetensors"))
     for arguments in ((file(GRU), "--to", "jax", "-o", there), (there, "--to", "onnx.GRU", "-o", on)):
-        result = invoke(*arguments, "--prove", "no")
+        result = invoke(*arguments, "--validate", "no")
         assert result.exit_code == 0, result.output
     assert list(weights.read_arrays(on)) == ["W", "R", "B"]
-    assert invoke(on, "--to", "mxnet", "-o", back, "--prove", "no").exit_code == 0
+    assert invoke(on, "--to", "mxnet", "-o", back, "--validate", "no").exit_code == 0
     first, last = weights.read_arrays(there), weights.read_arrays(back)
     assert all(np.array_equal(first[name], last[name]) for name in first)
 
@@ -391,7 +391,7 @@ def test_what_the_command_wrote_it_takes(file, tmp_path: Path):
 def test_the_dtype_of_the_file_stays(file, tmp_path: Path):
     out = tmp_path / "out.safetensors"
     single = {name: array.astype(np.float32) for name, array in GRU.items()}
-    assert invoke(file(single), "--to", "jax", "-o", out, "--prove", "no").exit_code == 0
+    assert invoke(file(single), "--to", "jax", "-o", out, "--validate", "no").exit_code == 0
     arrays = weights.read_arrays(out)
     assert {array.dtype.name for array in arrays.values()} == {"float32"}
     both = single["bias_ih_l0"] + single["bias_hh_l0"]
@@ -399,7 +399,7 @@ def test_the_dtype_of_the_file_stays(file, tmp_path: Path):
 
 
 @pytest.mark.frameworks("torch")
-def test_the_command_proves_and_writes(file, tmp_path: Path):
+def test_the_command_validates_and_writes(file, tmp_path: Path):
     out = tmp_path / "out.safetensors"
     result = invoke(file(GRU), "--to", "torch", "-o", out, "--json", tmp_path / "verdicts.json")
     assert result.exit_code == 0, result.output
@@ -411,7 +411,7 @@ def test_the_command_proves_and_writes(file, tmp_path: Path):
 def test_a_source_that_runs_without_its_switches_is_red():
     right = drawn("GRU", SQUARE)
     side = Side(job("torch.nn.GRU"), weights.from_canonical("GRU", right, "torch.nn.GRU"), "tf")
-    red = {own.check for own in prove(find("GRU"), SQUARE, right, [side]).red}
+    red = {own.check for own in validate(find("GRU"), SQUARE, right, [side]).red}
     assert red == {"switches"}
 
 
@@ -438,22 +438,22 @@ def verified(certificate: str) -> Result:
 
 
 @pytest.mark.frameworks("torch")
-def test_a_proof_is_certified_and_verified(file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_validation_is_certified_and_verified(file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     source, new = file(GRU).name, Path("new.safetensors")
-    done = invoke(source, "--to", "torch", "-o", new, "--certificate", "proof.json")
+    done = invoke(source, "--to", "torch", "-o", new, "--certificate", "validation.json")
     assert done.exit_code == 0, done.output
-    page = Path("proof.md").read_text(encoding="utf-8")
+    page = Path("validation.md").read_text(encoding="utf-8")
     assert f"attention-parity convert {source} --to torch -o {new}" in page and f"`{new}`: SHA-256" in page
-    again = verified("proof.json")
+    again = verified("validation.json")
     assert again.exit_code == 0 and "verified" in again.output, again.output
     new.write_bytes(b"something else")
-    again = verified("proof.json")
+    again = verified("validation.json")
     assert again.exit_code == 1 and f"{new} is not the file that was judged" in " ".join(again.output.split())
 
 
-def test_a_certificate_without_a_proof_is_refused(file, tmp_path: Path):
+def test_a_certificate_without_a_validation_is_refused(file, tmp_path: Path):
     new = tmp_path / "new.safetensors"
-    done = invoke(file(GRU), "--to", "jax", "-o", new, "--prove", "no", "--certificate", tmp_path / "a.json")
-    assert done.exit_code == 2 and "a certificate states a proof" in " ".join(done.output.split())
+    done = invoke(file(GRU), "--to", "jax", "-o", new, "--validate", "no", "--certificate", tmp_path / "a.json")
+    assert done.exit_code == 2 and "a certificate states a validation" in " ".join(done.output.split())
     assert not new.exists()

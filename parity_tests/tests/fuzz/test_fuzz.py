@@ -37,7 +37,7 @@ from parity_tests.cases.selection import cells_of
 from parity_tests.cli.main import main
 from parity_tests.fuzz.campaign import Campaign, Finding, Server
 from parity_tests.fuzz.shrink import shrink
-from parity_tests.judge.condition import TIERS, judgeable
+from parity_tests.judge.condition import DTYPES, judgeable
 from parity_tests.judge.drawn_cells import ABSENT
 from parity_tests.judge.run import run
 from parity_tests.tests.places import FAKES, ROOT
@@ -56,9 +56,9 @@ def planted(bug: str) -> Job:
     return Job("planted", "planted_backend", variables={"PYTHONPATH": path, "PLANTED": bug})
 
 
-def fuzzed(job: Job, examples: int, *operators: str, step: int = 7, tiers: tuple[str, ...] = FULL) -> Campaign:
+def fuzzed(job: Job, examples: int, *operators: str, step: int = 7, dtypes: tuple[str, ...] = FULL) -> Campaign:
     with Server(job) as server:
-        campaign = Campaign([server], 0, step=step, operators=operators or NAMES, tiers=tiers)
+        campaign = Campaign([server], 0, step=step, operators=operators or NAMES, dtypes=dtypes)
         list(campaign.run(examples=examples))
     return campaign
 
@@ -99,7 +99,7 @@ def test_every_argument_and_option_is_given_and_left_out(drawn: list[Drawn]):
         entry = find(case.operator)
         own = [tensor.name for tensor in inputs_of(entry, case.method) if tensor.optional]
         options = [*called_of(entry, case.method).options, *(entry.options if isinstance(entry, Layer) else ())]
-        # An option that is an axis is always said, among the sizes, and a dtype is the tier.
+        # An option that is an axis is always said, among the sizes, and a dtype is the dtype.
         said = {*axes_of(entry, case.method), "dtype"}
         own += [option.name for option in options if option.default is not None and option.name not in said]
         calls[case.operator].add(case.method)
@@ -121,7 +121,7 @@ def test_every_axis_has_one_and_more_and_may_be_empty(drawn: list[Drawn]):
 
 def test_every_kind_of_number_is_drawn(drawn: list[Drawn]):
     assert {kind for case in drawn for kind in case.types.values()} == {*INTEGER} - {"int32"}
-    assert {case.tier for case in drawn} == {*FULL}
+    assert {case.dtype for case in drawn} == {*FULL}
     assert {case.hidden for case in drawn} == {*HIDDEN}
     for name in ("rows", "wild", "whole", "infinite", "ones"):
         assert {bool(getattr(case, name)) for case in drawn} == {True, False}, name
@@ -146,8 +146,8 @@ def test_every_dimension_of_the_design_is_drawn(drawn: list[Drawn]):
     for name in ("twice", "forward"):
         assert {getattr(case, name) for case in drawn} == {False, True}, name
     wide = [draw(0, number, ["masked_softmax"]) for number in range(0, 200 * FAMILY, 4)]
-    bounds = {(case.tier, bound) for case in (*drawn, *wide) for bound in case.scales.values()}
-    assert {(tier, bound) for own in covering.BOUNDS.values() for tier, bound in own.items()} - bounds == set()
+    bounds = {(case.dtype, bound) for case in (*drawn, *wide) for bound in case.scales.values()}
+    assert {(dtype, bound) for own in covering.BOUNDS.values() for dtype, bound in own.items()} - bounds == set()
     sizes = {(axis, size) for case in drawn for axis, size in case.sizes.items()}
     wanted = {(axis, size) for call in calls for axis, own in call.choices.items() for size in own if axis in AXES}
     assert wanted - sizes == set()
@@ -165,14 +165,14 @@ def test_what_excludes_each_other_is_not_drawn_together(drawn: list[Drawn]):
         assert not case.hidden or ("queries" not in case.shared and "expanded" not in case.layouts.values())
         least = LEAST.get(case.operator, {})
         assert not any(case.sizes[axis] in range(1, size) for axis, size in least.items())
-    assert all(draw(0, FAMILY * number, tiers=("float16", "bfloat16")).forward for number in range(100))
+    assert all(draw(0, FAMILY * number, dtypes=("float16", "bfloat16")).forward for number in range(100))
 
 
 def test_a_family_has_the_same_shapes_and_gradients():
     for family in range(30):
         alike = [draw(5, FAMILY * family + number) for number in range(FAMILY)]
         assert len({repr(case) for case in alike}) == FAMILY
-        for name in ("operator", "method", "tier", "sizes", "options", "given", "ones", "types", *SHAPING):
+        for name in ("operator", "method", "dtype", "sizes", "options", "given", "ones", "types", *SHAPING):
             assert all(getattr(case, name) == getattr(alike[0], name) for case in alike), name
 
 
@@ -227,7 +227,7 @@ def test_a_planted_bug_is_found_shrunk_and_red_until_it_is_gone(
 
 
 def test_a_scale_that_is_off_by_little_is_found_in_float64_in_most_cases():
-    campaign = fuzzed(planted("scale_off"), 100, "scaled_dot_score", tiers=("float64",))
+    campaign = fuzzed(planted("scale_off"), 100, "scaled_dot_score", dtypes=("float64",))
     ((kind, _),) = campaign.findings.items()
     assert campaign.repeated[kind] > 60
 
@@ -272,9 +272,9 @@ def test_shrinking_ends_at_the_simplest_case_that_differs(drawn: list[Drawn]):
 
     def differs(candidate: Drawn) -> bool:
         tried.append(candidate)
-        return candidate.sizes.get("keys", 1) > 1 and candidate.tier == case.tier
+        return candidate.sizes.get("keys", 1) > 1 and candidate.dtype == case.dtype
 
-    case = replace(case, sizes={**case.sizes, "keys": 4}, tier="float32")
+    case = replace(case, sizes={**case.sizes, "keys": 4}, dtype="float32")
     assert shrink(case, differs) == Drawn(case.operator, case.method, "float32", sizes={"keys": 2})
     assert len(tried) < 200
 
@@ -308,12 +308,12 @@ def test_the_command_prints_a_line_that_can_be_copied(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(backends, "available", registered)
     monkeypatch.setattr("parity_tests.cli.run.Job", lambda *arguments, **keywords: planted("one_query"))
-    arguments = ["fuzz", "--examples", "160", "--operator", "masked_softmax", "--tier", "float64", "--seed", "5"]
+    arguments = ["fuzz", "--examples", "160", "--operator", "masked_softmax", "--dtype", "float64", "--seed", "5"]
     result = CliRunner().invoke(main, arguments)
     lines = [line for line in result.output.splitlines() if not line.startswith("finished")]
     assert result.exit_code == 1, result.output
     assert '    Drawn("masked_softmax"),' in lines and "planted masked_softmax weights: fail" in lines[0]
-    assert "--backend planted --seed 5 --operator masked_softmax --tier float64 --first " in lines[2]
+    assert "--backend planted --seed 5 --operator masked_softmax --dtype float64 --first " in lines[2]
     assert "seed 5, numbers 0 to 159" in result.output
     again = lines[2].split()[2:]
     result = CliRunner().invoke(main, ["fuzz", *again])
@@ -323,7 +323,7 @@ def test_the_command_prints_a_line_that_can_be_copied(monkeypatch: pytest.Monkey
 def test_the_command_wants_to_know_when_to_stop():
     result = CliRunner().invoke(main, ["fuzz"])
     assert result.exit_code == 2 and "--seconds, --examples, or both" in result.output
-    result = CliRunner().invoke(main, ["fuzz", "--examples", "1", "--tier", "float8"])
+    result = CliRunner().invoke(main, ["fuzz", "--examples", "1", "--dtype", "float8"])
     assert result.exit_code == 2 and "'float8': expected some of float64, float32" in result.output
 
 
@@ -337,10 +337,10 @@ def test_a_backend_agrees_with_the_reference_on_drawn_cases(backend: SimpleNames
     assert sum(campaign.cases.values()) > EXAMPLES / 2
 
 
-def test_half_tiers_agree_too_where_rounding_can_be_told_from_a_difference(backend: SimpleNamespace):
-    tiers = tuple(tier for tier in ("float16", "bfloat16") if tier not in ABSENT.get(backend.name, ()))
+def test_half_dtypes_agree_too_where_rounding_can_be_told_from_a_difference(backend: SimpleNamespace):
+    dtypes = tuple(dtype for dtype in ("float16", "bfloat16") if dtype not in ABSENT.get(backend.name, ()))
     job = Job(backend.name, f"backends.{backend.name}")
-    campaign = fuzzed(job, 96, "masked_softmax", "dot_score", "attention_pooling", tiers=tiers)
+    campaign = fuzzed(job, 96, "masked_softmax", "dot_score", "attention_pooling", dtypes=dtypes)
     found: list[Finding] = list(campaign.findings.values())
     assert not found, "\n".join(f"{finding.drawn}: {finding.verdict.reason}" for finding in found)
     assert campaign.cases[backend.name, "masked_softmax"] > 10
@@ -348,7 +348,7 @@ def test_half_tiers_agree_too_where_rounding_can_be_told_from_a_difference(backe
 
 def test_a_dtype_is_absent_where_the_framework_has_none(backend: SimpleNamespace):
     absent = []
-    for dtype in (*TIERS, *INTEGER):
+    for dtype in (*DTYPES, *INTEGER):
         try:
             backend.runtime.from_numpy(np.zeros(2, dtype))
         except (KeyError, TypeError):

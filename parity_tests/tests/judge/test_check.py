@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from backends import unpack_arrays
+import backends
+from backends import FRAMEWORKS
+from backends.archives import unpack_arrays
 from parity_tests.cases.case import Case
 from parity_tests.cases.selection import cells_of, key
 from parity_tests.cases.suite import all_cases, select
@@ -28,7 +30,7 @@ from parity_tests.judge.run import CacheError, run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports import certificate
 from parity_tests.tests.places import FAKES, ROOT
-from parity_tests.workers.environment import PATH, SWITCHES, environment
+from parity_tests.workers.environment import PATH, environment, requirements_of
 from parity_tests.workers.process import Job, record
 from parity_tests.workers.recordings import Recording, pack_cases
 from parity_tests.workers.target import Target, load
@@ -62,9 +64,9 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
     """`attention-parity check` on a file of that source, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
 
-    def run(source: str, *arguments: str, target: str = "mine.py", tier: str = "float64") -> Result:
+    def run(source: str, *arguments: str, target: str = "mine.py", dtype: str = "float64") -> Result:
         (tmp_path / "mine.py").write_text(source)
-        return CliRunner().invoke(main, ["check", target, "--tier", tier, *arguments])
+        return CliRunner().invoke(main, ["check", target, "--dtype", dtype, *arguments])
 
     return run
 
@@ -90,7 +92,7 @@ def test_what_is_missing_is_red_where_all_is_required(check: Check):
     result = check(SOFTMAX, "--require-all", "--operator", "masked_softmax,dot_score", "--case", "*-[op]*")
     assert result.exit_code == 1
     assert "there is no dot_score" in result.output and "missing" in result.output
-    assert "attention-parity check mine.py --require-all --case 'dot_score-plain' --tier float64" in squeezed(result)
+    assert "attention-parity check mine.py --require-all --case 'dot_score-plain' --dtype float64" in squeezed(result)
 
 
 def test_nothing_judged_is_not_green(check: Check):
@@ -128,7 +130,7 @@ def test_a_whole_backend_is_a_target_too(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(FAKES)
     result = CliRunner().invoke(
         main,
-        ["check", "numpy_backend", "--tier", "float64", "--case", "AdditiveAttention-[!c-f]*", "--require-all"],
+        ["check", "numpy_backend", "--dtype", "float64", "--case", "AdditiveAttention-[!c-f]*", "--require-all"],
     )
     assert result.exit_code == 0, result.output
 
@@ -362,8 +364,8 @@ class runtime:
 """
 
 
-def test_a_tier_that_does_not_come_back_is_said_by_name(check: Check):
-    result = check(SOFTMAX + RUNTIME, "--case", "masked_softmax-mask", tier="float64,float32")
+def test_a_dtype_that_does_not_come_back_is_said_by_name(check: Check):
+    result = check(SOFTMAX + RUNTIME, "--case", "masked_softmax-mask", dtype="float64,float32")
     assert result.exit_code == 0, result.output
     assert "float64 comes back as float32" in squeezed(result)
 
@@ -374,7 +376,7 @@ class runtime:
     def to_numpy(array): return array
     def describe():
         return {"framework": "NumPy", "versions": {}, "absent": [
-            {"operator": "masked_*", "tier": "float32", "device": "*", "reason": "no such product here"}
+            {"operator": "masked_*", "dtype": "float32", "device": "*", "reason": "no such product here"}
         ]}
 """
 
@@ -382,14 +384,14 @@ class runtime:
 @pytest.mark.parametrize(
     ("runtime", "told"), [(RUNTIME, "float64 comes back as float32"), (ABSENT, "no such product here")]
 )
-def test_what_a_stranger_says_to_be_absent_is_counted_and_red_where_all_is_required(
+def test_what_a_target_says_to_be_absent_is_counted_and_red_where_all_is_required(
     check: Check, runtime: str, told: str
 ):
     arguments = ("--case", "masked_softmax-mask")
-    result = check(SOFTMAX + runtime, *arguments, tier="float64,float32")
+    result = check(SOFTMAX + runtime, *arguments, dtype="float64,float32")
     assert result.exit_code == 0 and f"1 not applicable: {told}" in squeezed(result)
     assert "green 1 comparisons" in squeezed(result)
-    result = check(SOFTMAX + runtime, *arguments, "--require-all", tier="float64,float32")
+    result = check(SOFTMAX + runtime, *arguments, "--require-all", dtype="float64,float32")
     assert result.exit_code == 1 and f"* {told}" in squeezed(result) and "n/a" not in result.output
 
 
@@ -435,18 +437,49 @@ from backends.{backend.name} import runtime
 def dot_score(queries, keys):
     return {product}
 """
-    result = check(source, "--case", "dot_score-plain", tier="float64,float32")
+    result = check(source, "--case", "dot_score-plain", dtype="float64,float32")
     assert result.exit_code == 0, result.output
     assert "gradients" not in result.output
 
 
-def test_a_stranger_gets_the_switches_of_every_framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_of_others_gets_the_variables_of_every_framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     chosen = environment("mine", tmp_path, "cpu")
-    for switches in SWITCHES.values():
-        assert all(chosen[name].startswith(value) for name, value in switches.items())
+    for framework in FRAMEWORKS:
+        needed = requirements_of(framework)
+        assert needed is not None and needed.variables(tmp_path, "cpu").items() <= chosen.items()
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     assert environment("mine", tmp_path, "cpu")["KERAS_BACKEND"] == "jax"
     assert environment("tf", tmp_path, "cpu")["KERAS_BACKEND"] == "tensorflow"
+
+
+def test_a_fifth_backend_edits_no_file_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for path in (FAKES / "numpy_backend").glob("*.py"):
+        text = path.read_text(encoding="utf-8").replace("numpy_backend", "fifth")
+        (tmp_path / "fifth").mkdir(exist_ok=True)
+        (tmp_path / "fifth" / path.name).write_text(text, encoding="utf-8")
+    (tmp_path / "fifth" / "requirements.py").write_text(
+        """
+from backends.requirements import Requirements
+
+REQUIREMENTS = Requirements(
+    ("numpy",),
+    variables=lambda cache, device: {"FAKE_FAULT": ""},
+    gaps=[{"dtype": "float16", "device": "*", "operator": "dot_score", "reason": "there is no such product"}],
+)
+"""
+    )
+    information = tmp_path / "fifth-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: fifth\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[attention_core.backends]\nfifth = fifth\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    monkeypatch.setenv("FAKE_FAULT", "what the variables of the backend take away")
+    chosen = ["run", "--backend", "fifth", "--dtype", "float32,float16", "--operator", "dot_score,masked_softmax"]
+    result = CliRunner().invoke(main, chosen)
+    assert result.exit_code == 0, result.output
+    assert "there is no such product" in result.output
+    assert [*backends.available()] == [*FRAMEWORKS, "fifth"]
 
 
 # ------------------------------------------------------------------------------------------------ what may be wrong
@@ -459,7 +492,7 @@ def test_the_example_is_green_and_short():
 
 
 def test_the_planted_bug_is_red_and_the_message_leads_to_it():
-    arguments = ["check", str(EXAMPLE / "planted_bug.py"), "--tier", "float64", "--operator", "masked_softmax"]
+    arguments = ["check", str(EXAMPLE / "planted_bug.py"), "--dtype", "float64", "--operator", "masked_softmax"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 1
     assert "looks like masked_softmax: The mask is inverted: what may be attended to is hidden" in squeezed(result)
@@ -536,7 +569,7 @@ def test_a_forged_cache_is_refused_and_nobody_is_red_for_it(
 def test_a_forged_cache_is_refused_in_pytest_too(project: Path, forging: Callable[..., str], check: Check):
     check(SOFTMAX + forging("masked_softmax-mask"), "--case", WRITTEN)
     (project / "mine.py").write_text(SOFTMAX)
-    arguments = ("--parity-target", "mine.py", "--parity-tier", "float64", "-k", "masked_softmax-mask", "-q")
+    arguments = ("--parity-target", "mine.py", "--parity-dtype", "float64", "-k", "masked_softmax-mask", "-q")
     done = pytest_run(project, *arguments)
     assert done.returncode == 1 and "does not hold what the reference gives for masked_softmax-mask" in done.stdout
 
@@ -625,9 +658,9 @@ def test_junit_has_a_test_for_every_cell(check: Check, tmp_path: Path):
     result = check(source, "--operator", "masked_softmax,dot_score", "--junit", "out.xml", "--json", "out.json")
     assert result.exit_code == 1
     root = ElementTree.parse(tmp_path / "out.xml").getroot()
-    cells = {(one["case"], one["tier"]) for one in json.loads((tmp_path / "out.json").read_text())["cells"]}
+    cells = {(one["case"], one["dtype"]) for one in json.loads((tmp_path / "out.json").read_text())["cells"]}
     names = [test.get("name") for test in root.iter("testcase")]
-    assert sorted(names) == sorted(f"{case}[{tier}]" for case, tier in cells)
+    assert sorted(names) == sorted(f"{case}[{dtype}]" for case, dtype in cells)
     failed = [test for test in root.iter("testcase") if test.find("failure") is not None]
     assert int(root.get("failures")) == len(failed) > 3
     message = failed[0].find("failure")
@@ -662,7 +695,7 @@ def test_a_certificate_says_what_was_judged_and_how(certified: Path):
     page = certified.with_suffix(".md").read_text()
     assert told["outcome"] == "green" and told["request"]["operators"] == ["masked_softmax"]
     command = told["request"]["command"]
-    assert command.startswith("attention-parity check mine.py --tier float64 --seed ")
+    assert command.startswith("attention-parity check mine.py --dtype float64 --seed ")
     assert command.endswith(f" --case '{WRITTEN}' --operator masked_softmax")
     assert told["judged"]["mine"]["versions"]["numpy"] == np.__version__
     assert told["judged"]["mine"]["asked"]["OMP_NUM_THREADS"] == "1"
@@ -773,11 +806,11 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_every_cell_is_a_test_of_pytest(project: Path):
-    done = pytest_run(project, "--parity-target", "mine.py", "--parity-tier", "float32", "-v", "-n", "2")
+    done = pytest_run(project, "--parity-target", "mine.py", "--parity-dtype", "float32", "-v", "-n", "2")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED mine.py::masked_softmax-mask[float32]" in done.stdout
     assert "PASSED mine.py::dot_score-plain[float32]" in done.stdout and "test_own.py::test_own" in done.stdout
-    assert "attention-parity check mine.py --case 'masked_softmax-mask' --tier float32" in done.stdout
+    assert "attention-parity check mine.py --case 'masked_softmax-mask' --dtype float32" in done.stdout
     assert "Traceback" not in done.stdout and "additive_score" not in done.stdout
 
 
@@ -792,7 +825,7 @@ def test_cells_are_chosen_as_other_tests_are(project: Path):
 
 def test_known_divergences_are_tests_too(project: Path):
     (project / "known.toml").write_text(ENTRY)
-    arguments = ("--parity-target", "mine.py", "--parity-tier", "float64", "-m", "parity", "-q")
+    arguments = ("--parity-target", "mine.py", "--parity-dtype", "float64", "-m", "parity", "-q")
     done = pytest_run(project, *arguments, "--parity-divergences", "known.toml")
     assert done.returncode == 0, done.stdout
     (project / "known.toml").write_text(ENTRY.replace("masked_softmax", "dot_score").replace("weights", "scores"))
@@ -803,7 +836,7 @@ def test_known_divergences_are_tests_too(project: Path):
 @pytest.mark.frameworks("torch")
 def test_a_target_of_ours_has_its_known_divergences_in_pytest_too(project: Path):
     target = "parity_tests.third_party.attention.torch:scaled_dot_product_attention"
-    arguments = ("--parity-case", "DotProductAttention-hidden_*", "--parity-tier", "float64", "-m", "parity", "-q")
+    arguments = ("--parity-case", "DotProductAttention-hidden_*", "--parity-dtype", "float64", "-m", "parity", "-q")
     done = pytest_run(project, "--parity-target", target, *arguments)
     assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout
 
@@ -812,7 +845,7 @@ def test_a_target_of_ours_has_its_known_divergences_in_pytest_too(project: Path)
     ("arguments", "told"),
     [
         (("--parity-target", "nowhere.py"), "nowhere.py cannot be judged"),
-        (("--parity-target", "mine.py", "--parity-tier", "float8"), "expected some of float64, float32"),
+        (("--parity-target", "mine.py", "--parity-dtype", "float8"), "expected some of float64, float32"),
         (("--parity-target", "mine.py", "--parity-case", "GRU-*"), "implements nothing that was asked for"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from attention_core import reference
-from backends import unpack_arrays
+from backends.archives import unpack_arrays
 from parity_tests.cases.call import JUDGED_STEPS
 from parity_tests.cases.case import Case
 from parity_tests.cases.expected import cotangents, expected
@@ -22,26 +22,26 @@ from parity_tests.judge import tolerances
 from parity_tests.judge.compare import compare, judge
 from parity_tests.judge.divergences import Divergence, apply, load_divergences
 from parity_tests.judge.run import Run, judge_switches
-from parity_tests.judge.tolerances import Budget, Calibration, EntryBudget, budget_of, entry_budget_of
+from parity_tests.judge.tolerances import Calibration, EntryTolerance, Tolerance, entry_tolerance_of, tolerance_of
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import report
-from parity_tests.workers.environment import IN_FORCE, asked
+from parity_tests.workers.environment import asked, determinism
 from parity_tests.workers.recordings import Recording, pack_cases
 from parity_tests.workers.target import opened
 
 BLANK = Verdict("op", "op-case", "fake", "reference", "cpu", "float64", "weights", "missing")
-BUDGET = Budget(10, 3, "an example", ("float64",))
+TOLERANCE = Tolerance(10, 3, "an example", ("float64",))
 EPS = 2.0**-52
 REFERENCE = np.array([[1.0, -4.0, 0.0], [2.0, 3.0, 0.5]])
 
 
 def verdict_on(found: np.ndarray, wanted: np.ndarray = REFERENCE) -> Verdict:
-    return compare(BLANK, found, wanted, REFERENCE, BUDGET)
+    return compare(BLANK, found, wanted, REFERENCE, TOLERANCE)
 
 
 def test_an_exact_answer_passes_with_error_zero():
     verdict = verdict_on(REFERENCE.copy())
-    assert (verdict.status, verdict.error, verdict.budget) == ("pass", 0.0, 10)
+    assert (verdict.status, verdict.error, verdict.tolerance) == ("pass", 0.0, 10)
     assert verdict.reason == "an example; worst seen 3" and verdict.check == ""
 
 
@@ -78,14 +78,14 @@ def test_shape_dtype_and_special_values_are_compared(found: np.ndarray, reason: 
 
 
 def test_what_is_shown_is_measured_and_not_judged_but_for_shape_dtype_and_special_values():
-    shown = Budget(0, 0, "later steps", ("float64",), shown=True)
+    shown = Tolerance(0, 0, "later steps", ("float64",), shown=True)
     verdict = compare(BLANK, REFERENCE + 1.0, REFERENCE, REFERENCE, shown)
     assert (verdict.status, verdict.red) == ("shown", False) and verdict.error == pytest.approx(0.25 / EPS)
     for found in (REFERENCE.T, REFERENCE.astype(np.float32), REFERENCE * np.nan):
         assert compare(BLANK, found, REFERENCE, REFERENCE, shown).status == "fail"
-    assert "shown" not in {budget_of("training", "training-gru_dot_sgd", "float64", "later_losses").reason}
-    assert budget_of("training", "training-gru_dot_sgd", "float32", "later_losses").shown
-    assert not budget_of("training", "training-gru_dot_sgd", "float32", "losses").shown
+    assert "shown" not in {tolerance_of("training", "training-gru_dot_sgd", "float64", "later_losses").reason}
+    assert tolerance_of("training", "training-gru_dot_sgd", "float32", "later_losses").shown
+    assert not tolerance_of("training", "training-gru_dot_sgd", "float32", "losses").shown
 
 
 def test_the_report_tells_what_is_shown_apart_from_what_is_judged(fake: ModuleType):
@@ -93,49 +93,49 @@ def test_the_report_tells_what_is_shown_apart_from_what_is_judged(fake: ModuleTy
     recording = Recording("fake", "cpu")
     passed = replace(BLANK, operator=case.operator, case=case.id, status="pass", error=2.0)
     verdicts = [passed, replace(passed, status="shown", error=77.0)]
-    outcome = Run([(case, "float64")], verdicts=verdicts, recordings={"fake": recording}, tiers=["float64"])
+    outcome = Run([(case, "float64")], verdicts=verdicts, recordings={"fake": recording}, dtypes=["float64"])
     console = Console(width=100, record=True, file=io.StringIO())
     report(outcome, console)
     said = console.export_text()
-    assert "2 (77 shown)" in said and "all within budget; 1 of them shown, not judged" in said
+    assert "2 (77 shown)" in said and "all within tolerance; 1 of them shown, not judged" in said
 
 
 def test_where_the_reference_is_zero_zero_is_demanded():
     zero = np.zeros((2, 3))
-    assert compare(BLANK, zero.copy(), zero, zero, BUDGET).status == "pass"
+    assert compare(BLANK, zero.copy(), zero, zero, TOLERANCE).status == "pass"
     tiny = np.full((2, 3), 1e-300)
-    assert compare(BLANK, tiny, zero, zero, BUDGET).status == "fail"
+    assert compare(BLANK, tiny, zero, zero, TOLERANCE).status == "fail"
 
 
 # ------------------------------------------------------------------------------------------------ each entry by itself
 
-BY_ENTRY = EntryBudget(4, 2, "an example", ("float64", "float32"))
-WEIGHTS = EntryBudget(4, 2, "an example", ("float64", "float32"), softmax=True)
+BY_ENTRY = EntryTolerance(4, 2, "an example", ("float64", "float32"))
+WEIGHTS = EntryTolerance(4, 2, "an example", ("float64", "float32"), softmax=True)
 SMALL = np.array([[0.75, 0.25, 0.0], [1.0, 1e-12, 1e-30]])
 
 
 def by_entry(
-    found: np.ndarray, wanted: np.ndarray = SMALL, own: EntryBudget = BY_ENTRY, tier: str = "float64"
+    found: np.ndarray, wanted: np.ndarray = SMALL, own: EntryTolerance = BY_ENTRY, dtype: str = "float64"
 ) -> Verdict:
-    found, wanted = found.astype(tier), wanted.astype(tier)
-    return compare(replace(BLANK, tier=tier), found, wanted, SMALL, BUDGET, by_entry=own)
+    found, wanted = found.astype(dtype), wanted.astype(dtype)
+    return compare(replace(BLANK, dtype=dtype), found, wanted, SMALL, TOLERANCE, by_entry=own)
 
 
 def test_a_small_entry_that_comes_back_as_zero_is_red():
     found = SMALL.copy()
     found[1, 2] = 0.0
     verdict = by_entry(found)
-    assert (verdict.status, verdict.check, verdict.budget) == ("fail", "entry", 4)
+    assert (verdict.status, verdict.check, verdict.tolerance) == ("fail", "entry", 4)
     assert verdict.error == verdict.entry_error == pytest.approx(1.0 / EPS)
     assert verdict.reason == (
         "weights[1, 2] is 0.0, expected 1e-30: measured by itself, 4.5e+15 eps, allowed 4 (17% of elements too far)"
     )
-    assert compare(BLANK, found, SMALL, SMALL, BUDGET).status == "pass", "where small entries are not asked for"
+    assert compare(BLANK, found, SMALL, SMALL, TOLERANCE).status == "pass", "where small entries are not asked for"
 
 
 def test_the_verdict_tells_both_errors_of_what_passes():
     verdict = by_entry(SMALL * (1.0 + 2.0 * EPS))
-    assert (verdict.status, verdict.budget, verdict.check) == ("pass", 10, "")
+    assert (verdict.status, verdict.tolerance, verdict.check) == ("pass", 10, "")
     assert verdict.error == pytest.approx(2.0) and verdict.entry_error == pytest.approx(2.0, rel=0.2)
     assert verdict_on(REFERENCE).entry_error is None
     assert by_entry(SMALL + 1.0).entry_error is None, "an error by the largest entry is told first"
@@ -160,7 +160,7 @@ def test_a_hidden_key_has_a_weight_of_zero():
 def test_what_lies_below_the_least_normal_number_may_be_flushed(wanted: float, found: float, status: str):
     reference = np.array([[1.0, wanted]])
     arrays = np.array([[1.0, found]], np.float32), reference.astype(np.float32), reference
-    assert compare(replace(BLANK, tier="float32"), *arrays, BUDGET, by_entry=BY_ENTRY).status == status
+    assert compare(replace(BLANK, dtype="float32"), *arrays, TOLERANCE, by_entry=BY_ENTRY).status == status
 
 
 def test_weights_of_scores_that_lie_far_apart_may_be_off_by_the_rounding_of_these():
@@ -180,18 +180,20 @@ def test_two_backends_differ_in_eps_of_the_reference():
     assert verdict.check == "entry" and verdict.error == pytest.approx(2.0 / EPS)
 
 
-def test_whole_numbers_and_booleans_have_no_budget():
+def test_whole_numbers_and_booleans_have_no_tolerance():
     tokens = np.array([3, 1, 2], np.int32)
-    assert compare(BLANK, tokens.copy(), tokens, tokens, BUDGET).status == "pass"
-    verdict = compare(BLANK, tokens + np.int32(tokens == 1), tokens, tokens, BUDGET)
+    assert compare(BLANK, tokens.copy(), tokens, tokens, TOLERANCE).status == "pass"
+    verdict = compare(BLANK, tokens + np.int32(tokens == 1), tokens, tokens, TOLERANCE)
     assert verdict.status == "fail" and verdict.reason.startswith("weights[1] is 2, expected 1")
-    assert compare(BLANK, tokens.astype(np.int64), tokens, tokens, BUDGET).reason == "weights is int64, expected int32"
+    assert (
+        compare(BLANK, tokens.astype(np.int64), tokens, tokens, TOLERANCE).reason == "weights is int64, expected int32"
+    )
 
 
 def test_empty_arrays_are_compared_by_shape_and_dtype():
     empty = np.zeros((2, 0))
-    assert compare(BLANK, empty, empty, empty, BUDGET).status == "pass"
-    assert compare(BLANK, np.zeros((0, 2)), empty, empty, BUDGET).status == "fail"
+    assert compare(BLANK, empty, empty, empty, TOLERANCE).status == "pass"
+    assert compare(BLANK, np.zeros((0, 2)), empty, empty, TOLERANCE).status == "fail"
 
 
 # ------------------------------------------------------------------------------------------------ whole cells
@@ -202,12 +204,12 @@ def recorded(fake: ModuleType, pattern: str) -> tuple[list, Recording]:
     chosen = [case for case in select(all_cases(), pattern) if case.drawn is None and not case.again]
     cells = cells_of(chosen, ["float64"])
     backend, recording = opened("numpy_backend", "cpu"), Recording("fake", "cpu")
-    for case, tier in cells:
-        inputs, parameters = case.at(tier)
-        factors = {str(position): array for position, array in cotangents(case, tier).items()}
-        said = unpack_arrays(pack_cases([(case, tier)]))[1]["cells"][0]
-        recording.cells[key((case, tier))] = backend.run(said, inputs, parameters, factors).arrays
-        recording.status[key((case, tier))] = {"status": "ok"}
+    for case, dtype in cells:
+        inputs, parameters = case.at(dtype)
+        factors = {str(position): array for position, array in cotangents(case, dtype).items()}
+        said = unpack_arrays(pack_cases([(case, dtype)]))[1]["cells"][0]
+        recording.cells[key((case, dtype))] = backend.run(said, inputs, parameters, factors).arrays
+        recording.status[key((case, dtype))] = {"status": "ok"}
     return cells, recording
 
 
@@ -288,7 +290,7 @@ def test_a_cell_that_cannot_exist_is_neither_red_nor_compared(fake: ModuleType):
 
 
 def test_a_switch_that_is_not_in_force_is_red():
-    switches = {name: value for name, value in asked("torch", "cuda").items() if name in IN_FORCE["torch"]}
+    switches = {name: value for name, value in asked("torch", "cuda").items() if name in determinism("torch")}
     recording = Recording("torch", "cuda", {"switches": switches})
     assert judge_switches(recording) == []
     switches["cuda.matmul.allow_tf32"] = True
@@ -310,47 +312,49 @@ def test_backends_are_judged_against_each_other(fake: ModuleType):
     ]
 
 
-# ------------------------------------------------------------------------------------------------ budgets, divergences
+# ------------------------------------------------------------------------------------------------ known divergences
 
 
-def quantities(case: Case, tier: str) -> set[str]:
+def quantities(case: Case, dtype: str) -> set[str]:
     """What a cell is asked; of a training, without training."""
     if case.operator != "training":
-        return set(expected(case, tier))
+        return set(expected(case, dtype))
     later = {"later_losses", "later_norms"} if len(case.inputs["batches"]) > JUDGED_STEPS else set()
     return {"losses", "norms", "evaluated", *later, *(f"trained_{name}" for name in case.parameters)}
 
 
-@pytest.mark.xdist_group("budgets")
-def test_every_budget_decides_somewhere_and_has_a_reason():
+@pytest.mark.xdist_group("tolerances")
+def test_every_tolerance_decides_somewhere_and_has_a_reason():
     (short,) = select(all_cases(trained=True), "training-short")
     assert quantities(short, "float64") == set(expected(short, "float64"))
     deciding = {
-        budget_of(case.operator, case.id, tier, quantity)
+        tolerance_of(case.operator, case.id, dtype, quantity)
         for case in all_cases(trained=True)
-        for tier in case.tiers
-        for quantity in quantities(case, tier)
+        for dtype in case.dtypes
+        for quantity in quantities(case, dtype)
     }
     deciding.add(
-        budget_of("GRU", "GRU-converted_ragged", "float64", "outputs")
+        tolerance_of("GRU", "GRU-converted_ragged", "float64", "outputs")
     )  # as parity_tests/conversion/proof.py names its cases
-    assert deciding == set(tolerances.BUDGETS)
-    assert all("worst seen" in budget.reason for budget in tolerances.BUDGETS)
+    assert deciding == set(tolerances.TOLERANCES)
+    assert all("worst seen" in tolerance.reason for tolerance in tolerances.TOLERANCES)
 
 
-@pytest.mark.xdist_group("budgets")
-def test_every_budget_by_entry_decides_somewhere_and_gradients_have_none():
+@pytest.mark.xdist_group("tolerances")
+def test_every_tolerance_by_entry_decides_somewhere_and_gradients_have_none():
     deciding = {
         (
             quantity.startswith("gradient_") or quantity == "context",
-            entry_budget_of(case.operator, case.id, tier, quantity),
+            entry_tolerance_of(case.operator, case.id, dtype, quantity),
         )
         for case in all_cases()
-        for tier in case.tiers
-        for quantity in quantities(case, tier)
+        for dtype in case.dtypes
+        for quantity in quantities(case, dtype)
     }
-    deciding.add((False, entry_budget_of("MultiHeadAttention", "MultiHeadAttention-converted", "float64", "weights")))
-    assert {own for differs, own in deciding if own is not None} == set(tolerances.ENTRY_BUDGETS)
+    deciding.add(
+        (False, entry_tolerance_of("MultiHeadAttention", "MultiHeadAttention-converted", "float64", "weights"))
+    )
+    assert {own for differs, own in deciding if own is not None} == set(tolerances.ENTRY_TOLERANCES)
     assert {own for differs, own in deciding if differs} == {None}
 
 
@@ -358,23 +362,23 @@ def test_every_budget_by_entry_decides_somewhere_and_gradients_have_none():
     ("measured", "proposed"),
     [(3.0, 10), (5.0, 10), (0.9, 10), (5.1, 20), (6.0, 20), (60.0, 200)],
 )
-def test_a_calibration_keeps_a_budget_as_long_as_it_is_neither_tight_nor_loose(measured: float, proposed: float):
-    assert Calibration(BUDGET, measured, "here").proposed == proposed
+def test_a_calibration_keeps_a_tolerance_as_long_as_it_is_neither_tight_nor_loose(measured: float, proposed: float):
+    assert Calibration(TOLERANCE, measured, "here").proposed == proposed
 
 
-def test_a_budget_far_above_all_that_was_seen_is_lowered():
-    assert Calibration(replace(BUDGET, eps=100), 2.0, "here").proposed == 10
+def test_a_tolerance_far_above_all_that_was_seen_is_lowered():
+    assert Calibration(replace(TOLERANCE, eps=100), 2.0, "here").proposed == 10
 
 
-def test_a_calibration_takes_the_worst_of_each_budget():
-    first, second = tolerances.BUDGETS[0], tolerances.BUDGETS[-1]
+def test_a_calibration_takes_the_worst_of_each_tolerance():
+    first, second = tolerances.TOLERANCES[0], tolerances.TOLERANCES[-1]
     lines = tolerances.calibrate([(second, 1.0, "a"), (first, 7.0, "b"), (second, 2.0, "c"), (second, 0.5, "d")])
-    assert [(line.budget, line.measured, line.where) for line in lines] == [(first, 7.0, "b"), (second, 2.0, "c")]
+    assert [(line.tolerance, line.measured, line.where) for line in lines] == [(first, 7.0, "b"), (second, 2.0, "c")]
 
 
-def test_our_own_budgets_are_neither_tight_nor_loose():
-    for budget in (*tolerances.BUDGETS, *tolerances.ENTRY_BUDGETS):
-        assert budget.eps == Calibration(budget, 0.0, "").proposed, budget
+def test_our_own_tolerances_are_neither_tight_nor_loose():
+    for tolerance in (*tolerances.TOLERANCES, *tolerances.ENTRY_TOLERANCES):
+        assert tolerance.eps == Calibration(tolerance, 0.0, "").proposed, tolerance
 
 
 def test_a_known_divergence_is_marked_and_a_stale_one_is_red():
@@ -394,7 +398,7 @@ def test_our_own_divergences_load():
 
 
 def test_verdicts_are_json_even_where_the_error_is_infinite(fake: ModuleType):
-    verdict = replace(BLANK, status="fail", error=float("inf"), budget=1.0, reason="nan")
+    verdict = replace(BLANK, status="fail", error=float("inf"), tolerance=1.0, reason="nan")
     text = json.dumps(Run([], [verdict]).as_json(), allow_nan=False)
     (cell,) = json.loads(text)["cells"]
     assert cell["error"] is None and set(cell) == {
@@ -403,11 +407,11 @@ def test_verdicts_are_json_even_where_the_error_is_infinite(fake: ModuleType):
         "backend",
         "against",
         "device",
-        "tier",
+        "dtype",
         "quantity",
         "status",
         "error",
-        "budget",
+        "tolerance",
         "reason",
         "check",
         "entry_error",

@@ -55,7 +55,7 @@ def masked_softmax(scores, valid_lens=None, mask=None):
 """
 """A target that knows the listed cases by heart, and nothing else."""
 
-ONE = ("--operator", "masked_softmax", "--tier", "float64", "--seed", "1")
+ONE = ("--operator", "masked_softmax", "--dtype", "float64", "--seed", "1")
 
 Check = Callable[..., Result]
 
@@ -85,7 +85,7 @@ def drawn_names(path: Path) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------ a part of every check
 
 
-def test_each_operator_has_as_many_drawn_cases_in_each_tier():
+def test_each_operator_has_as_many_drawn_cases_in_each_dtype():
     drawn = release_cases(1, FULL, ["masked_softmax", "GRU"], Abilities("mine"))
     counts = [sum(cell.startswith(f"{name}-drawn_") for cell in drawn) for name in ("masked_softmax", "GRU")]
     assert counts == [2 * DRAWN, 2 * DRAWN]
@@ -106,11 +106,11 @@ def test_the_seed_is_that_of_the_version(monkeypatch: pytest.MonkeyPatch):
     assert release_seed() == 403801510 != own
 
 
-def test_a_tier_alone_has_the_drawn_cases_that_it_has_beside_another():
+def test_a_dtype_alone_has_the_drawn_cases_that_it_has_beside_another():
     both = release_cases(1, FULL, ["dot_score"], Abilities("mine"))
-    for tier in FULL:
-        assert [cell for cell in both if cell.endswith(tier)] == [
-            *release_cases(1, [tier], ["dot_score"], Abilities("mine"))
+    for dtype in FULL:
+        assert [cell for cell in both if cell.endswith(dtype)] == [
+            *release_cases(1, [dtype], ["dot_score"], Abilities("mine"))
         ]
 
 
@@ -148,7 +148,7 @@ def test_drawn_cases_are_cells_of_their_operator(check: Check, tmp_path: Path):
     assert result.exit_code == 0, result.output
     assert "8 of the cases, by seed 1; --seed S draws others" in result.output
     told = json.loads((tmp_path / "out.json").read_text())
-    cells = {cell["case"] for cell in told["cells"] if cell["tier"] == "float32"}
+    cells = {cell["case"] for cell in told["cells"] if cell["dtype"] == "float32"}
     assert f"│ masked_softmax │ {len(cells)} │" in squeezed(result)
     lines = told["header"]["drawn"]["lines"]
     assert told["header"]["drawn"]["seed"] == 1 and len(lines) == 2 * DRAWN
@@ -194,7 +194,7 @@ def test_an_operator_with_a_known_divergence_has_no_drawn_cases(check: Check, tm
 def certified(check: Check, tmp_path: Path) -> Path:
     """A certificate of the softmax, with drawn cases of seed 3."""
     result = check(
-        RIGHT, "--operator", "masked_softmax", "--tier", "float64", "--seed", "3", "--certificate", "own.json"
+        RIGHT, "--operator", "masked_softmax", "--dtype", "float64", "--seed", "3", "--certificate", "own.json"
     )
     assert result.exit_code == 0, result.output
     return tmp_path / "own.json"
@@ -269,7 +269,7 @@ def test_a_seed_that_is_no_number_is_refused(certified: Path):
         ('Drawn("dot_score", sizes=3)', "sizes is 3, expected dict"),
         ('Drawn("dot_score", rows=1)', "rows is 1, expected bool"),
         ('Drawn("dot", seed=1)', "none are drawn of an operator 'dot'"),
-        ('Drawn("dot_score", tier="float8")', "tier is 'float8', expected one of float64, float32"),
+        ('Drawn("dot_score", dtype="float8")', "dtype is 'float8', expected one of float64, float32"),
         ('Drawn("GRU", method="sing")', "is no case: "),
         ('Drawn("masked_softmax", given=("valid_lens",), types={"valid_lens": "int3"})', "is no case: "),
         ('Drawn("cosine_score", sizes={"features": 1})', "rounding alone could change the answer"),
@@ -290,7 +290,7 @@ def test_a_line_says_all(check: Check, option: tuple[str, str]):
 # ------------------------------------------------------------------------------------------------ thousands
 
 
-FUZZ = ("--operator", "masked_softmax", "--tier", "float32", "--case", "masked_softmax-*", "--examples", "300")
+FUZZ = ("--operator", "masked_softmax", "--dtype", "float32", "--case", "masked_softmax-*", "--examples", "300")
 
 
 @pytest.mark.parametrize("bug", BUGS)
@@ -317,7 +317,7 @@ def test_without_a_bug_the_closing_line_says_what_was_judged(check: Check):
     assert result.exit_code == 0, result.output
     words = re.search(
         r"(\d+) cases judged: seed 1, numbers 0 to 2093 in steps of 7, of which (\d+) left out, since rounding alone "
-        r"could change them; largest share of a budget (\d+) %",
+        r"could change them; largest share of a tolerance (\d+) %",
         squeezed(result),
     )
     assert words is not None and int(words[1]) + int(words[2]) == 300 and 0 < int(words[3]) < 50

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from parity_tests.cases import covering
-from parity_tests.cases.case import TIERS
+from parity_tests.cases.case import DTYPES
 from parity_tests.cases.covering import DIMENSIONS
 from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import all_cases
@@ -25,14 +25,14 @@ def test_each_function_layer_and_search_has_mistakes_of_every_dimension_that_it_
 
 
 def test_no_mistake_survives():
-    assert [(mistake.scope, mistake.name) for mistake in survivors(cells_of(all_cases(), TIERS), derived())] == []
+    assert [(mistake.scope, mistake.name) for mistake in survivors(cells_of(all_cases(), DTYPES), derived())] == []
 
 
 @pytest.mark.parametrize("dimension", DIMENSIONS)
 def test_without_the_cases_of_a_dimension_mistakes_of_it_survive(dimension: str):
     kept = [case for case in all_cases() if not covering.varies(case, dimension)]
     mistakes = list(derived([dimension]))
-    alive = {mistake.scope for mistake in survivors(cells_of(kept, TIERS), mistakes)}
+    alive = {mistake.scope for mistake in survivors(cells_of(kept, DTYPES), mistakes)}
     assert alive == {mistake.scope for mistake in mistakes}
 
 

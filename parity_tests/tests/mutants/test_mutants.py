@@ -1,4 +1,4 @@
-"""The court catches every mutant where it should, and would not without any one of its checks."""
+"""The judge catches every mutant where it should, and would not without any one of its checks."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def answers() -> Answers:
 def answered_once(answers: Answers, known: dict[Any, tuple[Any, Arrays]], monkeypatch: pytest.MonkeyPatch) -> None:
     """A diagnosis that asks no mutant twice."""
 
-    def remembered(mutant: Mutant, case: Case, tier: str, without: tuple[str, ...] = ()) -> tuple[Any, Arrays]:
-        at = mutant.name, case.id, tier, case.gradients
+    def remembered(mutant: Mutant, case: Case, dtype: str, without: tuple[str, ...] = ()) -> tuple[Any, Arrays]:
+        at = mutant.name, case.id, dtype, case.gradients
         if at not in known:
-            known[at] = answer(mutant, case, tier, without)
+            known[at] = answer(mutant, case, dtype, without)
         return known[at]
 
     monkeypatch.setattr(explain, "answer", remembered)
@@ -55,9 +55,12 @@ def answered_once(answers: Answers, known: dict[Any, tuple[Any, Arrays]], monkey
 @pytest.fixture(scope="session")
 def known(answers: Answers) -> dict[Any, tuple[Any, Arrays]]:
     return {
-        (name, case.id, tier, gradients): (recording.status[f"{case.id}/{tier}"], recording.cells[f"{case.id}/{tier}"])
+        (name, case.id, dtype, gradients): (
+            recording.status[f"{case.id}/{dtype}"],
+            recording.cells[f"{case.id}/{dtype}"],
+        )
         for name, (cells, recording) in answers.items()
-        for case, tier in cells
+        for case, dtype in cells
         for gradients in (case.gradients, False)
     }
 
@@ -115,14 +118,14 @@ def test_the_core_tells_every_mistake_and_none_of_its_cells_could_be_left_out(an
     silent = {name for name, own in mistakes.items() if not own}
     assert silent == {name for name in by_name if all(pattern.startswith(TRAINING) for pattern in by_name[name].cases)}
     alone = {name for own in mistakes.values() if len(own) == 1 for name in own}
-    asked_before = {f"{case.again}/{tier}" for case, tier in cells if case.again}
+    asked_before = {f"{case.again}/{dtype}" for case, dtype in cells if case.again}
     assert {key(cell) for cell in cells} == {*core()} == alone | asked_before
 
 
 def test_a_right_implementation_is_not_killed():
     honest = Mutant("honest", "It is the reference.", ("masked_softmax-*", "GRU-step*"), red=(), broken={})
-    for tier in ("float64", "float32"):
-        outcome = judged(honest, *attempt(replace(honest, tier=tier)))
+    for dtype in ("float64", "float32"):
+        outcome = judged(honest, *attempt(replace(honest, dtype=dtype)))
         assert not outcome.killed_by and not outcome.unexpected
 
 

@@ -8,30 +8,29 @@ from html.parser import HTMLParser
 import pytest
 from click.testing import CliRunner
 
-from attention_core.operators import ENTRIES, FRAMEWORKS
+from attention_core.operators import ENTRIES
+from backends import FRAMEWORKS
 from parity_tests.cli.main import main
 from parity_tests.reports import operators_page, side_by_side
 from parity_tests.reports.porting import PORTING
 from parity_tests.tests.places import ROOT
 from parity_tests.tests.structure.source import FILES, public
 
-ENTRIES = ENTRIES
-
 
 def test_the_page_is_that_of_the_specification():
-    written = (ROOT / "docs" / "family.md").read_text(encoding="utf-8")
-    assert written == operators_page.page(), "write it again: attention-parity family > docs/family.md"
+    written = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    assert written == operators_page.page(), "write it again: attention-parity operators > docs/operators.md"
 
 
 def test_the_command_prints_the_page():
-    assert CliRunner().invoke(main, ["family"]).output == operators_page.page()
+    assert CliRunner().invoke(main, ["operators"]).output == operators_page.page()
 
 
 def test_every_row_has_other_names_and_no_other_row_has_any():
     assert list(PORTING) == [entry.name for entry in sorted(ENTRIES, key=lambda entry: list(PORTING).index(entry.name))]
     assert set(PORTING) == {entry.name for entry in ENTRIES}
     assert all(porting.also for porting in PORTING.values())
-    assert all(sentence.endswith(".") for porting in PORTING.values() for sentence in porting.bites)
+    assert all(sentence.endswith(".") for porting in PORTING.values() for sentence in porting.pitfalls)
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
@@ -100,7 +99,7 @@ def test_the_page_of_two_backends_holds_both_files_whole(tmp_path):
 
 @pytest.mark.parametrize("file", FILES)
 def test_definitions_of_the_same_name_stand_beside_each_other(file: str):
-    sections = list(side_by_side.sections(side_by_side.source("torch", file), side_by_side.source("mxnet", file)))
+    sections = list(side_by_side.sections(side_by_side.source("torch", file), side_by_side.source("jax", file)))
     names = [section.name for section in sections]
     handed_on = {*public("torch", "arrays")} if file == "runtime" else set()
     assert len(set(names)) == len(names) and {*public("torch", file)} - handed_on <= {*names}

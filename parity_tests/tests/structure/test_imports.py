@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from attention_core.operators import FRAMEWORKS
+from backends import FRAMEWORKS
 from parity_tests.tests.places import ROOT
 from parity_tests.tests.structure.source import (
     ALL_FRAMEWORKS,
@@ -87,7 +87,12 @@ def test_a_backend_imports_its_framework_and_the_data_of_the_specification(frame
             if top(name) == "attention_core":
                 assert name.startswith((*data, "attention_core.specification")), f"{path} imports {name}"
             if top(name) == "backends":
-                own = {"backends", f"backends.{framework}", *(f"backends.{framework}.{file}" for file in FILES)}
+                own = {
+                    "backends",
+                    "backends.requirements",
+                    f"backends.{framework}",
+                    *(f"backends.{framework}.{file}" for file in FILES),
+                }
                 assert name in own, f"{path} imports {name}"
 
 
@@ -98,7 +103,7 @@ def test_the_weights_import_numpy_and_the_data_of_the_specification():
         for name in imports(path):
             known = {"numpy", "ml_dtypes", "backends", *sys.stdlib_module_names}
             assert top(name) in known or name.startswith(data), f"{path} imports {name}"
-            assert top(name) != "backends" or name == "backends" or name.startswith("backends.weights"), path
+            assert top(name) != "backends" or name.split(".")[1:2] in ([], ["archives"], ["weights"]), path
 
 
 def test_the_parity_tests_import_no_framework_and_no_backend():
@@ -106,7 +111,8 @@ def test_the_parity_tests_import_no_framework_and_no_backend():
         if path not in IN_WORKERS:
             names = set(imports(path))
             assert not {top(name) for name in names} & ALL_FRAMEWORKS, path
-            assert not {name for name in names if name.startswith("backends.") and name.split(".")[1] != "weights"}
+            backends = {name.split(".")[1] for name in names if name.startswith("backends.")}
+            assert not backends & {*FRAMEWORKS}, path
 
 
 def test_what_imports_a_framework_is_imported_by_name_alone():

@@ -21,7 +21,8 @@ from click.testing import CliRunner
 import backends
 from attention_core import reference
 from attention_core.errors import OptionError
-from backends import ArchiveError
+from backends.archives import ArchiveError
+from backends.requirements import XLA_LEVEL
 from parity_tests.cases.call import JUDGED_STEPS
 from parity_tests.cli import translate
 from parity_tests.cli.main import main
@@ -29,7 +30,6 @@ from parity_tests.tests.places import ROOT
 from parity_tests.translation import comparison, corpus
 from parity_tests.translation.model import Held, Model, Settings, digest_of, new_model, read_data
 from parity_tests.translation.trainer import Diverged, Worker, scored
-from parity_tests.workers.environment import XLA_LEVEL
 
 SMALL: dict[str, Any] = {
     "split": "characters",

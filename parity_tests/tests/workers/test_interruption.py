@@ -51,7 +51,15 @@ def start(running: Callable[[int], list[str]], tmp_path: Path):
             "TMPDIR": str(tmp_path / "temporary"),
             "FAKE_FAULT": fault,
         }
-        arguments = ["run", "--operator", "masked_softmax", "--tier", "float64", "--json", str(tmp_path / "found.json")]
+        arguments = [
+            "run",
+            "--operator",
+            "masked_softmax",
+            "--dtype",
+            "float64",
+            "--json",
+            str(tmp_path / "found.json"),
+        ]
         process = subprocess.Popen(
             [sys.executable, "-c", COMMAND, *arguments],
             env=variables,
@@ -95,7 +103,7 @@ def test_an_interrupted_run_tells_what_was_judged_and_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize(("fault", "count"), [(HANGING, 3), ("hang", 2)], ids=["cell", "start"])
-def test_workers_end_with_a_court_that_is_killed(start, running, fault: str, count: int):
+def test_workers_end_with_a_judge_that_is_killed(start, running, fault: str, count: int):
     process = start(fault, count)
     process.kill()
     process.communicate(timeout=60)
@@ -110,12 +118,12 @@ def test_the_reference_is_not_computed_for_a_run_that_shall_stop(fake_job, monke
     assert outcome.interrupted and outcome.verdicts == [] and outcome.recordings["fake"].status == {}
 
 
-def test_a_signal_that_does_not_wake_the_court_is_heard_all_the_same(fake_job):
-    """It reaches another thread, or the court as it falls asleep: Python tells it once the main thread wakes up."""
+def test_a_signal_that_does_not_wake_the_judge_is_heard_all_the_same(fake_job):
+    """It reaches another thread, or the judge as it falls asleep: Python tells it once the main thread wakes up."""
     heard: list[int] = []
 
     def recorder(job: Job, file: Path, cells: list, progress) -> Recording:
-        time.sleep(0.2)  # the court is waiting by then
+        time.sleep(0.2)  # the judge is waiting by then
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         deadline = time.monotonic() + 5
         while not caught and time.monotonic() < deadline:
@@ -131,7 +139,7 @@ def test_a_signal_that_does_not_wake_the_court_is_heard_all_the_same(fake_job):
 
 def test_a_divergence_that_was_not_met_by_then_is_not_called_stale(fake_job):
     cases = select(all_cases(), "masked_softmax-none")
-    entries = [Divergence("fake", "masked_softmax-none", "weights", "for this test", tier="float32")]
+    entries = [Divergence("fake", "masked_softmax-none", "weights", "for this test", dtype="float32")]
     finished = []
 
     def recorder(job: Job, file: Path, cells: list, progress) -> Recording:
@@ -146,5 +154,5 @@ def test_a_divergence_that_was_not_met_by_then_is_not_called_stale(fake_job):
         recorder=recorder,
         stopped=lambda: bool(finished),
     )
-    assert outcome.interrupted and {verdict.tier for verdict in outcome.verdicts} == {"float64"}
+    assert outcome.interrupted and {verdict.dtype for verdict in outcome.verdicts} == {"float64"}
     assert outcome.red == []

@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import backends
-from attention_core.operators import FRAMEWORKS, SPECIFICATION_VERSION
-from backends import ArchiveError, load_archive, save_arrays
+from attention_core.operators import SPECIFICATION_VERSION
+from backends import FRAMEWORKS
+from backends.archives import ArchiveError, load_archive, save_arrays
 from parity_tests.cases.case import SEED, Case
 from parity_tests.cases.expected import programs_folder
 from parity_tests.cases.selection import Cell, Selection, key
@@ -29,7 +30,7 @@ from parity_tests.cli.main import main
 from parity_tests.judge.divergences import Divergence, apply
 from parity_tests.judge.verdict import Verdict
 from parity_tests.tests.places import ROOT
-from parity_tests.workers.environment import IN_FORCE, environment
+from parity_tests.workers.environment import determinism, environment
 from parity_tests.workers.process import Job, Progress, record
 from parity_tests.workers.recordings import (
     CASE_FILE,
@@ -84,7 +85,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, fake_job: Callable[..., Job])
 
 def posing(made: Recording, backend: str, device: str = "cpu") -> Recording:
     """The recording under the name of another backend, with the switches that this one has to run under."""
-    return replace(made, backend=backend, device=device, about={**made.about, "switches": IN_FORCE.get(backend, {})})
+    return replace(made, backend=backend, device=device, about={**made.about, "switches": dict(determinism(backend))})
 
 
 def compared(folder: Path, *recordings: Recording, options: tuple[str, ...] = ()) -> Result:
@@ -116,7 +117,9 @@ def test_trainings_are_chosen_where_they_are_asked_for(given: dict[str, Any], tr
 
 def test_a_recording_says_what_ran_where_and_on_what(registry, tmp_path: Path):
     path = tmp_path / "one.safetensors"
-    result = invoke("record", "--backend", "one", "--case", "dot_score-[!cp]*", "--tier", "float32,float64", "-o", path)
+    result = invoke(
+        "record", "--backend", "one", "--case", "dot_score-[!cp]*", "--dtype", "float32,float64", "-o", path
+    )
     assert result.exit_code == 0 and "one on cpu: 9 of 9 cells answered; " in in_one_line(result)
     recording = Recording.load(path)
     selection = Selection(["float32", "float64"], "dot_score-[!cp]*", [])
@@ -176,7 +179,7 @@ def test_a_wrong_argument_gets_a_sentence_before_anything_runs(registry, argumen
 
 def test_compare_says_what_run_said_whatever_the_files_are_called(registry, tmp_path: Path):
     """The header names the backend: files that were swapped are the same recordings."""
-    chosen = ["--operator", "dot_score,attention_mask", "--tier", "float64,float32"]
+    chosen = ["--operator", "dot_score,attention_mask", "--dtype", "float64,float32"]
     ran = invoke("run", *chosen, "--backend", "one,two", "--output", tmp_path)
     one, two, report = (tmp_path / name for name in ("one-cpu.safetensors", "two-cpu.safetensors", "report.json"))
     wanted = json.loads(report.read_text())
@@ -236,7 +239,7 @@ def test_a_wrong_answer_is_red_alone_and_beside_another(made: Recording, tmp_pat
     wrong = replace(made, backend="jax", cells={**made.cells, CELL: answers})
     result = compared(tmp_path, wrong)
     assert result.exit_code == 1 and "fail        jax  dot_score-plain  float64  scores" in result.output
-    assert "attention-parity run --backend jax --case 'dot_score-plain' --tier float64" in result.output
+    assert "attention-parity run --backend jax --case 'dot_score-plain' --dtype float64" in result.output
     assert compared(tmp_path, made).exit_code == 0
     both = compared(tmp_path, wrong, made)
     assert both.exit_code == 1 and "jax against fake  dot_score-plain" in both.output
@@ -245,7 +248,7 @@ def test_a_wrong_answer_is_red_alone_and_beside_another(made: Recording, tmp_pat
 def test_the_command_that_repeats_a_verdict_names_no_device_in_the_backend(made: Recording, tmp_path: Path):
     wrong = replace(made, device="cuda", cells={cell: {} for cell in made.cells})
     result = compared(tmp_path, made, wrong)
-    assert "run --backend fake --case 'dot_score-plain' --tier float64 --device cuda" in result.output
+    assert "run --backend fake --case 'dot_score-plain' --dtype float64 --device cuda" in result.output
 
 
 def test_a_cell_without_an_answer_is_red(made: Recording, tmp_path: Path):
@@ -270,7 +273,7 @@ main(["compare", {str(path)!r}])
 """
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     said = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True)
-    assert said.returncode == 0 and "6 comparisons of fake: all within budget" in said.stdout, said.stderr
+    assert said.returncode == 0 and "6 comparisons of fake: all within tolerance" in said.stdout, said.stderr
 
 
 # ------------------------------------------------------------------------------------------------ what is refused
@@ -322,7 +325,7 @@ def test_recordings_of_different_cells_are_refused_with_the_difference(made: Rec
 def test_another_corpus_is_refused_until_the_same_is_given(registry, tmp_path: Path):
     corpus, path = tmp_path / "pairs.txt", tmp_path / "one.safetensors"
     corpus.write_text("Go now.\tVa maintenant !\nI won!\tJ'ai gagné !\nHe ran away.\tIl a fui.\n", encoding="utf-8")
-    arguments = ["--case", "Translator-sentences_greedy", "--tier", "float64", "--corpus", corpus]
+    arguments = ["--case", "Translator-sentences_greedy", "--dtype", "float64", "--corpus", corpus]
     assert invoke("record", "--backend", "one", *arguments, "-o", path).exit_code == 0
     said = refused(invoke("compare", path))
     assert (
@@ -496,13 +499,13 @@ WRONG: list[tuple[str, Any]] = [
     ("status", {CELL: {"status": ["ok"]}}),
     ("status", {CELL: {"status": "error", "message": 1}}),
     ("status", {"\x1b": {"status": "ok"}}),
-    ("selection", {"tiers": ["float64"], "pattern": None}),
-    ("selection", {"tiers": ["float64"], "pattern": None, "operators": [], "more": 1}),
-    ("selection", {"tiers": ["float8"], "pattern": None, "operators": []}),
-    ("selection", {"tiers": "float64", "pattern": None, "operators": []}),
-    ("selection", {"tiers": ["float64"], "pattern": 1, "operators": []}),
-    ("selection", {"tiers": ["float64"], "pattern": None, "operators": ["softmax"]}),
-    ("selection", {"tiers": [["float64"]], "pattern": None, "operators": []}),
+    ("selection", {"dtypes": ["float64"], "pattern": None}),
+    ("selection", {"dtypes": ["float64"], "pattern": None, "operators": [], "more": 1}),
+    ("selection", {"dtypes": ["float8"], "pattern": None, "operators": []}),
+    ("selection", {"dtypes": "float64", "pattern": None, "operators": []}),
+    ("selection", {"dtypes": ["float64"], "pattern": 1, "operators": []}),
+    ("selection", {"dtypes": ["float64"], "pattern": None, "operators": ["softmax"]}),
+    ("selection", {"dtypes": [["float64"]], "pattern": None, "operators": []}),
 ]
 
 
@@ -553,7 +556,7 @@ LEAVES = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(al
 JSON = st.recursive(
     LEAVES | st.text(max_size=8), lambda own: st.lists(own) | st.dictionaries(st.text(), own), max_leaves=9
 )
-TEXTS = st.sampled_from([CELL, "ok", "status", "message", "tiers", "operators", "pattern", "float64", "0" * 64])
+TEXTS = st.sampled_from([CELL, "ok", "status", "message", "dtypes", "operators", "pattern", "float64", "0" * 64])
 NEAR = st.dictionaries(TEXTS, TEXTS | st.lists(TEXTS) | st.dictionaries(TEXTS, TEXTS))
 
 

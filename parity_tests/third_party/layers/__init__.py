@@ -102,5 +102,4 @@ def absence(framework: str) -> str | None:
     if framework != "onnx":
         return backends.available()[framework].reason
     lacking = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
-    verb = "is" if len(lacking) == 1 else "are"
-    return f"{' and '.join(lacking)} {verb} not installed: pip install {' '.join(lacking)}." if lacking else None
+    return f"not installed: {', '.join(lacking)}. Run: pip install {' '.join(lacking)}" if lacking else None

@@ -41,7 +41,7 @@ class Runtime:
     def describe() -> dict[str, Any]:
         """Versions, the only device, and the arithmetic that onnxruntime does not have."""
         absent = {
-            "tier": "float64",
+            "dtype": "float64",
             "device": "*",
             "operator": "*",
             "reason": "onnxruntime has no GRU, LSTM in float64",

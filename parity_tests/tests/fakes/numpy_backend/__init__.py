@@ -1,4 +1,4 @@
-"""A backend for tests of the court: the reference, rounded to the tier's dtype. It needs no framework."""
+"""A backend for tests of the judge: the reference, rounded to the dtype's dtype. It needs no framework."""
 
 from collections.abc import Mapping
 

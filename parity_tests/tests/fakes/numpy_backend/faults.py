@@ -93,7 +93,7 @@ def change_an_argument(arguments):
 
 
 def hang_with_a_child(arguments):
-    """Once there is a child, the court has read every answer that was given before."""
+    """Once there is a child, the judge has read every answer that was given before."""
     caller = sys._getframe()
     while caller.f_code.co_name != "main":
         caller = caller.f_back

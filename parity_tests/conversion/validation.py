@@ -1,4 +1,4 @@
-"""The proof that weights moved as they are: the source's layer and the converted one, judged on the same inputs.
+"""The validation that weights moved as they are: the source's layer and the converted one, judged on the same inputs.
 
 Three sides answer the same cases: the reference and the new layer with the canonical arrays, and the source's own
 layer, in its own framework, with the arrays of the file. Each is held against each.
@@ -19,7 +19,7 @@ from attention_core import draws, reference
 from attention_core.differentiation import gradients as complex_step
 from attention_core.operators import FILE_OF
 from attention_core.specification import Layer
-from backends import pack_arrays, unpack_arrays
+from backends.archives import pack_arrays, unpack_arrays
 from parity_tests.cases.call import bind
 from parity_tests.cases.case import FULL, SEED, Arrays, Case, drawn, is_floating
 from parity_tests.cases.drawn import IDS
@@ -31,7 +31,7 @@ from parity_tests.workers.process import Job, Progress, record_cells, untold
 from parity_tests.workers.recordings import Recording, pack_cases
 
 SIZES = {"batch": 2, "steps": 3, "queries": 3, "keys": 5, "features": 6, "value_features": 4}
-"""The axes of a proof that no parameter has."""
+"""The axes of a validation that no parameter has."""
 MOST_ENTRIES = 32
 """Of so many entries of an input the gradient is judged: the reference differentiates by one of them at a time."""
 
@@ -50,7 +50,7 @@ class Side:
 # ------------------------------------------------------------------------------------------------ what is asked
 
 
-def proof_cases(layer: Layer, config: Mapping[str, Any], parameters: Arrays) -> list[Case]:
+def validation_cases(layer: Layer, config: Mapping[str, Any], parameters: Arrays) -> list[Case]:
     """The layer's call with drawn inputs: whole sequences, and ragged ones."""
     sizes = {**SIZES, **layer.sizes(config)}
     call = layer.method("call")
@@ -58,10 +58,10 @@ def proof_cases(layer: Layer, config: Mapping[str, Any], parameters: Arrays) -> 
     for tensor in call.inputs:
         stated = tensor.name == "state" and sizes.get("initial", "encoder") == "encoder"
         if tensor.kind == "floating" and (not tensor.optional or stated):
-            inputs[tensor.name] = drawn(tensor, sizes, "proof")
+            inputs[tensor.name] = drawn(tensor, sizes, "validation")
         elif tensor.kind == "integer" and not tensor.optional:
             shape = tuple(sizes[axis] for axis in tensor.axes)
-            inputs[tensor.name] = draws.integers(f"proof/{tensor.name}", shape, sizes[IDS[tensor.name]], SEED)
+            inputs[tensor.name] = draws.integers(f"validation/{tensor.name}", shape, sizes[IDS[tensor.name]], SEED)
     # The weights of every head say more than their mean.
     options = {option.name: True for option in call.options if option.name == "per_head"}
     made = partial(Case, layer.name, options=options, method="call", config=dict(config), parameters=parameters)
@@ -76,13 +76,15 @@ def chosen_entries(name: str, array: np.ndarray) -> np.ndarray:
     """The entries of an input by which is differentiated: all, or as many as are judged, drawn."""
     if array.size <= MOST_ENTRIES:
         return np.arange(array.size)
-    return np.argsort(draws.uniform(f"proof/{name}/entries", (array.size,), seed=SEED), kind="stable")[:MOST_ENTRIES]
+    return np.argsort(draws.uniform(f"validation/{name}/entries", (array.size,), seed=SEED), kind="stable")[
+        :MOST_ENTRIES
+    ]
 
 
 def expected(cell: Cell) -> Arrays:
     """The reference's outputs, and its gradients by the chosen entries of each floating input."""
-    case, tier = cell
-    inputs, parameters = case.at(tier)
+    case, dtype = cell
+    inputs, parameters = case.at(dtype)
     layer = build_reference(case, parameters)
     function = bind(reference, case.operator, case.method, case.options)
     entries = {name: chosen_entries(name, array) for name, array in inputs.items() if is_floating(array)}
@@ -97,9 +99,9 @@ def expected(cell: Cell) -> Arrays:
         return function(layer, **given)
 
     points = {name: inputs[name].reshape(-1)[own] for name, own in entries.items()}
-    factors = {str(place): array.astype(np.float64) for place, array in cotangents(case, tier).items()}
+    factors = {str(place): array.astype(np.float64) for place, array in cotangents(case, dtype).items()}
     found = complex_step(call, points, factors, stacked=stackable(case))
-    return {**outputs(case, tier), **{f"gradient_{name}": array for name, array in found.items()}}
+    return {**outputs(case, dtype), **{f"gradient_{name}": array for name, array in found.items()}}
 
 
 def sampled(recording: Recording, cells: Sequence[Cell]) -> Recording:
@@ -134,7 +136,7 @@ def packed(cells: Sequence[Cell], parameters: Arrays) -> bytes:
 # ------------------------------------------------------------------------------------------------ what is found
 
 
-def prove(
+def validate(
     layer: Layer,
     config: Mapping[str, Any],
     parameters: Arrays,
@@ -149,8 +151,8 @@ def prove(
     they are red. What a side does not have, as lengths, gradients or float64, is not judged, and told.
     """
     start = time.perf_counter()
-    cells = cells_of(proof_cases(layer, config, parameters), FULL)
-    outcome = Run(cells, missing=dict(missing or {}), tiers=FULL)
+    cells = cells_of(validation_cases(layer, config, parameters), FULL)
+    outcome = Run(cells, missing=dict(missing or {}), dtypes=FULL)
     with in_memory():
 
         def run(side: Side) -> Recording:

@@ -1,0 +1,48 @@
+"""What a backend needs, as data that can be read without its framework."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+XLA_LEVEL = "ATTENTION_PARITY_XLA_LEVEL"
+"""The variable that names LLVM's optimisation level for JAX on a CPU: 0 unless set; 3 is what JAX takes by itself."""
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a backend says of itself in its `requirements.py`.
+
+    distributions are what it imports, newest_python the newest Python that can host them, where there is a limit.
+    keywords are what a framework's users expect of a constructor or call, behind the shared arguments. variables gives
+    the environment that makes its arithmetic comparable, of a cache folder and a device; determinism is what its
+    runtime has to read back once it is configured. gaps are what the framework does not have: operators, by pattern,
+    that cannot run in a dtype on a device, and dtypes of inputs that cannot be made, each with a reason.
+    """
+
+    distributions: tuple[str, ...]
+    keywords: tuple[str, ...] = ()
+    newest_python: tuple[int, int] | None = None
+    variables: Callable[[Path, str], Mapping[str, str]] = lambda cache, device: {}
+    determinism: Mapping[str, Any] = field(default_factory=dict)
+    gaps: Sequence[Mapping[str, str]] = ()
+
+
+@functools.cache
+def read_requirements(module: str) -> Requirements | None:
+    """What the backend in that module needs; None where it does not say. Nothing of it is imported but that file."""
+    first, *rest = module.split(".")
+    found = importlib.util.find_spec(first) if first else None
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        path = Path(folder, *rest, "requirements.py")
+        if path.is_file():
+            spec = importlib.util.spec_from_file_location(f"{module}.requirements", path)
+            assert spec is not None and spec.loader is not None
+            made = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(made)
+            return made.REQUIREMENTS if isinstance(made.REQUIREMENTS, Requirements) else None
+    return None
