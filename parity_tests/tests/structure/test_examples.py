@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -9,9 +10,11 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from parity_tests.tests.places import ROOT
+from parity_tests.workers.target import load
 
 
 def run(*arguments: str) -> str:
@@ -61,6 +64,36 @@ def test_a_translator_in_twenty_lines(backend: SimpleNamespace):
 
 def convert(*arguments: object) -> str:
     return run("-m", "parity_tests", "convert", *map(str, arguments))
+
+
+FROM_SCRATCH = """
+from backends.{name} import runtime
+from parity_tests.workers.target import load
+
+example, _ = load({file!r})
+
+
+def AdditiveAttention(parameters, queries, keys, values, mask=None):
+    return example.additive_attention(queries, keys, values, mask=mask, **parameters)
+"""
+
+
+def test_attention_from_scratch(backend: SimpleNamespace, tmp_path: Path):
+    """The function is judged as anybody's is; the module beside it holds the parameters of the function."""
+    file, target = ROOT / "examples" / "from_scratch" / f"{backend.name}_attention.py", tmp_path / "target.py"
+    target.write_text(FROM_SCRATCH.format(name=backend.name, file=str(file)), encoding="utf-8")
+    assert "\ngreen " in run("-m", "parity_tests", "check", str(target), "--operator", "AdditiveAttention")
+    example, _ = load(str(file))
+    own = {"rngs": importlib.import_module("flax.nnx").Rngs(0)} if backend.name == "jax" else {}
+    module = example.BahdanauAttention(20, 2, 8, **own)
+    if backend.name == "mxnet":
+        module.initialize()
+    values = np.tile(np.arange(40.0, dtype=np.float32).reshape(1, 10, 4), (2, 1, 1))
+    mask = np.arange(10) < np.array([2, 6])[:, None, None]
+    given = [np.zeros((2, 1, 20), np.float32), np.ones((2, 10, 2), np.float32), values, mask]
+    context, weights = map(backend.runtime.to_numpy, module(*map(backend.runtime.from_numpy, given)))
+    assert context.round(3).tolist() == [[[2, 3, 4, 5]], [[10, 11, 12, 13]]]
+    np.testing.assert_allclose(weights, mask / mask.sum(-1, keepdims=True), rtol=1e-6)
 
 
 @pytest.mark.frameworks("mxnet", "jax")
