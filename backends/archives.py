@@ -20,10 +20,10 @@ class ArchiveError(ValueError):
 
 
 LONGEST_HEADER = 2**24
-
+"""The bytes of a header, at most."""
 
 LONGEST_NAME = 255
-
+"""The characters of an array's name, at most."""
 
 DTYPES = {
     "BOOL": "bool",
@@ -42,10 +42,7 @@ DTYPES = {
 }
 """What an array may hold, by safetensors' names."""
 
-
 _OPENING = b'{"__metadata__":{"attention_parity":"'
-
-
 _DIGEST = slice(8 + len(_OPENING), 8 + len(_OPENING) + 64)
 """Where the digest stands in every file: in the header's first entry, behind the header's length and the opening."""
 

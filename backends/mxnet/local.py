@@ -8,8 +8,8 @@ from mxnet import np, npx
 from attention_core.errors import check, check_offset, check_options
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.mxnet.attention import Answer, Attention, Memory, attention_layer
-from backends.mxnet.masking import positions
-from backends.mxnet.module import Uniform, drawn_mask, initialise, linear, precise, projected
+from backends.mxnet.masking import positions, precise
+from backends.mxnet.module import Uniform, drawn_mask, initialise, linear, projected
 from backends.mxnet.pooling import attention_pooling
 
 __all__ = ["LocalAttention"]

@@ -241,11 +241,16 @@ def softmax_over(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     """Softmax of the allowed scores; 0 elsewhere, and in rows that allow nothing."""
     if scores.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
         return np.zeros_like(scores)
-    precise = scores.astype("float32") if scores.dtype == "float16" else scores
+    known = precise(scores)
     # The fills are arrays: the gradient of where(condition, array, number) goes to the wrong side.
-    nothing, zeros = np.full_like(precise, -np.inf), np.zeros_like(precise)
+    nothing, zeros = np.full_like(known, -np.inf), np.zeros_like(known)
     # A fill of -inf loses against every real score, where a finite one may win. A fully masked row would come out NaN:
     # zeros keep it, and its gradient, finite until the last line discards it.
-    visible = np.where(allowed, precise, nothing)
+    visible = np.where(allowed, known, nothing)
     visible = np.where(np.any(allowed, axis=-1, keepdims=True), visible, zeros)
     return np.where(allowed, npx.softmax(visible, axis=-1), zeros).astype(scores.dtype, copy=False)
+
+
+def precise(array: np.ndarray) -> np.ndarray:
+    """The array as float32 where it has half precision."""
+    return array.astype("float32") if array.dtype == "float16" else array

@@ -63,11 +63,6 @@ def projected(dense: nn.Dense, inputs: np.ndarray) -> np.ndarray:
     return dense(inputs)
 
 
-def precise(array: np.ndarray) -> np.ndarray:
-    """The array as float32 where it has half precision."""
-    return array.astype("float32") if array.dtype == "float16" else array
-
-
 def drawn_mask(rate: float, shape: tuple[int, ...], like: np.ndarray) -> np.ndarray | None:
     """A dropout mask from MXNet's own generator, or None where nothing is dropped."""
     if rate == 0.0 or 0 in shape or not autograd.is_training():

@@ -10,6 +10,7 @@ import numpy as np
 
 from attention_core.operators import find
 from attention_core.specification import Layer
+from backends import FRAMEWORKS
 
 TEXTBOOK = "textbook"
 EAGER = "textbook, eager"
@@ -18,8 +19,6 @@ GRAPH = "textbook, tf.function"
 DIRECTIONS = ("forward", "training", "memory", "compile")
 PARTS = ("forward", "training")
 """What is timed, what is compiled, and what memory is taken by: the forward pass, or forward, backward and Adam."""
-
-FRAMEWORKS = ("torch", "tf", "jax", "mxnet")
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from backends import FRAMEWORKS
 from backends.requirements import XLA_LEVEL
 from parity_tests.bench import charts, runner
-from parity_tests.bench.items import FRAMEWORKS, ITEMS, LENGTH
+from parity_tests.bench.items import ITEMS, LENGTH
 from parity_tests.cli.options import CommaList, console, device_option, examples, progress
 from parity_tests.plots import Undrawn, empty_figure
 

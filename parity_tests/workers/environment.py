@@ -24,7 +24,7 @@ COMMON = {
 def requirements_of(backend: str) -> registry.Requirements | None:
     """What the backend of that name needs; None of somebody else's implementation."""
     known = registry.available()
-    return registry.read_requirements(known[backend].module if backend in known else f"backends.{backend}")
+    return registry.read_requirements(known[backend].module) if backend in known else None
 
 
 def determinism(backend: str) -> Mapping[str, Any]:
@@ -53,10 +53,9 @@ def environment(backend: str, cache: Path, device: str) -> dict[str, str]:
     """The variables that a worker of the backend starts with."""
     own = requirements_of(backend)
     # Nobody knows what somebody else's implementation imports: it gets the variables of all backends.
-    names = dict.fromkeys((*registry.FRAMEWORKS, *registry.available()))
-    groups = [own] if own else [found for found in map(requirements_of, names) if found]
+    everyone = (registry.read_requirements(known.module) for known in registry.available().values())
     chosen = dict(COMMON)
-    for group in groups:
+    for group in [own] if own else filter(None, everyone):
         chosen |= group.variables(cache, device)
     if PATH in os.environ:
         chosen[PATH] = os.environ[PATH]

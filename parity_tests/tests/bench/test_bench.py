@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from backends import FRAMEWORKS, Availability
 from parity_tests.bench import charts, measure, runner, worker
 from parity_tests.bench.items import (
     DIRECTIONS,
     EAGER,
-    FRAMEWORKS,
     GRAPH,
     ITEMS,
     PARTS,
@@ -268,8 +268,6 @@ def answering(**refusing: str):
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A registry in which all frameworks can run but MXNet."""
-    from backends import Availability
-
     reasons = {"mxnet": "mxnet is not here."}
     known = {name: Availability(name, f"backends.{name}", {name: "1.0"}, reasons.get(name)) for name in FRAMEWORKS}
     monkeypatch.setattr(runner.registry, "available", lambda: known)

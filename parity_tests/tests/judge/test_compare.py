@@ -333,9 +333,8 @@ def test_every_tolerance_decides_somewhere_and_has_a_reason():
         for dtype in case.dtypes
         for quantity in quantities(case, dtype)
     }
-    deciding.add(
-        tolerance_of("GRU", "GRU-converted_ragged", "float64", "outputs")
-    )  # as parity_tests/conversion/proof.py names its cases
+    # As parity_tests/conversion/validation.py names its cases.
+    deciding.add(tolerance_of("GRU", "GRU-converted_ragged", "float64", "outputs"))
     assert deciding == set(tolerances.TOLERANCES)
     assert all("worst seen" in tolerance.reason for tolerance in tolerances.TOLERANCES)
 
