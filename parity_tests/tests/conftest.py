@@ -22,7 +22,7 @@ from backends import FRAMEWORKS, weights
 from parity_tests.cases.expected import programs_folder
 from parity_tests.tests.places import FAKES, ROOT
 from parity_tests.third_party import layers
-from parity_tests.workers.environment import environment
+from parity_tests.workers.environment import collect_less, environment
 from parity_tests.workers.process import Job
 
 OWN_FILES = {f"test_{what}{name}.py": name for what in ("", "weights_") for name in FRAMEWORKS}
@@ -58,6 +58,11 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in selected(config):
         for variable, value in environment(name, programs_folder(), "cpu").items():
             os.environ.setdefault(variable, value)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what was imported."""
+    collect_less()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -64,3 +65,13 @@ def environment(backend: str, cache: Path, device: str) -> dict[str, str]:
     if device.partition(":")[0] == "cpu":
         chosen["CUDA_VISIBLE_DEVICES"] = ""
     return chosen
+
+
+def collect_less() -> None:
+    """Have the garbage collector pass over what is there now, and look at what is new less often.
+
+    A trace makes many objects that live on, and JAX takes an eighth of its time less.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from backends.archives import load_archive, pack_arrays, unpack_arrays
+from parity_tests.workers.environment import collect_less
 from parity_tests.workers.target import Backend, NotImplementedHere, Target, opened
 
 CASE_FILE = "case file"
@@ -43,6 +44,7 @@ def main() -> None:
     with os.fdopen(os.dup(1), "wb") as stream:
         os.dup2(2, 1)
         backend = opened(place, device)
+        collect_less()
         send(stream, {}, {"kind": "hello", **backend.describe(), "backend": name})
         files = map(unpack_arrays, frames(sys.stdin.buffer)) if path == "-" else [load_archive(path, CASE_FILE)]
         for arrays, header in files:
