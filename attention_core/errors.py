@@ -77,18 +77,25 @@ def dtype_name(dtype: Any) -> str:
     return str(name).removeprefix("torch.").removesuffix("_")
 
 
-def check(operator: Operator, sizes: Sizes | None = None, dtype: Any = None, **arrays: Any) -> dict[str, int]:
-    """Refuse arrays that do not fit the operator or each other; return the size of every axis.
+def check(operator: Operator, sizes: Sizes | None = None, dtype: Any = None, /, **arguments: Any) -> dict[str, int]:
+    """Refuse arguments that do not fit the operator or each other; return the size of every axis.
 
-    arrays are the operator's arguments by name: anything with `shape` and `dtype`, or None where the argument is
-    optional; `memory` stands for its fields. sizes and dtype are what a layer has fixed. A size or a rank that is
-    unknown while a framework traces (None) fits anything.
+    arguments are the operator's by name: options, and arrays, which are anything with `shape` and `dtype`, or None
+    where they are optional; `memory` stands for its fields. sizes and dtype are what a layer has fixed. A size or a
+    rank that is unknown while a framework traces (None) fits anything.
 
-    Raises: ShapeError, DtypeError, MaskError.
+    Raises: OptionError, ShapeError, DtypeError, MaskError.
     """
-    present = _present(operator, arrays)
+    for option in operator.options:
+        if option.name in arguments:
+            _check_option(operator.title, option, arguments[option.name])
+    present = _present(operator, arguments)
     _check_dtypes(operator, present, dtype)
-    return _bind_axes(operator, sizes or {}, {name: _shape(array) for name, array in present.items()})
+    fixed = sizes or {}
+    axes = _bind_axes(operator, fixed, {name: _shape(array) for name, array in present.items()})
+    for rule in operator.rules:
+        rule(operator.title, {**fixed, **arguments}, axes)
+    return axes
 
 
 def check_options(target: Operator | Layer, **options: Any) -> dict[str, Any]:
@@ -134,27 +141,6 @@ def check_available(title: str, dtype: str, missing: str, why: str) -> None:
         raise OptionError(f"{title}: dtype is {dtype!r}, expected one of {others}: {why}.")
 
 
-def check_one_row(title: str, shape: Sequence[int | None]) -> None:
-    """Refuse a mask whose rows a key padding mask cannot hold; a size unknown while a framework traces fits.
-
-    Raises: ShapeError.
-    """
-    if shape[1] not in (1, None):
-        raise ShapeError(
-            f"{title}: axis 'queries' is {shape[1]} in mask, expected 1: a key padding mask hides a key from every "
-            f"query. Give what has rows of its own as a mask. {_listed({'mask': tuple(shape)})}"
-        )
-
-
-def check_per_head(title: str, per_head: bool, need_weights: bool) -> None:
-    """Refuse to say which weights are returned where none are.
-
-    Raises: OptionError.
-    """
-    if per_head and not need_weights:
-        raise OptionError(f"{title}: per_head is True, expected False: need_weights=False returns no weights.")
-
-
 PATHS = ("blocked", "plain")
 """How a backend computes what it knows two ways for: in blocks, so that the largest array never exists, or plainly."""
 
@@ -179,39 +165,6 @@ def check_tokens(title: str, name: str, lowest: int, highest: int, vocab_size: i
             f"{title}: {name} holds the id {wrong}, expected 0 to {vocab_size - 1} (vocab_size is {vocab_size}). "
             "Map unknown tokens to an id of the vocabulary, and make the layer as large as the vocabulary."
         )
-
-
-def check_positions(title: str, num_keys: int, positions: int) -> None:
-    """Refuse more keys than there are positions.
-
-    Raises: ShapeError.
-    """
-    if num_keys > positions:
-        raise ShapeError(
-            f"{title}: num_keys is {num_keys} but queries has {positions} positions. "
-            "Score the first keys alone, or make the layer with a position for each key."
-        )
-
-
-def check_length(title: str, end: int, num_positions: int) -> None:
-    """Refuse a step behind the last position.
-
-    Raises: ShapeError.
-    """
-    if end > num_positions:
-        raise ShapeError(
-            f"{title}: the last step stands at position {end - 1} but num_positions is {num_positions}. "
-            "Give fewer steps or a smaller offset, or make the layer with a position for each step."
-        )
-
-
-def check_offset(title: str, mode: str, offset: Any) -> None:
-    """Refuse an offset that would be ignored.
-
-    Raises: OptionError.
-    """
-    if mode != "monotonic":
-        check_unused(title, "offset", offset, f"mode={mode!r} predicts where its window stands")
 
 
 def check_parameters(layer: Layer, sizes: Sizes, dtype: Any, arrays: Mapping[str, Any]) -> None:
@@ -255,6 +208,116 @@ def _check_arrays(
                 f"{title}: {name} is {kind}, expected {dtype}. Nothing is cast silently: cast the arrays first, or "
                 "make the layer with their dtype."
             )
+
+
+# ------------------------------------------------------------------------------------------------ rules of operators
+
+
+def one_row(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse a mask whose rows a key padding mask cannot hold.
+
+    Raises: ShapeError.
+    """
+    if axes.get("one", 1) != 1:
+        raise ShapeError(
+            f"{title}: axis 'queries' is {axes['one']} in mask, expected 1: a key padding mask hides a key from "
+            f"every query. Give what has rows of its own as a mask. {_listed({'mask': tuple(given['mask'].shape)})}"
+        )
+
+
+def weights_per_head(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse to say which weights are returned where none are.
+
+    Raises: OptionError.
+    """
+    if given["per_head"] and not given["need_weights"]:
+        raise OptionError(f"{title}: per_head is True, expected False: need_weights=False returns no weights.")
+
+
+def position_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse more keys than there are positions, by which a location score scores them.
+
+    Raises: ShapeError.
+    """
+    num_keys, positions = given.get("num_keys", axes.get("keys")), given.get("num_positions", axes.get("positions"))
+    if num_keys is not None and positions is not None and num_keys > positions:
+        title = title if "num_keys" in given else "LocationAttention"
+        raise ShapeError(
+            f"{title}: num_keys is {num_keys} but queries has {positions} positions. "
+            "Score the first keys alone, or make the layer with a position for each key."
+        )
+
+
+def position_for_each_step(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse a step behind the last position.
+
+    Raises: ShapeError.
+    """
+    end, num_positions = given["offset"] + axes.get("steps", 0), given["num_positions"]
+    if end > num_positions:
+        raise ShapeError(
+            f"{title}: the last step stands at position {end - 1} but num_positions is {num_positions}. "
+            "Give fewer steps or a smaller offset, or make the layer with a position for each step."
+        )
+
+
+def offset_of_window(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse an offset that would be ignored.
+
+    Raises: OptionError.
+    """
+    if given["mode"] != "monotonic":
+        check_unused(title, "offset", given["offset"], f"mode={given['mode']!r} predicts where its window stands")
+
+
+def known_tokens(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse a first and a last token outside the vocabulary.
+
+    Raises: TokenError.
+    """
+    vocab_size = given.get("target_vocab_size") or given["vocab_size"]
+    for name in ("bos", "eos"):
+        check_tokens(title, name, given[name], given[name], vocab_size)
+
+
+def hypotheses(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse to return more hypotheses than are kept, or to keep more than there are tokens.
+
+    Raises: OptionError.
+    """
+    width, num_best = given["width"], given["num_best"]
+    vocab_size = given.get("target_vocab_size") or given["vocab_size"]
+    if num_best > width:
+        raise OptionError(f"{title}: num_best is {num_best}, expected at most width, which is {width}. Widen the beam.")
+    if width > vocab_size:
+        raise OptionError(
+            f"{title}: width is {width}, expected at most vocab_size, which is {vocab_size}: a first step has no more "
+            "hypotheses."
+        )
+
+
+def initial_state(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse a state that would be ignored, and the want of one.
+
+    Raises: OptionError.
+    """
+    initial, state = given["initial"], given["state"]
+    if initial == "encoder":
+        check_needed(title, "state", state, "initial='encoder' starts with the encoder's last state")
+    else:
+        check_unused(title, "state", state, f"initial={initial!r} starts without the encoder's state")
+
+
+def one_direction(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse a single step of a layer that also reads backward.
+
+    Raises: OptionError.
+    """
+    if given["bidirectional"]:
+        raise OptionError(
+            f"{title}: bidirectional is True, expected False: the backward direction begins at the last step. "
+            "Call the layer on whole sequences."
+        )
 
 
 # ------------------------------------------------------------------------------------------------ one check each

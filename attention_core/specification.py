@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 Kind = Literal["floating", "integer", "boolean"]
@@ -12,6 +13,8 @@ Config = Mapping[str, Any]
 """A constructor's arguments by name."""
 Sizes = Mapping[str, Any]
 """The same with every default filled in, and the sizes that follow from them."""
+Rule = Callable[[str, Mapping[str, Any], Mapping[str, int]], None]
+"""What else an operator refuses: from its title, its sizes and arguments by name, and the size of every axis."""
 
 FLOATING = ("float64", "float32", "float16", "bfloat16")
 INTEGER = ("int64", "int32", "int16", "int8", "uint8")
@@ -79,7 +82,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Operator:
-    """A function, or a method of a layer: its signature in order, its formula and its source."""
+    """A function, or a method of a layer: its signature in order, its formula and its source.
+
+    `notes` is what the formula leaves to say.
+    """
 
     name: str
     summary: str
@@ -89,18 +95,20 @@ class Operator:
     outputs: tuple[Tensor, ...]
     options: tuple[Option, ...] = ()
     keyword_tensors: tuple[Tensor, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    notes: str = ""
 
     @property
     def title(self) -> str:
         """The name as a caller writes it: a layer's call has the layer's own name."""
         return self.name.removesuffix(".call")
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[Tensor, ...]:
         """All array arguments, positional ones first."""
         return self.tensors + self.keyword_tensors
 
-    @property
+    @cached_property
     def time_major(self) -> Operator:
         """The same with queries, keys, values and context as (steps, batch, features), and no heads."""
         turned = {"queries", "keys", "values", "context"}
@@ -147,7 +155,8 @@ class Layer:
 
     `complete` adds the sizes that follow from the constructor's arguments, all of which it is given; `own_shapes` gives
     the shape of each canonical array of the layer itself, in order, and `inside` the layers that stand inside it by
-    name, both from the completed sizes. `parts` says of each such name what it is.
+    name, both from the completed sizes. `parts` says of each such name what it is, and `notes` what the formula leaves
+    to say.
     """
 
     name: str
@@ -161,6 +170,7 @@ class Layer:
     own_shapes: Callable[[Sizes], dict[str, tuple[int, ...]]] = lambda sizes: {}
     inside: Callable[[Sizes], dict[str, Part]] = lambda sizes: {}
     parts: Mapping[str, str] = field(default_factory=dict)
+    notes: str = ""
 
     def sizes(self, config: Config) -> dict[str, Any]:
         """The constructor's arguments with every default, and the sizes that follow from them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attention_core.errors import OptionError, check_needed, check_unused
+from attention_core.errors import OptionError, check_needed, check_unused, position_for_each_key
 from attention_core.operators.common import (
     BAHDANAU,
     CONTEXT,
@@ -21,7 +21,7 @@ from attention_core.operators.common import (
     WEIGHTS,
 )
 from attention_core.operators.scoring import COSINE_SCORE
-from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Tensor
+from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Rule, Tensor
 
 # ------------------------------------------------------------------------------------------------ options by name
 
@@ -65,6 +65,7 @@ def _attention_methods(
     key_axis: str,
     memory_axis: str,
     keywords: tuple[Tensor, ...] = (DROPOUT_MASK,),
+    rules: tuple[Rule, ...] = (),
 ) -> tuple[Operator, ...]:
     queries = Tensor("queries", ("batch", "heads?", "queries", query_axis), "what is looked for")
     keys = Tensor("keys", ("batch", "heads?", "keys", key_axis), "what the queries are compared with")
@@ -79,6 +80,7 @@ def _attention_methods(
             source="this specification",
             tensors=(keys, VALUES, VALID_LENS, MASK),
             outputs=(memory_keys, memory_values, memory_mask),
+            rules=(position_for_each_key,),
         ),
         Operator(
             name=f"{layer}.attend",
@@ -89,6 +91,7 @@ def _attention_methods(
             options=(NEED_WEIGHTS,),
             keyword_tensors=keywords,
             outputs=(CONTEXT, WEIGHTS),
+            rules=rules,
         ),
         Operator(
             name=f"{layer}.call",
@@ -99,6 +102,7 @@ def _attention_methods(
             options=(NEED_WEIGHTS,),
             keyword_tensors=keywords,
             outputs=(CONTEXT, WEIGHTS),
+            rules=(position_for_each_key, *rules),
         ),
     )
 
@@ -204,6 +208,7 @@ LOCATION_ATTENTION = Layer(
         "LocationAttention", _LOCATION_FORMULA, LUONG, "query_size", "key_features", "key_features"
     ),
     own_shapes=lambda sizes: {"W": (sizes["num_positions"], sizes["query_size"])},
+    notes="There may be fewer keys than num_positions, not more.",
 )
 
 _KERNEL_FORMULA = "context, weights = attention_pooling(gaussian_score(queries, keys, w), values)"

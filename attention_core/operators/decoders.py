@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from attention_core.errors import OptionError, check_needed, check_unused
+from attention_core.errors import (
+    check_needed,
+    check_unused,
+    hypotheses,
+    initial_state,
+    known_tokens,
+    position_for_each_key,
+)
 from attention_core.operators.attention import HIDDEN_SCORES, score_option, scored
 from attention_core.operators.common import BAHDANAU, CHO_CONTEXT, LUONG, LUONG_FEEDING, MASK, VALID_LENS, WU
 from attention_core.operators.encoders import CELL, EMBED_SIZE, EMBEDDING, TOKENS, VOCAB_SIZE
@@ -98,6 +105,7 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
             source="this specification",
             tensors=(_ENCODER_OUTPUTS, _STEP_VALID_LENS, _STEP_MASK),
             outputs=(*_MEMORY, Tensor("memory.mask", _STEP_MASK.axes, MASK.meaning, "boolean", True, True)),
+            rules=(position_for_each_key,),
         ),
         Operator(
             name=f"{name}.start",
@@ -110,6 +118,7 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
                 _ENCODER_STATE,
             ),
             outputs=state,
+            rules=(initial_state,),
         ),
         Operator(
             name=f"{name}.step",
@@ -139,6 +148,10 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
                 *state,
                 Tensor("weights", ("batch", "steps", "keys"), "probabilities over the keys"),
             ),
+            rules=(
+                position_for_each_key,
+                initial_state,
+            ),
         ),
         Operator(
             name=f"{name}.greedy",
@@ -151,6 +164,11 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
                 Tensor("tokens", ("batch", "max_steps"), "decoded ids; eos from the end on", "integer"),
                 Tensor("lengths", ("batch",), "decoded tokens before eos", "integer"),
                 Tensor("weights", ("batch", "max_steps", "keys"), "probabilities over the keys; 0 after the end"),
+            ),
+            rules=(
+                position_for_each_key,
+                initial_state,
+                known_tokens,
             ),
         ),
         Operator(
@@ -169,33 +187,18 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
                 Tensor("scores", ("batch", "num_best"), "best first (natural logarithm)"),
                 Tensor("weights", ("batch", "num_best", "max_steps", "keys"), "probabilities; 0 after the end"),
             ),
+            notes=(
+                "Every step ranks all continuations of the running hypotheses, and the finished ones as they are. Of "
+                "two equal scores, the one that comes first by hypothesis, then by token, is the better."
+            ),
+            rules=(
+                position_for_each_key,
+                initial_state,
+                known_tokens,
+                hypotheses,
+            ),
         ),
     )
-
-
-def check_search(title: str, width: int, num_best: int, vocab_size: int) -> None:
-    """Refuse to return more hypotheses than are kept, or to keep more than there are tokens.
-
-    Raises: OptionError.
-    """
-    if num_best > width:
-        raise OptionError(f"{title}: num_best is {num_best}, expected at most width, which is {width}. Widen the beam.")
-    if width > vocab_size:
-        raise OptionError(
-            f"{title}: width is {width}, expected at most vocab_size, which is {vocab_size}: a first step has no more "
-            "hypotheses."
-        )
-
-
-def check_initial(title: str, initial: str, state: object) -> None:
-    """Refuse a state that would be ignored, and the want of one.
-
-    Raises: OptionError.
-    """
-    if initial == "encoder":
-        check_needed(title, "state", state, "initial='encoder' starts with the encoder's last state")
-    else:
-        check_unused(title, "state", state, f"initial={initial!r} starts without the encoder's state")
 
 
 _OWN = (

@@ -52,6 +52,10 @@ HARD_ATTENTION = Layer(
     complete=_hard_sizes,
     inside=_hard_inside,
     parts={"scored": "the attention layer of score, which projects keys and scores them"},
+    notes=(
+        "Without noise, its term is 0. With noise drawn uniformly from (0, 1), each key is drawn with its softmax "
+        "probability. `scored` is the layer of the score."
+    ),
 )
 
 OPERATORS = (HARD_ATTENTION,)

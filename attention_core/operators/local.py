@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attention_core.errors import check_unused
+from attention_core.errors import check_unused, offset_of_window
 from attention_core.operators.attention import (
     _HIDDEN_OR_QUERY,
     _KEY_SIZE,
@@ -83,6 +83,7 @@ LOCAL_ATTENTION = Layer(
         "key_size",
         "memory_features",
         (_OFFSET, DROPOUT_MASK),
+        (offset_of_window,),
     ),
     complete=_local_sizes,
     own_shapes=lambda sizes: (
@@ -92,6 +93,7 @@ LOCAL_ATTENTION = Layer(
     ),
     inside=_local_inside,
     parts={"scored": "the attention layer of score, which projects keys and scores them"},
+    notes=("S is the number of keys up to the last that the query may attend to. `scored` is the layer of the score."),
 )
 
 OPERATORS = (LOCAL_ATTENTION,)

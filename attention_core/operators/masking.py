@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attention_core.errors import one_row
 from attention_core.operators.common import (
     CHILD,
     LIU,
@@ -138,6 +139,7 @@ TO_KEY_PADDING_MASK = Operator(
     source="this specification; key_padding_mask as in torch.nn.MultiheadAttention",
     tensors=(_ONE_ROW,),
     outputs=(_KEY_PADDING_MASK,),
+    rules=(one_row,),
 )
 
 _ADDITIVE_MASK = Tensor(
@@ -164,6 +166,7 @@ FROM_ADDITIVE_MASK = Operator(
     ),
     tensors=(_ADDITIVE_MASK,),
     outputs=(Tensor("mask", MASK.axes, "True = may attend", "boolean", broadcast=True),),
+    notes="threshold is rounded to the dtype of additive_mask first.",
 )
 
 TO_ADDITIVE_MASK = Operator(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attention_core.errors import OptionError
+from attention_core.errors import OptionError, position_for_each_key, weights_per_head
 from attention_core.operators.attention import _QUERY_SIZE, score_option, scored
 from attention_core.operators.common import (
     DROPOUT,
@@ -138,6 +138,7 @@ MULTI_HEAD_ATTENTION = Layer(
             source="this specification",
             tensors=(_HEADS_KEYS, _HEADS_VALUES, VALID_LENS, MASK),
             outputs=_HEADS_MEMORY,
+            rules=(position_for_each_key,),
         ),
         Operator(
             name="MultiHeadAttention.attend",
@@ -148,6 +149,7 @@ MULTI_HEAD_ATTENTION = Layer(
             options=(_PER_HEAD, NEED_WEIGHTS),
             keyword_tensors=(_HEAD_MASK, _HEADS_DROPOUT),
             outputs=(_HEADS_CONTEXT, WEIGHTS),
+            rules=(weights_per_head,),
         ),
         Operator(
             name="MultiHeadAttention.call",
@@ -158,6 +160,7 @@ MULTI_HEAD_ATTENTION = Layer(
             options=(_PER_HEAD, NEED_WEIGHTS),
             keyword_tensors=(_HEAD_MASK, _HEADS_DROPOUT),
             outputs=(_HEADS_CONTEXT, WEIGHTS),
+            rules=(position_for_each_key, weights_per_head),
         ),
     ),
     complete=_heads_sizes,
@@ -195,6 +198,7 @@ TAYLOR_IMPORTANCE = Operator(
     options=(_LOSSES,),
     tensors=(_FACTORS,),
     outputs=(_IMPORTANCE,),
+    notes="The loss of an example may depend on its own row of head_mask alone.",
 )
 
 OPERATORS = (MULTI_HEAD_ATTENTION, ABLATION_IMPORTANCE, TAYLOR_IMPORTANCE)

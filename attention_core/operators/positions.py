@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from attention_core.operators.common import OFFSET, VASWANI_POSITIONS
+from attention_core.errors import position_for_each_step
+from attention_core.operators.common import VASWANI_POSITIONS
 from attention_core.specification import Layer, Operator, Option, Parameter, Tensor
 
 _POSITIONED = Tensor("inputs", ("batch", "steps", "features"), "one vector for each position")
 
 
 _POSITIONED_OUT = Tensor("outputs", ("batch", "steps", "features"), "the inputs with their positions added")
+
+
+_OFFSET = Option("offset", "int", "position of the first step", "0", "count", keyword_only=True)
 
 
 _SINUSOID_FORMULA = (
@@ -41,7 +45,7 @@ SINUSOIDAL_POSITIONS = Layer(
             formula=_SINUSOID_FORMULA,
             source=VASWANI_POSITIONS,
             tensors=(_POSITIONED,),
-            options=(OFFSET,),
+            options=(_OFFSET,),
             outputs=(_POSITIONED_OUT,),
         ),
     ),
@@ -68,8 +72,9 @@ LEARNED_POSITIONS = Layer(
             formula=_LEARNED_FORMULA,
             source="Gehring et al. 2017, section 3.1, arXiv:1705.03122",
             tensors=(_POSITIONED,),
-            options=(OFFSET,),
+            options=(_OFFSET,),
             outputs=(_POSITIONED_OUT,),
+            rules=(position_for_each_step,),
         ),
     ),
     own_shapes=lambda sizes: {"P": (sizes["num_positions"], sizes["features"])},

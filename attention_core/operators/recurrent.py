@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attention_core.errors import OptionError
+from attention_core.errors import one_direction
 from attention_core.operators.common import CHO, HOCHREITER, SCHUSTER
 from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Sizes, Tensor
 
@@ -139,6 +139,10 @@ def _recurrent(name: str, cell: str, summary: str, formula: str, source: str) ->
                 ),
                 keyword_tensors=(BETWEEN_MASK,),
                 outputs=(_OUTPUTS, STATE),
+                notes=(
+                    "The backward direction runs from the last valid step to the first, and each layer reads both "
+                    "directions of the one below."
+                ),
             ),
             Operator(
                 name=f"{name}.step",
@@ -148,6 +152,7 @@ def _recurrent(name: str, cell: str, summary: str, formula: str, source: str) ->
                 tensors=(Tensor("inputs", ("batch", "input_size"), "one vector"), STATE),
                 keyword_tensors=(BETWEEN_STEP_MASK,),
                 outputs=(Tensor("output", ("batch", "output_size"), "output of the top layer"), STATE),
+                rules=(one_direction,),
             ),
         ),
         complete=lambda config: recurrent_sizes({**config, "cell": cell}),
@@ -161,18 +166,6 @@ LSTM = _recurrent(
     "LSTM", "lstm", "Stacked long short-term memory over padded sequences.", LSTM_FORMULA, HOCHREITER + _BOTH
 )
 RECURRENT = {"gru": GRU, "lstm": LSTM}
-
-
-def check_one_direction(title: str, sizes: Sizes) -> None:
-    """Refuse a single step of a layer that also reads backward.
-
-    Raises: OptionError.
-    """
-    if sizes["bidirectional"]:
-        raise OptionError(
-            f"{title}: bidirectional is True, expected False: the backward direction begins at the last step. "
-            "Call the layer on whole sequences."
-        )
 
 
 # ------------------------------------------------------------------------------------------------ encoders

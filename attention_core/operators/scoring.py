@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attention_core.errors import position_for_each_key
 from attention_core.operators.common import (
     BAHDANAU,
     GRAVES,
@@ -56,6 +57,7 @@ COSINE_SCORE = Operator(
     tensors=(QUERIES, KEYS),
     options=(Option("scale", "float", "factor of the cosines; 1 unless given", "None", "number", keyword_only=True),),
     outputs=(SCORES,),
+    notes="A vector of zeros scores 0, and gets and gives gradient 0.",
 )
 
 LOCATION_SCORE = Operator(
@@ -66,6 +68,7 @@ LOCATION_SCORE = Operator(
     options=(NUM_KEYS,),
     tensors=(Tensor("queries", ("batch", "heads?", "queries", "positions"), "projected queries, W q"),),
     outputs=(SCORES,),
+    rules=(position_for_each_key,),
 )
 
 GAUSSIAN_SCORE = Operator(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attention_core.errors import check_unused
+from attention_core.errors import check_unused, hypotheses, known_tokens, position_for_each_key
 from attention_core.operators.attention import SCORE_NAMES
 from attention_core.operators.common import BAHDANAU, WU
 from attention_core.operators.decoders import (
@@ -163,6 +163,7 @@ TRANSLATOR = Layer(
                 ),
                 Tensor("weights", ("batch", "steps", "keys"), "probabilities over the source tokens"),
             ),
+            rules=(position_for_each_key,),
         ),
         Operator(
             name="Translator.greedy",
@@ -175,6 +176,10 @@ TRANSLATOR = Layer(
                 Tensor("tokens", ("batch", "max_steps"), "decoded ids; eos from the end on", "integer"),
                 Tensor("lengths", ("batch",), "decoded tokens before eos", "integer"),
                 Tensor("weights", ("batch", "max_steps", "keys"), "probabilities over the keys; 0 after the end"),
+            ),
+            rules=(
+                position_for_each_key,
+                known_tokens,
             ),
         ),
         Operator(
@@ -189,6 +194,11 @@ TRANSLATOR = Layer(
                 Tensor("lengths", ("batch", "num_best"), "decoded tokens before eos", "integer"),
                 Tensor("scores", ("batch", "num_best"), "best first (natural logarithm)"),
                 Tensor("weights", ("batch", "num_best", "max_steps", "keys"), "probabilities; 0 after the end"),
+            ),
+            rules=(
+                position_for_each_key,
+                known_tokens,
+                hypotheses,
             ),
         ),
     ),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attention_core import errors
-from attention_core.specification import FLOATING, Operator, Sizes
+from attention_core.specification import FLOATING, Layer, Operator, Sizes
 
 
 def promote(array: Any) -> np.ndarray:
@@ -16,15 +16,31 @@ def promote(array: Any) -> np.ndarray:
     return array if np.iscomplexobj(array) else array.astype(np.float64)
 
 
-def check(operator: Operator, sizes: Sizes | None = None, **arrays: Any) -> None:
+class Specified:
+    """What all layers share: options that are checked, canonical parameters, and the check of a call."""
+
+    specification: Layer
+    parameters: dict[str, np.ndarray]
+
+    def __init__(self, **options: Any) -> None:
+        self.sizes = errors.check_options(self.specification, **options)
+        self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
+
+    def _check(self, method: str, **arguments: Any) -> None:
+        """Refuse arguments that do not fit the layer or each other."""
+        operator = self.specification.method(method)
+        check(operator.time_major if self.sizes.get("time_major") else operator, self.sizes, **arguments)
+
+
+def check(operator: Operator, sizes: Sizes | None = None, /, **arguments: Any) -> None:
     """Refuse what does not fit, except in a perturbed pass, whose arrays were checked before they were stacked.
 
     A memory is float64 whatever it was made of, and fits queries of any floating type.
     """
-    if "memory" in arrays:
-        arrays = {name: _floats_promoted(array) for name, array in arrays.items()}
-    if not any(_perturbed(array) for array in arrays.values()):
-        errors.check(operator, sizes, **arrays)
+    if "memory" in arguments:
+        arguments = {name: _floats_promoted(array) for name, array in arguments.items()}
+    if not any(_perturbed(array) for array in arguments.values()):
+        errors.check(operator, sizes, **arguments)
 
 
 def align(parameter: np.ndarray, core: int, rank: int) -> np.ndarray:
@@ -50,7 +66,7 @@ def optional(array: Any) -> np.ndarray | None:
 
 
 def _floats_promoted(array: Any) -> Any:
-    floating = not isinstance(array, tuple) and array is not None and errors.dtype_name(array.dtype) in FLOATING
+    floating = hasattr(array, "dtype") and errors.dtype_name(array.dtype) in FLOATING
     return promote(array) if floating else array
 
 

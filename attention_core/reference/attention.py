@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_core.errors import check_options, check_positions
 from attention_core.operators.attention import (
     ADDITIVE_ATTENTION,
     CONCAT_ATTENTION,
@@ -17,7 +16,7 @@ from attention_core.operators.attention import (
     KERNEL_ATTENTION,
     LOCATION_ATTENTION,
 )
-from attention_core.reference.arrays import check, linear, promote
+from attention_core.reference.arrays import Specified, linear, promote
 from attention_core.reference.masking import attention_mask, open_keys
 from attention_core.reference.pooling import pool
 from attention_core.reference.scoring import (
@@ -43,20 +42,14 @@ class Memory(NamedTuple):
     mask: np.ndarray | None
 
 
-class Attention:
+class Attention(Specified):
     """What the attention layers share: prepare, attend and a call, around one score.
 
     context, weights = attention_pooling(score(queries, project(keys)), values)
     """
 
-    specification: Layer
-    parameters: dict[str, np.ndarray]
-
     def __init__(self, *, time_major: bool = False, **options: Any) -> None:
-        self.sizes = check_options(self.specification, time_major=time_major, **options)
-        self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
-        methods = {name: self.specification.method(name) for name in ("prepare", "attend", "call")}
-        self.methods = {name: method.time_major if time_major else method for name, method in methods.items()}
+        super().__init__(time_major=time_major, **options)
         self.time_major = time_major
 
     def project(self, keys: np.ndarray) -> np.ndarray:
@@ -83,7 +76,7 @@ class Attention:
         are (batch, keys, features of a projected key).
         Raises: ShapeError, DtypeError, MaskError, as attention_mask.
         """
-        check(self.methods["prepare"], self.sizes, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         memory = zero_masked(self.to_batch_first(promote(keys)), self.to_batch_first(promote(values)), valid_lens, mask)
         return memory._replace(keys=self.project(memory.keys))
 
@@ -100,8 +93,7 @@ class Attention:
         without. Returns (context, weights) as attention_pooling; weights is None without need_weights.
         Raises: ShapeError, DtypeError; OptionError if need_weights is not a bool.
         """
-        check_options(self.methods["attend"], need_weights=need_weights)
-        check(self.methods["attend"], self.sizes, queries=queries, memory=memory, dropout_mask=dropout_mask)
+        self._check("attend", need_weights=need_weights, queries=queries, memory=memory, dropout_mask=dropout_mask)
         scores = self.score(self.to_batch_first(promote(queries)), memory.keys)
         context, weights = pool(scores, memory.values, open_keys(scores, None, memory.mask), dropout_mask)
         return self.to_batch_first(context), weights if need_weights else None
@@ -118,10 +110,9 @@ class Attention:
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Prepare the keys and values, and attend to them."""
-        check_options(self.methods["call"], need_weights=need_weights)
-        check(
-            self.methods["call"],
-            self.sizes,
+        self._check(
+            "call",
+            need_weights=need_weights,
             queries=queries,
             keys=keys,
             values=values,
@@ -293,11 +284,6 @@ class LocationAttention(Attention):
 
     def __init__(self, query_size: int, num_positions: int, *, dropout: float = 0.0, time_major: bool = False) -> None:
         super().__init__(query_size=query_size, num_positions=num_positions, dropout=dropout, time_major=time_major)
-
-    def project(self, keys: np.ndarray) -> np.ndarray:
-        """The keys as they are, of which there may not be more than positions."""
-        check_positions(self.specification.name, keys.shape[-2], self.sizes["num_positions"])
-        return keys
 
     def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give W q, at the positions of the keys."""

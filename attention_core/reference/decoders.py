@@ -6,15 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_core.errors import check_options, check_tokens
 from attention_core.operators.decoders import (
     BAHDANAU_DECODER,
     FIXED_CONTEXT_DECODER,
     LUONG_DECODER,
-    check_initial,
-    check_search,
 )
-from attention_core.reference.arrays import align, check, inner, linear, optional, promote
+from attention_core.reference.arrays import Specified, align, inner, linear, optional, promote
 from attention_core.reference.attention import LAYERS, Memory, attention_layer, zero_masked
 from attention_core.reference.encoders import embed, known_tokens
 from attention_core.reference.local import LocalAttention
@@ -37,15 +34,11 @@ class LuongState(NamedTuple):
     position: np.ndarray
 
 
-class Decoder:
+class Decoder(Specified):
     """What the decoders share: they differ in `advance`, one step up to what the logits are made of."""
 
-    specification: Layer
-    parameters: dict[str, np.ndarray]
-
     def __init__(self, **options: Any) -> None:
-        self.sizes = check_options(self.specification, **options)
-        self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
+        super().__init__(**options)
         parts = self.specification.inside(self.sizes)
         self.rnn = recurrent_layer(parts["rnn"])
         self.attention = attention_layer(parts["attention"], ATTENTION) if "attention" in parts else None
@@ -72,13 +65,7 @@ class Decoder:
         (batch, steps, keys), each axis its size or 1.
         Raises: ShapeError, DtypeError, MaskError.
         """
-        check(
-            self.specification.method("prepare"),
-            self.sizes,
-            encoder_outputs=encoder_outputs,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
+        self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
         allowed = attention_mask(encoder_outputs.shape[-2], valid_lens, mask)
         if self.attention is None:
             return zero_masked(promote(encoder_outputs), promote(encoder_outputs), None, allowed)
@@ -93,9 +80,7 @@ class Decoder:
         Shapes: memory as from prepare; state (num_layers, batch, state_size), as is the result.
         Raises: ShapeError, DtypeError; OptionError if state is wanted and missing, or would be ignored.
         """
-        operator = self.specification.method("start")
-        check_initial(operator.title, self.sizes["initial"], state)
-        check(operator, self.sizes, memory=memory, state=state)
+        self._check("start", memory=memory, state=state)
         if state is not None:
             return promote(state)
         *lead, batch, _, _ = memory.values.shape
@@ -121,9 +106,8 @@ class Decoder:
         Units: logits are natural logarithms.
         Raises: ShapeError, DtypeError; TokenError if an id is outside the vocabulary.
         """
-        check(
-            self.specification.method("step"),
-            self.sizes,
+        self._check(
+            "step",
             tokens=tokens,
             state=state,
             memory=memory,
@@ -162,9 +146,8 @@ class Decoder:
         Raises: ShapeError, DtypeError, MaskError; TokenError if an id is outside the vocabulary; OptionError if state
         is wanted and missing, or would be ignored.
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
+        self._check(
+            "call",
             tokens=tokens,
             encoder_outputs=encoder_outputs,
             state=state,
@@ -173,7 +156,6 @@ class Decoder:
             dropout_mask=dropout_mask,
             attention_dropout_mask=attention_dropout_mask,
         )
-        check_initial(self.specification.name, self.sizes["initial"], state)
         known_tokens(self.specification.name, tokens, self.sizes["vocab_size"])
         memory = self.prepare(encoder_outputs, valid_lens, mask)
         current, (batch, keys), steps = self.start(memory, state), encoder_outputs.shape[-3:-1], tokens.shape[1]
@@ -218,13 +200,16 @@ class Decoder:
         the end on; (batch,) the number of tokens before eos; (batch, max_steps, keys), 0 after the step that gave eos.
         Raises: ShapeError, DtypeError, MaskError; OptionError; TokenError if bos or eos is outside the vocabulary.
         """
-        operator = self.specification.method("greedy")
-        check_options(operator, bos=bos, eos=eos, max_steps=max_steps)
-        vocab_size = self.sizes["vocab_size"]
-        check_tokens(operator.title, "bos", bos, bos, vocab_size)
-        check_tokens(operator.title, "eos", eos, eos, vocab_size)
-        check(operator, self.sizes, encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask)
-        check_initial(operator.title, self.sizes["initial"], state)
+        self._check(
+            "greedy",
+            bos=bos,
+            eos=eos,
+            max_steps=max_steps,
+            encoder_outputs=encoder_outputs,
+            state=state,
+            valid_lens=valid_lens,
+            mask=mask,
+        )
         memory = self.prepare(encoder_outputs, valid_lens, mask)
         batch, keys = encoder_outputs.shape[:2]
         tokens = np.full((batch, max_steps), eos, np.int32)
@@ -272,22 +257,20 @@ class Decoder:
         Raises: as greedy; OptionError if num_best is above width, or width above vocab_size.
         Source: Wu et al. 2016, section 7, arXiv:1609.08144, without coverage; beams as in Sutskever et al. 2014.
         """
-        operator = self.specification.method("beam")
-        check_options(
-            operator,
+        self._check(
+            "beam",
             bos=bos,
             eos=eos,
             max_steps=max_steps,
             width=width,
             num_best=num_best,
             length_penalty=length_penalty,
+            encoder_outputs=encoder_outputs,
+            state=state,
+            valid_lens=valid_lens,
+            mask=mask,
         )
         vocab_size = self.sizes["vocab_size"]
-        check_tokens(operator.title, "bos", bos, bos, vocab_size)
-        check_tokens(operator.title, "eos", eos, eos, vocab_size)
-        check_search(operator.title, width, num_best, vocab_size)
-        check(operator, self.sizes, encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask)
-        check_initial(operator.title, self.sizes["initial"], state)
         memory = self.prepare(encoder_outputs, valid_lens, mask)
         batch, keys = encoder_outputs.shape[:2]
         # Hypothesis w of sequence b stands in row b width + w: each step is one step of the decoder.

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from attention_core.errors import check_options, check_tokens
+from attention_core.errors import check_tokens
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
-from attention_core.reference.arrays import check, inner, linear, optional, promote
+from attention_core.reference.arrays import Specified, inner, linear, optional, promote
 from attention_core.reference.recurrent import recurrent_layer
 from attention_core.specification import Layer
 
 
-class Encoder:
+class Encoder(Specified):
     """What the encoders share: an embedding, and a recurrent layer over it."""
-
-    specification: Layer
 
     def __init__(
         self,
@@ -26,8 +24,7 @@ class Encoder:
         dropout: float = 0.0,
         bidirectional: bool = False,
     ) -> None:
-        self.sizes = check_options(
-            self.specification,
+        super().__init__(
             vocab_size=vocab_size,
             embed_size=embed_size,
             hidden_size=hidden_size,
@@ -35,7 +32,6 @@ class Encoder:
             dropout=dropout,
             bidirectional=bidirectional,
         )
-        self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
         self.rnn = recurrent_layer(self.specification.inside(self.sizes)["rnn"])
 
     def __call__(
@@ -54,14 +50,7 @@ class Encoder:
         Edge cases: tokens of padded steps have to be in the vocabulary, and change nothing.
         Raises: ShapeError, DtypeError; TokenError if an id is outside the vocabulary.
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            tokens=tokens,
-            valid_lens=valid_lens,
-            state=state,
-            dropout_mask=dropout_mask,
-        )
+        self._check("call", tokens=tokens, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         self.rnn.parameters = inner(self.parameters, "rnn.")
         embedded = embed(self.specification.name, tokens, self.parameters["embedding"])
         return self.rnn(embedded, valid_lens, optional(state), dropout_mask=optional(dropout_mask))
@@ -97,7 +86,7 @@ class LSTMEncoder(Encoder):
     specification: Layer = LSTM_ENCODER
 
 
-class Bridge:
+class Bridge(Specified):
     """Hand the two directions of an encoder to a decoder that has one.
 
     state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
@@ -127,15 +116,13 @@ class Bridge:
         output_size: int | None = None,
         cell: str = "gru",
     ) -> None:
-        self.sizes = check_options(
-            self.specification,
+        super().__init__(
             hidden_size=hidden_size,
             num_layers=num_layers,
             method=method,
             output_size=output_size,
             cell=cell,
         )
-        self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
 
     def __call__(self, outputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Turn outputs and state of both directions into those that a decoder takes.
@@ -147,7 +134,7 @@ class Bridge:
         (num_layers, batch, hidden_size of the decoder), or twice that for an LSTM.
         Raises: ShapeError, DtypeError.
         """
-        check(self.specification.method("call"), self.sizes, outputs=outputs, state=state)
+        self._check("call", outputs=outputs, state=state)
         outputs, state, hidden = promote(outputs), promote(state), self.sizes["hidden_size"]
         method = self.sizes["method"]
         if method == "concatenate":

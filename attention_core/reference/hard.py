@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from attention_core.errors import check_options
 from attention_core.operators.hard import HARD_ATTENTION
-from attention_core.reference.arrays import check, inner, promote
+from attention_core.reference.arrays import inner, promote
 from attention_core.reference.attention import Attention, Memory, attention_layer
 from attention_core.reference.masking import open_keys
 from attention_core.reference.pooling import average
@@ -74,8 +73,7 @@ class HardAttention(Attention):
         Edge cases: a query that may attend to nothing gets weights and context 0.
         Raises: ShapeError, DtypeError; OptionError if need_weights is not a bool.
         """
-        check_options(self.methods["attend"], need_weights=need_weights)
-        check(self.methods["attend"], self.sizes, queries=queries, memory=memory, noise=noise)
+        self._check("attend", need_weights=need_weights, queries=queries, memory=memory, noise=noise)
         scores = self.score(self.to_batch_first(promote(queries)), memory.keys)
         allowed = open_keys(scores, None, memory.mask)
         scores = scores.real if noise is None else scores.real - np.log(-np.log(promote(noise).real))
@@ -97,10 +95,9 @@ class HardAttention(Attention):
         noise: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Prepare the keys and values, and attend to them."""
-        check_options(self.methods["call"], need_weights=need_weights)
-        check(
-            self.methods["call"],
-            self.sizes,
+        self._check(
+            "call",
+            need_weights=need_weights,
             queries=queries,
             keys=keys,
             values=values,

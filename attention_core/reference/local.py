@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from attention_core.errors import check_offset, check_options
 from attention_core.operators.local import LOCAL_ATTENTION
-from attention_core.reference.arrays import align, check, inner, linear, promote
+from attention_core.reference.arrays import align, inner, linear, promote
 from attention_core.reference.attention import Attention, Memory, attention_layer
 from attention_core.reference.masking import open_keys
 from attention_core.reference.pooling import pool
@@ -89,16 +88,14 @@ class LocalAttention(Attention):
         Shapes: as Attention.attend; offset (batch,), 0 unless given, for mode="monotonic" alone.
         Raises: ShapeError, DtypeError; OptionError if need_weights is not a bool or offset would be ignored.
         """
-        check_options(self.methods["attend"], need_weights=need_weights)
-        check(
-            self.methods["attend"],
-            self.sizes,
+        self._check(
+            "attend",
+            need_weights=need_weights,
             queries=queries,
             memory=memory,
             offset=offset,
             dropout_mask=dropout_mask,
         )
-        check_offset(self.specification.name, self.sizes["mode"], offset)
         queries = self.to_batch_first(promote(queries))
         scores = self.score(queries, memory.keys)
         allowed = open_keys(scores, None, memory.mask)
@@ -136,10 +133,9 @@ class LocalAttention(Attention):
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Prepare the keys and values, and attend to them."""
-        check_options(self.methods["call"], need_weights=need_weights)
-        check(
-            self.methods["call"],
-            self.sizes,
+        self._check(
+            "call",
+            need_weights=need_weights,
             queries=queries,
             keys=keys,
             values=values,

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from attention_core.errors import check_one_row, check_options
 from attention_core.operators.masking import (
     ATTENTION_MASK,
     BLOCK_MASK,
@@ -44,8 +43,7 @@ def attention_mask(
     OptionError if num_keys is negative.
     Source: this specification; True means "may attend", as in ONNX Attention.
     """
-    check_options(ATTENTION_MASK, num_keys=num_keys)
-    check(ATTENTION_MASK, {"keys": num_keys}, valid_lens=valid_lens, mask=mask)
+    check(ATTENTION_MASK, {"keys": num_keys}, num_keys=num_keys, valid_lens=valid_lens, mask=mask)
     if valid_lens is None:
         return None if mask is None else mask & np.ones(num_keys, bool)
     lens = valid_lens[:, None, None] if valid_lens.ndim == 1 else valid_lens[:, :, None]
@@ -65,7 +63,7 @@ def causal_mask(num_queries: int, num_keys: int, *, offset: int = 0) -> np.ndarr
     Raises: OptionError if a size or offset is negative.
     Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762.
     """
-    check_options(CAUSAL_MASK, num_queries=num_queries, num_keys=num_keys, offset=offset)
+    check(CAUSAL_MASK, num_queries=num_queries, num_keys=num_keys, offset=offset)
     return (distances(num_queries, num_keys, offset) <= 0)[None]
 
 
@@ -79,7 +77,7 @@ def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offse
     Raises: OptionError if a size, left, right or offset is negative.
     Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150.
     """
-    check_options(WINDOW_MASK, num_queries=num_queries, num_keys=num_keys, left=left, right=right, offset=offset)
+    check(WINDOW_MASK, num_queries=num_queries, num_keys=num_keys, left=left, right=right, offset=offset)
     distance = distances(num_queries, num_keys, offset)
     return ((distance >= -left) & (distance <= right))[None]
 
@@ -94,7 +92,7 @@ def block_mask(num_queries: int, num_keys: int, *, size: int, offset: int = 0) -
     Raises: OptionError if a size or offset is negative, or size is 0.
     Source: Liu et al. 2018, section 4.2.4, arXiv:1801.10198.
     """
-    check_options(BLOCK_MASK, num_queries=num_queries, num_keys=num_keys, size=size, offset=offset)
+    check(BLOCK_MASK, num_queries=num_queries, num_keys=num_keys, size=size, offset=offset)
     queries, keys = np.arange(num_queries)[:, None] + offset, np.arange(num_keys)
     return (queries // size == keys // size)[None]
 
@@ -110,7 +108,7 @@ def stride_mask(num_queries: int, num_keys: int, *, stride: int, offset: int = 0
     Raises: OptionError if a size or offset is negative, or stride is 0.
     Source: Child et al. 2019, section 4.2, arXiv:1904.10509.
     """
-    check_options(STRIDE_MASK, num_queries=num_queries, num_keys=num_keys, stride=stride, offset=offset)
+    check(STRIDE_MASK, num_queries=num_queries, num_keys=num_keys, stride=stride, offset=offset)
     return (distances(num_queries, num_keys, offset) % stride == 0)[None]
 
 
@@ -178,7 +176,6 @@ def to_key_padding_mask(mask: np.ndarray) -> np.ndarray:
     Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention.
     """
     check(TO_KEY_PADDING_MASK, mask=mask)
-    check_one_row(TO_KEY_PADDING_MASK.title, mask.shape)
     return ~mask[:, 0]
 
 
@@ -195,8 +192,7 @@ def from_additive_mask(additive_mask: np.ndarray, *, threshold: float = -1e4) ->
     Raises: ShapeError; DtypeError if additive_mask is not floating; OptionError if threshold is not finite.
     Source: this specification.
     """
-    check_options(FROM_ADDITIVE_MASK, threshold=threshold)
-    check(FROM_ADDITIVE_MASK, additive_mask=additive_mask)
+    check(FROM_ADDITIVE_MASK, threshold=threshold, additive_mask=additive_mask)
     with np.errstate(over="ignore"):  # what float16 does not reach is -inf
         return additive_mask > np.asarray(threshold).astype(additive_mask.dtype)
 
@@ -212,8 +208,7 @@ def to_additive_mask(mask: np.ndarray, *, dtype: str = "float32", finite: bool =
     Raises: ShapeError; MaskError if mask is not boolean; OptionError if dtype is none of these, or finite no bool.
     Source: this specification.
     """
-    check_options(TO_ADDITIVE_MASK, dtype=dtype, finite=finite)
-    check(TO_ADDITIVE_MASK, mask=mask)
+    check(TO_ADDITIVE_MASK, dtype=dtype, finite=finite, mask=mask)
     return np.where(mask, 0.0, least_finite(dtype) if finite else -np.inf)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from attention_core.differentiation import gradients
-from attention_core.errors import check_options, check_per_head
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from attention_core.reference.arrays import check, inner, linear, promote
 from attention_core.reference.attention import Attention, Memory, attention_layer
@@ -81,7 +80,7 @@ class MultiHeadAttention(Attention):
         values are (batch, heads, keys, features of a head), its mask (batch, heads or 1, queries, keys).
         Raises: ShapeError, DtypeError, MaskError, as attention_mask.
         """
-        check(self.methods["prepare"], self.sizes, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         keys, values = self.to_batch_first(promote(keys)), self.to_batch_first(promote(values))
         allowed = attention_mask(keys.shape[-2], valid_lens, mask)
         if allowed is not None:
@@ -115,11 +114,10 @@ class MultiHeadAttention(Attention):
         Raises: ShapeError, DtypeError; OptionError if per_head or need_weights is not a bool, or per_head would be
         ignored.
         """
-        check_options(self.methods["attend"], per_head=per_head, need_weights=need_weights)
-        check_per_head(self.specification.name, per_head, need_weights)
-        check(
-            self.methods["attend"],
-            self.sizes,
+        self._check(
+            "attend",
+            per_head=per_head,
+            need_weights=need_weights,
             queries=queries,
             memory=memory,
             head_mask=head_mask,
@@ -157,11 +155,10 @@ class MultiHeadAttention(Attention):
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Prepare the keys and values, and attend to them."""
-        check_options(self.methods["call"], per_head=per_head, need_weights=need_weights)
-        check_per_head(self.specification.name, per_head, need_weights)
-        check(
-            self.methods["call"],
-            self.sizes,
+        self._check(
+            "call",
+            per_head=per_head,
+            need_weights=need_weights,
             queries=queries,
             keys=keys,
             values=values,
@@ -197,8 +194,7 @@ def ablation_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
     Raises: ShapeError, DtypeError; OptionError if losses is not a function.
     Source: Michel et al. 2019, section 3.2, arXiv:1905.10650.
     """
-    check_options(ABLATION_IMPORTANCE, losses=losses)
-    check(ABLATION_IMPORTANCE, head_mask=head_mask)
+    check(ABLATION_IMPORTANCE, losses=losses, head_mask=head_mask)
     head_mask = promote(head_mask)
     heads = head_mask.shape[-1]
     whole = losses(head_mask)
@@ -218,8 +214,7 @@ def taylor_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
     Raises: ShapeError, DtypeError; OptionError if losses is not a function.
     Source: Michel et al. 2019, section 4.1, arXiv:1905.10650.
     """
-    check_options(TAYLOR_IMPORTANCE, losses=losses)
-    check(TAYLOR_IMPORTANCE, head_mask=head_mask)
+    check(TAYLOR_IMPORTANCE, losses=losses, head_mask=head_mask)
     head_mask = promote(head_mask)
     found = gradients(
         lambda arrays: (losses(arrays["head_mask"]),),

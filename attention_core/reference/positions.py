@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from attention_core.errors import check_length, check_options
 from attention_core.operators.positions import LEARNED_POSITIONS, POSITION_PERMUTATION, SINUSOIDAL_POSITIONS
-from attention_core.reference.arrays import align, check, promote
+from attention_core.reference.arrays import Specified, align, check, promote
 from attention_core.sinusoids import rates
 from attention_core.specification import Layer
 
 
-class SinusoidalPositions:
+class SinusoidalPositions(Specified):
     """Add to each input the sines and cosines of its position; it has no parameters.
 
     outputs[t] = inputs[t] + P[t + offset];  P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(...)
@@ -26,8 +25,7 @@ class SinusoidalPositions:
     specification: Layer = SINUSOIDAL_POSITIONS
 
     def __init__(self, features: int, *, layout: str = "interleaved") -> None:
-        self.sizes = check_options(self.specification, features=features, layout=layout)
-        self.parameters: dict[str, np.ndarray] = {}
+        super().__init__(features=features, layout=layout)
 
     def __call__(self, inputs: np.ndarray, *, offset: int = 0) -> np.ndarray:
         """Add the positions from offset on.
@@ -37,9 +35,7 @@ class SinusoidalPositions:
         Shapes: inputs (batch, steps, features), as is the result.
         Raises: ShapeError, DtypeError; OptionError if offset is negative.
         """
-        operator = self.specification.method("call")
-        check_options(operator, offset=offset)
-        check(operator, self.sizes, inputs=inputs)
+        self._check("call", offset=offset, inputs=inputs)
         high, low = rates(self.sizes["features"])
         positions = (np.arange(inputs.shape[-2]) + float(offset))[:, None]
         sine, cosine = np.sin(positions * high), np.cos(positions * high)
@@ -49,7 +45,7 @@ class SinusoidalPositions:
         return promote(inputs) + table.reshape(inputs.shape[-2:])
 
 
-class LearnedPositions:
+class LearnedPositions(Specified):
     """Add to each input a learned vector for its position.
 
     outputs[t] = inputs[t] + P[t + offset]
@@ -63,8 +59,7 @@ class LearnedPositions:
     specification: Layer = LEARNED_POSITIONS
 
     def __init__(self, num_positions: int, features: int) -> None:
-        self.sizes = check_options(self.specification, num_positions=num_positions, features=features)
-        self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
+        super().__init__(num_positions=num_positions, features=features)
 
     def __call__(self, inputs: np.ndarray, *, offset: int = 0) -> np.ndarray:
         """Add the positions from offset on.
@@ -74,11 +69,8 @@ class LearnedPositions:
         Shapes: inputs (batch, steps, features), as is the result.
         Raises: ShapeError if a step stands behind the last position; DtypeError; OptionError if offset is negative.
         """
-        operator = self.specification.method("call")
-        check_options(operator, offset=offset)
-        check(operator, self.sizes, inputs=inputs)
+        self._check("call", offset=offset, inputs=inputs)
         end = offset + inputs.shape[-2]
-        check_length(operator.title, end, self.sizes["num_positions"])
         rows = self.parameters["P"][..., offset:end, :]
         return promote(inputs) + align(rows, 2, inputs.ndim)
 
@@ -92,5 +84,5 @@ def position_permutation(features: int) -> np.ndarray:
     Raises: OptionError if features is not an even number.
     Source: this specification.
     """
-    check_options(POSITION_PERMUTATION, features=features)
+    check(POSITION_PERMUTATION, features=features)
     return np.arange(features, dtype=np.int32).reshape(-1, 2).T.reshape(-1)

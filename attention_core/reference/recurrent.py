@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from attention_core.errors import check_options
 from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
-from attention_core.operators.recurrent import check_one_direction
-from attention_core.reference.arrays import align, check, linear, optional, promote
+from attention_core.reference.arrays import Specified, align, linear, optional, promote
 from attention_core.specification import Layer, Part
 
 
-class Recurrent:
+class Recurrent(Specified):
     """What the recurrent layers share: a step, and a call that runs steps in one direction or both.
 
     A state is (num_layers, batch, state_size): the output of each layer, forward then backward, and after them, for an
     LSTM, the cells in the same order.
     """
-
-    specification: Layer
-    parameters: dict[str, np.ndarray]
 
     def __init__(
         self,
@@ -31,15 +26,13 @@ class Recurrent:
         dropout: float = 0.0,
         bidirectional: bool = False,
     ) -> None:
-        self.sizes = check_options(
-            self.specification,
+        super().__init__(
             input_size=input_size,
             hidden_size=hidden_size,
             num_layers=num_layers,
             dropout=dropout,
             bidirectional=bidirectional,
         )
-        self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
 
     def cell(self, prefix: str, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The next state, (batch, hidden_size) or twice as wide, of the layer whose parameters have that prefix."""
@@ -57,8 +50,7 @@ class Recurrent:
         the shape of state.
         Raises: ShapeError, DtypeError; OptionError if the layer is bidirectional.
         """
-        check_one_direction(self.specification.method("step").title, self.sizes)
-        check(self.specification.method("step"), self.sizes, inputs=inputs, state=state, dropout_mask=dropout_mask)
+        self._check("step", inputs=inputs, state=state, dropout_mask=dropout_mask)
         output, states, dropout_mask = promote(inputs), [], optional(dropout_mask)
         for layer in range(self.sizes["num_layers"]):
             if layer > 0 and dropout_mask is not None:
@@ -88,14 +80,7 @@ class Recurrent:
         Edge cases: what stands in a padded step, NaN and inf included, changes nothing and gets gradient 0.
         Raises: ShapeError, DtypeError.
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            inputs=inputs,
-            valid_lens=valid_lens,
-            state=state,
-            dropout_mask=dropout_mask,
-        )
+        self._check("call", inputs=inputs, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         outputs, dropout_mask = promote(inputs), optional(dropout_mask)
         *lead, batch, steps, _ = outputs.shape
         hidden, prefixes = (

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from attention_core.errors import check_options
 from attention_core.operators.regression import NADARAYA_WATSON
-from attention_core.reference.arrays import check, inner, promote
+from attention_core.reference.arrays import Specified, inner, promote
 from attention_core.reference.attention import KernelAttention
 from attention_core.specification import Layer
 
 
-class NadarayaWatson:
+class NadarayaWatson(Specified):
     """Kernel regression: predict at each query the average of the values, weighted by nearness of their keys.
 
     predictions[i] = sum over j of weights[i, j] values[j];  weights as of KernelAttention
@@ -27,9 +26,8 @@ class NadarayaWatson:
     specification: Layer = NADARAYA_WATSON
 
     def __init__(self, *, width: float = 1.0, learned: bool = False) -> None:
-        self.sizes = check_options(self.specification, width=width, learned=learned)
+        super().__init__(width=width, learned=learned)
         self.kernel = KernelAttention(width=width, learned=learned)
-        self.parameters = {f"kernel.{name}": array for name, array in self.kernel.parameters.items()}
 
     def __call__(
         self,
@@ -48,15 +46,7 @@ class NadarayaWatson:
         (batch, queries, keys).
         Raises: ShapeError, DtypeError, MaskError.
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         self.kernel.parameters = inner(self.parameters, "kernel.")
         queries, keys, values = (promote(array)[..., None] for array in (queries, keys, values))
         predictions, weights = self.kernel(queries, keys, values, valid_lens, mask)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from attention_core.errors import check_options, check_positions
 from attention_core.operators.scoring import (
     ADDITIVE_SCORE,
     COSINE_SCORE,
@@ -41,8 +40,7 @@ def scaled_dot_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | No
     Raises: ShapeError, DtypeError, as dot_score; OptionError if scale is not a finite number.
     Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762.
     """
-    check_options(SCALED_DOT_SCORE, scale=scale)
-    check(SCALED_DOT_SCORE, queries=queries, keys=keys)
+    check(SCALED_DOT_SCORE, scale=scale, queries=queries, keys=keys)
     if scale is None:
         scale = max(queries.shape[-1], 1) ** -0.5
     return promote(queries) @ promote(keys).swapaxes(-1, -2) * scale
@@ -76,8 +74,7 @@ def cosine_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | None =
     Raises: ShapeError, DtypeError, as dot_score; OptionError if scale is not a finite number.
     Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401.
     """
-    check_options(COSINE_SCORE, scale=scale)
-    check(COSINE_SCORE, queries=queries, keys=keys)
+    check(COSINE_SCORE, scale=scale, queries=queries, keys=keys)
     return direction(promote(queries)) @ direction(promote(keys)).swapaxes(-1, -2) * (1.0 if scale is None else scale)
 
 
@@ -99,9 +96,7 @@ def location_score(num_keys: int, queries: np.ndarray) -> np.ndarray:
     Raises: ShapeError if there are more keys than positions; DtypeError; OptionError if num_keys is negative.
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025.
     """
-    check_options(LOCATION_SCORE, num_keys=num_keys)
-    check(LOCATION_SCORE, queries=queries)
-    check_positions(LOCATION_SCORE.title, num_keys, queries.shape[-1])
+    check(LOCATION_SCORE, num_keys=num_keys, queries=queries)
     return promote(queries)[..., :num_keys]
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from attention_core.errors import check_options
 from attention_core.operators.translation import TRANSLATOR
-from attention_core.reference.arrays import check, inner, optional
+from attention_core.reference.arrays import Specified, inner, optional
 from attention_core.reference.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder
 from attention_core.reference.encoders import Bridge, GRUEncoder, LSTMEncoder
 from attention_core.specification import Layer
@@ -19,7 +18,7 @@ CLASSES: dict[str, Any] = {
 }
 
 
-class Translator:
+class Translator(Specified):
     """Encode a sentence, and decode its translation with attention to it.
 
     outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional
@@ -53,8 +52,7 @@ class Translator:
         readout: str | None = None,
         dropout: float = 0.0,
     ) -> None:
-        self.sizes = check_options(
-            self.specification,
+        super().__init__(
             source_vocab_size=source_vocab_size,
             target_vocab_size=target_vocab_size,
             embed_size=embed_size,
@@ -69,7 +67,6 @@ class Translator:
             readout=readout,
             dropout=dropout,
         )
-        self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
         parts = self.specification.inside(self.sizes)
         self.parts: dict[str, Any] = {name: CLASSES[part.layer.name](**part.config) for name, part in parts.items()}
 
@@ -104,9 +101,8 @@ class Translator:
         Units: logits are natural logarithms.
         Raises: ShapeError, DtypeError; TokenError if an id is outside the vocabulary.
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
+        self._check(
+            "call",
             source=source,
             inputs=inputs,
             valid_lens=valid_lens,
@@ -136,7 +132,7 @@ class Translator:
         (batch, max_steps) ids, eos from the end on; (batch,); (batch, max_steps, keys).
         Raises: ShapeError, DtypeError, OptionError; TokenError if an id is outside the vocabulary.
         """
-        check(self.specification.method("greedy"), self.sizes, source=source, valid_lens=valid_lens)
+        self._check("greedy", source=source, valid_lens=valid_lens, bos=bos, eos=eos, max_steps=max_steps)
         outputs, state = self.encode(source, valid_lens)
         return self.parts["decoder"].greedy(outputs, state, valid_lens, bos=bos, eos=eos, max_steps=max_steps)
 
@@ -161,7 +157,17 @@ class Translator:
         (batch, num_best, max_steps, keys).
         Raises: as greedy; OptionError if num_best is above width, or width above target_vocab_size.
         """
-        check(self.specification.method("beam"), self.sizes, source=source, valid_lens=valid_lens)
+        self._check(
+            "beam",
+            source=source,
+            valid_lens=valid_lens,
+            bos=bos,
+            eos=eos,
+            max_steps=max_steps,
+            width=width,
+            num_best=num_best,
+            length_penalty=length_penalty,
+        )
         outputs, state = self.encode(source, valid_lens)
         return self.parts["decoder"].beam(
             outputs,

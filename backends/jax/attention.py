@@ -8,10 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from flax.core import freeze
 from jax.typing import DTypeLike
 
-from attention_core.errors import check, check_options, check_positions
 from attention_core.operators.attention import (
     ADDITIVE_ATTENTION,
     CONCAT_ATTENTION,
@@ -21,7 +19,7 @@ from attention_core.operators.attention import (
     KERNEL_ATTENTION,
     LOCATION_ATTENTION,
 )
-from attention_core.specification import Layer, Operator, Part
+from attention_core.specification import Part
 from backends.jax.blocked import (
     ADDITIVE_MIN_ELEMENTS,
     DOT_MIN_ELEMENTS,
@@ -29,16 +27,16 @@ from backends.jax.blocked import (
     blocked_dot_attention,
     use_blocks,
 )
-from backends.jax.masking import attention_mask
-from backends.jax.module import drawn, drawn_mask, dropout_layer, drops, dtype_of
-from backends.jax.pooling import attention_pooling
+from backends.jax.masking import _attention_mask, open_keys, softmax_over
+from backends.jax.module import Specified, drawn, drawn_mask, dropout_layer, drops
+from backends.jax.pooling import average
 from backends.jax.scoring import (
-    additive_score,
-    cosine_score,
-    dot_score,
-    gaussian_score,
-    location_score,
-    scaled_dot_score,
+    _additive_score,
+    _cosine_score,
+    _dot_score,
+    _gaussian_score,
+    _location_score,
+    _scaled_dot_score,
 )
 
 __all__ = [
@@ -61,28 +59,18 @@ class Memory(NamedTuple):
     mask: jax.Array | None
 
 
-class Attention(nnx.Module):
+class Attention(Specified):
     """What the attention layers share: prepare, attend and a call, around one score.
 
     context, weights = attention_pooling(score(queries, project(keys)), values)
     """
 
-    specification: Layer
-    projects = True
-    """Whether memory holds something else than the keys themselves."""
+    bounded = False
+    """Whether scores are finite for all queries and keys, as a sum of tanh is."""
 
     def __init__(self, rngs: nnx.Rngs | None, **options: Any) -> None:
-        # For a graphdef to be a static argument of jax.jit, all in a layer that is no array must have a hash.
-        self.sizes = freeze(check_options(self.specification, **options))
-        self.dropout = dropout_layer(options.get("dropout", 0.0), rngs)
-
-    def project(self, keys: jax.Array) -> jax.Array:
-        """What memory holds of keys: themselves, where a layer does not say otherwise."""
-        return keys
-
-    def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """The score of each query against each projected key."""
-        raise NotImplementedError
+        super().__init__(**options)
+        self.dropout = dropout_layer(self.sizes.get("dropout", 0.0), rngs)
 
     def prepare(
         self,
@@ -94,68 +82,43 @@ class Attention(nnx.Module):
         """Project the keys, clear what no query may attend to, and keep it for many queries.
 
         memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+
+        Args:
+            keys: (batch, [heads], keys, features or key_size or key_features); what the queries are compared with
+            values: (batch, [heads], keys, value_features); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
-        check(
-            self.method("prepare"),
-            self.sizes,
-            dtype_of(self),
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
-        memory = zero_masked(self.to_batch_first(keys), self.to_batch_first(values), valid_lens, mask)
-        return memory._replace(keys=self.project(memory.keys))
-
-    def dot_scale(self, features: int) -> float | None:
-        """The factor of q·k where the score is an inner product with a projected key; None for another score."""
-        return None
-
-    def additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array] | None:
-        """The projected queries and w_v, where the score is w_v · tanh(q + k) with a projected key; else None."""
-        return None
-
-    def drops(self, dropout_mask: jax.Array | None) -> bool:
-        """Whether weights are dropped."""
-        return dropout_mask is not None or drops(self.dropout)
-
-    def in_blocks(self, queries: jax.Array, memory: Memory, dropout_mask: jax.Array | None) -> jax.Array | None:
-        """The context alone, in blocks; None for small sizes, another score, or dropout, which needs the weights."""
-        if self.drops(dropout_mask):
-            return None
-        factor = self.dot_scale(queries.shape[-1])
-        if factor is not None and use_blocks(queries, memory.keys, DOT_MIN_ELEMENTS):
-            return blocked_dot_attention(queries, *memory, factor)
-        # Of queries and keys it is the keys that are projected by now.
-        if (
-            use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS)
-            and (found := self.additive_terms(queries)) is not None
-        ):
-            queries, w_v = found
-            return blocked_additive_attention(queries, *memory, w_v)
-        return None
+        self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        return self._prepare(keys, values, valid_lens, mask)
 
     def attend(
         self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, dropout_mask: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array | Any]:
         """Attend with queries to a prepared memory.
 
-        context, weights = attention_pooling(score(queries, memory.keys), memory.values)
+        context, weights = attention_pooling(score(queries, project(keys)), values)
 
-        Shapes: returns (context, weights) as attention_pooling; weights is None without need_weights.
+        Args:
+            queries: (batch, [heads], queries, features or query_size); what is looked for
+            memory: as `prepare` returns it
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        check_options(self.method("attend"), need_weights=need_weights)
-        check(
-            self.method("attend"), self.sizes, dtype_of(self), queries=queries, memory=memory, dropout_mask=dropout_mask
-        )
-        queries = self.to_batch_first(queries)
-        if not need_weights and (context := self.in_blocks(queries, memory, dropout_mask)) is not None:
-            return self.to_batch_first(context), None
-        scores = self.score(queries, memory.keys)
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores)
-        context, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
-        return self.to_batch_first(context), weights if need_weights else None
+        self._check("attend", queries=queries, memory=memory, need_weights=need_weights, dropout_mask=dropout_mask)
+        return self._attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
 
     def __call__(
         self,
@@ -168,36 +131,123 @@ class Attention(nnx.Module):
         need_weights: bool = True,
         dropout_mask: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | Any]:
-        """Prepare the keys and values, and attend to them."""
-        check_options(self.method("call"), need_weights=need_weights)
-        check(
-            self.method("call"),
-            self.sizes,
-            dtype_of(self),
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-            dropout_mask=dropout_mask,
-        )
-        own, others = self.to_batch_first(queries), self.to_batch_first(keys)
-        whole = self.projects or need_weights or self.drops(dropout_mask)
-        if not whole and use_blocks(own, others, DOT_MIN_ELEMENTS):
-            # Blocks clear what is hidden as they come to it, without a copy of all keys and values.
-            memory = Memory(others, self.to_batch_first(values), one_mask(others, valid_lens, mask))
-        else:
-            memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
+        """Prepare the keys and values, and attend to them.
 
-    def method(self, name: str) -> Operator:
-        """The method of that name in the specification, with the axes that it has here."""
-        method = self.specification.method(name)
-        return method.time_major if self.sizes["time_major"] else method
+        context, weights = attention_pooling(score(queries, project(keys)), values)
 
-    def to_batch_first(self, array: jax.Array) -> jax.Array:
+        Args:
+            queries: (batch, [heads], queries, features or query_size); what is looked for
+            keys: (batch, [heads], keys, features or key_size or key_features); what the queries are compared with
+            values: (batch, [heads], keys, value_features); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        memory = self._prepare_for(queries, keys, values, valid_lens, mask, **options)
+        return self._attend(queries, memory, **options)
+
+    def _prepare(
+        self, keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None
+    ) -> Memory:
+        memory = zero_masked(self._to_batch_first(keys), self._to_batch_first(values), valid_lens, mask)
+        return memory._replace(keys=self._project(memory.keys))
+
+    def _attend(
+        self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, dropout_mask: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array | Any]:
+        context, weights = self._pool(self, self._to_batch_first(queries), memory, need_weights, dropout_mask)
+        return self._to_batch_first(context), weights
+
+    def _pool(
+        self,
+        scored: Attention,
+        queries: jax.Array,
+        memory: Memory,
+        need_weights: bool,
+        dropout_mask: jax.Array | None,
+    ) -> tuple[jax.Array, jax.Array | Any]:
+        """Pool by the score of a layer, of this one or of one inside it; where nothing is dropped, in blocks if it can.
+
+        context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
+        """
+        dropped = dropout_mask is not None or drops(self.dropout)
+        found = None if dropped else scored._in_blocks(queries, memory, need_weights)
+        if found is not None:
+            return found
+        scores = scored._score(queries, memory.keys)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, scores)
+        allowed = open_keys(scores, memory.mask)
+        weights = softmax_over(scores, allowed)
+        # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
+        context = average(weights, memory.values, None if scored.bounded else allowed, dropout_mask)
+        return context, weights if need_weights else None
+
+    def _in_blocks(
+        self, queries: jax.Array, memory: Memory, need_weights: bool
+    ) -> tuple[jax.Array, jax.Array | None] | None:
+        """Context and weights in blocks, where there are some for the score and they suit the sizes; else None.
+
+        Inner products and additive scores have them for the context alone.
+        """
+        if need_weights:
+            return None
+        scale = self._dot_scale(queries.shape[-1])
+        if scale is not None and use_blocks(queries, memory.keys, DOT_MIN_ELEMENTS):
+            return blocked_dot_attention(queries, *memory, scale), None
+        # Of queries and keys it is the keys that are projected by now.
+        terms = None
+        if use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS):
+            terms = self._additive_terms(queries)
+        return None if terms is None else (blocked_additive_attention(terms[0], *memory, terms[1]), None)
+
+    def _project(self, keys: jax.Array) -> jax.Array:
+        """What memory holds of keys: themselves, where a layer does not say otherwise."""
+        return keys
+
+    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+        """The score of each query against each projected key."""
+        raise NotImplementedError
+
+    def _dot_scale(self, features: int) -> float | None:
+        """The factor of q·k where the score is an inner product with a projected key; None for another score."""
+        return None
+
+    def _additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array] | None:
+        """The projected queries and w_v where the score is w_v · tanh(q + k) with a projected key; None for another."""
+        return None
+
+    def _to_batch_first(self, array: jax.Array) -> jax.Array:
         """The array with batch first, of one with time first, or the other way round; as it is without time_major."""
         return jnp.swapaxes(array, 0, 1) if self.sizes["time_major"] else array
+
+    def _prepare_for(
+        self,
+        queries: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        valid_lens: jax.Array | None,
+        mask: jax.Array | None,
+        need_weights: bool,
+        dropout_mask: jax.Array | None,
+    ) -> Memory:
+        """As `_prepare`, for these queries alone: blocks of inner products clear what they read, without a copy."""
+        own, others = self._to_batch_first(queries), self._to_batch_first(keys)
+        whole = need_weights or dropout_mask is not None or drops(self.dropout)
+        if whole or not isinstance(self, DotProductAttention) or not use_blocks(own, others, DOT_MIN_ELEMENTS):
+            return self._prepare(keys, values, valid_lens, mask)
+        return Memory(others, self._to_batch_first(values), one_mask(others, valid_lens, mask))
 
 
 class DotProductAttention(Attention):
@@ -205,12 +255,21 @@ class DotProductAttention(Attention):
 
     context, weights = attention_pooling(scaled_dot_score(queries, keys), values)
 
-    Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features),
-    all with heads after batch or without, or (steps, batch, features) with time_major; returns (context, weights).
+    Args:
+        dropout (default 0.0): rate at which weights are dropped in training
+        scale (default None): factor of the scores; 1/√features unless given
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762
+    Example:
+        layer = attention.DotProductAttention()
+        context, weights = layer(queries, keys, values)
     """
 
     specification = DOT_PRODUCT_ATTENTION
-    projects = False
 
     def __init__(
         self,
@@ -222,14 +281,14 @@ class DotProductAttention(Attention):
     ) -> None:
         super().__init__(rngs, dropout=dropout, scale=scale, time_major=time_major)
 
-    def dot_scale(self, features: int) -> float:
+    def _dot_scale(self, features: int) -> float:
         """The scale, or 1/√features."""
         scale = self.sizes["scale"]
         return float(max(features, 1) ** -0.5 if scale is None else scale)
 
-    def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
         """Give scale · q·k."""
-        return scaled_dot_score(queries, keys, scale=self.sizes["scale"])
+        return _scaled_dot_score(queries, keys, self.sizes["scale"])
 
 
 class AdditiveAttention(Attention):
@@ -237,11 +296,29 @@ class AdditiveAttention(Attention):
 
     context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
-    all with heads after batch or without, or (steps, batch, ...) with time_major; returns (context, weights).
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        hidden_size: features of the hidden layer in which query and key meet
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        W_q: (hidden_size, query_size), projects queries
+        W_k: (hidden_size, key_size), projects keys
+        w_v: (hidden_size,), weight of each hidden feature
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
+    Example:
+        layer = attention.AdditiveAttention(query_size, key_size, hidden_size, rngs=nnx.Rngs(0))
+        context, weights = layer(queries, keys, values)
     """
 
     specification = ADDITIVE_ATTENTION
+    bounded = True
 
     def __init__(
         self,
@@ -266,18 +343,18 @@ class AdditiveAttention(Attention):
         self.W_k = nnx.Linear(key_size, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
         self.w_v = drawn((hidden_size,), hidden_size, dtype, rngs)
 
-    def project(self, keys: jax.Array) -> jax.Array:
+    def _project(self, keys: jax.Array) -> jax.Array:
         """Give W_k k."""
         return self.W_k(keys)
 
-    def additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+        """Give w_v · tanh(W_q q + W_k k)."""
+        projected, w_v = self._additive_terms(queries)
+        return _additive_score(projected, keys, w_v)
+
+    def _additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
         """W_q q, and w_v."""
         return self.W_q(queries), self.w_v[...]
-
-    def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Give w_v · tanh(W_q q + W_k k)."""
-        queries, w_v = self.additive_terms(queries)
-        return additive_score(queries, keys, w_v)
 
 
 class GeneralAttention(Attention):
@@ -285,8 +362,22 @@ class GeneralAttention(Attention):
 
     context, weights = attention_pooling(dot_score(queries, W keys), values)
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
-    all with heads after batch or without, or (steps, batch, ...) with time_major; returns (context, weights).
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        W: (query_size, key_size), projects keys to the size of queries
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        layer = attention.GeneralAttention(query_size, key_size, rngs=nnx.Rngs(0))
+        context, weights = layer(queries, keys, values)
     """
 
     specification = GENERAL_ATTENTION
@@ -304,17 +395,17 @@ class GeneralAttention(Attention):
         super().__init__(rngs, query_size=query_size, key_size=key_size, dropout=dropout, time_major=time_major)
         self.W = nnx.Linear(key_size, query_size, use_bias=False, param_dtype=dtype, rngs=rngs)
 
-    def project(self, keys: jax.Array) -> jax.Array:
+    def _project(self, keys: jax.Array) -> jax.Array:
         """Give W k."""
         return self.W(keys)
 
-    def dot_scale(self, features: int) -> float:
+    def _dot_scale(self, features: int) -> float:
         """One: W is in the projected key."""
         return 1.0
 
-    def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
         """Give q·W k."""
-        return dot_score(queries, keys)
+        return _dot_score(queries, keys)
 
 
 class ConcatAttention(Attention):
@@ -322,11 +413,28 @@ class ConcatAttention(Attention):
 
     context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
-    all with heads after batch or without, or (steps, batch, ...) with time_major; returns (context, weights).
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        hidden_size: features of the hidden layer
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        W: (hidden_size, query_size + key_size), projects [query; key]
+        v: (hidden_size,), weight of each hidden feature
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        layer = attention.ConcatAttention(query_size, key_size, hidden_size, rngs=nnx.Rngs(0))
+        context, weights = layer(queries, keys, values)
     """
 
     specification = CONCAT_ATTENTION
+    bounded = True
 
     def __init__(
         self,
@@ -350,18 +458,18 @@ class ConcatAttention(Attention):
         self.W = nnx.Linear(query_size + key_size, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
         self.v = drawn((hidden_size,), hidden_size, dtype, rngs)
 
-    def project(self, keys: jax.Array) -> jax.Array:
+    def _project(self, keys: jax.Array) -> jax.Array:
         """Give W [0; k]."""
         return keys @ self.W.kernel[self.sizes["query_size"] :]
 
-    def additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+        """Give v · tanh(W [q; 0] + W [0; k])."""
+        projected, v = self._additive_terms(queries)
+        return _additive_score(projected, keys, v)
+
+    def _additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
         """W [q; 0], and v."""
         return queries @ self.W.kernel[: self.sizes["query_size"]], self.v[...]
-
-    def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Give v · tanh(W [q; 0] + W [0; k])."""
-        queries, v = self.additive_terms(queries)
-        return additive_score(queries, keys, v)
 
 
 class CosineAttention(Attention):
@@ -369,8 +477,18 @@ class CosineAttention(Attention):
 
     context, weights = attention_pooling(cosine_score(queries, keys), values)
 
-    Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features),
-    all with heads after batch or without, or (steps, batch, features) with time_major; returns (context, weights).
+    Args:
+        dropout (default 0.0): rate at which weights are dropped in training
+        scale (default None): factor of the cosines; 1 unless given
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401
+    Example:
+        layer = attention.CosineAttention()
+        context, weights = layer(queries, keys, values)
     """
 
     specification = COSINE_ATTENTION
@@ -385,9 +503,9 @@ class CosineAttention(Attention):
     ) -> None:
         super().__init__(rngs, dropout=dropout, scale=scale, time_major=time_major)
 
-    def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
         """Give scale · q·k/(‖q‖ ‖k‖)."""
-        return cosine_score(queries, keys, scale=self.sizes["scale"])
+        return _cosine_score(queries, keys, self.sizes["scale"])
 
 
 class LocationAttention(Attention):
@@ -395,9 +513,24 @@ class LocationAttention(Attention):
 
     context, weights = attention_pooling(location_score(keys, W queries), values)
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, any), values (batch, keys, value_features), with
-    at most num_positions keys, all with heads after batch or without, or (steps, batch, ...) with time_major; returns
-    (context, weights).
+    There may be fewer keys than num_positions, not more.
+
+    Args:
+        query_size: features of a query
+        num_positions: positions that have a score
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        W: (num_positions, query_size), scores of each position
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        layer = attention.LocationAttention(query_size, num_positions, rngs=nnx.Rngs(0))
+        context, weights = layer(queries, keys, values)
     """
 
     specification = LOCATION_ATTENTION
@@ -417,14 +550,9 @@ class LocationAttention(Attention):
         )
         self.W = nnx.Linear(query_size, num_positions, use_bias=False, param_dtype=dtype, rngs=rngs)
 
-    def project(self, keys: jax.Array) -> jax.Array:
-        """The keys as they are, of which there may not be more than positions."""
-        check_positions(self.specification.name, keys.shape[-2], self.sizes["num_positions"])
-        return keys
-
-    def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
         """Give W q, at the positions of the keys."""
-        return location_score(keys.shape[-2], self.W(queries))
+        return _location_score(keys.shape[-2], self.W(queries))
 
 
 class KernelAttention(Attention):
@@ -432,10 +560,22 @@ class KernelAttention(Attention):
 
     context, weights = attention_pooling(gaussian_score(queries, keys, w), values)
 
-    w is 1/width: a parameter that begins there if learned, else a constant.
-
-    Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features),
-    all with heads after batch or without, or (steps, batch, features) with time_major; returns (context, weights).
+    Args:
+        dropout (default 0.0): rate at which weights are dropped in training
+        width (default 1.0): standard deviation of the kernel, 1/w
+        learned (default False): whether w = 1/width is a parameter that begins there, or a constant
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        w: (), inverse width of the kernel; there if learned
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
+    Example:
+        layer = attention.KernelAttention(rngs=nnx.Rngs(0))
+        context, weights = layer(queries, keys, values)
     """
 
     specification = KERNEL_ATTENTION
@@ -454,10 +594,10 @@ class KernelAttention(Attention):
         if learned:
             self.w = nnx.Param(jnp.array(1.0 / width, dtype))
 
-    def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
         """Give -½ ‖(q - k) w‖²."""
         w = self.w[...] if self.sizes["learned"] else jnp.array(1.0 / self.sizes["width"], queries.dtype)
-        return gaussian_score(queries, keys, w)
+        return _gaussian_score(queries, keys, w)
 
 
 LAYERS: dict[str, type[Attention]] = {
@@ -493,5 +633,5 @@ def zero_masked(keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None
 
 def one_mask(keys: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None) -> jax.Array | None:
     """Lengths and mask as one mask, with an axis for heads where the keys have one."""
-    allowed = attention_mask(keys.shape[-2], valid_lens, mask)
+    allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
     return allowed if allowed is None or allowed.ndim == keys.ndim else allowed[:, None]

@@ -8,27 +8,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from flax.core import freeze
+from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
-from attention_core.errors import check, check_options, check_tokens
-from attention_core.operators.decoders import (
-    BAHDANAU_DECODER,
-    FIXED_CONTEXT_DECODER,
-    LUONG_DECODER,
-    check_initial,
-    check_search,
-)
-from attention_core.specification import Layer, Operator
+from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.jax.attention import LAYERS, Memory, attention_layer, zero_masked
-from backends.jax.encoders import embed
 from backends.jax.local import LocalAttention
-from backends.jax.module import drawn, drawn_mask, dropout_layer
+from backends.jax.module import Specified, check_ids, drawn, drawn_mask, dropout_layer
 from backends.jax.recurrent import recurrent_layer, time_first
+from backends.jax.search import Factors, beam_search, greedy_search
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
-
-Factors = tuple[jax.Array | None, jax.Array | None]
 
 
 ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
@@ -45,13 +35,13 @@ class LuongState(NamedTuple):
     position: jax.Array
 
 
-class Decoder(nnx.Module):
-    """What the decoders share: they differ in `advance`, one step up to what the logits are made of."""
+class Decoder(Specified):
+    """What the decoders share: they differ in `_advance`, one step up to what the logits are made of."""
 
-    specification: Layer
+    attention: Any = None
 
     def __init__(self, *, dtype: DTypeLike, rngs: nnx.Rngs, **options: Any) -> None:
-        self.sizes = freeze(check_options(self.specification, **options))
+        super().__init__(**options)
         parts = self.specification.inside(self.sizes)
         self.embedding = nnx.Embed(self.sizes["vocab_size"], self.sizes["embed_size"], param_dtype=dtype, rngs=rngs)
         if "attention" in parts:
@@ -63,17 +53,6 @@ class Decoder(nnx.Module):
             self.initial = drawn(shape, self.sizes["hidden_size"], dtype, rngs)
         self.dropout = dropout_layer(self.sizes["dropout"], rngs)
 
-    def advance(
-        self,
-        embedded: jax.Array,
-        state: Any,
-        memory: Memory,
-        dropout_mask: jax.Array | None,
-        attention_dropout_mask: jax.Array | None,
-    ) -> tuple[jax.Array, Any, jax.Array]:
-        """One step without the last projection: (features of the logits, state, weights)."""
-        raise NotImplementedError
-
     def prepare(
         self,
         encoder_outputs: jax.Array,
@@ -83,35 +62,38 @@ class Decoder(nnx.Module):
         """Project and clear the encoder's outputs, once for all steps.
 
         memory = attention.prepare(encoder_outputs, encoder_outputs)
+
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            valid_lens (default None): integers (batch, [steps]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
+                to a key; combines with valid_lens by and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
-        check(
-            self.specification.method("prepare"),
-            self.sizes,
-            self.dense.kernel.dtype,
-            encoder_outputs=encoder_outputs,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
-        if "attention" not in self.specification.parts:
-            return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
-        return self.attention.prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
+        self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
+        return self._prepare(encoder_outputs, valid_lens, mask)
 
     def start(self, memory: Memory, state: jax.Array | None = None) -> Any:
         """The decoder's state before its first step.
 
         state = the encoder's state, 0, or the parameter initial, as the option initial says
 
-        Shapes: memory as from prepare; state (num_layers, batch, state_size), as is the result.
+        Args:
+            memory: as `prepare` returns it
+            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+                initial='encoder', else None
+        Returns:
+            state: what the next `step` takes
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        operator = self.specification.method("start")
-        check_initial(operator.title, self.sizes["initial"], state)
-        check(operator, self.sizes, self.dense.kernel.dtype, memory=memory, state=state)
-        if state is not None:
-            return state
-        shape = self.sizes["num_layers"], memory.values.shape[0], self.sizes["state_size"]
-        if self.sizes["initial"] == "zero":
-            return jnp.zeros(shape, memory.values.dtype)
-        return jnp.broadcast_to(self.initial[...][:, None], shape)
+        self._check("start", memory=memory, state=state)
+        return self._start(memory, state)
 
     def step(
         self,
@@ -124,25 +106,34 @@ class Decoder(nnx.Module):
     ) -> tuple[jax.Array, Any, jax.Array]:
         """Decode one token.
 
-        Shapes: tokens (batch,), state as from start, memory as from prepare, with one row in its mask; dropout_mask
-        (num_layers - 1, batch, hidden_size), attention_dropout_mask (batch, keys); returns (logits, state, weights):
-        (batch, vocab_size), the state after the step, (batch, keys).
+        Args:
+            tokens: integers (batch,); token ids
+            state: as `start` returns it
+            memory: as `prepare` returns it
+            dropout_mask (default None): (num_layers - 1, batch, output_size); the same for one step
+            attention_dropout_mask (default None): (batch, keys); a factor of each weight
+        Returns:
+            logits: (batch, vocab_size); scores of the next token (natural logarithm)
+            state: what the next `step` takes
+            weights: (batch, keys); probabilities over the keys
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            TokenError: a token id is outside the vocabulary
         """
-        check(
-            self.specification.method("step"),
-            self.sizes,
-            self.dense.kernel.dtype,
+        self._check(
+            "step",
             tokens=tokens,
             state=state,
             memory=memory,
             dropout_mask=dropout_mask,
             attention_dropout_mask=attention_dropout_mask,
         )
-        embedded = embed(self.specification.name, self.embedding, tokens)
+        check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         if attention_dropout_mask is None:
-            attention_dropout_mask = drawn_mask(self.dropout, memory.values[..., 0])
-        features, state, weights = self.advance(embedded, state, memory, dropout_mask, attention_dropout_mask)
-        return self.dense(features), state, weights
+            like = jax.ShapeDtypeStruct(memory.values.shape[:2], memory.values.dtype)
+            attention_dropout_mask = drawn_mask(self.dropout, like)
+        factor = None if attention_dropout_mask is None else attention_dropout_mask[:, None]
+        return self._step(tokens, state, memory, dropout_mask, factor)
 
     def __call__(
         self,
@@ -159,16 +150,29 @@ class Decoder(nnx.Module):
 
         logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)
 
-        Shapes: tokens (batch, steps), encoder_outputs (batch, keys, memory_size), state
-        (num_layers, batch, state_size); valid_lens (batch,) or (batch, steps); mask (batch, steps, keys), each axis its
-        size or 1; dropout_mask (num_layers - 1, batch, steps, hidden_size); attention_dropout_mask
-        (batch, steps, keys); returns (logits, state, weights): (batch, steps, vocab_size), the state after the last
-        step, (batch, steps, keys).
+        Args:
+            tokens: integers (batch, steps); token ids
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+                initial='encoder', else None
+            valid_lens (default None): integers (batch, [steps]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
+                to a key; combines with valid_lens by and
+            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); 0 or 1/(1 - rate), a factor of the
+                outputs of every layer but the top one
+            attention_dropout_mask (default None): (batch, steps, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            logits: (batch, steps, vocab_size); scores of each next token (natural logarithm)
+            state: what the next `step` takes
+            weights: (batch, steps, keys); probabilities over the keys
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.dense.kernel.dtype,
+        self._check(
+            "call",
             tokens=tokens,
             encoder_outputs=encoder_outputs,
             state=state,
@@ -177,11 +181,10 @@ class Decoder(nnx.Module):
             dropout_mask=dropout_mask,
             attention_dropout_mask=attention_dropout_mask,
         )
-        check_initial(self.specification.name, self.sizes["initial"], state)
-        embedded = embed(self.specification.name, self.embedding, tokens)
-        memory = self.prepare(encoder_outputs, valid_lens, mask)
-        factors = self.factors(tokens.shape[1], memory, dropout_mask, attention_dropout_mask)
-        return self.run_forced(embedded, self.start(memory, state), memory, factors)
+        check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
+        memory = self._prepare(encoder_outputs, valid_lens, mask)
+        factors = self._factors(tokens.shape, memory, dropout_mask, attention_dropout_mask)
+        return self._run_forced(self.embedding(tokens), self._start(memory, state), memory, factors)
 
     def greedy(
         self,
@@ -198,15 +201,46 @@ class Decoder(nnx.Module):
 
         token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos
 
-        Shapes: valid_lens (batch,), mask (batch, 1, keys). Returns (tokens, lengths, weights): (batch, max_steps) ids,
-        eos from the end on; (batch,) the number of tokens before eos; (batch, max_steps, keys), 0 after the end.
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+                initial='encoder', else None
+            valid_lens (default None): integers (batch,); key j is open where j < valid_len; below 0 counts as 0, beyond
+                the keys as all of them
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
+                a key; combines with valid_lens by and
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: most tokens to decode
+        Returns:
+            tokens: integers (batch, max_steps); decoded ids; eos from the end on
+            lengths: integers (batch,); decoded tokens before eos
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the end
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
         """
-        operator = self.specification.method("greedy")
-        check_options(operator, bos=bos, eos=eos, max_steps=max_steps)
-        check_tokens(operator.title, "bos", bos, bos, self.sizes["vocab_size"])
-        check_tokens(operator.title, "eos", eos, eos, self.sizes["vocab_size"])
-        current, memory = self.begin(operator, encoder_outputs, state, valid_lens, mask)
-        return self.run_greedy(current, memory, self.factors(max_steps, memory), bos, eos, max_steps)
+        self._check(
+            "greedy",
+            bos=bos,
+            eos=eos,
+            max_steps=max_steps,
+            encoder_outputs=encoder_outputs,
+            state=state,
+            valid_lens=valid_lens,
+            mask=mask,
+        )
+        memory = self._prepare(encoder_outputs, valid_lens, mask)
+        return greedy_search(
+            Partial(Decoder._step, self),
+            self._start(memory, state),
+            memory,
+            self._factors((encoder_outputs.shape[0], max_steps), memory),
+            bos=bos,
+            eos=eos,
+            max_steps=max_steps,
+        )
 
     def beam(
         self,
@@ -225,18 +259,56 @@ class Decoder(nnx.Module):
         """Decode by keeping the best hypotheses of every step (beam search).
 
         score = sum of ln p(token[t]) / ((5 + n)/6)^length_penalty, n counting the tokens up to eos
+        keep the width best of all continuations, a finished hypothesis being its own only one
 
-        Every step ranks all continuations of the running hypotheses, and the finished ones as they are, by their score,
-        and keeps the best of them, width in number. Of two equal scores, the one that comes first by hypothesis, then
-        by token, is the better.
+        Every step ranks all continuations of the running hypotheses, and the finished ones as they are. Of two equal
+        scores, the one that comes first by hypothesis, then by token, is the better.
 
-        Shapes: as greedy. Returns (tokens, lengths, scores, weights), best first: (batch, num_best, max_steps) ids, eos
-        from the end on; (batch, num_best) the tokens before eos; (batch, num_best);
-        (batch, num_best, max_steps, keys), 0 after the end.
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+                initial='encoder', else None
+            valid_lens (default None): integers (batch,); key j is open where j < valid_len; below 0 counts as 0, beyond
+                the keys as all of them
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
+                a key; combines with valid_lens by and
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: most tokens to decode
+            width: hypotheses kept at each step
+            num_best (default 1): hypotheses returned, best first
+            length_penalty (default 0.0): the exponent α; 0 ranks by the sum alone
+        Returns:
+            tokens: integers (batch, num_best, max_steps); decoded ids; eos from the end on
+            lengths: integers (batch, num_best); decoded tokens before eos
+            scores: (batch, num_best); best first (natural logarithm)
+            weights: (batch, num_best, max_steps, keys); probabilities; 0 after the end
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
         """
-        operator = self.specification.method("beam")
-        check_options(
-            operator,
+        self._check(
+            "beam",
+            bos=bos,
+            eos=eos,
+            max_steps=max_steps,
+            width=width,
+            num_best=num_best,
+            length_penalty=length_penalty,
+            encoder_outputs=encoder_outputs,
+            state=state,
+            valid_lens=valid_lens,
+            mask=mask,
+        )
+        memory = self._prepare(encoder_outputs, valid_lens, mask)
+        return beam_search(
+            Partial(Decoder._step, self),
+            self._reordered,
+            self._start(memory, state),
+            memory,
+            self._factors((encoder_outputs.shape[0] * width, max_steps), memory),
+            vocab_size=self.sizes["vocab_size"],
             bos=bos,
             eos=eos,
             max_steps=max_steps,
@@ -244,41 +316,46 @@ class Decoder(nnx.Module):
             num_best=num_best,
             length_penalty=length_penalty,
         )
-        check_tokens(operator.title, "bos", bos, bos, self.sizes["vocab_size"])
-        check_tokens(operator.title, "eos", eos, eos, self.sizes["vocab_size"])
-        check_search(operator.title, width, num_best, self.sizes["vocab_size"])
-        current, memory = self.begin(operator, encoder_outputs, state, valid_lens, mask)
-        # Hypothesis w of sequence b stands in row b width + w: each step is one step of the decoder.
-        batch, keys = encoder_outputs.shape[:2]
-        if batch == 0:  # there is no row to repeat
-            shape, dtype = (0, num_best), memory.values.dtype
-            tokens, lengths = jnp.zeros((*shape, max_steps), jnp.int32), jnp.zeros(shape, jnp.int32)
-            return tokens, lengths, jnp.zeros(shape, dtype), jnp.zeros((*shape, max_steps, keys), dtype)
-        if memory.mask is not None:
-            memory = memory._replace(mask=jnp.broadcast_to(memory.mask, (batch, *memory.mask.shape[1:])))
-        rows = jnp.repeat(jnp.arange(batch), width)
-        current, memory = self.reordered(current, rows), jax.tree.map(lambda part: part[rows], memory)
-        factors = self.factors(max_steps, memory)
-        return self.run_beam(current, memory, factors, bos, eos, length_penalty, max_steps, width, num_best)
 
-    def begin(
+    def _prepare(self, encoder_outputs: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None) -> Memory:
+        if self.attention is None:
+            return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
+        return self.attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
+
+    def _start(self, memory: Memory, state: jax.Array | None) -> Any:
+        if state is not None:
+            return state
+        shape = self.sizes["num_layers"], memory.values.shape[0], self.sizes["state_size"]
+        if self.sizes["initial"] == "zero":
+            return jnp.zeros(shape, memory.values.dtype)
+        return jnp.broadcast_to(self.initial[...][:, None], shape)
+
+    def _step(
         self,
-        operator: Operator,
-        encoder_outputs: jax.Array,
-        state: jax.Array | None,
-        valid_lens: jax.Array | None,
-        mask: jax.Array | None,
-    ) -> tuple[Any, Memory]:
-        """Check the arrays of a search; give the first state, and the memory."""
-        arrays = {"encoder_outputs": encoder_outputs, "state": state, "valid_lens": valid_lens, "mask": mask}
-        check(operator, self.sizes, self.dense.kernel.dtype, **arrays)
-        check_initial(operator.title, self.sizes["initial"], state)
-        memory = self.prepare(encoder_outputs, valid_lens, mask)
-        return self.start(memory, state), memory
+        tokens: jax.Array,
+        state: Any,
+        memory: Memory,
+        dropout_mask: jax.Array | None = None,
+        attention_dropout_mask: jax.Array | None = None,
+    ) -> tuple[jax.Array, Any, jax.Array]:
+        embedded = self.embedding(tokens)
+        features, state, weights = self._advance(embedded, state, memory, dropout_mask, attention_dropout_mask)
+        return self.dense(features), state, weights
 
-    # The loops are compiled here, since jax.lax.scan outside of jit compiles its loop again in every call.
+    def _advance(
+        self,
+        embedded: jax.Array,
+        state: Any,
+        memory: Memory,
+        dropout_mask: jax.Array | None,
+        attention_dropout_mask: jax.Array | None,
+    ) -> tuple[jax.Array, Any, jax.Array]:
+        """One step without the last projection: (features of the logits, state, weights)."""
+        raise NotImplementedError
+
+    # Compiled here, since jax.lax.scan outside of jit compiles its loop again in every call.
     @jax.jit
-    def run_forced(
+    def _run_forced(
         self, embedded: jax.Array, state: Any, memory: Memory, factors: Factors
     ) -> tuple[jax.Array, Any, jax.Array]:
         """All steps of embedded tokens, and the logits of all steps at once: (logits, state, weights)."""
@@ -287,124 +364,81 @@ class Decoder(nnx.Module):
         @partial(jax.checkpoint, prevent_cse=False)
         def step(state: Any, at: tuple[Any, ...]) -> tuple[Any, tuple[jax.Array, jax.Array]]:
             embedded, row, factors = at
-            seen = memory if row is None else memory._replace(mask=row)
-            features, state, attended = self.advance(embedded, state, seen, *factors)
+            features, state, attended = self._advance(embedded, state, at_step(memory, row), *factors)
             return state, (features, attended)
 
         state, (features, weights) = jax.lax.scan(step, state, (time_first(embedded), rows(memory.mask), factors))
         return self.dense(jnp.swapaxes(features, 0, 1)), state, jnp.swapaxes(weights, 0, 1)
 
-    @partial(jax.jit, static_argnames="max_steps")
-    def run_greedy(
-        self, state: Any, memory: Memory, factors: Factors, bos: int, eos: int, max_steps: int
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """All steps, each reading the token before it: (tokens, lengths, weights)."""
-        batch = memory.values.shape[0]
-
-        def step(carry: tuple[Any, ...], factors: Factors) -> tuple[Any, ...]:
-            token, state, running = carry
-            features, state, attended = self.advance(self.embedding(token), state, memory, *factors)
-            token = jnp.where(running, jnp.argmax(self.dense(features), axis=-1), eos).astype(jnp.int32)
-            attended = jnp.where(running[:, None], attended, 0.0)
-            running = running & (token != eos)
-            return (token, state, running), (token, running, attended)
-
-        start = (jnp.full(batch, bos, jnp.int32), state, jnp.full(batch, True))
-        # All max_steps run, whenever the sequences end: under jit, shapes may not depend on values.
-        _, (tokens, running, weights) = jax.lax.scan(step, start, factors, length=max_steps)
-        lengths = jnp.sum(running, axis=0, dtype=jnp.int32)
-        return jnp.swapaxes(tokens, 0, 1), lengths, jnp.swapaxes(weights, 0, 1)
-
-    @partial(jax.jit, static_argnames=("max_steps", "width", "num_best"))
-    def run_beam(
-        self,
-        state: Any,
-        memory: Memory,
-        factors: Factors,
-        bos: int,
-        eos: int,
-        length_penalty: float,
-        max_steps: int,
-        width: int,
-        num_best: int,
-    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """All steps, each keeping the best hypotheses, and the way back along the best: as beam."""
-        (stacked, keys, _), dtype = memory.values.shape, memory.values.dtype
-        batch, vocab_size = stacked // width, self.sizes["vocab_size"]
-        precise = jnp.promote_types(dtype, jnp.float32)
-        itself = jnp.where(jnp.arange(vocab_size) == eos, 0.0, -jnp.inf).astype(precise)
-        first = jnp.arange(batch, dtype=jnp.int32)[:, None] * width
-
-        def penalty(lengths: jax.Array) -> jax.Array:
-            return ((5.0 + lengths.astype(precise)) / 6.0) ** length_penalty
-
-        def step(carry: tuple[Any, ...], factors: Factors) -> tuple[Any, ...]:
-            token, state, totals, counts, running = carry
-            features, state, attended = self.advance(self.embedding(token), state, memory, *factors)
-            logs = jax.nn.log_softmax(self.dense(features).astype(precise), axis=-1)
-            logs = jnp.where(running[..., None], logs.reshape(batch, width, vocab_size), itself)
-            attended = jnp.where(running[..., None], attended.reshape(batch, width, keys), 0.0)
-            counts = counts + running
-            candidates = totals[..., None] + logs
-            ranked = candidates / penalty(counts)[..., None]
-            # Of two equal ones, top_k takes the first.
-            _, best = jax.lax.top_k(ranked.reshape(batch, width * vocab_size), width)
-            parents, chosen = best // vocab_size, (best % vocab_size).astype(jnp.int32)
-            totals = jnp.take_along_axis(candidates.reshape(batch, width * vocab_size), best, axis=-1)
-            counts, running = (jnp.take_along_axis(array, parents, axis=-1) for array in (counts, running))
-            state = self.reordered(state, (first + parents).reshape(stacked))
-            carry = chosen.reshape(stacked), state, totals, counts, running & (chosen != eos)
-            return carry, (parents, chosen, attended)
-
-        def back(hypothesis: jax.Array, at: tuple[jax.Array, ...]) -> tuple[Any, ...]:
-            parents, chosen, attended = at
-            parent, token = (jnp.take_along_axis(array, hypothesis, axis=-1) for array in (parents, chosen))
-            return parent, (token, jnp.take_along_axis(attended, parent[..., None], axis=1))
-
-        start = (
-            jnp.full(stacked, bos, jnp.int32),
-            state,
-            jnp.zeros((batch, width), precise).at[:, 1:].set(-jnp.inf),
-            jnp.zeros((batch, width), jnp.int32),
-            jnp.full((batch, width), True),
-        )
-        (_, _, totals, counts, running), kept = jax.lax.scan(step, start, factors, length=max_steps)
-        hypotheses = jnp.broadcast_to(jnp.arange(num_best, dtype=jnp.int32), (batch, num_best))
-        _, (tokens, weights) = jax.lax.scan(back, hypotheses, kept, length=max_steps, reverse=True)
-        lengths = jnp.where(running, counts, jnp.maximum(counts - 1, 0))[:, :num_best]
-        scores = (totals / penalty(counts)).astype(dtype)[:, :num_best]
-        return jnp.moveaxis(tokens, 0, -1), lengths, scores, jnp.moveaxis(weights, 0, 2)
-
-    def reordered(self, state: Any, rows: jax.Array) -> Any:
+    @staticmethod
+    def _reordered(state: Any, rows: jax.Array) -> Any:
         """The state of these rows of the batch, in this order."""
         return state[:, rows]
 
-    def factors(
+    def _factors(
         self,
-        steps: int,
+        tokens: tuple[int, ...],
         memory: Memory,
         dropout_mask: jax.Array | None = None,
         attention_dropout_mask: jax.Array | None = None,
     ) -> Factors:
-        """The two dropout masks, time first; drawn for all steps at once, since no nnx stream moves inside a scan."""
-        (batch, keys, _), dtype = memory.values.shape, memory.values.dtype
+        """The two masks of (batch, steps) tokens, steps first; drawn at once, as no nnx stream moves inside a scan."""
+        (_, keys, _), dtype = memory.values.shape, memory.values.dtype
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.rnn.dropout, jax.ShapeDtypeStruct(self.rnn.between(batch, steps), dtype))
+            dropout_mask = drawn_mask(self.rnn.dropout, jax.ShapeDtypeStruct(self.rnn._between(*tokens), dtype))
         if attention_dropout_mask is None:
-            attention_dropout_mask = drawn_mask(self.dropout, jax.ShapeDtypeStruct((batch, steps, keys), dtype))
-        return time_first(dropout_mask, 2), time_first(attention_dropout_mask)
+            attention_dropout_mask = drawn_mask(self.dropout, jax.ShapeDtypeStruct((*tokens, keys), dtype))
+        if attention_dropout_mask is not None:
+            attention_dropout_mask = jnp.swapaxes(attention_dropout_mask, 0, 1)[:, :, None]
+        return time_first(dropout_mask, 2), attention_dropout_mask
 
 
 class BahdanauDecoder(Decoder):
     """Decode with attention whose query is the previous output of the top recurrent layer.
 
     context, weights = attention(top output, encoder_outputs)
-    state' = rnn([context; embedding[token]], state);  logits = dense.W top output' + dense.b
-    maxout: logits = dense.W m + dense.b, m[j] = max(t[2j], t[2j + 1]),
-    t = readout.W [top output; embedding[token]; context] + readout.b
+    state' = rnn([context; embedding[token]], state)
+    logits = dense.W top output' + dense.b
+    maxout: logits = dense.W m + dense.b, m[j] = max(t[2j], t[2j + 1]), t = readout.W [top output; embedding[token];
+    context] + readout.b
 
-    Shapes: tokens (batch, steps), encoder_outputs (batch, keys, memory_size), state (num_layers, batch, state_size);
-    returns (logits, state, weights): (batch, steps, vocab_size), the shape of state, (batch, steps, keys).
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        memory_size (default None): features of the encoder's outputs; hidden_size unless given
+        attention_size (default None): hidden features of the attention, where it has a hidden layer; hidden_size unless
+            given
+        score (default 'additive'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'cosine', 'location', 'gaussian'
+        num_positions (default None): positions of location scores, for score='location' alone
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        initial (default 'encoder'): the state before the first step: that of the encoder, zero, or a parameter:
+            'encoder', 'zero', 'learned'
+        readout (default 'dense'): logits from the new top output, or the paper's from the previous one, the token and
+            the context: 'dense', 'maxout'
+        maxout_size (default None): pairs of the maxout readout; hidden_size unless given
+        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
+            training
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        initial: (num_layers, state_size), the first state, if initial='learned'
+        readout.W: (2 maxout_size, hidden_size + embed_size + memory_size), weights of the maxout readout, if
+            readout='maxout'
+        readout.b: (2 maxout_size,), biases of the maxout readout
+        dense.W: (vocab_size, hidden_size), weights of the logits
+        dense.b: (vocab_size,), biases of the logits
+        attention.*: the attention layer of score
+        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473; maxout readout: appendix A.2.2
+    Example:
+        layer = attention.BahdanauDecoder(vocab_size, embed_size, hidden_size, rngs=nnx.Rngs(0))
+        logits, state, weights = layer(tokens, encoder_outputs, state)
     """
 
     specification = BAHDANAU_DECODER
@@ -449,7 +483,7 @@ class BahdanauDecoder(Decoder):
             pairs = 2 * self.sizes["maxout_size"]
             self.readout = nnx.Linear(self.sizes["readout_size"], pairs, param_dtype=dtype, rngs=rngs)
 
-    def advance(
+    def _advance(
         self,
         embedded: jax.Array,
         state: jax.Array,
@@ -459,24 +493,64 @@ class BahdanauDecoder(Decoder):
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """One step without the last projection: (features of the logits, state, weights)."""
         previous = state[-1, :, : self.sizes["hidden_size"]]
-        context, weights = attended(self.attention, previous, memory, attention_dropout_mask)
-        inputs = jnp.concatenate([context, embedded], axis=-1)
-        features, state = self.rnn.step(inputs, state, dropout_mask=dropout_mask)
+        context, weights = self.attention._attend(previous[:, None], memory, dropout_mask=attention_dropout_mask)
+        inputs = jnp.concatenate([context[:, 0], embedded], axis=-1)
+        output, state = self.rnn._advance(inputs, state, dropout_mask)
         if self.sizes["readout"] == "maxout":
-            pairs = self.readout(jnp.concatenate([previous, embedded, context], axis=-1))
-            features = jnp.where(pairs[:, 0::2] >= pairs[:, 1::2], pairs[:, 0::2], pairs[:, 1::2])
-        return features, state, weights
+            output = self._maxout(previous, embedded, context[:, 0])
+        return output, state, weights[:, 0]
+
+    def _maxout(self, previous: jax.Array, embedded: jax.Array, context: jax.Array) -> jax.Array:
+        """M of the formula."""
+        pairs = self.readout(jnp.concatenate([previous, embedded, context], axis=-1))
+        first, second = pairs[..., 0::2], pairs[..., 1::2]
+        return jnp.where(first >= second, first, second)
 
 
 class LuongDecoder(Decoder):
     """Decode with attention whose query is the current output of the top recurrent layer.
 
     state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding
-    context, weights = attention(top output', encoder_outputs);  h̃' = tanh(W_c [context; top output']);
+    context, weights = attention(top output', encoder_outputs)
+    h̃' = tanh(W_c [context; top output'])
     logits = dense.W h̃' + dense.b
 
-    Shapes: tokens (batch, steps), encoder_outputs (batch, keys, memory_size), state (num_layers, batch, state_size);
-    returns (logits, state, weights): (batch, steps, vocab_size), a LuongState, (batch, steps, keys).
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        memory_size (default None): features of the encoder's outputs; hidden_size unless given
+        attention_size (default None): hidden features of the attention, where it has a hidden layer; hidden_size unless
+            given
+        score (default 'general'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'cosine', 'location', 'gaussian'
+        num_positions (default None): positions of location scores, for score='location' alone
+        alignment (default 'global'): attention to all keys, or to a window around the step or around a predicted
+            position: 'global', 'monotonic', 'predictive'
+        window (default None): keys on either side of the centre; needed unless global
+        input_feeding (default True): whether the attentional vector of a step is an input of the next
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        initial (default 'encoder'): the state before the first step: that of the encoder, zero, or a parameter:
+            'encoder', 'zero', 'learned'
+        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
+            training
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        initial: (num_layers, state_size), the first state, if initial='learned'
+        W_c: (hidden_size, memory_size + hidden_size), projects [context; top output]; no bias
+        dense.W: (vocab_size, hidden_size), weights of the logits
+        dense.b: (vocab_size,), biases of the logits
+        attention.*: the attention layer of score, inside a LocalAttention unless global
+        rnn.*: the GRU or LSTM, which reads the embedded token, then h̃
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025; input feeding: section 3.3
+    Example:
+        layer = attention.LuongDecoder(vocab_size, embed_size, hidden_size, rngs=nnx.Rngs(0))
+        logits, state, weights = layer(tokens, encoder_outputs, state)
     """
 
     specification = LUONG_DECODER
@@ -522,18 +596,12 @@ class LuongDecoder(Decoder):
         joined = self.sizes["memory_size + hidden_size"]
         self.W_c = nnx.Linear(joined, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
 
-    def start(self, memory: Memory, state: jax.Array | None = None) -> LuongState:
-        """The decoder's state before its first step.
-
-        state = the encoder's state, 0, or the parameter initial, as the option initial says; h̃ = 0, position = 0
-
-        Shapes: memory as from prepare; state (num_layers, batch, state_size). Returns a LuongState.
-        """
-        rnn = super().start(memory, state)
+    def _start(self, memory: Memory, state: jax.Array | None) -> LuongState:
+        rnn = super()._start(memory, state)
         batch = rnn.shape[1]
         return LuongState(rnn, jnp.zeros((batch, self.sizes["hidden_size"]), rnn.dtype), jnp.zeros(batch, jnp.int32))
 
-    def advance(
+    def _advance(
         self,
         embedded: jax.Array,
         state: LuongState,
@@ -542,30 +610,32 @@ class LuongDecoder(Decoder):
         attention_dropout_mask: jax.Array | None,
     ) -> tuple[jax.Array, LuongState, jax.Array]:
         """One step without the last projection: (features of the logits, state, weights)."""
-        fed = [embedded, state.attentional] if self.sizes["input_feeding"] else [embedded]
-        output, rnn = self.rnn.step(jnp.concatenate(fed, axis=-1), state.rnn, dropout_mask=dropout_mask)
+        fed = self.sizes["input_feeding"]
+        inputs = jnp.concatenate([embedded, state.attentional], axis=-1) if fed else embedded
+        output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask)
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
-        context, weights = attended(self.attention, output, memory, attention_dropout_mask, **at)
-        attentional = jnp.tanh(self.W_c(jnp.concatenate([context, output], axis=-1)))
-        return attentional, LuongState(rnn, attentional, state.position + 1), weights
+        context, weights = self.attention._attend(output[:, None], memory, **at, dropout_mask=attention_dropout_mask)
+        attentional = jnp.tanh(self.W_c(jnp.concatenate([context[:, 0], output], axis=-1)))
+        return attentional, LuongState(rnn, attentional, state.position + 1), weights[:, 0]
 
     @jax.jit
-    def run_forced(
+    def _run_forced(
         self, embedded: jax.Array, state: LuongState, memory: Memory, factors: Factors
     ) -> tuple[jax.Array, LuongState, jax.Array]:
         """As of every decoder; without input feeding no step's attention waits for the one before."""
         if self.sizes["input_feeding"]:
-            return super().run_forced(embedded, state, memory, factors)
+            return super()._run_forced(embedded, state, memory, factors)
         between, attention = batch_first(factors)
         outputs, rnn = self.rnn(embedded, None, state.rnn, dropout_mask=between)
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
-        context, weights = self.attention.attend(outputs, memory, **at, dropout_mask=attention)
+        context, weights = self.attention._attend(outputs, memory, **at, dropout_mask=attention)
         attentional = jnp.tanh(self.W_c(jnp.concatenate([context, outputs], axis=-1)))
         steps = embedded.shape[1]
         last = attentional[:, -1] if steps else state.attentional
         return self.dense(attentional), LuongState(rnn, last, state.position + steps), weights
 
-    def reordered(self, state: LuongState, rows: jax.Array) -> LuongState:
+    @staticmethod
+    def _reordered(state: LuongState, rows: jax.Array) -> LuongState:
         """The state of these rows of the batch, in this order."""
         return LuongState(state.rnn[:, rows], state.attentional[rows], state.position[rows])
 
@@ -574,12 +644,34 @@ class FixedContextDecoder(Decoder):
     """Decode without attention: the context of every step is the encoder's last output.
 
     context = the last encoder output that is open, weights = 1 there
-    state' = rnn([context; embedding[token]], state);  logits = dense.W top output' + dense.b
+    state' = rnn([context; embedding[token]], state)
+    logits = dense.W top output' + dense.b
 
-    Dropout acts on the weight, as on those of attention. A sequence without an open key gets context 0 and weights 0.
-
-    Shapes: tokens (batch, steps), encoder_outputs (batch, keys, memory_size), state (num_layers, batch, state_size);
-    returns (logits, state, weights): (batch, steps, vocab_size), the shape of state, (batch, steps, keys).
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        memory_size (default None): features of the encoder's outputs; hidden_size unless given
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        initial (default 'encoder'): the state before the first step: that of the encoder, zero, or a parameter:
+            'encoder', 'zero', 'learned'
+        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
+            training
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        initial: (num_layers, state_size), the first state, if initial='learned'
+        dense.W: (vocab_size, hidden_size), weights of the logits
+        dense.b: (vocab_size,), biases of the logits
+        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Cho et al. 2014, section 2.2, arXiv:1406.1078; the last output in place of its projection
+    Example:
+        layer = attention.FixedContextDecoder(vocab_size, embed_size, hidden_size, rngs=nnx.Rngs(0))
+        logits, state, weights = layer(tokens, encoder_outputs, state)
     """
 
     specification = FIXED_CONTEXT_DECODER
@@ -611,7 +703,7 @@ class FixedContextDecoder(Decoder):
             rngs=rngs,
         )
 
-    def advance(
+    def _advance(
         self,
         embedded: jax.Array,
         state: jax.Array,
@@ -620,30 +712,30 @@ class FixedContextDecoder(Decoder):
         attention_dropout_mask: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """One step without the last projection: (features of the logits, state, weights)."""
-        factor = None if attention_dropout_mask is None else attention_dropout_mask[:, None]
-        context, weights = self.last(1, memory, factor)
+        context, weights = self._last(1, memory, attention_dropout_mask)
         inputs = jnp.concatenate([context[:, 0], embedded], axis=-1)
-        output, state = self.rnn.step(inputs, state, dropout_mask=dropout_mask)
+        output, state = self.rnn._advance(inputs, state, dropout_mask)
         return output, state, weights[:, 0]
 
     @jax.jit
-    def run_forced(
+    def _run_forced(
         self, embedded: jax.Array, state: jax.Array, memory: Memory, factors: Factors
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """As of every decoder; no step's context waits for the one before."""
         between, attention = batch_first(factors)
-        context, weights = self.last(embedded.shape[1], memory, attention)
+        context, weights = self._last(embedded.shape[1], memory, attention)
         inputs = jnp.concatenate([context, embedded], axis=-1)
         outputs, state = self.rnn(inputs, None, state, dropout_mask=between)
         return self.dense(outputs), state, weights
 
-    def last(self, steps: int, memory: Memory, dropout_mask: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    def _last(self, steps: int, memory: Memory, dropout_mask: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         """The last open value of each step, (batch, steps, memory_size), and its weights, (batch, steps, keys)."""
         batch, keys, _ = memory.values.shape
         seen = jnp.broadcast_to(True if memory.mask is None else memory.mask, (batch, steps, keys))
         ends = jnp.max(jnp.arange(1, keys + 1) * seen, axis=-1, keepdims=True, initial=0)
         weights = (jnp.arange(1, keys + 1) == ends).astype(memory.values.dtype)
-        # Taken, not multiplied: a weight of 0 does not silence a NaN. Where nothing is open, the place is outside: 0.
+        # Taken, not pooled: of all steps at once, a weight of 0 does not silence the NaN that another step takes. Where
+        # nothing is open, the place is outside: 0.
         places = jnp.where(ends == 0, keys, ends - 1)
         context = jnp.take_along_axis(memory.values, places, axis=1, mode="fill", fill_value=0)
         if dropout_mask is not None:
@@ -651,13 +743,14 @@ class FixedContextDecoder(Decoder):
         return context, weights
 
 
-def attended(
-    attention: Any, queries: jax.Array, memory: Memory, dropout_mask: jax.Array | None, **at: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Attend with one query for each sequence: (context, weights), without the axis of queries."""
-    factor = None if dropout_mask is None else dropout_mask[:, None]
-    context, weights = attention.attend(queries[:, None], memory, **at, dropout_mask=factor)
-    return context[:, 0], weights[:, 0]
+def at_step(memory: Memory, row: jax.Array | None) -> Memory:
+    """The memory with the mask's row for a step, and with 0 where that hides a value; as it is without a row."""
+    if row is None:
+        return memory
+    return memory._replace(values=jnp.where(row[:, 0, :, None], memory.values, 0.0), mask=row)
+
+
+# ------------------------------------------------------------------------------------------------ particular to JAX
 
 
 def rows(mask: jax.Array | None) -> jax.Array | None:
@@ -670,5 +763,5 @@ def batch_first(factors: Factors) -> Factors:
     between, attention = factors
     return (
         None if between is None else jnp.moveaxis(between, 0, 2),
-        None if attention is None else jnp.moveaxis(attention, 0, 1),
+        None if attention is None else jnp.swapaxes(attention[:, :, 0], 0, 1),
     )

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from flax.core import freeze
 from jax.typing import DTypeLike
 
-from attention_core.errors import check, check_options, check_tokens
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
-from attention_core.specification import Layer
-from backends.jax.module import drawn
-from backends.jax.recurrent import recurrent_layer
+from backends.jax.module import Specified, check_ids
+from backends.jax.recurrent import Weights, inner, recurrent_layer
 
 __all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
 
 
-class Encoder(nnx.Module):
+class Encoder(Specified):
     """What the encoders share: an embedding, and a recurrent layer over it."""
-
-    specification: Layer
 
     def __init__(
         self,
@@ -35,16 +29,13 @@ class Encoder(nnx.Module):
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        self.sizes = freeze(
-            check_options(
-                self.specification,
-                vocab_size=vocab_size,
-                embed_size=embed_size,
-                hidden_size=hidden_size,
-                num_layers=num_layers,
-                dropout=dropout,
-                bidirectional=bidirectional,
-            )
+        super().__init__(
+            vocab_size=vocab_size,
+            embed_size=embed_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            dropout=dropout,
+            bidirectional=bidirectional,
         )
         self.embedding = nnx.Embed(vocab_size, embed_size, param_dtype=dtype, rngs=rngs)
         self.rnn = recurrent_layer(self.specification.inside(self.sizes)["rnn"], dtype=dtype, rngs=rngs)
@@ -60,18 +51,24 @@ class Encoder(nnx.Module):
         """Encode a batch of token sequences.
 
         outputs, state = rnn(embedding[tokens])
+
+        Args:
+            tokens: integers (batch, steps); token ids
+            valid_lens (default None): integers (batch,); steps of each sequence; later ones give 0 and leave the state
+                alone
+            state (default None): (num_layers, batch, state_size); state before the first step; zeros unless given
+            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); 0 or 1/(1 - rate), a factor of the
+                outputs of every layer but the top one
+        Returns:
+            outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
+            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            TokenError: a token id is outside the vocabulary
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.embedding.embedding.dtype,
-            tokens=tokens,
-            valid_lens=valid_lens,
-            state=state,
-            dropout_mask=dropout_mask,
-        )
-        embedded = embed(self.specification.name, self.embedding, tokens)
-        return self.rnn(embedded, valid_lens, state, dropout_mask=dropout_mask)
+        self._check("call", tokens=tokens, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
+        check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
+        return self.rnn(self.embedding(tokens), valid_lens, state, dropout_mask=dropout_mask)
 
 
 class GRUEncoder(Encoder):
@@ -79,8 +76,26 @@ class GRUEncoder(Encoder):
 
     outputs, state = GRU(embedding[tokens])
 
-    Shapes: tokens (batch, steps), valid_lens (batch,), state (num_layers, batch, state_size), dropout_mask
-    (num_layers - 1, batch, steps, output_size); returns (outputs, state).
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        dropout (default 0.0): rate at which features are dropped between recurrent layers in training
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        rnn.*: the GRU that reads the embedded tokens
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN; both
+    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
+    Example:
+        layer = attention.GRUEncoder(vocab_size, embed_size, hidden_size, rngs=nnx.Rngs(0))
+        outputs, state = layer(tokens)
     """
 
     specification = GRU_ENCODER
@@ -91,20 +106,56 @@ class LSTMEncoder(Encoder):
 
     outputs, state = LSTM(embedding[tokens])
 
-    Shapes: as GRUEncoder; state_size is twice as large.
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        dropout (default 0.0): rate at which features are dropped between recurrent layers in training
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        rnn.*: the LSTM that reads the embedded tokens
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735; forget gate: Gers et al. 2000; both
+    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
+    Example:
+        layer = attention.LSTMEncoder(vocab_size, embed_size, hidden_size, rngs=nnx.Rngs(0))
+        outputs, state = layer(tokens)
     """
 
     specification = LSTM_ENCODER
 
 
-class Bridge(nnx.Module):
+class Bridge(Specified):
     """Hand the two directions of an encoder to a decoder that has one.
 
     [f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
     forward half f and the backward half b of the state, and of the outputs where they are summed
 
-    Shapes: outputs (batch, steps, 2 hidden_size), state (num_layers, batch, 2 hidden_size), or 4 hidden_size for an
-    LSTM; returns (encoder_outputs, state).
+    Args:
+        hidden_size: features of each direction of the encoder
+        num_layers (default 1): number of stacked recurrent layers
+        method (default 'concatenate'): how the two directions become one: 'concatenate', 'sum', 'project', 'backward'
+        output_size (default None): hidden_size of the decoder, for 'project' and 'backward'; that of the encoder unless
+            given
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        {layer}.W: (outputs and cells, output_size, both or backward), weights
+        {layer}.b_s: (outputs and cells, output_size), biases
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.2.2, arXiv:1409.0473, for backward; the others are common
+    practice
+    Example:
+        layer = attention.Bridge(hidden_size, rngs=nnx.Rngs(0))
+        encoder_outputs, state = layer(outputs, state)
     """
 
     specification = BRIDGE
@@ -120,63 +171,47 @@ class Bridge(nnx.Module):
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        self.sizes = freeze(
-            check_options(
-                self.specification,
-                hidden_size=hidden_size,
-                num_layers=num_layers,
-                method=method,
-                output_size=output_size,
-                cell=cell,
-            )
+        super().__init__(
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            method=method,
+            output_size=output_size,
+            cell=cell,
         )
-        projects = method in ("project", "backward")
-        sizes = [self.sizes[name] for name in ("parts", "merged_size", "read_size")]
+        shapes = self.specification.own_shapes(self.sizes)
         self.layers = nnx.List(
-            BridgeLayer(*sizes, dtype=dtype, rngs=rngs) for _ in range(num_layers if projects else 0)
+            Weights(inner(shapes, f"{layer}."), self.sizes["read_size"], dtype=dtype, rngs=rngs)
+            for layer in range(num_layers if shapes else 0)
         )
 
     def __call__(self, outputs: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Turn outputs and state of both directions into those that a decoder takes.
 
-        state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward)
+        [f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+        forward half f and the backward half b of the state, and of the outputs where they are summed
+
+        Args:
+            outputs: (batch, steps, both_outputs); forward outputs, then backward ones
+            state: (num_layers, batch, both_states); the same for the state, and for its cells
+        Returns:
+            encoder_outputs: (batch, steps, memory_size); summed, or as they are
+            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
         """
-        dtype = self.layers[0].W.dtype if self.layers else None
-        check(self.specification.method("call"), self.sizes, dtype, outputs=outputs, state=state)
+        self._check("call", outputs=outputs, state=state)
         method, hidden = self.sizes["method"], self.sizes["hidden_size"]
         if method == "concatenate":
             return outputs, state
-        layers, batch, _ = state.shape
-        ways = state.reshape(layers, batch, self.sizes["parts"], 2, hidden)
+        # (num_layers, batch, what a state holds, directions, hidden_size)
+        lead = state.shape[:2]
+        both = state.reshape(*lead, self.sizes["parts"], 2, hidden)
         if method == "sum":
-            merged = ways.sum(axis=-2)
             outputs = outputs[..., :hidden] + outputs[..., hidden:]
-        else:
-            read = (
-                ways[..., 1, :]
-                if method == "backward"
-                else state.reshape(layers, batch, self.sizes["parts"], 2 * hidden)
-            )
-            merged = jnp.stack([layer(parts) for layer, parts in zip(self.layers, read, strict=True)])
-        return outputs, merged.reshape(layers, batch, self.sizes["state_size"])
-
-
-class BridgeLayer(nnx.Module):
-    """The canonical parameters that bridge one recurrent layer."""
-
-    def __init__(self, parts: int, merged_size: int, read_size: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        self.W = drawn((parts, merged_size, read_size), read_size, dtype, rngs)
-        self.b_s = drawn((parts, merged_size), read_size, dtype, rngs)
-
-    def __call__(self, parts: jax.Array) -> jax.Array:
-        """Project outputs and cells by their own weights, (batch, parts, merged_size)."""
-        return jnp.tanh(jnp.einsum("bpr,pmr->bpm", parts, self.W[...]) + self.b_s[...])
-
-
-def embed(title: str, embedding: nnx.Embed, tokens: jax.Array) -> jax.Array:
-    """The embedded tokens, which have to be ids of the vocabulary."""
-    if tokens.size and not isinstance(tokens, jax.core.Tracer):
-        # By NumPy: while tracing, jax.numpy would turn a known array into an unknown minimum.
-        known = np.asarray(tokens)
-        check_tokens(title, "tokens", int(known.min()), int(known.max()), embedding.num_embeddings)
-    return embedding(tokens)
+            return outputs, both.sum(axis=-2).reshape(*lead, self.sizes["state_size"])
+        read = both[..., 1, :] if method == "backward" else both.reshape(*lead, self.sizes["parts"], 2 * hidden)
+        merged = [
+            jnp.tanh(jnp.einsum("bpi,poi->bpo", given, weights.W[...]) + weights.b_s[...])
+            for given, weights in zip(read, self.layers, strict=True)
+        ]
+        return outputs, jnp.stack(merged).reshape(*lead, self.sizes["state_size"])

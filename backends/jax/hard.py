@@ -9,11 +9,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from attention_core.errors import check, check_options
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.jax.attention import Attention, Memory, attention_layer
 from backends.jax.masking import open_keys
-from backends.jax.module import dtype_of
 from backends.jax.pooling import average
 
 __all__ = ["HardAttention"]
@@ -23,13 +21,30 @@ class HardAttention(Attention):
     """Attention to a single key: the one with the highest score, or one drawn by given noise.
 
     weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
-    context = weights values, and no gradient reaches the scores
+    context = weights values, and no gradient reaches the scores; without noise, its term is 0
 
-    Without noise, its term is 0. With noise, each key is drawn with its softmax probability.
+    Without noise, its term is 0. With noise drawn uniformly from (0, 1), each key is drawn with its softmax
+    probability. `scored` is the layer of the score.
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
-    all with heads after batch or without, or (steps, batch, ...) with time_major; noise as weights, strictly between 0
-    and 1; returns (context, weights).
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        score (default 'additive'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'cosine', 'location', 'gaussian'
+        hidden_size (default None): features of the hidden layers; query_size unless given
+        num_positions (default None): positions of location scores, for score='location' alone
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        scored.*: the attention layer of score, which projects keys and scores them
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Xu et al. 2015, section 4.1, arXiv:1502.03044; drawn by the Gumbel-max trick
+    Example:
+        layer = attention.HardAttention(query_size, key_size, rngs=nnx.Rngs(0))
+        context, weights = layer(queries, keys, values)
     """
 
     specification = HARD_ATTENTION
@@ -57,33 +72,29 @@ class HardAttention(Attention):
         )
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype, rngs=rngs)
 
-    def project(self, keys: jax.Array) -> jax.Array:
-        """As the layer of the score."""
-        return self.scored.project(keys)
-
-    def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """As the layer of the score."""
-        return self.scored.score(queries, keys)
-
     def attend(  # type: ignore[override]
         self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, noise: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array | Any]:
         """Attend with queries to a prepared memory.
 
         weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
+        context = weights values, and no gradient reaches the scores; without noise, its term is 0
+
+        Args:
+            queries: (batch, [heads], queries, query_size); what is looked for
+            memory: as `prepare` returns it
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            noise (default None): (batch, [heads], queries, keys); uniform numbers between 0 and 1; with them, key j is
+                drawn with its softmax probability
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        check_options(self.method("attend"), need_weights=need_weights)
-        check(self.method("attend"), self.sizes, dtype_of(self), queries=queries, memory=memory, noise=noise)
-        scores = jax.lax.stop_gradient(self.score(self.to_batch_first(queries), memory.keys))
-        allowed = open_keys(scores, None, memory.mask)
-        chances = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
-        if noise is not None:
-            chances = chances - jnp.log(-jnp.log(jax.lax.stop_gradient(noise).astype(chances.dtype)))
-        weights = jnp.zeros_like(scores)
-        if scores.shape[-1]:
-            best = jnp.argmax(jnp.where(allowed, chances, -jnp.inf), axis=-1, keepdims=True)
-            weights = (allowed & (jnp.arange(scores.shape[-1]) == best)).astype(scores.dtype)
-        return self.to_batch_first(average(weights, memory.values, allowed)), weights if need_weights else None
+        self._check("attend", queries=queries, memory=memory, need_weights=need_weights, noise=noise)
+        return self._attend(queries, memory, need_weights=need_weights, noise=noise)
 
     def __call__(  # type: ignore[override]
         self,
@@ -96,18 +107,52 @@ class HardAttention(Attention):
         need_weights: bool = True,
         noise: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | Any]:
-        """Prepare the keys and values, and attend to them."""
-        check_options(self.method("call"), need_weights=need_weights)
-        check(
-            self.method("call"),
-            self.sizes,
-            dtype_of(self),
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-            noise=noise,
-        )
-        memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, need_weights=need_weights, noise=noise)
+        """Prepare the keys and values, and attend to them.
+
+        weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
+        context = weights values, and no gradient reaches the scores; without noise, its term is 0
+
+        Args:
+            queries: (batch, [heads], queries, query_size); what is looked for
+            keys: (batch, [heads], keys, key_size); what the queries are compared with
+            values: (batch, [heads], keys, value_features); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            noise (default None): (batch, [heads], queries, keys); uniform numbers between 0 and 1; with them, key j is
+                drawn with its softmax probability
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        options: dict[str, Any] = {"need_weights": need_weights, "noise": noise}
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
+
+    def _attend(  # type: ignore[override]
+        self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, noise: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array | Any]:
+        scores = jax.lax.stop_gradient(self._score(self._to_batch_first(queries), memory.keys))
+        allowed = open_keys(scores, memory.mask)
+        if scores.shape[-1] == 0:  # argmax refuses it
+            weights = scores
+        else:
+            visible = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+            if noise is not None:
+                visible = visible - jnp.log(-jnp.log(jax.lax.stop_gradient(noise).astype(visible.dtype)))
+            best = jnp.argmax(jnp.where(allowed, visible, -jnp.inf), axis=-1, keepdims=True)
+            weights = (allowed & (jnp.arange(scores.shape[-1]) == best)).astype(scores.dtype)
+        return self._to_batch_first(average(weights, memory.values, allowed, None)), weights if need_weights else None
+
+    def _project(self, keys: jax.Array) -> jax.Array:
+        """As the layer of the score."""
+        return self.scored._project(keys)
+
+    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+        """As the layer of the score."""
+        return self.scored._score(queries, keys)

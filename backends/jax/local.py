@@ -9,12 +9,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from attention_core.errors import check, check_offset, check_options
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.jax.attention import Attention, Memory, attention_layer
-from backends.jax.masking import distances, open_keys
-from backends.jax.module import drawn, drawn_mask, dtype_of
-from backends.jax.pooling import attention_pooling
+from backends.jax.masking import distances
+from backends.jax.module import drawn, drawn_mask
+from backends.jax.pooling import _attention_pooling
 
 __all__ = ["LocalAttention"]
 
@@ -23,14 +22,36 @@ class LocalAttention(Attention):
     """Attention to a window of keys, around the query's own position or around one that it predicts.
 
     weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights values
-    monotonic:  p[i] = i + offset, g = 1
+    monotonic: p[i] = i + offset, g = 1
     predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
 
-    S is the number of keys up to the last that the query may attend to. The weights are not normalised again.
+    S is the number of keys up to the last that the query may attend to. `scored` is the layer of the score.
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
-    all with heads after batch or without, or (steps, batch, ...) with time_major; offset (batch,); returns
-    (context, weights).
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        window: keys on either side of the centre, D
+        mode (default 'monotonic'): what the window stands around: the query's own position, or one that it predicts:
+            'monotonic', 'predictive'
+        score (default 'general'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'cosine', 'location', 'gaussian'
+        hidden_size (default None): features of the hidden layers; query_size unless given
+        num_positions (default None): positions of location scores, for score='location' alone
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        W_p: (hidden_size, query_size), projects queries, if predictive
+        v_p: (hidden_size,), weight of each hidden feature, if predictive
+        scored.*: the attention layer of score, which projects keys and scores them
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.2, arXiv:1508.04025
+    Example:
+        layer = attention.LocalAttention(query_size, key_size, window, rngs=nnx.Rngs(0))
+        context, weights = layer(queries, keys, values)
     """
 
     specification = LOCAL_ATTENTION
@@ -68,14 +89,6 @@ class LocalAttention(Attention):
             self.W_p = nnx.Linear(query_size, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
             self.v_p = drawn((hidden_size,), hidden_size, dtype, rngs)
 
-    def project(self, keys: jax.Array) -> jax.Array:
-        """As the layer of the score."""
-        return self.scored.project(keys)
-
-    def score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """As the layer of the score."""
-        return self.scored.score(queries, keys)
-
     def attend(
         self,
         queries: jax.Array,
@@ -87,39 +100,27 @@ class LocalAttention(Attention):
     ) -> tuple[jax.Array, jax.Array | Any]:
         """Attend with queries to a prepared memory.
 
-        weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window
+        weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights
+        values
+        monotonic: p[i] = i + offset, g = 1
+        predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
+
+        Args:
+            queries: (batch, [heads], queries, query_size); what is looked for
+            memory: as `prepare` returns it
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic'
+            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        check_options(self.method("attend"), need_weights=need_weights)
-        check(
-            self.method("attend"),
-            self.sizes,
-            dtype_of(self),
-            queries=queries,
-            memory=memory,
-            offset=offset,
-            dropout_mask=dropout_mask,
-        )
-        check_offset(self.specification.name, self.sizes["mode"], offset)
-        queries = self.to_batch_first(queries)
-        scores = self.score(queries, memory.keys)
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores)
-        num_queries, num_keys = scores.shape[-2:]
-        window = self.sizes["window"]
-        if self.sizes["mode"] == "monotonic":
-            first = 0 if offset is None else offset.reshape(-1, *[1] * (scores.ndim - 1))
-            distance = distances(num_queries, num_keys, first)
-        else:
-            distance = jnp.arange(num_keys) - self.centres(queries, memory.mask, num_keys)
-        allowed = open_keys(scores, None, memory.mask) & (distance >= -window) & (distance <= window)
-        if self.sizes["mode"] == "monotonic":
-            context, weights = attention_pooling(scores, memory.values, mask=allowed, dropout_mask=dropout_mask)
-        else:
-            near = jnp.where(allowed, jnp.exp(-2.0 * (distance / window) ** 2), 0.0).astype(scores.dtype)
-            factor = near if dropout_mask is None else near * dropout_mask
-            context, weights = attention_pooling(scores, memory.values, mask=allowed, dropout_mask=factor)
-            weights = weights * near
-        return self.to_batch_first(context), weights if need_weights else None
+        options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
+        self._check("attend", queries=queries, memory=memory, **options)
+        return self._attend(queries, memory, **options)
 
     def __call__(
         self,
@@ -133,24 +134,76 @@ class LocalAttention(Attention):
         offset: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | Any]:
-        """Prepare the keys and values, and attend to them."""
-        check_options(self.method("call"), need_weights=need_weights)
-        check(
-            self.method("call"),
-            self.sizes,
-            dtype_of(self),
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-            offset=offset,
-            dropout_mask=dropout_mask,
-        )
-        memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, need_weights=need_weights, offset=offset, dropout_mask=dropout_mask)
+        """Prepare the keys and values, and attend to them.
 
-    def centres(self, queries: jax.Array, mask: jax.Array | None, num_keys: int) -> jax.Array:
+        weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights
+        values
+        monotonic: p[i] = i + offset, g = 1
+        predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
+
+        Args:
+            queries: (batch, [heads], queries, query_size); what is looked for
+            keys: (batch, [heads], keys, key_size); what the queries are compared with
+            values: (batch, [heads], keys, value_features); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic'
+            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
+
+    def _attend(
+        self,
+        queries: jax.Array,
+        memory: Memory,
+        *,
+        need_weights: bool = True,
+        offset: jax.Array | None = None,
+        dropout_mask: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | Any]:
+        queries = self._to_batch_first(queries)
+        scores = self._score(queries, memory.keys)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, scores)
+        num_queries, num_keys = scores.shape[-2:]
+        window = self.sizes["window"]
+        if self.sizes["mode"] == "monotonic":
+            first = 0 if offset is None else offset.reshape(-1, *[1] * (scores.ndim - 1))
+            distance = distances(num_queries, num_keys, first)
+        else:
+            distance = jnp.arange(num_keys) - self._centres(queries, memory.mask, num_keys)
+        allowed = jnp.broadcast_to((distance >= -window) & (distance <= window), scores.shape)
+        if memory.mask is not None:
+            allowed = allowed & memory.mask
+        if self.sizes["mode"] == "monotonic":
+            context, weights = _attention_pooling(scores, memory.values, allowed, dropout_mask)
+        else:
+            near = jnp.where(allowed, jnp.exp(-2.0 * (distance / window) ** 2), 0.0).astype(scores.dtype)
+            factor = near if dropout_mask is None else near * dropout_mask
+            context, weights = _attention_pooling(scores, memory.values, allowed, factor)
+            weights = weights * near
+        return self._to_batch_first(context), weights if need_weights else None
+
+    def _project(self, keys: jax.Array) -> jax.Array:
+        """As the layer of the score."""
+        return self.scored._project(keys)
+
+    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+        """As the layer of the score."""
+        return self.scored._score(queries, keys)
+
+    def _centres(self, queries: jax.Array, mask: jax.Array | None, num_keys: int) -> jax.Array:
         """The position p that each query predicts, (batch, queries, 1), with heads or without; float32 at least."""
         # A float16 or bfloat16 position may be off by a good part of the distance to the next key.
         precise = jnp.promote_types(queries.dtype, jnp.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from attention_core.errors import check, check_available, check_one_row, check_options
+from attention_core.errors import check, check_available
 from attention_core.operators.masking import (
     ATTENTION_MASK,
     BLOCK_MASK,
@@ -46,11 +46,26 @@ def attention_mask(
 
     open[b, i, j] = (j < valid_lens[b, i]) and mask[b, i, j]
 
-    Shapes: valid_lens (batch,) or (batch, queries); mask (batch, queries, keys), with heads after batch or without,
-    each axis its size or 1; the result has the rank of mask, 3 without one. None where both are None.
+    Args:
+        num_keys: number of keys
+        valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as 0,
+            beyond the keys as all of them
+        mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
+            attend to a key; combines with valid_lens by and
+    Returns:
+        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: this specification; True means 'may attend', as in ONNX Attention
+    Example:
+        mask = attention.attention_mask(num_keys, valid_lens)
     """
-    check_options(ATTENTION_MASK, num_keys=num_keys)
-    check(ATTENTION_MASK, {"keys": num_keys}, valid_lens=valid_lens, mask=mask)
+    check(ATTENTION_MASK, {"keys": num_keys}, num_keys=num_keys, valid_lens=valid_lens, mask=mask)
+    return _attention_mask(num_keys, valid_lens, mask)
+
+
+def _attention_mask(num_keys: int, valid_lens: jax.Array | None, mask: jax.Array | None) -> jax.Array | None:
     if valid_lens is None:
         return None if mask is None else jnp.broadcast_to(mask, (*mask.shape[:-1], num_keys))
     lens = valid_lens[:, None, None] if valid_lens.ndim == 1 else valid_lens[:, :, None]
@@ -65,9 +80,19 @@ def causal_mask(num_queries: int, num_keys: int, *, offset: int = 0) -> jax.Arra
 
     open[i, j] = j <= i + offset
 
-    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    Args:
+        num_queries: number of queries
+        num_keys: number of keys
+        offset (default 0): position of the first query among the keys
+    Returns:
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762
+    Example:
+        mask = attention.causal_mask(num_queries, num_keys)
     """
-    check_options(CAUSAL_MASK, num_queries=num_queries, num_keys=num_keys, offset=offset)
+    check(CAUSAL_MASK, num_queries=num_queries, num_keys=num_keys, offset=offset)
     return (distances(num_queries, num_keys, offset) <= 0)[None]
 
 
@@ -76,9 +101,21 @@ def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offse
 
     open[i, j] = -left <= j - (i + offset) <= right
 
-    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    Args:
+        num_queries: number of queries
+        num_keys: number of keys
+        left: number of keys before the query's position
+        right: number of keys after the query's position
+        offset (default 0): position of the first query among the keys
+    Returns:
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150
+    Example:
+        mask = attention.window_mask(num_queries, num_keys, left=left, right=right)
     """
-    check_options(WINDOW_MASK, num_queries=num_queries, num_keys=num_keys, left=left, right=right, offset=offset)
+    check(WINDOW_MASK, num_queries=num_queries, num_keys=num_keys, left=left, right=right, offset=offset)
     distance = distances(num_queries, num_keys, offset)
     return ((distance >= -left) & (distance <= right))[None]
 
@@ -88,9 +125,20 @@ def block_mask(num_queries: int, num_keys: int, *, size: int, offset: int = 0) -
 
     open[i, j] = floor((i + offset) / size) == floor(j / size)
 
-    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    Args:
+        num_queries: number of queries
+        num_keys: number of keys
+        size: number of positions in a block
+        offset (default 0): position of the first query among the keys
+    Returns:
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Liu et al. 2018, section 4.2.4, arXiv:1801.10198
+    Example:
+        mask = attention.block_mask(num_queries, num_keys, size=size)
     """
-    check_options(BLOCK_MASK, num_queries=num_queries, num_keys=num_keys, size=size, offset=offset)
+    check(BLOCK_MASK, num_queries=num_queries, num_keys=num_keys, size=size, offset=offset)
     queries = jnp.arange(num_queries)[:, None] + offset
     return (queries // size == jnp.arange(num_keys) // size)[None]
 
@@ -100,9 +148,20 @@ def stride_mask(num_queries: int, num_keys: int, *, stride: int, offset: int = 0
 
     open[i, j] = (i + offset - j) mod stride == 0
 
-    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    Args:
+        num_queries: number of queries
+        num_keys: number of keys
+        stride: distance of two positions that are attended to
+        offset (default 0): position of the first query among the keys
+    Returns:
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Child et al. 2019, section 4.2, arXiv:1904.10509
+    Example:
+        mask = attention.stride_mask(num_queries, num_keys, stride=stride)
     """
-    check_options(STRIDE_MASK, num_queries=num_queries, num_keys=num_keys, stride=stride, offset=offset)
+    check(STRIDE_MASK, num_queries=num_queries, num_keys=num_keys, stride=stride, offset=offset)
     return (distances(num_queries, num_keys, offset) % stride == 0)[None]
 
 
@@ -111,7 +170,16 @@ def global_mask(global_queries: jax.Array, global_keys: jax.Array) -> jax.Array:
 
     open[b, i, j] = global_queries[b, i] or global_keys[b, j]
 
-    Shapes: global_queries (batch, queries), global_keys (batch, keys); the result (batch, queries, keys).
+    Args:
+        global_queries: booleans (batch, queries); True where a query attends to every key
+        global_keys: booleans (batch, keys); True where a key is attended to by every query
+    Returns:
+        mask: booleans (batch, queries, keys); True = may attend
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+    Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150
+    Example:
+        mask = attention.global_mask(global_queries, global_keys)
     """
     check(GLOBAL_MASK, global_queries=global_queries, global_keys=global_keys)
     return global_queries[:, :, None] | global_keys[:, None, :]
@@ -122,7 +190,17 @@ def mask_and(first: jax.Array, second: jax.Array) -> jax.Array:
 
     open[b, i, j] = first[b, i, j] and second[b, i, j]
 
-    Shapes: both (batch, queries, keys), or both with heads after batch, each axis its size or 1; the result the larger.
+    Args:
+        first: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
+        second: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a
+            key
+    Returns:
+        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+    Source: this specification
+    Example:
+        mask = attention.mask_and(first, second)
     """
     check(MASK_AND, first=first, second=second)
     return first & second
@@ -133,7 +211,17 @@ def mask_or(first: jax.Array, second: jax.Array) -> jax.Array:
 
     open[b, i, j] = first[b, i, j] or second[b, i, j]
 
-    Shapes: as mask_and.
+    Args:
+        first: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
+        second: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a
+            key
+    Returns:
+        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+    Source: this specification
+    Example:
+        mask = attention.mask_or(first, second)
     """
     check(MASK_OR, first=first, second=second)
     return first | second
@@ -144,7 +232,15 @@ def from_key_padding_mask(key_padding_mask: jax.Array) -> jax.Array:
 
     open[b, 0, j] = not key_padding_mask[b, j]
 
-    Shapes: key_padding_mask (batch, keys), boolean; the result is (batch, 1, keys), one row for all queries.
+    Args:
+        key_padding_mask: booleans (batch, keys); True = hidden from every query
+    Returns:
+        mask: booleans (batch, one, keys); True = may attend; the same for every query
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+    Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention
+    Example:
+        mask = attention.from_key_padding_mask(key_padding_mask)
     """
     check(FROM_KEY_PADDING_MASK, key_padding_mask=key_padding_mask)
     return ~key_padding_mask[:, None]
@@ -155,10 +251,17 @@ def to_key_padding_mask(mask: jax.Array) -> jax.Array:
 
     hidden[b, j] = not mask[b, 0, j]
 
-    Shapes: mask (batch, 1, keys); the result is (batch, keys).
+    Args:
+        mask: booleans (batch, one, keys); True = may attend; the same for every query
+    Returns:
+        key_padding_mask: booleans (batch, keys); True = hidden from every query
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+    Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention
+    Example:
+        key_padding_mask = attention.to_key_padding_mask(mask)
     """
     check(TO_KEY_PADDING_MASK, mask=mask)
-    check_one_row(TO_KEY_PADDING_MASK.title, mask.shape)
     return ~mask[:, 0]
 
 
@@ -167,11 +270,22 @@ def from_additive_mask(additive_mask: jax.Array, *, threshold: float = -1e4) -> 
 
     open[b, i, j] = additive_mask[b, i, j] > threshold
 
-    Shapes: additive_mask (batch, queries, keys), with heads after batch or without, each axis its size or 1; the result
-    has the same. threshold is rounded to the dtype of additive_mask first.
+    threshold is rounded to the dtype of additive_mask first.
+
+    Args:
+        additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers that others add to scores: 0
+            for an open key, at most the threshold for a hidden one
+        threshold (default -10000.0): what is at most this, rounded to the dtype of additive_mask, is hidden
+    Returns:
+        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: this specification
+    Example:
+        mask = attention.from_additive_mask(additive_mask)
     """
-    check_options(FROM_ADDITIVE_MASK, threshold=threshold)
-    check(FROM_ADDITIVE_MASK, additive_mask=additive_mask)
+    check(FROM_ADDITIVE_MASK, threshold=threshold, additive_mask=additive_mask)
     return additive_mask > jnp.asarray(threshold, additive_mask.dtype)
 
 
@@ -180,13 +294,22 @@ def to_additive_mask(mask: jax.Array, *, dtype: str = "float32", finite: bool = 
 
     additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the least finite number of dtype
 
-    Shapes: mask (batch, queries, keys), with heads after batch or without, each axis its size or 1; the result has the
-    same.
+    Args:
+        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
+        dtype (default 'float32'): floating type of the result: 'float64', 'float32', 'float16', 'bfloat16'
+        finite (default False): whether a hidden key gets the least finite number
+    Returns:
+        additive_mask: (batch, [heads], queries, keys), each axis its size or 1; what others add to scores
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: this specification
+    Example:
+        additive_mask = attention.to_additive_mask(mask)
     """
-    check_options(TO_ADDITIVE_MASK, dtype=dtype, finite=finite)
+    check(TO_ADDITIVE_MASK, dtype=dtype, finite=finite, mask=mask)
     if not jax.config.jax_enable_x64:
         check_available(TO_ADDITIVE_MASK.title, dtype, "float64", "JAX has it only where jax_enable_x64 is set")
-    check(TO_ADDITIVE_MASK, mask=mask)
     hidden = jnp.finfo(dtype).min if finite else -jnp.inf
     return jnp.where(mask, jnp.zeros((), dtype), jnp.asarray(hidden, dtype))
 
@@ -196,11 +319,22 @@ def masked_softmax(scores: jax.Array, valid_lens: jax.Array | None = None, mask:
 
     weights[i, j] = open[i, j] exp(scores[i, j]) / sum over open k of exp(scores[i, k])
 
-    Shapes: scores (batch, queries, keys) or (batch, heads, queries, keys); valid_lens and mask as in attention_mask;
-    the result has the shape of scores.
+    Args:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+        valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as 0,
+            beyond the keys as all of them
+        mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
+            attend to a key; combines with valid_lens by and
+    Returns:
+        weights: (batch, [heads], queries, keys); probabilities over the keys
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+    Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; fully masked rows as in ONNX Attention
+    Example:
+        weights = attention.masked_softmax(scores)
     """
     check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
-    return softmax_over(scores, open_keys(scores, valid_lens, mask))
+    return softmax_over(scores, open_keys(scores, _attention_mask(scores.shape[-1], valid_lens, mask)))
 
 
 def distances(num_queries: int, num_keys: int, offset: int | jax.Array) -> jax.Array:
@@ -208,13 +342,12 @@ def distances(num_queries: int, num_keys: int, offset: int | jax.Array) -> jax.A
     return jnp.arange(num_keys) - (jnp.arange(num_queries)[:, None] + offset)
 
 
-def open_keys(scores: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None) -> jax.Array:
-    """What each query may attend to, in the shape of scores: by lengths, by mask, and by scores above -inf."""
+def open_keys(scores: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """What each query may attend to, in the shape of scores: by the mask, and by scores above -inf."""
     seen = scores != -jnp.inf
-    allowed = attention_mask(scores.shape[-1], valid_lens, mask)
-    if allowed is None:
+    if mask is None:
         return seen
-    return seen & (allowed if allowed.ndim == scores.ndim else allowed[:, None])
+    return seen & (mask if mask.ndim == scores.ndim else mask[:, None])
 
 
 def softmax_over(scores: jax.Array, allowed: jax.Array) -> jax.Array:

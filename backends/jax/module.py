@@ -1,11 +1,38 @@
-"""What layers in JAX share: their dtype, drawn parameters and drawn dropout."""
+"""What layers in JAX share: the check at the door, drawn parameters and drawn dropout."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from flax.core import freeze
 from jax.typing import DTypeLike
+
+from attention_core.errors import check, check_options, check_tokens
+from attention_core.specification import Layer
+
+
+class Specified(nnx.Module):
+    """What all layers share: options that are checked, and the check of a call.
+
+    A public method checks its arguments, once, and calls methods that begin with an underscore, which check nothing.
+    """
+
+    specification: Layer
+
+    def __init__(self, **options: Any) -> None:
+        # For a graphdef to be a static argument of jax.jit, all in a layer that is no array must have a hash.
+        self.sizes: Mapping[str, Any] = freeze(check_options(self.specification, **options))
+
+    def _check(self, method: str, **arguments: Any) -> None:
+        """Refuse arguments that do not fit the layer or each other."""
+        operator = self.specification.method(method)
+        operator = operator.time_major if self.sizes.get("time_major") else operator
+        check(operator, self.sizes, dtype_of(self), **arguments)
 
 
 def drawn(shape: tuple[int, ...], fan_in: int, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.Param:
@@ -19,6 +46,23 @@ def dtype_of(layer: nnx.Module) -> jnp.dtype | None:
     return next((node.dtype for _, node in nnx.iter_graph(layer) if isinstance(node, nnx.Param)), None)
 
 
+def drawn_mask(dropout: nnx.Dropout, like: jax.Array | jax.ShapeDtypeStruct) -> jax.Array | None:
+    """A dropout mask from the layer's own stream of random numbers, or None where nothing is dropped."""
+    return dropout(jnp.ones_like(like)) if drops(dropout) else None
+
+
+def check_ids(title: str, name: str, tokens: jax.Array, vocab_size: int) -> None:
+    """Refuse token ids outside the vocabulary, where their values are known."""
+    known = isinstance(tokens, (jax.Array, np.ndarray)) and not isinstance(tokens, jax.core.Tracer)
+    if known and tokens.size and np.issubdtype(tokens.dtype, np.integer):
+        # By NumPy: while tracing, jax.numpy would turn a known array into an unknown minimum.
+        values = np.asarray(tokens)
+        check_tokens(title, name, int(values.min()), int(values.max()), vocab_size)
+
+
+# ------------------------------------------------------------------------------------------------ particular to JAX
+
+
 def dropout_layer(rate: float, rngs: nnx.Rngs | None) -> nnx.Dropout:
     """Dropout that asks for a stream of random numbers only where it will draw from it."""
     # nnx.Dropout casts by numpy.float64, which is a float, too; and it refuses nnx.Rngs(params=0) even at rate 0.
@@ -28,8 +72,3 @@ def dropout_layer(rate: float, rngs: nnx.Rngs | None) -> nnx.Dropout:
 def drops(dropout: nnx.Dropout) -> bool:
     """Whether anything is dropped."""
     return not dropout.deterministic and dropout.rate > 0.0
-
-
-def drawn_mask(dropout: nnx.Dropout, like: jax.Array | jax.ShapeDtypeStruct) -> jax.Array | None:
-    """A dropout mask from the layer's own stream of random numbers, or None where nothing is dropped."""
-    return dropout(jnp.ones_like(like)) if drops(dropout) else None

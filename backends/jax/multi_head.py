@@ -11,12 +11,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from attention_core.errors import check, check_options, check_per_head
+from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.jax.attention import Attention, Memory, attention_layer
-from backends.jax.masking import attention_mask
-from backends.jax.module import drawn_mask, dropout_layer, dtype_of
-from backends.jax.pooling import attention_pooling
+from backends.jax.masking import _attention_mask
+from backends.jax.module import dropout_layer
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 
@@ -24,12 +23,41 @@ __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 class MultiHeadAttention(Attention):
     """Attention by several heads at once, each with its own projections.
 
-    context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h), with
-    queries_h the h-th part of W_q queries + b_q, keys_h of W_k keys + b_k, values_h of W_v values + b_v
+    context = W_o [head_0; head_1; ...] + b_o
+    head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
+    keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_size), or
-    (steps, batch, ...) with time_major; mask with heads after batch or without; returns (context, weights): the shape
-    of queries, and (batch, queries, keys), or (batch, heads, queries, keys) with per_head.
+    Args:
+        query_size: features of a query
+        num_heads: number of heads
+        key_size (default None): features of a key; query_size unless given
+        value_size (default None): features of a value; key_size unless given
+        hidden_size (default None): features of all heads together; query_size unless given
+        score (default 'scaled_dot'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive',
+            'concat', 'cosine', 'location', 'gaussian'
+        num_positions (default None): positions of location scores, for score='location' alone
+        bias (default True): whether the four projections have biases
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        W_q: (hidden_size, query_size), projects queries
+        W_k: (hidden_size, key_size), projects keys
+        W_v: (hidden_size, value_size), projects values
+        W_o: (query_size, hidden_size), projects the heads' averages
+        b_q: (hidden_size,), biases of the queries, if bias
+        b_k: (hidden_size,), biases of the keys, if bias
+        b_v: (hidden_size,), biases of the values, if bias
+        b_o: (query_size,), biases of the context, if bias
+        scored.*: the attention layer of score; its parameters are shared by the heads
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762
+    Example:
+        layer = attention.MultiHeadAttention(query_size, num_heads, rngs=nnx.Rngs(0))
+        context, weights = layer(queries, keys, values)
     """
 
     specification = MULTI_HEAD_ATTENTION
@@ -82,24 +110,21 @@ class MultiHeadAttention(Attention):
         """Project the keys and values of every head, and keep them for many queries.
 
         memory = (projected keys, projected values, mask), of keys and values 0 where hidden from all
+
+        Args:
+            keys: (batch, keys, key_size); what the queries are compared with
+            values: (batch, keys, value_size); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
-        check(
-            self.method("prepare"),
-            self.sizes,
-            dtype_of(self),
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
-        keys, values = self.to_batch_first(keys), self.to_batch_first(values)
-        allowed = attention_mask(keys.shape[-2], valid_lens, mask)
-        if allowed is not None:
-            allowed = allowed if allowed.ndim == 4 else allowed[:, None]
-            # Cleared before they are projected, where a bias would hide that they were 0, and a NaN would spread.
-            seen = jnp.any(allowed, axis=(1, 2))[..., None]
-            keys, values = jnp.where(seen, keys, 0.0), jnp.where(seen, values, 0.0)
-        return Memory(self.scored.project(self.split(self.W_k(keys))), self.split(self.W_v(values)), allowed)
+        self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        return self._prepare(keys, values, valid_lens, mask)
 
     def attend(
         self,
@@ -113,35 +138,33 @@ class MultiHeadAttention(Attention):
     ) -> tuple[jax.Array, jax.Array | Any]:
         """Attend with queries to a prepared memory.
 
-        context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h)
+        context = W_o [head_0; head_1; ...] + b_o
+        head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
+        keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
-        Shapes: head_mask (heads,) or (batch, heads); dropout_mask (batch, heads, queries, keys).
+        Args:
+            queries: (batch, queries, query_size); what is looked for
+            memory: as `prepare` returns it
+            per_head (default False): whether to return the weights of every head, or their mean
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            head_mask (default None): ([batch], heads); a factor of what each head gives to the context; 0 switches it
+                off
+            dropout_mask (default None): (batch, heads, queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, queries, query_size); the heads' averages, projected
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        check_options(self.method("attend"), per_head=per_head, need_weights=need_weights)
-        check_per_head(self.specification.name, per_head, need_weights)
-        check(
-            self.method("attend"),
-            self.sizes,
-            dtype_of(self),
-            queries=queries,
-            memory=memory,
-            head_mask=head_mask,
-            dropout_mask=dropout_mask,
-        )
-        own = self.split(self.W_q(self.to_batch_first(queries)))
-        heads, weights = None if need_weights else self.in_blocks(own, memory, dropout_mask), None
-        if heads is None:
-            scores = self.scored.score(own, memory.keys)
-            if dropout_mask is None:
-                dropout_mask = drawn_mask(self.dropout, scores)
-            heads, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
-        if head_mask is not None:
-            heads = heads * head_mask[..., None, None]
-        joined = jnp.swapaxes(heads, 1, 2)
-        context = self.W_o(joined.reshape(*joined.shape[:2], self.sizes["hidden_size"]))
-        if not need_weights:
-            return self.to_batch_first(context), None
-        return self.to_batch_first(context), weights if per_head else jnp.mean(weights, axis=1)
+        options: dict[str, Any] = {
+            "per_head": per_head,
+            "need_weights": need_weights,
+            "head_mask": head_mask,
+            "dropout_mask": dropout_mask,
+        }
+        self._check("attend", queries=queries, memory=memory, **options)
+        return self._attend(queries, memory, **options)
 
     def __call__(
         self,
@@ -156,34 +179,75 @@ class MultiHeadAttention(Attention):
         head_mask: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | Any]:
-        """Prepare the keys and values, and attend to them."""
-        check_options(self.method("call"), per_head=per_head, need_weights=need_weights)
-        check_per_head(self.specification.name, per_head, need_weights)
-        check(
-            self.method("call"),
-            self.sizes,
-            dtype_of(self),
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-            head_mask=head_mask,
-            dropout_mask=dropout_mask,
-        )
-        memory = self.prepare(keys, values, valid_lens, mask)
-        options = {"per_head": per_head, "need_weights": need_weights}
-        return self.attend(queries, memory, **options, head_mask=head_mask, dropout_mask=dropout_mask)
+        """Prepare the keys and values, and attend to them.
 
-    def dot_scale(self, features: int) -> float | None:
-        """As the layer of the score."""
-        return self.scored.dot_scale(features)
+        context = W_o [head_0; head_1; ...] + b_o
+        head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
+        keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
-    def additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array] | None:
-        """As the layer of the score."""
-        return self.scored.additive_terms(queries)
+        Args:
+            queries: (batch, queries, query_size); what is looked for
+            keys: (batch, keys, key_size); what the queries are compared with
+            values: (batch, keys, value_size); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+            per_head (default False): whether to return the weights of every head, or their mean
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            head_mask (default None): ([batch], heads); a factor of what each head gives to the context; 0 switches it
+                off
+            dropout_mask (default None): (batch, heads, queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, queries, query_size); the heads' averages, projected
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        options: dict[str, Any] = {
+            "per_head": per_head,
+            "need_weights": need_weights,
+            "head_mask": head_mask,
+            "dropout_mask": dropout_mask,
+        }
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
 
-    def split(self, array: jax.Array) -> jax.Array:
+    def _prepare(
+        self, keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None
+    ) -> Memory:
+        keys, values = self._to_batch_first(keys), self._to_batch_first(values)
+        allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
+        if allowed is not None:
+            if allowed.ndim == 3:
+                allowed = allowed[:, None]
+            # Cleared before they are projected, where a bias would hide that they were 0, and a NaN would spread.
+            seen = jnp.any(allowed, axis=(1, 2))[..., None]
+            keys, values = jnp.where(seen, keys, 0.0), jnp.where(seen, values, 0.0)
+        return Memory(self.scored._project(self._split(self.W_k(keys))), self._split(self.W_v(values)), allowed)
+
+    def _attend(
+        self,
+        queries: jax.Array,
+        memory: Memory,
+        *,
+        per_head: bool = False,
+        need_weights: bool = True,
+        head_mask: jax.Array | None = None,
+        dropout_mask: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | Any]:
+        queries = self._split(self.W_q(self._to_batch_first(queries)))
+        heads, weights = self._pool(self.scored, queries, memory, need_weights, dropout_mask)
+        if head_mask is not None:
+            heads = heads * head_mask[..., None, None]
+        joined = jnp.swapaxes(heads, 1, 2)
+        context = self._to_batch_first(self.W_o(joined.reshape(*joined.shape[:2], self.sizes["hidden_size"])))
+        if weights is None or not need_weights:
+            return context, None
+        return context, weights if per_head else jnp.mean(weights, axis=1)
+
+    def _split(self, array: jax.Array) -> jax.Array:
         """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""
         parts = array.reshape(*array.shape[:2], self.sizes["heads"], self.sizes["head_size"])
         return jnp.swapaxes(parts, 1, 2)
@@ -197,10 +261,19 @@ def ablation_importance(losses: Losses, head_mask: jax.Array) -> jax.Array:
 
     importance[h] = mean over b of losses(head_mask with head h at 0)[b] - losses(head_mask)[b]
 
-    Shapes: losses is a function from (batch, heads) to (batch,); head_mask (batch, heads); the result (heads,).
+    Args:
+        losses: from head_mask (batch, heads) to the loss of each example, (batch,)
+        head_mask: (batch, heads); the factors at which importance is asked: 1, or 0 for a head cut
+    Returns:
+        importance: (heads,); in the units of the loss
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: Michel et al. 2019, section 3.2, arXiv:1905.10650
+    Example:
+        importance = attention.ablation_importance(losses, head_mask)
     """
-    check_options(ABLATION_IMPORTANCE, losses=losses)
-    check(ABLATION_IMPORTANCE, head_mask=head_mask)
+    check(ABLATION_IMPORTANCE, losses=losses, head_mask=head_mask)
     heads = jnp.arange(head_mask.shape[-1])
     whole = losses(head_mask)
     without = [losses(jnp.where(heads == head, 0.0, head_mask)) for head in range(head_mask.shape[-1])]
@@ -212,10 +285,21 @@ def taylor_importance(losses: Losses, head_mask: jax.Array) -> jax.Array:
 
     importance[h] = mean over b of |head_mask[b, h] d losses(head_mask)[b] / d head_mask[b, h]|
 
-    Shapes: as ablation_importance; an example's loss depends on its own row of head_mask alone.
+    The loss of an example may depend on its own row of head_mask alone.
+
+    Args:
+        losses: from head_mask (batch, heads) to the loss of each example, (batch,)
+        head_mask: (batch, heads); the factors at which importance is asked: 1, or 0 for a head cut
+    Returns:
+        importance: (heads,); in the units of the loss
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: Michel et al. 2019, section 4.1, arXiv:1905.10650
+    Example:
+        importance = attention.taylor_importance(losses, head_mask)
     """
-    check_options(TAYLOR_IMPORTANCE, losses=losses)
-    check(TAYLOR_IMPORTANCE, head_mask=head_mask)
+    check(TAYLOR_IMPORTANCE, losses=losses, head_mask=head_mask)
     found, pull_back = jax.vjp(losses, head_mask)
     (slope,) = pull_back(jnp.ones_like(found))
     return jnp.mean(jnp.abs(head_mask * slope), axis=0)

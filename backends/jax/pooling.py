@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from attention_core.errors import check
 from attention_core.operators.pooling import ATTENTION_POOLING
-from backends.jax.masking import open_keys, softmax_over
+from backends.jax.masking import _attention_mask, open_keys, softmax_over
 
 __all__ = ["attention_pooling"]
 
@@ -22,20 +22,42 @@ def attention_pooling(
 ) -> tuple[jax.Array, jax.Array]:
     """Average the values of each query's open keys by the softmax of their scores.
 
-    context[i] = sum over j of dropout_mask[i, j] weights[i, j] values[j];  weights = masked_softmax(scores)
+    context[i] = sum over j of dropout_mask[i, j] weights[i, j] values[j]
+    weights = masked_softmax(scores)
 
-    Shapes: scores (batch, queries, keys), values (batch, keys, value_features), both with heads after batch or without;
-    valid_lens and mask as in masked_softmax; dropout_mask as scores. Returns (context, weights):
-    (batch, queries, value_features), with heads or without, and the shape of scores.
+    Args:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+        values: (batch, [heads], keys, value_features); what is averaged
+        valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as 0,
+            beyond the keys as all of them
+        mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
+            attend to a key; combines with valid_lens by and
+        dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+    Returns:
+        context: (batch, [heads], queries, value_features); weighted averages of the values
+        weights: (batch, [heads], queries, keys); probabilities over the keys
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
+    Example:
+        context, weights = attention.attention_pooling(scores, values)
     """
     check(ATTENTION_POOLING, scores=scores, values=values, valid_lens=valid_lens, mask=mask, dropout_mask=dropout_mask)
-    allowed = open_keys(scores, valid_lens, mask)
+    return _attention_pooling(scores, values, _attention_mask(scores.shape[-1], valid_lens, mask), dropout_mask)
+
+
+def _attention_pooling(
+    scores: jax.Array, values: jax.Array, mask: jax.Array | None, dropout_mask: jax.Array | None
+) -> tuple[jax.Array, jax.Array]:
+    allowed = open_keys(scores, mask)
     weights = softmax_over(scores, allowed)
-    dropped = weights if dropout_mask is None else weights * dropout_mask
-    return average(dropped, values, allowed), weights
+    return average(weights, values, allowed, dropout_mask), weights
 
 
-def average(weights: jax.Array, values: jax.Array, allowed: jax.Array) -> jax.Array:
-    """The sum of the values by their weights, of values that any query may attend to."""
-    # A weight of 0 does not silence a NaN, so values that no query may attend to are cleared.
-    return weights @ jnp.where(jnp.any(allowed, axis=-2)[..., None], values, 0.0)
+def average(
+    weights: jax.Array, values: jax.Array, allowed: jax.Array | None, dropout_mask: jax.Array | None
+) -> jax.Array:
+    """The sum of the values by their weights; allowed is None where the values that it hides have been cleared."""
+    if allowed is not None:  # a weight of 0 does not silence a NaN, so values that no query may attend to are cleared
+        values = jnp.where(jnp.any(allowed, axis=-2)[..., None], values, 0.0)
+    return (weights if dropout_mask is None else weights * dropout_mask) @ values

@@ -6,43 +6,61 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from flax.core import freeze
 from jax.typing import DTypeLike
 
-from attention_core.errors import check, check_length, check_options
+from attention_core.errors import check
 from attention_core.operators.positions import LEARNED_POSITIONS, POSITION_PERMUTATION, SINUSOIDAL_POSITIONS
 from attention_core.sinusoids import rates
-from backends.jax.module import drawn
+from backends.jax.module import Specified, drawn
 
 __all__ = ["SinusoidalPositions", "LearnedPositions", "position_permutation"]
 
 
-class SinusoidalPositions(nnx.Module):
+class SinusoidalPositions(Specified):
     """Add to each input the sines and cosines of its position; it has no parameters.
 
-    outputs[t] = inputs[t] + P[t + offset];  P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(...)
+    outputs[t] = inputs[t] + P[t + offset]
+    P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
+    then all cosines
 
-    With layout="concatenated", all sines come first, then all cosines.
-
-    Shapes: inputs (batch, steps, features), as is the result.
+    Args:
+        features: features of an input
+        layout (default 'interleaved'): whether sines and cosines take turns, or the sines come first: 'interleaved',
+            'concatenated'
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762
+    Example:
+        layer = attention.SinusoidalPositions(features)
+        outputs = layer(inputs)
     """
 
     specification = SINUSOIDAL_POSITIONS
 
     def __init__(self, features: int, *, layout: str = "interleaved", rngs: nnx.Rngs | None = None) -> None:
-        self.sizes = freeze(check_options(self.specification, features=features, layout=layout))
+        super().__init__(features=features, layout=layout)
 
     def __call__(self, inputs: jax.Array, *, offset: int = 0) -> jax.Array:
         """Add the positions from offset on.
 
         outputs[t] = inputs[t] + P[t + offset]
-        """
-        operator = self.specification.method("call")
-        check_options(operator, offset=offset)
-        check(operator, self.sizes, inputs=inputs)
-        return inputs + self.table(inputs.shape[-2], offset).astype(inputs.dtype)
+        P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
+        then all cosines
 
-    def table(self, steps: int, offset: int) -> np.ndarray:
+        Args:
+            inputs: (batch, steps, features); one vector for each position
+            offset (default 0): position of the first step
+        Returns:
+            outputs: (batch, steps, features); the inputs with their positions added
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        self._check("call", offset=offset, inputs=inputs)
+        return inputs + self._table(inputs.shape[-2], offset).astype(inputs.dtype)
+
+    def _table(self, steps: int, offset: int) -> np.ndarray:
         """The rows of P from offset on, (steps, features)."""
         # On the host, and a constant under jit: jax has no float64 unless it is switched on.
         high, low = rates(self.sizes["features"])
@@ -54,39 +72,66 @@ class SinusoidalPositions(nnx.Module):
         return table.reshape(steps, self.sizes["features"])
 
 
-class LearnedPositions(nnx.Module):
+class LearnedPositions(Specified):
     """Add to each input a learned vector for its position.
 
     outputs[t] = inputs[t] + P[t + offset]
 
-    Shapes: inputs (batch, steps, features), as is the result; P (num_positions, features).
+    Args:
+        num_positions: positions that have a vector
+        features: features of an input
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        P: (num_positions, features), one row for each position
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Gehring et al. 2017, section 3.1, arXiv:1705.03122
+    Example:
+        layer = attention.LearnedPositions(num_positions, features, rngs=nnx.Rngs(0))
+        outputs = layer(inputs)
     """
 
     specification = LEARNED_POSITIONS
 
     def __init__(self, num_positions: int, features: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs) -> None:
-        self.sizes = freeze(check_options(self.specification, num_positions=num_positions, features=features))
+        super().__init__(num_positions=num_positions, features=features)
         self.P = drawn((num_positions, features), features, dtype, rngs)
 
     def __call__(self, inputs: jax.Array, *, offset: int = 0) -> jax.Array:
         """Add the positions from offset on.
 
         outputs[t] = inputs[t] + P[t + offset]
+
+        Args:
+            inputs: (batch, steps, features); one vector for each position
+            offset (default 0): position of the first step
+        Returns:
+            outputs: (batch, steps, features); the inputs with their positions added
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        operator = self.specification.method("call")
-        check_options(operator, offset=offset)
-        check(operator, self.sizes, self.P.dtype, inputs=inputs)
+        self._check("call", offset=offset, inputs=inputs)
         end = offset + inputs.shape[-2]
-        check_length(operator.title, end, self.sizes["num_positions"])
         return inputs + self.P[offset:end]
 
 
 def position_permutation(features: int) -> jax.Array:
     """The order that turns interleaved sines and cosines into concatenated ones.
 
-    permutation[i] = 2i for i < features/2, else 2i + 1 - features;  concatenated = interleaved[permutation]
+    permutation[i] = 2i for i < features/2, else 2i + 1 - features
+    concatenated = interleaved[permutation]
 
-    Shapes: the result (features,), int32.
+    Args:
+        features: features of an input
+    Returns:
+        permutation: integers (features,); the place of each concatenated feature
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: this specification
+    Example:
+        permutation = attention.position_permutation(features)
     """
-    check_options(POSITION_PERMUTATION, features=features)
+    check(POSITION_PERMUTATION, features=features)
     return jnp.arange(features, dtype=jnp.int32).reshape(-1, 2).T.reshape(-1)

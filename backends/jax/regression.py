@@ -5,25 +5,34 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from flax.core import freeze
 from jax.typing import DTypeLike
 
-from attention_core.errors import check, check_options
 from attention_core.operators.regression import NADARAYA_WATSON
-from backends.jax.attention import attention_layer
-from backends.jax.module import dtype_of
+from backends.jax.attention import KernelAttention
+from backends.jax.module import Specified
 
 __all__ = ["NadarayaWatson"]
 
 
-class NadarayaWatson(nnx.Module):
+class NadarayaWatson(Specified):
     """Kernel regression: predict at each query the average of the values, weighted by nearness of their keys.
 
-    predictions[i] = sum over j of weights[i, j] values[j];  weights as of KernelAttention
+    predictions[i] = sum over j of weights[i, j] values[j]
+    weights as of KernelAttention
 
-    Shapes: queries (batch, queries), keys and values (batch, keys), valid_lens (batch,) or (batch, queries), mask
-    (batch, queries, keys), each axis its size or 1; returns (predictions, weights): (batch, queries) and
-    (batch, queries, keys).
+    Args:
+        width (default 1.0): standard deviation of the kernel, 1/w
+        learned (default False): whether w = 1/width is a parameter that begins there, or a constant
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        kernel.*: the KernelAttention that weighs the keys
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
+    Example:
+        layer = attention.NadarayaWatson(rngs=nnx.Rngs(0))
+        predictions, weights = layer(queries, keys, values)
     """
 
     specification = NADARAYA_WATSON
@@ -36,8 +45,8 @@ class NadarayaWatson(nnx.Module):
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        self.sizes = freeze(check_options(self.specification, width=width, learned=learned))
-        self.kernel = attention_layer(self.specification.inside(self.sizes)["kernel"], dtype=dtype, rngs=rngs)
+        super().__init__(width=width, learned=learned)
+        self.kernel = KernelAttention(width=width, learned=learned, dtype=dtype, rngs=rngs)
 
     def __call__(
         self,
@@ -49,17 +58,23 @@ class NadarayaWatson(nnx.Module):
     ) -> tuple[jax.Array, jax.Array]:
         """Predict at each query.
 
-        predictions[i] = sum over j of weights[i, j] values[j];  weights as of KernelAttention
+        predictions[i] = sum over j of weights[i, j] values[j]
+        weights as of KernelAttention
+
+        Args:
+            queries: (batch, queries); points at which to predict
+            keys: (batch, keys); points that were observed
+            values: (batch, keys); what was observed there
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, queries, keys), each axis its size or 1; True where a query may attend
+                to a key; combines with valid_lens by and
+        Returns:
+            predictions: (batch, queries); weighted averages of the values
+            weights: (batch, queries, keys); probabilities over the keys
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            dtype_of(self),
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         predictions, weights = self.kernel(queries[..., None], keys[..., None], values[..., None], valid_lens, mask)
         return predictions[..., 0], weights

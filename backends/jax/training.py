@@ -12,8 +12,9 @@ import numpy as np
 import optax
 from flax import nnx
 
-from attention_core.errors import check, check_options, check_state, check_tokens
+from attention_core.errors import check, check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from backends.jax.module import check_ids
 from backends.jax.parameters import get_parameters, set_parameters
 from backends.jax.translation import Translator
 
@@ -28,10 +29,22 @@ def masked_cross_entropy(logits: jax.Array, targets: jax.Array, valid_lens: jax.
 
     loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
 
-    Shapes: logits (batch, steps, vocab_size), targets (batch, steps), valid_lens (batch,); the result has no axes.
+    Args:
+        logits: (batch, steps, vocab_size); scores of each token (natural logarithm)
+        targets: integers (batch, steps); the token that is right
+        valid_lens (default None): integers (batch,); step t is open where t < valid_len; what stands in other steps
+            changes nothing
+    Returns:
+        loss: (); nats a token
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        TokenError: a token id is outside the vocabulary
+    Source: Sutskever et al. 2014, section 3.2, arXiv:1409.3215, with a mean over tokens in place of sentences
+    Example:
+        loss = attention.masked_cross_entropy(logits, targets)
     """
     check(MASKED_CROSS_ENTROPY, logits=logits, targets=targets, valid_lens=valid_lens)
-    check_known("masked_cross_entropy", "targets", targets, logits.shape[-1])
+    check_ids("masked_cross_entropy", "targets", targets, logits.shape[-1])
     allowed = jnp.ones(targets.shape, bool)
     if valid_lens is not None:
         allowed = jnp.arange(targets.shape[1]) < valid_lens[:, None]
@@ -126,14 +139,14 @@ class Trainer:
 
         Returns (loss, norm): the loss before the step, in nats a token, and the gradients' norm before clipping.
         """
-        self.check_known(batch)
+        self._check_known(batch)
         loss, norm, arrays = self.training.run(batch)
         self.training.write(arrays)
         return loss, norm
 
     def evaluate(self, batch: Batch) -> jax.Array:
         """The loss of one batch, in nats a token; nothing is dropped, and nothing changes."""
-        self.check_known(batch)
+        self._check_known(batch)
         return self.evaluation.run(batch._replace(**dict.fromkeys(MASKS)))
 
     def loss(self, batch: Batch) -> jax.Array:
@@ -150,7 +163,7 @@ class Trainer:
         arrays: dict[str, np.ndarray] = {"step": np.array(self.optimizer.step[...], np.int64)}
         like = nnx.clone(self.model)
         for moment in self.moments:
-            nnx.update(like, self.kept(MOMENTS[moment]))
+            nnx.update(like, self._kept(MOMENTS[moment]))
             arrays |= {f"{moment}.{name}": array for name, array in get_parameters(like).items()}
         return arrays
 
@@ -161,29 +174,27 @@ class Trainer:
         like = nnx.clone(self.model)
         for moment in self.moments:
             set_parameters(like, {name: arrays[f"{moment}.{name}"] for name in get_parameters(self.model)})
-            nnx.update(self.kept(MOMENTS[moment]), nnx.state(like, nnx.Param))
+            nnx.update(self._kept(MOMENTS[moment]), nnx.state(like, nnx.Param))
         # optax's Adam counts for itself.
-        for counter in (self.optimizer.step, self.kept("count")):
+        for counter in (self.optimizer.step, self._kept("count")):
             if counter is not None:
                 counter[...] = jnp.array(arrays["step"], counter.dtype)
 
     @property
     def moments(self) -> tuple[str, ...]:
         """The names of what the optimiser keeps of each parameter."""
-        return tuple(moment for moment, name in MOMENTS.items() if self.kept(name) is not None)
+        return tuple(moment for moment, name in MOMENTS.items() if self._kept(name) is not None)
 
-    def kept(self, name: str) -> Any:
+    def _kept(self, name: str) -> Any:
         """What optax keeps under that name, or None."""
         return optax.tree.get(self.optimizer.opt_state, name)
 
-    def check_known(self, batch: Batch) -> None:
+    def _check_known(self, batch: Batch) -> None:
         """Refuse tokens outside the vocabularies: where values are known, since no compiled function sees them."""
-        check_known(
-            self.model.encoder.specification.name, "tokens", batch.source, self.model.sizes["source_vocab_size"]
-        )
+        check_ids(self.model.encoder.specification.name, "tokens", batch.source, self.model.sizes["source_vocab_size"])
         target_vocab_size = self.model.sizes["target_vocab_size"]
-        check_known(self.model.decoder.specification.name, "tokens", batch.inputs, target_vocab_size)
-        check_known("masked_cross_entropy", "targets", batch.targets, target_vocab_size)
+        check_ids(self.model.decoder.specification.name, "tokens", batch.inputs, target_vocab_size)
+        check_ids("masked_cross_entropy", "targets", batch.targets, target_vocab_size)
 
 
 class Split:
@@ -248,11 +259,3 @@ def loss_of(model: Translator, batch: Batch) -> jax.Array:
     masks = {name: getattr(batch, name) for name in MASKS}
     logits, _ = model(batch.source, batch.inputs, batch.source_lens, **masks)
     return masked_cross_entropy(logits, batch.targets, batch.target_lens)
-
-
-def check_known(title: str, name: str, tokens: jax.Array, vocab_size: int) -> None:
-    """Refuse tokens outside the vocabulary, where they are known."""
-    known = isinstance(tokens, (jax.Array, np.ndarray)) and not isinstance(tokens, jax.core.Tracer)
-    if known and tokens.size and np.issubdtype(tokens.dtype, np.integer):
-        values = np.asarray(tokens)
-        check_tokens(title, name, int(values.min()), int(values.max()), vocab_size)

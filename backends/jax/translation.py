@@ -5,13 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from flax.core import freeze
 from jax.typing import DTypeLike
 
-from attention_core.errors import check, check_options
 from attention_core.operators.translation import TRANSLATOR
 from backends.jax.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder
 from backends.jax.encoders import Bridge, Encoder, GRUEncoder, LSTMEncoder
+from backends.jax.module import Specified
 
 __all__ = ["Translator"]
 
@@ -23,14 +22,43 @@ DECODERS: dict[str, type[Decoder]] = {
 }
 
 
-class Translator(nnx.Module):
+class Translator(Specified):
     """Encode a sentence, and decode its translation with attention to it.
 
     outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional
     logits, _, weights = decoder(inputs, outputs, state, valid_lens)
 
-    Shapes: source (batch, keys), inputs (batch, steps), valid_lens (batch,); returns (logits, weights):
-    (batch, steps, target_vocab_size), (batch, steps, keys).
+    Args:
+        source_vocab_size: number of token ids of the sources
+        target_vocab_size: number of token ids of the translations
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        decoder (default 'bahdanau'): Bahdanau's decoder, Luong's, or the one without attention: 'bahdanau', 'luong',
+            'fixed'
+        score (default None): how a key is scored, by name; the decoder's own score unless given: 'dot', 'scaled_dot',
+            'general', 'additive', 'concat', 'cosine', 'location', 'gaussian'
+        num_positions (default None): positions of location scores, for score='location' alone
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+        bridge (default None): how the two directions become one; 'project' unless given: 'concatenate', 'sum',
+            'project', 'backward'
+        readout (default None): the readout of Bahdanau's decoder; 'dense' unless given: 'dense', 'maxout'
+        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
+            training
+        dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        encoder.*: the GRUEncoder or LSTMEncoder
+        bridge.*: the Bridge, if bidirectional
+        decoder.*: the decoder
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
+    Example:
+        layer = attention.Translator(source_vocab_size, target_vocab_size, embed_size, hidden_size, rngs=nnx.Rngs(0))
+        logits, weights = layer(source, inputs)
     """
 
     specification = TRANSLATOR
@@ -54,23 +82,20 @@ class Translator(nnx.Module):
         dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        self.sizes = freeze(
-            check_options(
-                self.specification,
-                source_vocab_size=source_vocab_size,
-                target_vocab_size=target_vocab_size,
-                embed_size=embed_size,
-                hidden_size=hidden_size,
-                num_layers=num_layers,
-                cell=cell,
-                decoder=decoder,
-                score=score,
-                num_positions=num_positions,
-                bidirectional=bidirectional,
-                bridge=bridge,
-                readout=readout,
-                dropout=dropout,
-            )
+        super().__init__(
+            source_vocab_size=source_vocab_size,
+            target_vocab_size=target_vocab_size,
+            embed_size=embed_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            cell=cell,
+            decoder=decoder,
+            score=score,
+            num_positions=num_positions,
+            bidirectional=bidirectional,
+            bridge=bridge,
+            readout=readout,
+            dropout=dropout,
         )
         parts = self.specification.inside(self.sizes)
         made, inner = ENCODERS[parts["encoder"].layer.name], parts["encoder"].config
@@ -102,13 +127,23 @@ class Translator(nnx.Module):
         outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional
         logits, _, weights = decoder(inputs, outputs, state, valid_lens)
 
-        Shapes: encoder_dropout_mask (num_layers - 1, batch, keys, encoder_size), decoder_dropout_mask
-        (num_layers - 1, batch, steps, decoder_size), attention_dropout_mask (batch, steps, keys).
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            inputs: integers (batch, steps); what the decoder reads: bos, then the translation
+            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            encoder_dropout_mask (default None): (num_layers - 1, batch, keys, encoder_size); 0 or 1/(1 - rate), a
+                factor of the outputs of every layer of the encoder but the top one
+            decoder_dropout_mask (default None): (num_layers - 1, batch, steps, decoder_size); the same for the decoder
+            attention_dropout_mask (default None): (batch, steps, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            logits: (batch, steps, target_vocab_size); scores of the token that follows each input (natural logarithm)
+            weights: (batch, steps, keys); probabilities over the source tokens
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            TokenError: a token id is outside the vocabulary
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.decoder.dense.kernel.dtype,
+        self._check(
+            "call",
             source=source,
             inputs=inputs,
             valid_lens=valid_lens,
@@ -134,9 +169,22 @@ class Translator(nnx.Module):
 
         tokens, lengths, weights = decoder.greedy(outputs, state, valid_lens)
 
-        Shapes: returns (tokens, lengths, weights) as the decoder's greedy.
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: most tokens to decode
+        Returns:
+            tokens: integers (batch, max_steps); decoded ids; eos from the end on
+            lengths: integers (batch,); decoded tokens before eos
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the end
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
         """
-        check(self.specification.method("greedy"), self.sizes, source=source, valid_lens=valid_lens)
+        self._check("greedy", source=source, valid_lens=valid_lens, bos=bos, eos=eos, max_steps=max_steps)
         outputs, state = self.encode(source, valid_lens)
         return self.decoder.greedy(outputs, state, valid_lens, bos=bos, eos=eos, max_steps=max_steps)
 
@@ -156,9 +204,36 @@ class Translator(nnx.Module):
 
         tokens, lengths, scores, weights = decoder.beam(outputs, state, valid_lens)
 
-        Shapes: returns (tokens, lengths, scores, weights) as the decoder's beam.
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: most tokens to decode
+            width: hypotheses kept at each step
+            num_best (default 1): hypotheses returned, best first
+            length_penalty (default 0.0): the exponent α; 0 ranks by the sum alone
+        Returns:
+            tokens: integers (batch, num_best, max_steps); decoded ids; eos from the end on
+            lengths: integers (batch, num_best); decoded tokens before eos
+            scores: (batch, num_best); best first (natural logarithm)
+            weights: (batch, num_best, max_steps, keys); probabilities; 0 after the end
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
         """
-        check(self.specification.method("beam"), self.sizes, source=source, valid_lens=valid_lens)
+        self._check(
+            "beam",
+            source=source,
+            valid_lens=valid_lens,
+            bos=bos,
+            eos=eos,
+            max_steps=max_steps,
+            width=width,
+            num_best=num_best,
+            length_penalty=length_penalty,
+        )
         outputs, state = self.encode(source, valid_lens)
         return self.decoder.beam(
             outputs,

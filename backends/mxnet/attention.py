@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 
 import mxnet as mx
 from mxnet import np, npx
-from mxnet.gluon import Block
 
-from attention_core.errors import check, check_options, check_positions
 from attention_core.operators.attention import (
     ADDITIVE_ATTENTION,
     CONCAT_ATTENTION,
@@ -19,17 +17,17 @@ from attention_core.operators.attention import (
     KERNEL_ATTENTION,
     LOCATION_ATTENTION,
 )
-from attention_core.specification import Layer, Part
-from backends.mxnet.masking import attention_mask
-from backends.mxnet.module import Number, Uniform, drawn_mask, initialise, linear, projected
-from backends.mxnet.pooling import attention_pooling, shown
+from attention_core.specification import Part
+from backends.mxnet.masking import _attention_mask, open_keys, softmax_over
+from backends.mxnet.module import Number, Specified, Uniform, drawn_mask, initialise, linear, projected
+from backends.mxnet.pooling import average, shown
 from backends.mxnet.scoring import (
-    additive_score,
-    cosine_score,
-    dot_score,
-    gaussian_score,
-    location_score,
-    scaled_dot_score,
+    _additive_score,
+    _cosine_score,
+    _dot_score,
+    _gaussian_score,
+    _location_score,
+    _scaled_dot_score,
 )
 
 __all__ = [
@@ -43,7 +41,6 @@ __all__ = [
     "KernelAttention",
 ]
 
-Pair = tuple[np.ndarray, np.ndarray]
 Answer = tuple[np.ndarray, np.ndarray | Any]
 """Context and weights, which are None without need_weights."""
 
@@ -56,36 +53,18 @@ class Memory(NamedTuple):
     mask: np.ndarray | None
 
 
-class Attention(Block):
+class Attention(Specified):
     """What the attention layers share: prepare, attend and a call, around one score.
 
     context, weights = attention_pooling(score(queries, project(keys)), values)
     """
 
-    specification: Layer
+    bounded = False
+    """Whether scores are finite for all queries and keys, as a sum of tanh is."""
 
-    def __init__(
-        self, prefix: str | None, params: mx.gluon.ParameterDict | None, *, time_major: bool = False, **options: Any
-    ) -> None:
-        super().__init__(prefix=prefix, params=params)
-        self.sizes = check_options(self.specification, time_major=time_major, **options)
-        methods = {name: self.specification.method(name) for name in ("prepare", "attend", "call")}
-        self.methods = {name: method.time_major if time_major else method for name, method in methods.items()}
-        self.time_major = time_major
-        self.dropout = options.get("dropout", 0.0)
-
-    @property
-    def dtype(self) -> Any:
-        """The floating type of the parameters; None, for any, where there are none."""
-        return next((parameter.dtype for parameter in self.collect_params().values()), None)
-
-    def project(self, keys: np.ndarray) -> np.ndarray:
-        """What memory holds of keys: themselves, where a layer does not say otherwise."""
-        return keys
-
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """The score of each query against each projected key."""
-        raise NotImplementedError
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.dropout = self.sizes.get("dropout", 0.0)
 
     def prepare(
         self,
@@ -98,56 +77,42 @@ class Attention(Block):
 
         memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
 
-        Shapes: keys (batch, keys, features of a key), values (batch, keys, value_features), both with heads after batch
-        or without, or (keys, batch, ...) with time_major; valid_lens and mask as in attention_mask.
+        Args:
+            keys: (batch, [heads], keys, features or key_size or key_features); what the queries are compared with
+            values: (batch, [heads], keys, value_features); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
-        check(
-            self.methods["prepare"],
-            self.sizes,
-            self.dtype,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
-        memory = zero_masked(self.to_batch_first(keys), self.to_batch_first(values), valid_lens, mask)
-        self.check_keys(memory.keys.shape[-2])
-        return memory._replace(keys=self.project(memory.keys))
+        self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        return self._prepare(keys, values, valid_lens, mask)
 
     def attend(
         self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, dropout_mask: np.ndarray | None = None
     ) -> Answer:
         """Attend with queries to a prepared memory.
 
-        context, weights = attention_pooling(score(queries, memory.keys), memory.values)
+        context, weights = attention_pooling(score(queries, project(keys)), values)
 
-        Shapes: queries (batch, queries, features of a query), with heads after batch or without, or
-        (queries, batch, ...) with time_major, as is context then; dropout_mask as weights, (batch, queries, keys);
-        weights is None without need_weights.
+        Args:
+            queries: (batch, [heads], queries, features or query_size); what is looked for
+            memory: as `prepare` returns it
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        check_options(self.methods["attend"], need_weights=need_weights)
-        check(
-            self.methods["attend"],
-            self.sizes,
-            self.dtype,
-            queries=queries,
-            memory=memory,
-            dropout_mask=dropout_mask,
-        )
-        context, weights = self.pooled(self, self.to_batch_first(queries), memory, dropout_mask)
-        return self.to_batch_first(context), weights if need_weights else None
-
-    def pooled(
-        self, scored: Attention, queries: np.ndarray, memory: Memory, dropout_mask: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Pool by the score of a layer, of this one or of one inside it.
-
-        context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
-        """
-        scores = scored.score(queries, memory.keys)
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores.shape, scores)
-        return attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
+        self._check("attend", queries=queries, memory=memory, need_weights=need_weights, dropout_mask=dropout_mask)
+        return self._attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
 
     def __call__(
         self,
@@ -160,21 +125,75 @@ class Attention(Block):
         need_weights: bool = True,
         dropout_mask: np.ndarray | None = None,
     ) -> Answer:
-        """Prepare the keys and values, and attend to them."""
-        check_options(self.methods["call"], need_weights=need_weights)
-        check(
-            self.methods["call"],
-            self.sizes,
-            self.dtype,
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-            dropout_mask=dropout_mask,
-        )
-        context, weights = super().__call__(queries, keys, values, valid_lens, mask, dropout_mask)
+        """Prepare the keys and values, and attend to them.
+
+        context, weights = attention_pooling(score(queries, project(keys)), values)
+
+        Args:
+            queries: (batch, [heads], queries, features or query_size); what is looked for
+            keys: (batch, [heads], keys, features or key_size or key_features); what the queries are compared with
+            values: (batch, [heads], keys, value_features); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        return super().__call__(queries, keys, values, valid_lens, mask, options)
+
+    def _prepare(
+        self, keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None
+    ) -> Memory:
+        memory = zero_masked(self._to_batch_first(keys), self._to_batch_first(values), valid_lens, mask)
+        return memory._replace(keys=self._project(memory.keys))
+
+    def _attend(
+        self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, dropout_mask: np.ndarray | None = None
+    ) -> Answer:
+        context, weights = self._pool(self, self._to_batch_first(queries), memory, need_weights, dropout_mask)
+        return self._to_batch_first(context), weights
+
+    def _pool(
+        self,
+        scored: Attention,
+        queries: np.ndarray,
+        memory: Memory,
+        need_weights: bool,
+        dropout_mask: np.ndarray | None,
+    ) -> Answer:
+        """Pool by the score of a layer, of this one or of one inside it.
+
+        context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
+        """
+        scores = scored._score(queries, memory.keys)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, scores.shape, scores)
+        allowed = open_keys(scores, memory.mask)
+        weights = softmax_over(scores, allowed)
+        # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
+        context = average(weights, memory.values, None if scored.bounded else allowed, dropout_mask)
         return context, weights if need_weights else None
+
+    def _project(self, keys: np.ndarray) -> np.ndarray:
+        """What memory holds of keys: themselves, where a layer does not say otherwise."""
+        return keys
+
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """The score of each query against each projected key."""
+        raise NotImplementedError
+
+    def _to_batch_first(self, array: np.ndarray) -> np.ndarray:
+        """The array with batch first, of one with time first, or the other way round; as it is without time_major."""
+        return np.swapaxes(array, 0, 1) if self.sizes["time_major"] else array
 
     def forward(
         self,
@@ -183,17 +202,10 @@ class Attention(Block):
         values: np.ndarray,
         valid_lens: np.ndarray | None,
         mask: np.ndarray | None,
-        dropout_mask: np.ndarray | None,
+        options: Mapping[str, Any],
     ) -> Answer:
-        """Prepare the keys and values, and attend to them; Gluon enters here."""
-        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), dropout_mask=dropout_mask)
-
-    def check_keys(self, num_keys: int) -> None:
-        """Refuse more keys than the layer can score."""
-
-    def to_batch_first(self, array: np.ndarray) -> np.ndarray:
-        """The array with batch first, of one with time first, or the other way round; as it is without time_major."""
-        return np.swapaxes(array, 0, 1) if self.time_major else array
+        """Gluon enters here, with positional arguments alone."""
+        return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
 
 
 class DotProductAttention(Attention):
@@ -201,8 +213,19 @@ class DotProductAttention(Attention):
 
     context, weights = attention_pooling(scaled_dot_score(queries, keys), values)
 
-    Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features),
-    all with heads after batch or without, or steps before batch with time_major; returns (context, weights).
+    Args:
+        dropout (default 0.0): rate at which weights are dropped in training
+        scale (default None): factor of the scores; 1/√features unless given
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762
+    Example:
+        layer = attention.DotProductAttention()
+        context, weights = layer(queries, keys, values)
     """
 
     specification = DOT_PRODUCT_ATTENTION
@@ -216,11 +239,11 @@ class DotProductAttention(Attention):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(prefix, params, dropout=dropout, scale=scale, time_major=time_major)
+        super().__init__(dropout=dropout, scale=scale, time_major=time_major, prefix=prefix, params=params)
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give scale · q·k."""
-        return scaled_dot_score(queries, keys, scale=self.sizes["scale"])
+        return _scaled_dot_score(queries, keys, self.sizes["scale"])
 
 
 class AdditiveAttention(Attention):
@@ -228,11 +251,30 @@ class AdditiveAttention(Attention):
 
     context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
-    all with heads after batch or without, or steps before batch with time_major; returns (context, weights).
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        hidden_size: features of the hidden layer in which query and key meet
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Parameters:
+        W_q: (hidden_size, query_size), projects queries
+        W_k: (hidden_size, key_size), projects keys
+        w_v: (hidden_size,), weight of each hidden feature
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
+    Example:
+        layer = attention.AdditiveAttention(query_size, key_size, hidden_size)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = ADDITIVE_ATTENTION
+    bounded = True
 
     def __init__(
         self,
@@ -247,13 +289,13 @@ class AdditiveAttention(Attention):
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
         super().__init__(
-            prefix,
-            params,
             query_size=query_size,
             key_size=key_size,
             hidden_size=hidden_size,
             dropout=dropout,
             time_major=time_major,
+            prefix=prefix,
+            params=params,
         )
         with self.name_scope():
             self.W_q = linear(query_size, hidden_size, use_bias=False, dtype=dtype)
@@ -261,13 +303,13 @@ class AdditiveAttention(Attention):
             self.w_v = self.params.get("w_v", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
         initialise(self)
 
-    def project(self, keys: np.ndarray) -> np.ndarray:
+    def _project(self, keys: np.ndarray) -> np.ndarray:
         """Give W_k k."""
         return projected(self.W_k, keys)
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give w_v · tanh(W_q q + W_k k)."""
-        return additive_score(projected(self.W_q, queries), keys, self.w_v.data(queries.ctx))
+        return _additive_score(projected(self.W_q, queries), keys, self.w_v.data(queries.ctx))
 
 
 class GeneralAttention(Attention):
@@ -275,8 +317,23 @@ class GeneralAttention(Attention):
 
     context, weights = attention_pooling(dot_score(queries, W keys), values)
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
-    all with heads after batch or without, or steps before batch with time_major; returns (context, weights).
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Parameters:
+        W: (query_size, key_size), projects keys to the size of queries
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        layer = attention.GeneralAttention(query_size, key_size)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = GENERAL_ATTENTION
@@ -293,19 +350,24 @@ class GeneralAttention(Attention):
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
         super().__init__(
-            prefix, params, query_size=query_size, key_size=key_size, dropout=dropout, time_major=time_major
+            query_size=query_size,
+            key_size=key_size,
+            dropout=dropout,
+            time_major=time_major,
+            prefix=prefix,
+            params=params,
         )
         with self.name_scope():
             self.W = linear(key_size, query_size, use_bias=False, dtype=dtype)
         initialise(self)
 
-    def project(self, keys: np.ndarray) -> np.ndarray:
+    def _project(self, keys: np.ndarray) -> np.ndarray:
         """Give W k."""
         return projected(self.W, keys)
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give q·W k."""
-        return dot_score(queries, keys)
+        return _dot_score(queries, keys)
 
 
 class ConcatAttention(Attention):
@@ -313,11 +375,29 @@ class ConcatAttention(Attention):
 
     context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
-    all with heads after batch or without, or steps before batch with time_major; returns (context, weights).
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        hidden_size: features of the hidden layer
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Parameters:
+        W: (hidden_size, query_size + key_size), projects [query; key]
+        v: (hidden_size,), weight of each hidden feature
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        layer = attention.ConcatAttention(query_size, key_size, hidden_size)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = CONCAT_ATTENTION
+    bounded = True
 
     def __init__(
         self,
@@ -332,29 +412,29 @@ class ConcatAttention(Attention):
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
         super().__init__(
-            prefix,
-            params,
             query_size=query_size,
             key_size=key_size,
             hidden_size=hidden_size,
             dropout=dropout,
             time_major=time_major,
+            prefix=prefix,
+            params=params,
         )
         with self.name_scope():
             self.W = linear(query_size + key_size, hidden_size, use_bias=False, dtype=dtype)
             self.v = self.params.get("v", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
         initialise(self)
 
-    def project(self, keys: np.ndarray) -> np.ndarray:
+    def _project(self, keys: np.ndarray) -> np.ndarray:
         """Give W [0; k]."""
-        return self.projected(keys, slice(self.sizes["query_size"], None))
+        return self._columns(keys, slice(self.sizes["query_size"], None))
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give v · tanh(W [q; 0] + W [0; k])."""
-        own = self.projected(queries, slice(self.sizes["query_size"]))
-        return additive_score(own, keys, self.v.data(queries.ctx))
+        own = self._columns(queries, slice(self.sizes["query_size"]))
+        return _additive_score(own, keys, self.v.data(queries.ctx))
 
-    def projected(self, inputs: np.ndarray, columns: slice) -> np.ndarray:
+    def _columns(self, inputs: np.ndarray, columns: slice) -> np.ndarray:
         """The inputs under those columns of W; there may be none: MXNet then writes foreign memory into gradients."""
         hidden_size = self.sizes["hidden_size"]
         if inputs.size == 0:
@@ -368,8 +448,19 @@ class CosineAttention(Attention):
 
     context, weights = attention_pooling(cosine_score(queries, keys), values)
 
-    Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features),
-    all with heads after batch or without, or steps before batch with time_major; returns (context, weights).
+    Args:
+        dropout (default 0.0): rate at which weights are dropped in training
+        scale (default None): factor of the cosines; 1 unless given
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401
+    Example:
+        layer = attention.CosineAttention()
+        context, weights = layer(queries, keys, values)
     """
 
     specification = COSINE_ATTENTION
@@ -383,11 +474,11 @@ class CosineAttention(Attention):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(prefix, params, dropout=dropout, scale=scale, time_major=time_major)
+        super().__init__(dropout=dropout, scale=scale, time_major=time_major, prefix=prefix, params=params)
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give scale · q·k/(‖q‖ ‖k‖)."""
-        return cosine_score(queries, keys, scale=self.sizes["scale"])
+        return _cosine_score(queries, keys, self.sizes["scale"])
 
 
 class LocationAttention(Attention):
@@ -395,9 +486,25 @@ class LocationAttention(Attention):
 
     context, weights = attention_pooling(location_score(keys, W queries), values)
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, any features), values
-    (batch, keys, value_features), all with heads after batch or without, or steps before batch with time_major; at most
-    num_positions keys; returns (context, weights).
+    There may be fewer keys than num_positions, not more.
+
+    Args:
+        query_size: features of a query
+        num_positions: positions that have a score
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Parameters:
+        W: (num_positions, query_size), scores of each position
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        layer = attention.LocationAttention(query_size, num_positions)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = LOCATION_ATTENTION
@@ -414,19 +521,20 @@ class LocationAttention(Attention):
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
         super().__init__(
-            prefix, params, query_size=query_size, num_positions=num_positions, dropout=dropout, time_major=time_major
+            query_size=query_size,
+            num_positions=num_positions,
+            dropout=dropout,
+            time_major=time_major,
+            prefix=prefix,
+            params=params,
         )
         with self.name_scope():
             self.W = linear(query_size, num_positions, use_bias=False, dtype=dtype)
         initialise(self)
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give W q, at the positions of the keys."""
-        return location_score(keys.shape[-2], projected(self.W, queries))
-
-    def check_keys(self, num_keys: int) -> None:
-        """Refuse more keys than positions."""
-        check_positions(self.specification.name, num_keys, self.sizes["num_positions"])
+        return _location_score(keys.shape[-2], projected(self.W, queries))
 
 
 class KernelAttention(Attention):
@@ -434,8 +542,23 @@ class KernelAttention(Attention):
 
     context, weights = attention_pooling(gaussian_score(queries, keys, w), values)
 
-    Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features),
-    all with heads after batch or without, or steps before batch with time_major; returns (context, weights).
+    Args:
+        dropout (default 0.0): rate at which weights are dropped in training
+        width (default 1.0): standard deviation of the kernel, 1/w
+        learned (default False): whether w = 1/width is a parameter that begins there, or a constant
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Parameters:
+        w: (), inverse width of the kernel; there if learned
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
+    Example:
+        layer = attention.KernelAttention()
+        context, weights = layer(queries, keys, values)
     """
 
     specification = KERNEL_ATTENTION
@@ -451,16 +574,18 @@ class KernelAttention(Attention):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(prefix, params, dropout=dropout, width=width, learned=learned, time_major=time_major)
+        super().__init__(
+            dropout=dropout, width=width, learned=learned, time_major=time_major, prefix=prefix, params=params
+        )
         with self.name_scope():
             self.w = Number(1.0 / width, dtype=dtype) if learned else None
         initialise(self)
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give -½ ‖(q - k) w‖²."""
         if self.w is not None:
-            return gaussian_score(queries, keys, self.w.data())
-        return gaussian_score(queries, keys, np.array(1.0 / self.sizes["width"], dtype=queries.dtype, ctx=queries.ctx))
+            return _gaussian_score(queries, keys, self.w.data())
+        return _gaussian_score(queries, keys, np.array(1.0 / self.sizes["width"], dtype=queries.dtype, ctx=queries.ctx))
 
 
 LAYERS: dict[str, type[Attention]] = {
@@ -485,7 +610,7 @@ def attention_layer(part: Part, layers: Mapping[str, type[Attention]] = LAYERS, 
 
 def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> Memory:
     """Keys and values with 0 where no query may attend to them, and the one mask."""
-    allowed = attention_mask(keys.shape[-2], valid_lens, mask)
+    allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
     if allowed is None:
         return Memory(keys, values, None)
     if allowed.ndim < keys.ndim:

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import mxnet as mx
 from mxnet import np, npx
-from mxnet.gluon import Block, nn
+from mxnet.gluon import nn
 
-from attention_core.errors import check, check_options, check_tokens
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
-from attention_core.specification import Layer
-from backends.mxnet.module import Uniform, initialise
-from backends.mxnet.recurrent import recurrent_layer
+from backends.mxnet.module import Specified, Uniform, check_ids, initialise
+from backends.mxnet.recurrent import Weights, inner, recurrent_layer
 
 __all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
 
 
-class Encoder(Block):
+class Encoder(Specified):
     """What the encoders share: an embedding, and a recurrent layer over it."""
 
-    specification: Layer
-
     def __init__(
-        self, *, dtype: str, prefix: str | None, params: mx.gluon.ParameterDict | None, **options: Any
+        self,
+        vocab_size: int,
+        embed_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: str = "float32",
+        prefix: str | None = None,
+        params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(prefix=prefix, params=params)
-        self.sizes = sizes = check_options(self.specification, **options)
+        super().__init__(
+            vocab_size=vocab_size,
+            embed_size=embed_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            prefix=prefix,
+            params=params,
+        )
         with self.name_scope():
-            self.embedding = embedding(sizes["vocab_size"], sizes["embed_size"], dtype=dtype)
-            self.rnn = recurrent_layer(self.specification.inside(sizes)["rnn"], dtype=dtype)
+            self.embedding = embedding(vocab_size, embed_size, dtype=dtype)
+            self.rnn = recurrent_layer(self.specification.inside(self.sizes)["rnn"], dtype=dtype)
         initialise(self)
 
     def __call__(
@@ -43,16 +55,23 @@ class Encoder(Block):
         """Encode a batch of token sequences.
 
         outputs, state = rnn(embedding[tokens])
+
+        Args:
+            tokens: integers (batch, steps); token ids
+            valid_lens (default None): integers (batch,); steps of each sequence; later ones give 0 and leave the state
+                alone
+            state (default None): (num_layers, batch, state_size); state before the first step; zeros unless given
+            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); 0 or 1/(1 - rate), a factor of the
+                outputs of every layer but the top one
+        Returns:
+            outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
+            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            TokenError: a token id is outside the vocabulary
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.embedding.weight.dtype,
-            tokens=tokens,
-            valid_lens=valid_lens,
-            state=state,
-            dropout_mask=dropout_mask,
-        )
+        self._check("call", tokens=tokens, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
+        check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         return super().__call__(tokens, valid_lens, state, dropout_mask)
 
     def forward(
@@ -62,8 +81,12 @@ class Encoder(Block):
         state: np.ndarray | None,
         dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Encode a batch of token sequences; Gluon enters here."""
-        embedded = embed(self.specification.name, self.embedding, tokens)
+        """Gluon enters here, with positional arguments alone."""
+        if tokens.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+            shape = (*tokens.shape, self.sizes["embed_size"])
+            embedded = np.zeros(shape, dtype=self.embedding.weight.dtype, ctx=tokens.ctx)
+        else:
+            embedded = self.embedding(tokens)
         return self.rnn(embedded, valid_lens, state, dropout_mask=dropout_mask)
 
 
@@ -72,35 +95,30 @@ class GRUEncoder(Encoder):
 
     outputs, state = GRU(embedding[tokens])
 
-    Shapes: tokens (batch, steps); valid_lens, state, dropout_mask and what is returned as in GRU.
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        dropout (default 0.0): rate at which features are dropped between recurrent layers in training
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        rnn.*: the GRU that reads the embedded tokens
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN; both
+    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
+    Example:
+        layer = attention.GRUEncoder(vocab_size, embed_size, hidden_size)
+        outputs, state = layer(tokens)
     """
 
     specification = GRU_ENCODER
-
-    def __init__(
-        self,
-        vocab_size: int,
-        embed_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        dtype: str = "float32",
-        prefix: str | None = None,
-        params: mx.gluon.ParameterDict | None = None,
-    ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            dtype=dtype,
-            prefix=prefix,
-            params=params,
-        )
 
 
 class LSTMEncoder(Encoder):
@@ -108,46 +126,58 @@ class LSTMEncoder(Encoder):
 
     outputs, state = LSTM(embedding[tokens])
 
-    Shapes: tokens (batch, steps); valid_lens, state, dropout_mask and what is returned as in LSTM.
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        dropout (default 0.0): rate at which features are dropped between recurrent layers in training
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        rnn.*: the LSTM that reads the embedded tokens
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735; forget gate: Gers et al. 2000; both
+    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
+    Example:
+        layer = attention.LSTMEncoder(vocab_size, embed_size, hidden_size)
+        outputs, state = layer(tokens)
     """
 
     specification = LSTM_ENCODER
 
-    def __init__(
-        self,
-        vocab_size: int,
-        embed_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        dtype: str = "float32",
-        prefix: str | None = None,
-        params: mx.gluon.ParameterDict | None = None,
-    ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            dtype=dtype,
-            prefix=prefix,
-            params=params,
-        )
 
-
-class Bridge(Block):
+class Bridge(Specified):
     """Hand the two directions of an encoder to a decoder that has one.
 
-    state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
-    forward half f and the backward half b of the state of each layer, and of the outputs where they are summed
+    [f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+    forward half f and the backward half b of the state, and of the outputs where they are summed
 
-    Shapes: outputs (batch, steps, 2 hidden_size), state (num_layers, batch, 2 hidden_size), or 4 hidden_size for an
-    LSTM; returns (encoder_outputs, state): (batch, steps, 2 hidden_size), or hidden_size where summed, and
-    (num_layers, batch, hidden_size of the decoder), or twice that for an LSTM.
+    Args:
+        hidden_size: features of each direction of the encoder
+        num_layers (default 1): number of stacked recurrent layers
+        method (default 'concatenate'): how the two directions become one: 'concatenate', 'sum', 'project', 'backward'
+        output_size (default None): hidden_size of the decoder, for 'project' and 'backward'; that of the encoder unless
+            given
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Parameters:
+        {layer}.W: (outputs and cells, output_size, both or backward), weights
+        {layer}.b_s: (outputs and cells, output_size), biases
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.2.2, arXiv:1409.0473, for backward; the others are common
+    practice
+    Example:
+        layer = attention.Bridge(hidden_size)
+        encoder_outputs, state = layer(outputs, state)
     """
 
     specification = BRIDGE
@@ -164,38 +194,54 @@ class Bridge(Block):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(prefix=prefix, params=params)
-        self.sizes = sizes = check_options(
-            self.specification,
+        super().__init__(
             hidden_size=hidden_size,
             num_layers=num_layers,
             method=method,
             output_size=output_size,
             cell=cell,
+            prefix=prefix,
+            params=params,
         )
+        shapes = self.specification.own_shapes(self.sizes)
         with self.name_scope():
             self.layers = nn.Sequential()
             with self.layers.name_scope():
-                for _ in range(num_layers if method in ("project", "backward") else 0):
-                    self.layers.add(BridgeLayer(sizes["parts"], sizes["read_size"], sizes["merged_size"], dtype=dtype))
+                for layer in range(num_layers if shapes else 0):
+                    self.layers.add(Weights(inner(shapes, f"{layer}."), self.sizes["read_size"], dtype=dtype))
         initialise(self)
 
     def __call__(self, outputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Turn outputs and state of both directions into those that a decoder takes.
 
-        state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward)
+        [f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+        forward half f and the backward half b of the state, and of the outputs where they are summed
+
+        Args:
+            outputs: (batch, steps, both_outputs); forward outputs, then backward ones
+            state: (num_layers, batch, both_states); the same for the state, and for its cells
+        Returns:
+            encoder_outputs: (batch, steps, memory_size); summed, or as they are
+            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.layers[0].W.dtype if len(self.layers) else None,
-            outputs=outputs,
-            state=state,
-        )
-        if self.sizes["method"] == "concatenate":
+        self._check("call", outputs=outputs, state=state)
+        return super().__call__(outputs, state)
+
+    def _merged(self, weights: Weights, read: list[np.ndarray]) -> np.ndarray:
+        """The state of one layer, (batch, state_size), of what is read for the outputs, and for the cells."""
+        W, b_s = (own.data(read[0].ctx) for own in (weights.W, weights.b_s))
+        size = self.sizes["merged_size"]
+        merged = [npx.fully_connected(own, W[part], b_s[part], num_hidden=size) for part, own in enumerate(read)]
+        return npx.activation(np.concatenate(merged, axis=-1), act_type="tanh")
+
+    def forward(self, outputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Gluon enters here."""
+        method, hidden = self.sizes["method"], self.sizes["hidden_size"]
+        if method == "concatenate":
             return outputs, state
-        if self.sizes["method"] == "sum":
-            hidden = self.sizes["hidden_size"]
+        if method == "sum":
             outputs = (
                 np.zeros((*outputs.shape[:2], hidden), dtype=outputs.dtype, ctx=outputs.ctx)
                 if outputs.size == 0  # over an empty axis, MXNet reads foreign memory or crashes
@@ -203,51 +249,17 @@ class Bridge(Block):
             )
         if state.size == 0:
             return outputs, np.zeros((*state.shape[:2], self.sizes["state_size"]), dtype=state.dtype, ctx=state.ctx)
-        return outputs, super().__call__(state)
-
-    def forward(self, state: np.ndarray) -> np.ndarray:
-        """The formula for the state, unless it stays as it is."""
         halves = np.split(state, 2 * self.sizes["parts"], axis=-1)
         pairs = list(zip(halves[::2], halves[1::2], strict=True))
-        if self.sizes["method"] == "sum":
-            return np.concatenate([forward + backward for forward, backward in pairs], axis=-1)
-        if self.sizes["method"] == "backward":
-            read = [backward for _, backward in pairs]
-        else:
-            read = [np.concatenate(pair, axis=-1) for pair in pairs]
-        return np.stack([layer(*(part[index] for part in read)) for index, layer in enumerate(self.layers)])
-
-
-class BridgeLayer(Block):
-    """What merges the state of one layer: weights and biases of the outputs, and for an LSTM of the cells."""
-
-    def __init__(self, parts: int, read_size: int, merged_size: int, *, dtype: str) -> None:
-        super().__init__()
-        self.merged_size, drawn = merged_size, Uniform(read_size**-0.5)
-        with self.name_scope():
-            self.W = self.params.get("W", shape=(parts, merged_size, read_size), dtype=dtype, init=drawn)
-            self.b_s = self.params.get("b_s", shape=(parts, merged_size), dtype=dtype, init=drawn)
-
-    def forward(self, *read: np.ndarray) -> np.ndarray:
-        """The merged state, (batch, state_size), of what is read for the outputs, and for the cells."""
-        W, b_s = (own.data(read[0].ctx) for own in (self.W, self.b_s))
-        merged = [
-            npx.fully_connected(inputs, W[part], b_s[part], num_hidden=self.merged_size)
-            for part, inputs in enumerate(read)
+        if method == "sum":
+            return outputs, np.concatenate([forward + backward for forward, backward in pairs], axis=-1)
+        read = [
+            backward if method == "backward" else np.concatenate([own, backward], axis=-1) for own, backward in pairs
         ]
-        return npx.activation(np.concatenate(merged, axis=-1), act_type="tanh")
+        merged = [self._merged(weights, [part[index] for part in read]) for index, weights in enumerate(self.layers)]
+        return outputs, np.stack(merged)
 
 
 def embedding(vocab_size: int, embed_size: int, *, dtype: str) -> nn.Embedding:
     """A row for each token id."""
     return nn.Embedding(vocab_size, embed_size, dtype=dtype, weight_initializer=Uniform(embed_size**-0.5))
-
-
-def embed(title: str, table: nn.Embedding, tokens: np.ndarray) -> np.ndarray:
-    """The embedded tokens, which have to be ids of the vocabulary."""
-    vocab_size, embed_size = table.weight.shape
-    if tokens.size == 0:
-        return np.zeros((*tokens.shape, embed_size), dtype=table.weight.dtype, ctx=tokens.ctx)
-    ids = tokens.asnumpy()
-    check_tokens(title, "tokens", int(ids.min()), int(ids.max()), vocab_size)
-    return table(tokens)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mxnet as mx
 from mxnet import np
 
-from attention_core.errors import check, check_options
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.mxnet.attention import Answer, Attention, Memory, attention_layer
 from backends.mxnet.masking import open_keys, positions
 from backends.mxnet.module import initialise
-from backends.mxnet.pooling import attention_pooling, average
+from backends.mxnet.pooling import average
 
 __all__ = ["HardAttention"]
 
@@ -19,13 +20,31 @@ class HardAttention(Attention):
     """Attention to a single key: the one with the highest score, or one drawn by given noise.
 
     weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
-    context = weights values, and no gradient reaches the scores
+    context = weights values, and no gradient reaches the scores; without noise, its term is 0
 
-    Without noise, its term is 0. With noise, each key is drawn with its softmax probability.
+    Without noise, its term is 0. With noise drawn uniformly from (0, 1), each key is drawn with its softmax
+    probability. `scored` is the layer of the score.
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
-    all with heads after batch or without, or steps before batch with time_major; noise as weights; returns
-    (context, weights).
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        score (default 'additive'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'cosine', 'location', 'gaussian'
+        hidden_size (default None): features of the hidden layers; query_size unless given
+        num_positions (default None): positions of location scores, for score='location' alone
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Parameters:
+        scored.*: the attention layer of score, which projects keys and scores them
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Xu et al. 2015, section 4.1, arXiv:1502.03044; drawn by the Gumbel-max trick
+    Example:
+        layer = attention.HardAttention(query_size, key_size)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = HARD_ATTENTION
@@ -44,26 +63,18 @@ class HardAttention(Attention):
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
         super().__init__(
-            prefix,
-            params,
             query_size=query_size,
             key_size=key_size,
             score=score,
             hidden_size=hidden_size,
             num_positions=num_positions,
             time_major=time_major,
+            prefix=prefix,
+            params=params,
         )
         with self.name_scope():
             self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype)
         initialise(self)
-
-    def project(self, keys: np.ndarray) -> np.ndarray:
-        """As the layer of the score."""
-        return self.scored.project(keys)
-
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """As the layer of the score."""
-        return self.scored.score(queries, keys)
 
     def attend(  # type: ignore[override]
         self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, noise: np.ndarray | None = None
@@ -71,21 +82,23 @@ class HardAttention(Attention):
         """Attend with queries to a prepared memory.
 
         weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
+        context = weights values, and no gradient reaches the scores; without noise, its term is 0
 
-        Shapes: as Attention.attend; noise as weights, strictly between 0 and 1.
+        Args:
+            queries: (batch, [heads], queries, query_size); what is looked for
+            memory: as `prepare` returns it
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            noise (default None): (batch, [heads], queries, keys); uniform numbers between 0 and 1; with them, key j is
+                drawn with its softmax probability
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        check_options(self.methods["attend"], need_weights=need_weights)
-        check(self.methods["attend"], self.sizes, self.dtype, queries=queries, memory=memory, noise=noise)
-        scores = self.score(self.to_batch_first(queries), memory.keys).detach()
-        allowed = open_keys(scores, None, memory.mask)
-        if scores.size == 0:
-            context, weights = attention_pooling(scores, memory.values)
-            return self.to_batch_first(context), weights if need_weights else None
-        visible = scores if noise is None else scores - np.log(-np.log(noise.detach()))
-        best = np.argmax(np.where(allowed, visible, np.full_like(visible, -np.inf)), axis=-1).astype("float64")
-        chosen = (positions(scores.shape[-1], scores.ctx) == np.expand_dims(best, -1)) * allowed
-        weights = chosen.astype(scores.dtype)
-        return self.to_batch_first(average(weights, memory.values, allowed)), weights if need_weights else None
+        self._check("attend", queries=queries, memory=memory, need_weights=need_weights, noise=noise)
+        return self._attend(queries, memory, need_weights=need_weights, noise=noise)
 
     def __call__(  # type: ignore[override]
         self,
@@ -98,34 +111,51 @@ class HardAttention(Attention):
         need_weights: bool = True,
         noise: np.ndarray | None = None,
     ) -> Answer:
-        """Prepare the keys and values, and attend to them."""
-        check_options(self.methods["call"], need_weights=need_weights)
-        check(
-            self.methods["call"],
-            self.sizes,
-            self.dtype,
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-            noise=noise,
-        )
-        context, weights = super(Attention, self).__call__(queries, keys, values, valid_lens, mask, noise)
-        return context, weights if need_weights else None
+        """Prepare the keys and values, and attend to them.
 
-    def forward(
-        self,
-        queries: np.ndarray,
-        keys: np.ndarray,
-        values: np.ndarray,
-        valid_lens: np.ndarray | None,
-        mask: np.ndarray | None,
-        noise: np.ndarray | None,
+        weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
+        context = weights values, and no gradient reaches the scores; without noise, its term is 0
+
+        Args:
+            queries: (batch, [heads], queries, query_size); what is looked for
+            keys: (batch, [heads], keys, key_size); what the queries are compared with
+            values: (batch, [heads], keys, value_features); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            noise (default None): (batch, [heads], queries, keys); uniform numbers between 0 and 1; with them, key j is
+                drawn with its softmax probability
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        options: dict[str, Any] = {"need_weights": need_weights, "noise": noise}
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        return super(Attention, self).__call__(queries, keys, values, valid_lens, mask, options)  # Gluon's
+
+    def _attend(  # type: ignore[override]
+        self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, noise: np.ndarray | None = None
     ) -> Answer:
-        """Prepare the keys and values, and attend to them; Gluon enters here."""
-        return self.attend(queries, self.prepare(keys, values, valid_lens, mask), noise=noise)
+        scores = self._score(self._to_batch_first(queries), memory.keys).detach()
+        allowed = open_keys(scores, memory.mask)
+        if scores.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+            weights = scores
+        else:
+            visible = scores if noise is None else scores - np.log(-np.log(noise.detach()))
+            best = np.argmax(np.where(allowed, visible, np.full_like(visible, -np.inf)), axis=-1).astype("float64")
+            chosen = (positions(scores.shape[-1], scores.ctx) == np.expand_dims(best, -1)) * allowed
+            weights = chosen.astype(scores.dtype)
+        return self._to_batch_first(average(weights, memory.values, allowed, None)), weights if need_weights else None
 
-    def check_keys(self, num_keys: int) -> None:
+    def _project(self, keys: np.ndarray) -> np.ndarray:
         """As the layer of the score."""
-        self.scored.check_keys(num_keys)
+        return self.scored._project(keys)
+
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """As the layer of the score."""
+        return self.scored._score(queries, keys)

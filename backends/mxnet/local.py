@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mxnet as mx
 from mxnet import np, npx
 
-from attention_core.errors import check, check_offset, check_options
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.mxnet.attention import Answer, Attention, Memory, attention_layer
 from backends.mxnet.masking import positions, precise
 from backends.mxnet.module import Uniform, drawn_mask, initialise, linear, projected
-from backends.mxnet.pooling import attention_pooling
+from backends.mxnet.pooling import _attention_pooling
 
 __all__ = ["LocalAttention"]
 
@@ -19,15 +20,37 @@ class LocalAttention(Attention):
     """Attention to a window of keys, around the query's own position or around one that it predicts.
 
     weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights values
-    monotonic:  p[i] = i + offset, g = 1
+    monotonic: p[i] = i + offset, g = 1
     predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
 
-    S is the number of keys up to the last that the query may attend to: its valid length. g is a Gaussian of standard
-    deviation window/2, and the weights are not normalised again: predictive ones add up to less than 1.
+    S is the number of keys up to the last that the query may attend to. `scored` is the layer of the score.
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
-    all with heads after batch or without, or steps before batch with time_major; offset (batch,); returns
-    (context, weights).
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        window: keys on either side of the centre, D
+        mode (default 'monotonic'): what the window stands around: the query's own position, or one that it predicts:
+            'monotonic', 'predictive'
+        score (default 'general'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'cosine', 'location', 'gaussian'
+        hidden_size (default None): features of the hidden layers; query_size unless given
+        num_positions (default None): positions of location scores, for score='location' alone
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Parameters:
+        W_p: (hidden_size, query_size), projects queries, if predictive
+        v_p: (hidden_size,), weight of each hidden feature, if predictive
+        scored.*: the attention layer of score, which projects keys and scores them
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.2, arXiv:1508.04025
+    Example:
+        layer = attention.LocalAttention(query_size, key_size, window)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = LOCAL_ATTENTION
@@ -49,8 +72,6 @@ class LocalAttention(Attention):
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
         super().__init__(
-            prefix,
-            params,
             query_size=query_size,
             key_size=key_size,
             window=window,
@@ -60,6 +81,8 @@ class LocalAttention(Attention):
             num_positions=num_positions,
             dropout=dropout,
             time_major=time_major,
+            prefix=prefix,
+            params=params,
         )
         hidden_size = self.sizes["hidden_size"]
         with self.name_scope():
@@ -68,14 +91,6 @@ class LocalAttention(Attention):
                 self.W_p = linear(query_size, hidden_size, use_bias=False, dtype=dtype)
                 self.v_p = self.params.get("v_p", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
         initialise(self)
-
-    def project(self, keys: np.ndarray) -> np.ndarray:
-        """As the layer of the score."""
-        return self.scored.project(keys)
-
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """As the layer of the score."""
-        return self.scored.score(queries, keys)
 
     def attend(
         self,
@@ -88,44 +103,27 @@ class LocalAttention(Attention):
     ) -> Answer:
         """Attend with queries to a prepared memory.
 
-        weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window
+        weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights
+        values
+        monotonic: p[i] = i + offset, g = 1
+        predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
 
-        Shapes: as Attention.attend; offset (batch,), 0 unless given, for mode="monotonic" alone.
+        Args:
+            queries: (batch, [heads], queries, query_size); what is looked for
+            memory: as `prepare` returns it
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic'
+            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        check_options(self.methods["attend"], need_weights=need_weights)
-        check(
-            self.methods["attend"],
-            self.sizes,
-            self.dtype,
-            queries=queries,
-            memory=memory,
-            offset=offset,
-            dropout_mask=dropout_mask,
-        )
-        check_offset(self.specification.name, self.sizes["mode"], offset)
-        queries = self.to_batch_first(queries)
-        scores = self.score(queries, memory.keys)
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores.shape, scores)
-        if scores.size == 0:
-            context, weights = attention_pooling(scores, memory.values)
-            return self.to_batch_first(context), weights if need_weights else None
-        window, monotonic = self.sizes["window"], self.sizes["mode"] == "monotonic"
-        centres = self.own_positions(scores, offset) if monotonic else self.centres(queries, memory.mask, scores)
-        distance = positions(scores.shape[-1], scores.ctx).astype(centres.dtype) - np.expand_dims(centres, -1)
-        allowed = np.broadcast_to(distance * distance <= window**2, scores.shape)
-        if memory.mask is not None:
-            allowed = allowed * memory.mask
-        if monotonic:
-            context, weights = attention_pooling(scores, memory.values, mask=allowed, dropout_mask=dropout_mask)
-        else:
-            distance = distance / window
-            near = np.exp(-2.0 * distance * distance)
-            near = np.where(allowed, near, np.zeros_like(near)).astype(scores.dtype, copy=False)
-            factor = near if dropout_mask is None else near * dropout_mask
-            context, weights = attention_pooling(scores, memory.values, mask=allowed, dropout_mask=factor)
-            weights = weights * near
-        return self.to_batch_first(context), weights if need_weights else None
+        options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
+        self._check("attend", queries=queries, memory=memory, **options)
+        return self._attend(queries, memory, **options)
 
     def __call__(
         self,
@@ -139,50 +137,84 @@ class LocalAttention(Attention):
         offset: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> Answer:
-        """Prepare the keys and values, and attend to them."""
-        check_options(self.methods["call"], need_weights=need_weights)
-        check(
-            self.methods["call"],
-            self.sizes,
-            self.dtype,
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-            offset=offset,
-            dropout_mask=dropout_mask,
-        )
-        given = queries, keys, values, valid_lens, mask, dropout_mask, offset
-        context, weights = super(Attention, self).__call__(*given)
-        return context, weights if need_weights else None
+        """Prepare the keys and values, and attend to them.
 
-    def forward(
+        weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights
+        values
+        monotonic: p[i] = i + offset, g = 1
+        predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
+
+        Args:
+            queries: (batch, [heads], queries, query_size); what is looked for
+            keys: (batch, [heads], keys, key_size); what the queries are compared with
+            values: (batch, [heads], keys, value_features); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic'
+            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        return super(Attention, self).__call__(queries, keys, values, valid_lens, mask, options)  # Gluon's
+
+    def _attend(
         self,
         queries: np.ndarray,
-        keys: np.ndarray,
-        values: np.ndarray,
-        valid_lens: np.ndarray | None,
-        mask: np.ndarray | None,
-        dropout_mask: np.ndarray | None,
+        memory: Memory,
+        *,
+        need_weights: bool = True,
         offset: np.ndarray | None = None,
+        dropout_mask: np.ndarray | None = None,
     ) -> Answer:
-        """Prepare the keys and values, and attend to them; Gluon enters here."""
-        memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, offset=offset, dropout_mask=dropout_mask)
+        queries = self._to_batch_first(queries)
+        scores = self._score(queries, memory.keys)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, scores.shape, scores)
+        if scores.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+            context, weights = _attention_pooling(scores, memory.values, None, None)
+            return self._to_batch_first(context), weights if need_weights else None
+        window, monotonic = self.sizes["window"], self.sizes["mode"] == "monotonic"
+        centres = self._own_positions(scores, offset) if monotonic else self._centres(queries, memory.mask, scores)
+        distance = positions(scores.shape[-1], scores.ctx).astype(centres.dtype) - np.expand_dims(centres, -1)
+        allowed = np.broadcast_to(distance * distance <= window**2, scores.shape)
+        if memory.mask is not None:
+            allowed = allowed * memory.mask
+        if monotonic:
+            context, weights = _attention_pooling(scores, memory.values, allowed, dropout_mask)
+        else:
+            distance = distance / window
+            near = np.exp(-2.0 * distance * distance)
+            near = np.where(allowed, near, np.zeros_like(near)).astype(scores.dtype, copy=False)
+            factor = near if dropout_mask is None else near * dropout_mask
+            context, weights = _attention_pooling(scores, memory.values, allowed, factor)
+            weights = weights * near
+        return self._to_batch_first(context), weights if need_weights else None
 
-    def check_keys(self, num_keys: int) -> None:
+    def _project(self, keys: np.ndarray) -> np.ndarray:
         """As the layer of the score."""
-        self.scored.check_keys(num_keys)
+        return self.scored._project(keys)
 
-    def own_positions(self, scores: np.ndarray, offset: np.ndarray | None) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """As the layer of the score."""
+        return self.scored._score(queries, keys)
+
+    def _own_positions(self, scores: np.ndarray, offset: np.ndarray | None) -> np.ndarray:
         """The position of each query, (batch or 1, queries), with heads or without, in float64, which is exact."""
         steps, ones = scores.shape[-2], [1] * (scores.ndim - 2)
         own = positions(steps, scores.ctx).reshape(*ones, steps)
         # For each sequence, which heads follow where there are some.
         return own if offset is None else own + offset.astype("float64").reshape(-1, *ones)
 
-    def centres(self, queries: np.ndarray, mask: np.ndarray | None, scores: np.ndarray) -> np.ndarray:
+    def _centres(self, queries: np.ndarray, mask: np.ndarray | None, scores: np.ndarray) -> np.ndarray:
         """The position p that each query predicts, (batch, queries), with heads or without; float32 at least."""
         hidden = npx.activation(projected(self.W_p, queries), act_type="tanh")
         share = npx.sigmoid(precise(np.dot(hidden, self.v_p.data(queries.ctx))))

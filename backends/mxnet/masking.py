@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy
 from mxnet import np, npx
 
-from attention_core.errors import check, check_available, check_one_row, check_options
+from attention_core.errors import check, check_available
 from attention_core.operators.masking import (
     ATTENTION_MASK,
     BLOCK_MASK,
@@ -47,11 +47,26 @@ def attention_mask(
 
     open[b, i, j] = (j < valid_lens[b, i]) and mask[b, i, j]
 
-    Shapes: valid_lens (batch,) or (batch, queries); mask (batch, queries, keys), with heads after batch or without,
-    each axis its size or 1; the result has the rank of mask, 3 without one. None where both are None.
+    Args:
+        num_keys: number of keys
+        valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as 0,
+            beyond the keys as all of them
+        mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
+            attend to a key; combines with valid_lens by and
+    Returns:
+        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: this specification; True means 'may attend', as in ONNX Attention
+    Example:
+        mask = attention.attention_mask(num_keys, valid_lens)
     """
-    check_options(ATTENTION_MASK, num_keys=num_keys)
-    check(ATTENTION_MASK, {"keys": num_keys}, valid_lens=valid_lens, mask=mask)
+    check(ATTENTION_MASK, {"keys": num_keys}, num_keys=num_keys, valid_lens=valid_lens, mask=mask)
+    return _attention_mask(num_keys, valid_lens, mask)
+
+
+def _attention_mask(num_keys: int, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> np.ndarray | None:
     if valid_lens is None:
         return None if mask is None else np.broadcast_to(mask, (*mask.shape[:-1], num_keys))
     lens = valid_lens[:, None, None] if valid_lens.ndim == 1 else valid_lens[:, :, None]
@@ -68,9 +83,20 @@ def causal_mask(num_queries: int, num_keys: int, *, offset: int = 0, ctx: mx.Con
 
     open[i, j] = j <= i + offset
 
-    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    Args:
+        num_queries: number of queries
+        num_keys: number of keys
+        offset (default 0): position of the first query among the keys
+        ctx: device of the result
+    Returns:
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762
+    Example:
+        mask = attention.causal_mask(num_queries, num_keys)
     """
-    check_options(CAUSAL_MASK, num_queries=num_queries, num_keys=num_keys, offset=offset)
+    check(CAUSAL_MASK, num_queries=num_queries, num_keys=num_keys, offset=offset)
     return np.expand_dims(distances(num_queries, num_keys, offset, ctx) <= 0, 0)
 
 
@@ -81,9 +107,22 @@ def window_mask(
 
     open[i, j] = -left <= j - (i + offset) <= right
 
-    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    Args:
+        num_queries: number of queries
+        num_keys: number of keys
+        left: number of keys before the query's position
+        right: number of keys after the query's position
+        offset (default 0): position of the first query among the keys
+        ctx: device of the result
+    Returns:
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150
+    Example:
+        mask = attention.window_mask(num_queries, num_keys, left=left, right=right)
     """
-    check_options(WINDOW_MASK, num_queries=num_queries, num_keys=num_keys, left=left, right=right, offset=offset)
+    check(WINDOW_MASK, num_queries=num_queries, num_keys=num_keys, left=left, right=right, offset=offset)
     distance = distances(num_queries, num_keys, offset, ctx)
     # The product of booleans is their and, for which MXNet has no function.
     return np.expand_dims((distance >= -left) * (distance <= right), 0)
@@ -96,9 +135,21 @@ def block_mask(
 
     open[i, j] = floor((i + offset) / size) == floor(j / size)
 
-    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    Args:
+        num_queries: number of queries
+        num_keys: number of keys
+        size: number of positions in a block
+        offset (default 0): position of the first query among the keys
+        ctx: device of the result
+    Returns:
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Liu et al. 2018, section 4.2.4, arXiv:1801.10198
+    Example:
+        mask = attention.block_mask(num_queries, num_keys, size=size)
     """
-    check_options(BLOCK_MASK, num_queries=num_queries, num_keys=num_keys, size=size, offset=offset)
+    check(BLOCK_MASK, num_queries=num_queries, num_keys=num_keys, size=size, offset=offset)
     queries = positions(num_queries, ctx)[:, None] + offset
     return np.expand_dims(np.floor(queries / size) == np.floor(positions(num_keys, ctx) / size), 0)
 
@@ -110,9 +161,21 @@ def stride_mask(
 
     open[i, j] = (i + offset - j) mod stride == 0
 
-    Shapes: the result is (1, num_queries, num_keys). offset is the position of the first query among the keys.
+    Args:
+        num_queries: number of queries
+        num_keys: number of keys
+        stride: distance of two positions that are attended to
+        offset (default 0): position of the first query among the keys
+        ctx: device of the result
+    Returns:
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Child et al. 2019, section 4.2, arXiv:1904.10509
+    Example:
+        mask = attention.stride_mask(num_queries, num_keys, stride=stride)
     """
-    check_options(STRIDE_MASK, num_queries=num_queries, num_keys=num_keys, stride=stride, offset=offset)
+    check(STRIDE_MASK, num_queries=num_queries, num_keys=num_keys, stride=stride, offset=offset)
     return np.expand_dims(np.mod(distances(num_queries, num_keys, offset, ctx), stride) == 0, 0)
 
 
@@ -121,10 +184,19 @@ def global_mask(global_queries: np.ndarray, global_keys: np.ndarray) -> np.ndarr
 
     open[b, i, j] = global_queries[b, i] or global_keys[b, j]
 
-    Shapes: global_queries (batch, queries), global_keys (batch, keys); the result (batch, queries, keys).
+    Args:
+        global_queries: booleans (batch, queries); True where a query attends to every key
+        global_keys: booleans (batch, keys); True where a key is attended to by every query
+    Returns:
+        mask: booleans (batch, queries, keys); True = may attend
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+    Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150
+    Example:
+        mask = attention.global_mask(global_queries, global_keys)
     """
     check(GLOBAL_MASK, global_queries=global_queries, global_keys=global_keys)
-    return mask_or(global_queries[:, :, None], global_keys[:, None, :])
+    return _mask_or(global_queries[:, :, None], global_keys[:, None, :])
 
 
 def mask_and(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -132,7 +204,17 @@ def mask_and(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
     open[b, i, j] = first[b, i, j] and second[b, i, j]
 
-    Shapes: both (batch, queries, keys), or both with heads after batch, each axis its size or 1; the result the larger.
+    Args:
+        first: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
+        second: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a
+            key
+    Returns:
+        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+    Source: this specification
+    Example:
+        mask = attention.mask_and(first, second)
     """
     check(MASK_AND, first=first, second=second)
     # The product of booleans is their and, for which MXNet has no function.
@@ -144,9 +226,23 @@ def mask_or(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
     open[b, i, j] = first[b, i, j] or second[b, i, j]
 
-    Shapes: as mask_and.
+    Args:
+        first: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
+        second: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a
+            key
+    Returns:
+        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+    Source: this specification
+    Example:
+        mask = attention.mask_or(first, second)
     """
     check(MASK_OR, first=first, second=second)
+    return _mask_or(first, second)
+
+
+def _mask_or(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return (first.astype("int32") + second.astype("int32")) > 0
 
 
@@ -155,7 +251,15 @@ def from_key_padding_mask(key_padding_mask: np.ndarray) -> np.ndarray:
 
     open[b, 0, j] = not key_padding_mask[b, j]
 
-    Shapes: key_padding_mask (batch, keys), boolean; the result is (batch, 1, keys), one row for all queries.
+    Args:
+        key_padding_mask: booleans (batch, keys); True = hidden from every query
+    Returns:
+        mask: booleans (batch, one, keys); True = may attend; the same for every query
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+    Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention
+    Example:
+        mask = attention.from_key_padding_mask(key_padding_mask)
     """
     check(FROM_KEY_PADDING_MASK, key_padding_mask=key_padding_mask)
     return np.logical_not(np.expand_dims(key_padding_mask, 1))
@@ -166,10 +270,17 @@ def to_key_padding_mask(mask: np.ndarray) -> np.ndarray:
 
     hidden[b, j] = not mask[b, 0, j]
 
-    Shapes: mask (batch, 1, keys); the result is (batch, keys).
+    Args:
+        mask: booleans (batch, one, keys); True = may attend; the same for every query
+    Returns:
+        key_padding_mask: booleans (batch, keys); True = hidden from every query
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+    Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention
+    Example:
+        key_padding_mask = attention.to_key_padding_mask(mask)
     """
     check(TO_KEY_PADDING_MASK, mask=mask)
-    check_one_row(TO_KEY_PADDING_MASK.title, mask.shape)
     return np.logical_not(mask[:, 0])
 
 
@@ -178,11 +289,22 @@ def from_additive_mask(additive_mask: np.ndarray, *, threshold: float = -1e4) ->
 
     open[b, i, j] = additive_mask[b, i, j] > threshold
 
-    Shapes: additive_mask (batch, queries, keys), with heads after batch or without, each axis its size or 1; the result
-    has the same. threshold is rounded to the dtype of additive_mask first.
+    threshold is rounded to the dtype of additive_mask first.
+
+    Args:
+        additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers that others add to scores: 0
+            for an open key, at most the threshold for a hidden one
+        threshold (default -10000.0): what is at most this, rounded to the dtype of additive_mask, is hidden
+    Returns:
+        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: this specification
+    Example:
+        mask = attention.from_additive_mask(additive_mask)
     """
-    check_options(FROM_ADDITIVE_MASK, threshold=threshold)
-    check(FROM_ADDITIVE_MASK, additive_mask=additive_mask)
+    check(FROM_ADDITIVE_MASK, threshold=threshold, additive_mask=additive_mask)
     # As an array: MXNet hands a number on as text, and reads it back with another last digit now and then.
     return additive_mask > np.array(threshold, dtype=additive_mask.dtype, ctx=additive_mask.ctx)
 
@@ -192,12 +314,21 @@ def to_additive_mask(mask: np.ndarray, *, dtype: str = "float32", finite: bool =
 
     additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the least finite number of dtype
 
-    Shapes: mask (batch, queries, keys), with heads after batch or without, each axis its size or 1; the result has the
-    same.
+    Args:
+        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
+        dtype (default 'float32'): floating type of the result: 'float64', 'float32', 'float16', 'bfloat16'
+        finite (default False): whether a hidden key gets the least finite number
+    Returns:
+        additive_mask: (batch, [heads], queries, keys), each axis its size or 1; what others add to scores
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: this specification
+    Example:
+        additive_mask = attention.to_additive_mask(mask)
     """
-    check_options(TO_ADDITIVE_MASK, dtype=dtype, finite=finite)
+    check(TO_ADDITIVE_MASK, dtype=dtype, finite=finite, mask=mask)
     check_available(TO_ADDITIVE_MASK.title, dtype, "bfloat16", "MXNet's arrays have no bfloat16")
-    check(TO_ADDITIVE_MASK, mask=mask)
     # As an array, for its last digit; and in the shape of the mask, or MXNet's where crashes on an empty axis.
     hidden = np.array(numpy.finfo(dtype).min if finite else -np.inf, dtype=dtype, ctx=mask.ctx)
     zeros = np.zeros(mask.shape, dtype=dtype, ctx=mask.ctx)
@@ -211,11 +342,22 @@ def masked_softmax(
 
     weights[i, j] = open[i, j] exp(scores[i, j]) / sum over open k of exp(scores[i, k])
 
-    Shapes: scores (batch, queries, keys) or (batch, heads, queries, keys); valid_lens and mask as in attention_mask;
-    the result has the shape of scores.
+    Args:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+        valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as 0,
+            beyond the keys as all of them
+        mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
+            attend to a key; combines with valid_lens by and
+    Returns:
+        weights: (batch, [heads], queries, keys); probabilities over the keys
+    Raises:
+        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+    Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; fully masked rows as in ONNX Attention
+    Example:
+        weights = attention.masked_softmax(scores)
     """
     check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
-    return softmax_over(scores, open_keys(scores, valid_lens, mask))
+    return softmax_over(scores, open_keys(scores, _attention_mask(scores.shape[-1], valid_lens, mask)))
 
 
 def positions(count: int, ctx: mx.Context | None) -> np.ndarray:
@@ -228,13 +370,12 @@ def distances(num_queries: int, num_keys: int, offset: int, ctx: mx.Context | No
     return positions(num_keys, ctx) - (positions(num_queries, ctx)[:, None] + offset)
 
 
-def open_keys(scores: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> np.ndarray:
-    """What each query may attend to, in the shape of scores: by lengths, by mask, and by scores above -inf."""
+def open_keys(scores: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """What each query may attend to, in the shape of scores: by the mask, and by scores above -inf."""
     seen = scores != -np.inf
-    allowed = attention_mask(scores.shape[-1], valid_lens, mask)
-    if allowed is None:
+    if mask is None:
         return seen
-    return seen * (allowed if allowed.ndim == scores.ndim else allowed[:, None])
+    return seen * (mask if mask.ndim == scores.ndim else mask[:, None])
 
 
 def softmax_over(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:

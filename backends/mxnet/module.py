@@ -1,10 +1,57 @@
-"""What layers in MXNet share: their dtype, drawn parameters and drawn dropout."""
+"""What layers in MXNet share: the check at the door, drawn parameters and drawn dropout."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import mxnet as mx
 from mxnet import autograd, np, npx
 from mxnet.gluon import Block, nn
+
+from attention_core.errors import check, check_options, check_tokens
+from attention_core.specification import Layer
+
+
+class Specified(Block):
+    """What all layers share: options that are checked, and the check of a call.
+
+    A public method checks its arguments, once, and calls methods that begin with an underscore, which check nothing.
+    Gluon's own __call__, which runs the hooks and enters `forward`, stands between the two where a layer is called.
+    """
+
+    specification: Layer
+
+    def __init__(self, *, prefix: str | None, params: mx.gluon.ParameterDict | None, **options: Any) -> None:
+        super().__init__(prefix=prefix, params=params)
+        self.sizes = check_options(self.specification, **options)
+
+    def _check(self, method: str, **arguments: Any) -> None:
+        """Refuse arguments that do not fit the layer or each other."""
+        operator = self.specification.method(method)
+        operator = operator.time_major if self.sizes.get("time_major") else operator
+        check(operator, self.sizes, dtype_of(self), **arguments)
+
+
+def dtype_of(layer: Block) -> Any:
+    """The floating type that a layer has fixed: that of its parameters, or None where it has none."""
+    return next((parameter.dtype for parameter in layer.collect_params().values()), None)
+
+
+def drawn_mask(rate: float, shape: tuple[int, ...], like: np.ndarray) -> np.ndarray | None:
+    """A dropout mask from MXNet's own generator, or None where nothing is dropped."""
+    if rate == 0.0 or 0 in shape or not autograd.is_training():
+        return None
+    return npx.dropout(np.ones(shape, dtype=like.dtype, ctx=like.ctx), p=rate)
+
+
+def check_ids(title: str, name: str, tokens: np.ndarray, vocab_size: int) -> None:
+    """Refuse token ids outside the vocabulary."""
+    if tokens.size:
+        ids = tokens.asnumpy()
+        check_tokens(title, name, int(ids.min()), int(ids.max()), vocab_size)
+
+
+# ------------------------------------------------------------------------------------------------ particular to MXNet
 
 
 class Number(Block):
@@ -61,10 +108,3 @@ def projected(dense: nn.Dense, inputs: np.ndarray) -> np.ndarray:
     if inputs.size == 0:
         return np.zeros((*inputs.shape[:-1], dense.weight.shape[0]), dtype=inputs.dtype, ctx=inputs.ctx)
     return dense(inputs)
-
-
-def drawn_mask(rate: float, shape: tuple[int, ...], like: np.ndarray) -> np.ndarray | None:
-    """A dropout mask from MXNet's own generator, or None where nothing is dropped."""
-    if rate == 0.0 or 0 in shape or not autograd.is_training():
-        return None
-    return npx.dropout(np.ones(shape, dtype=like.dtype, ctx=like.ctx), p=rate)

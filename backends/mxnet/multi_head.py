@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import mxnet as mx
 from mxnet import autograd, np
 
-from attention_core.errors import check, check_options, check_per_head
+from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.mxnet.attention import Answer, Attention, Memory, attention_layer
-from backends.mxnet.masking import attention_mask, positions
+from backends.mxnet.masking import _attention_mask, positions
 from backends.mxnet.module import initialise, linear, projected
 from backends.mxnet.pooling import shown
 
@@ -20,12 +21,42 @@ __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 class MultiHeadAttention(Attention):
     """Attention by several heads at once, each with its own projections.
 
-    context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h), with
-    queries_h the h-th part of W_q queries + b_q, keys_h of W_k keys + b_k, values_h of W_v values + b_v
+    context = W_o [head_0; head_1; ...] + b_o
+    head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
+    keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_size), or
-    steps before batch with time_major; head_mask (heads,) or (batch, heads); returns (context, weights): the shape of
-    queries, and (batch, queries, keys), or (batch, heads, queries, keys) with per_head.
+    Args:
+        query_size: features of a query
+        num_heads: number of heads
+        key_size (default None): features of a key; query_size unless given
+        value_size (default None): features of a value; key_size unless given
+        hidden_size (default None): features of all heads together; query_size unless given
+        score (default 'scaled_dot'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive',
+            'concat', 'cosine', 'location', 'gaussian'
+        num_positions (default None): positions of location scores, for score='location' alone
+        bias (default True): whether the four projections have biases
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Parameters:
+        W_q: (hidden_size, query_size), projects queries
+        W_k: (hidden_size, key_size), projects keys
+        W_v: (hidden_size, value_size), projects values
+        W_o: (query_size, hidden_size), projects the heads' averages
+        b_q: (hidden_size,), biases of the queries, if bias
+        b_k: (hidden_size,), biases of the keys, if bias
+        b_v: (hidden_size,), biases of the values, if bias
+        b_o: (query_size,), biases of the context, if bias
+        scored.*: the attention layer of score; its parameters are shared by the heads
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762
+    Example:
+        layer = attention.MultiHeadAttention(query_size, num_heads)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = MULTI_HEAD_ATTENTION
@@ -48,8 +79,6 @@ class MultiHeadAttention(Attention):
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
         super().__init__(
-            prefix,
-            params,
             query_size=query_size,
             num_heads=num_heads,
             key_size=key_size,
@@ -60,6 +89,8 @@ class MultiHeadAttention(Attention):
             bias=bias,
             dropout=dropout,
             time_major=time_major,
+            prefix=prefix,
+            params=params,
         )
         hidden_size = self.sizes["hidden_size"]
         with self.name_scope():
@@ -81,28 +112,20 @@ class MultiHeadAttention(Attention):
 
         memory = (projected keys, projected values, mask), of keys and values 0 where hidden from all
 
-        Shapes: the mask with heads after batch or without; the memory's keys and values are
-        (batch, heads, keys, features of a head), its mask (batch, heads or 1, queries, keys).
+        Args:
+            keys: (batch, keys, key_size); what the queries are compared with
+            values: (batch, keys, value_size); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
-        check(
-            self.methods["prepare"],
-            self.sizes,
-            self.dtype,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
-        keys, values = self.to_batch_first(keys), self.to_batch_first(values)
-        self.scored.check_keys(keys.shape[-2])
-        allowed = attention_mask(keys.shape[-2], valid_lens, mask)
-        if allowed is not None:
-            if allowed.ndim == 3:
-                allowed = allowed[:, None]
-            seen = np.expand_dims(np.any(np.any(allowed, axis=-2), axis=-2), -1)
-            keys, values = shown(seen, keys), shown(seen, values)
-        keys, values = self.split(projected(self.W_k, keys)), self.split(projected(self.W_v, values))
-        return Memory(self.scored.project(keys), values, allowed)
+        self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        return self._prepare(keys, values, valid_lens, mask)
 
     def attend(
         self,
@@ -116,30 +139,33 @@ class MultiHeadAttention(Attention):
     ) -> Answer:
         """Attend with queries to a prepared memory.
 
-        context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h)
+        context = W_o [head_0; head_1; ...] + b_o
+        head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
+        keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
-        Shapes: queries (batch, queries, query_size), or (queries, batch, query_size) with time_major, as is context
-        then; head_mask (heads,) or (batch, heads); dropout_mask (batch, heads, queries, keys).
+        Args:
+            queries: (batch, queries, query_size); what is looked for
+            memory: as `prepare` returns it
+            per_head (default False): whether to return the weights of every head, or their mean
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            head_mask (default None): ([batch], heads); a factor of what each head gives to the context; 0 switches it
+                off
+            dropout_mask (default None): (batch, heads, queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, queries, query_size); the heads' averages, projected
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        check_options(self.methods["attend"], per_head=per_head, need_weights=need_weights)
-        check_per_head(self.specification.name, per_head, need_weights)
-        check(
-            self.methods["attend"],
-            self.sizes,
-            self.dtype,
-            queries=queries,
-            memory=memory,
-            head_mask=head_mask,
-            dropout_mask=dropout_mask,
-        )
-        queries = self.split(projected(self.W_q, self.to_batch_first(queries)))
-        heads, weights = self.pooled(self.scored, queries, memory, dropout_mask)
-        if head_mask is not None:
-            heads = heads * head_mask.reshape(-1, head_mask.shape[-1], 1, 1)
-        context = self.to_batch_first(projected(self.W_o, self.joined(heads)))
-        if not need_weights:
-            return context, None
-        return context, weights if per_head else mean_of_heads(weights)
+        options: dict[str, Any] = {
+            "per_head": per_head,
+            "need_weights": need_weights,
+            "head_mask": head_mask,
+            "dropout_mask": dropout_mask,
+        }
+        self._check("attend", queries=queries, memory=memory, **options)
+        return self._attend(queries, memory, **options)
 
     def __call__(
         self,
@@ -154,48 +180,81 @@ class MultiHeadAttention(Attention):
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> Answer:
-        """Prepare the keys and values, and attend to them."""
-        check_options(self.methods["call"], per_head=per_head, need_weights=need_weights)
-        check_per_head(self.specification.name, per_head, need_weights)
-        check(
-            self.methods["call"],
-            self.sizes,
-            self.dtype,
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-            head_mask=head_mask,
-            dropout_mask=dropout_mask,
-        )
-        given = queries, keys, values, valid_lens, mask, dropout_mask, head_mask, per_head
-        context, weights = super(Attention, self).__call__(*given)
-        return context, weights if need_weights else None
+        """Prepare the keys and values, and attend to them.
 
-    def forward(
+        context = W_o [head_0; head_1; ...] + b_o
+        head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
+        keys_h of W_k keys + b_k, values_h of W_v values + b_v
+
+        Args:
+            queries: (batch, queries, query_size); what is looked for
+            keys: (batch, keys, key_size); what the queries are compared with
+            values: (batch, keys, value_size); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+            per_head (default False): whether to return the weights of every head, or their mean
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            head_mask (default None): ([batch], heads); a factor of what each head gives to the context; 0 switches it
+                off
+            dropout_mask (default None): (batch, heads, queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, queries, query_size); the heads' averages, projected
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        options: dict[str, Any] = {
+            "per_head": per_head,
+            "need_weights": need_weights,
+            "head_mask": head_mask,
+            "dropout_mask": dropout_mask,
+        }
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        return super(Attention, self).__call__(queries, keys, values, valid_lens, mask, options)  # Gluon's
+
+    def _prepare(
+        self, keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None
+    ) -> Memory:
+        keys, values = self._to_batch_first(keys), self._to_batch_first(values)
+        allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
+        if allowed is not None:
+            if allowed.ndim == 3:
+                allowed = allowed[:, None]
+            seen = np.expand_dims(np.any(np.any(allowed, axis=-2), axis=-2), -1)
+            keys, values = shown(seen, keys), shown(seen, values)
+        keys, values = self._split(projected(self.W_k, keys)), self._split(projected(self.W_v, values))
+        return Memory(self.scored._project(keys), values, allowed)
+
+    def _attend(
         self,
         queries: np.ndarray,
-        keys: np.ndarray,
-        values: np.ndarray,
-        valid_lens: np.ndarray | None,
-        mask: np.ndarray | None,
-        dropout_mask: np.ndarray | None,
-        head_mask: np.ndarray | None = None,
+        memory: Memory,
+        *,
         per_head: bool = False,
+        need_weights: bool = True,
+        head_mask: np.ndarray | None = None,
+        dropout_mask: np.ndarray | None = None,
     ) -> Answer:
-        """Prepare the keys and values, and attend to them; Gluon enters here."""
-        memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, per_head=per_head, head_mask=head_mask, dropout_mask=dropout_mask)
+        queries = self._split(projected(self.W_q, self._to_batch_first(queries)))
+        heads, weights = self._pool(self.scored, queries, memory, need_weights, dropout_mask)
+        if head_mask is not None:
+            heads = heads * head_mask.reshape(-1, head_mask.shape[-1], 1, 1)
+        context = self._to_batch_first(projected(self.W_o, self._joined(heads)))
+        if weights is None:
+            return context, None
+        return context, weights if per_head else mean_of_heads(weights)
 
-    def split(self, array: np.ndarray) -> np.ndarray:
+    def _split(self, array: np.ndarray) -> np.ndarray:
         """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""
         (batch, steps, _), heads, size = array.shape, self.sizes["heads"], self.sizes["head_size"]
         if array.size == 0:  # MXNet does not reshape it
             return np.zeros((batch, heads, steps, size), dtype=array.dtype, ctx=array.ctx)
         return np.swapaxes(array.reshape(batch, steps, heads, size), 1, 2)
 
-    def joined(self, heads: np.ndarray) -> np.ndarray:
+    def _joined(self, heads: np.ndarray) -> np.ndarray:
         """(batch, heads, steps, features of a head) as (batch, steps, hidden_size)."""
         shape = (heads.shape[0], heads.shape[2], self.sizes["hidden_size"])
         if heads.size == 0:
@@ -211,10 +270,19 @@ def ablation_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
 
     importance[h] = mean over b of losses(head_mask with head h at 0)[b] - losses(head_mask)[b]
 
-    Shapes: losses from head_mask (batch, heads), 1 for a head that is on, to (batch,); the result (heads,).
+    Args:
+        losses: from head_mask (batch, heads) to the loss of each example, (batch,)
+        head_mask: (batch, heads); the factors at which importance is asked: 1, or 0 for a head cut
+    Returns:
+        importance: (heads,); in the units of the loss
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: Michel et al. 2019, section 3.2, arXiv:1905.10650
+    Example:
+        importance = attention.ablation_importance(losses, head_mask)
     """
-    check_options(ABLATION_IMPORTANCE, losses=losses)
-    check(ABLATION_IMPORTANCE, head_mask=head_mask)
+    check(ABLATION_IMPORTANCE, losses=losses, head_mask=head_mask)
     whole, heads = losses(head_mask), positions(head_mask.shape[-1], head_mask.ctx)
     zeros = np.zeros_like(head_mask)
     rises = [(losses(np.where(heads == head, zeros, head_mask)) - whole).mean() for head in range(heads.size)]
@@ -226,11 +294,21 @@ def taylor_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
 
     importance[h] = mean over b of |head_mask[b, h] d losses(head_mask)[b] / d head_mask[b, h]|
 
-    Shapes: losses from head_mask (batch, heads), 1 for a head that is on, to (batch,), an example's loss depending on
-    its own row alone; the result (heads,).
+    The loss of an example may depend on its own row of head_mask alone.
+
+    Args:
+        losses: from head_mask (batch, heads) to the loss of each example, (batch,)
+        head_mask: (batch, heads); the factors at which importance is asked: 1, or 0 for a head cut
+    Returns:
+        importance: (heads,); in the units of the loss
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: Michel et al. 2019, section 4.1, arXiv:1905.10650
+    Example:
+        importance = attention.taylor_importance(losses, head_mask)
     """
-    check_options(TAYLOR_IMPORTANCE, losses=losses)
-    check(TAYLOR_IMPORTANCE, head_mask=head_mask)
+    check(TAYLOR_IMPORTANCE, losses=losses, head_mask=head_mask)
     factors = head_mask.detach()
     factors.attach_grad()
     with autograd.record(train_mode=autograd.is_training()):

@@ -10,6 +10,7 @@ from mxnet.gluon import Block, Parameter
 
 from attention_core.errors import check_parameters
 from backends.mxnet.arrays import from_numpy, to_numpy
+from backends.mxnet.module import dtype_of
 
 __all__ = ["get_parameters", "set_parameters"]
 
@@ -76,8 +77,7 @@ def get_parameters(
 
 def set_parameters(layer: Block, arrays: Mapping[str, numpy.ndarray]) -> None:
     """Copy canonical arrays into a layer."""
-    dtype = next((parameter.dtype for parameter in layer.collect_params().values()), None)
-    check_parameters(layer.specification, layer.sizes, dtype, arrays)
+    check_parameters(layer.specification, layer.sizes, dtype_of(layer), arrays)
     for name, parameter, axes in located(layer):
         array = arrays[name] if axes is None else arrays[name].transpose(numpy.argsort(axes))
         parameter.set_data(from_numpy(array))

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import mxnet as mx
 from mxnet import np
-from mxnet.gluon import Block, nn
+from mxnet.gluon import nn
 
-from attention_core.errors import check, check_length, check_options
+from attention_core.errors import check
 from attention_core.operators.positions import LEARNED_POSITIONS, POSITION_PERMUTATION, SINUSOIDAL_POSITIONS
 from attention_core.sinusoids import rates
 from backends.mxnet.masking import positions
-from backends.mxnet.module import Uniform, initialise
+from backends.mxnet.module import Specified, Uniform, initialise
 
 __all__ = ["SinusoidalPositions", "LearnedPositions", "position_permutation"]
 
 
-class SinusoidalPositions(Block):
+class SinusoidalPositions(Specified):
     """Add to each input the sines and cosines of its position; it has no parameters.
 
-    outputs[t] = inputs[t] + P[t + offset];  P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(...)
+    outputs[t] = inputs[t] + P[t + offset]
+    P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
+    then all cosines
 
-    Shapes: inputs (batch, steps, features), as is the result. With layout="concatenated", all sines come first, then
-    all cosines: position_permutation is the order that turns the one into the other.
+    Args:
+        features: features of an input
+        layout (default 'interleaved'): whether sines and cosines take turns, or the sines come first: 'interleaved',
+            'concatenated'
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762
+    Example:
+        layer = attention.SinusoidalPositions(features)
+        outputs = layer(inputs)
     """
 
     specification = SINUSOIDAL_POSITIONS
@@ -34,23 +46,29 @@ class SinusoidalPositions(Block):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(prefix=prefix, params=params)
-        self.sizes = check_options(self.specification, features=features, layout=layout)
+        super().__init__(features=features, layout=layout, prefix=prefix, params=params)
 
     def __call__(self, inputs: np.ndarray, *, offset: int = 0) -> np.ndarray:
         """Add the positions from offset on.
 
         outputs[t] = inputs[t] + P[t + offset]
+        P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
+        then all cosines
 
-        Shapes: inputs (batch, steps, features), as is the result.
+        Args:
+            inputs: (batch, steps, features); one vector for each position
+            offset (default 0): position of the first step
+        Returns:
+            outputs: (batch, steps, features); the inputs with their positions added
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        operator = self.specification.method("call")
-        check_options(operator, offset=offset)
-        check(operator, self.sizes, inputs=inputs)
+        self._check("call", offset=offset, inputs=inputs)
         return super().__call__(inputs, offset)
 
     def forward(self, inputs: np.ndarray, offset: int) -> np.ndarray:
-        """The formula, whose table is made in float64."""
+        """Gluon enters here; the table is made in float64."""
         if inputs.size == 0:
             return np.zeros_like(inputs)
         high, low = (np.array(part, dtype="float64", ctx=inputs.ctx) for part in rates(self.sizes["features"]))
@@ -61,12 +79,25 @@ class SinusoidalPositions(Block):
         return inputs + table.reshape(inputs.shape[-2:]).astype(inputs.dtype)
 
 
-class LearnedPositions(Block):
+class LearnedPositions(Specified):
     """Add to each input a learned vector for its position.
 
     outputs[t] = inputs[t] + P[t + offset]
 
-    Shapes: inputs (batch, steps, features), as is the result.
+    Args:
+        num_positions: positions that have a vector
+        features: features of an input
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Parameters:
+        P: (num_positions, features), one row for each position
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Gehring et al. 2017, section 3.1, arXiv:1705.03122
+    Example:
+        layer = attention.LearnedPositions(num_positions, features)
+        outputs = layer(inputs)
     """
 
     specification = LEARNED_POSITIONS
@@ -80,8 +111,7 @@ class LearnedPositions(Block):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(prefix=prefix, params=params)
-        self.sizes = check_options(self.specification, num_positions=num_positions, features=features)
+        super().__init__(num_positions=num_positions, features=features, prefix=prefix, params=params)
         with self.name_scope():
             self.P = nn.Embedding(num_positions, features, dtype=dtype, weight_initializer=Uniform(features**-0.5))
         initialise(self)
@@ -91,16 +121,20 @@ class LearnedPositions(Block):
 
         outputs[t] = inputs[t] + P[t + offset]
 
-        Shapes: inputs (batch, steps, features), as is the result.
+        Args:
+            inputs: (batch, steps, features); one vector for each position
+            offset (default 0): position of the first step
+        Returns:
+            outputs: (batch, steps, features); the inputs with their positions added
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        operator = self.specification.method("call")
-        check_options(operator, offset=offset)
-        check(operator, self.sizes, self.P.weight.dtype, inputs=inputs)
-        check_length(operator.title, offset + inputs.shape[-2], self.sizes["num_positions"])
+        self._check("call", offset=offset, inputs=inputs)
         return super().__call__(inputs, offset)
 
     def forward(self, inputs: np.ndarray, offset: int) -> np.ndarray:
-        """The formula; there may be no inputs: MXNet then writes foreign memory into gradients."""
+        """Gluon enters here; of empty inputs, MXNet would write foreign memory into gradients."""
         if inputs.size == 0:
             return np.zeros_like(inputs)
         return inputs + self.P(positions(inputs.shape[-2], inputs.ctx) + offset)
@@ -109,9 +143,19 @@ class LearnedPositions(Block):
 def position_permutation(features: int, *, ctx: mx.Context | None = None) -> np.ndarray:
     """The order that turns interleaved sines and cosines into concatenated ones.
 
-    permutation[i] = 2i for i < features/2, else 2i + 1 - features;  concatenated = interleaved[permutation]
+    permutation[i] = 2i for i < features/2, else 2i + 1 - features
+    concatenated = interleaved[permutation]
 
-    Shapes: the result (features,), int32.
+    Args:
+        features: features of an input
+        ctx: device of the result
+    Returns:
+        permutation: integers (features,); the place of each concatenated feature
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: this specification
+    Example:
+        permutation = attention.position_permutation(features)
     """
-    check_options(POSITION_PERMUTATION, features=features)
+    check(POSITION_PERMUTATION, features=features)
     return np.arange(features, dtype="int32", ctx=ctx).reshape(-1, 2).T.reshape(-1)

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import mxnet as mx
 from mxnet import np
-from mxnet.gluon import Block
 
-from attention_core.errors import check, check_options
 from attention_core.operators.regression import NADARAYA_WATSON
-from backends.mxnet.attention import attention_layer
+from backends.mxnet.attention import KernelAttention
+from backends.mxnet.module import Specified
 
 __all__ = ["NadarayaWatson"]
 
 
-class NadarayaWatson(Block):
+class NadarayaWatson(Specified):
     """Kernel regression: predict at each query the average of the values, weighted by nearness of their keys.
 
-    predictions[i] = sum over j of weights[i, j] values[j];  weights as of KernelAttention
+    predictions[i] = sum over j of weights[i, j] values[j]
+    weights as of KernelAttention
 
-    Shapes: queries (batch, queries), keys and values (batch, keys); returns (predictions, weights): (batch, queries),
-    (batch, queries, keys).
+    Args:
+        width (default 1.0): standard deviation of the kernel, 1/w
+        learned (default False): whether w = 1/width is a parameter that begins there, or a constant
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Parameters:
+        kernel.*: the KernelAttention that weighs the keys
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
+    Example:
+        layer = attention.NadarayaWatson()
+        predictions, weights = layer(queries, keys, values)
     """
 
     specification = NADARAYA_WATSON
@@ -33,10 +45,9 @@ class NadarayaWatson(Block):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(prefix=prefix, params=params)
-        self.sizes = check_options(self.specification, width=width, learned=learned)
+        super().__init__(width=width, learned=learned, prefix=prefix, params=params)
         with self.name_scope():
-            self.kernel = attention_layer(self.specification.inside(self.sizes)["kernel"], dtype=dtype)
+            self.kernel = KernelAttention(width=width, learned=learned, dtype=dtype)
 
     def __call__(
         self,
@@ -48,20 +59,24 @@ class NadarayaWatson(Block):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Predict at each query.
 
-        predictions[i] = sum over j of weights[i, j] values[j];  weights as of KernelAttention
+        predictions[i] = sum over j of weights[i, j] values[j]
+        weights as of KernelAttention
 
-        Shapes: valid_lens (batch,) or (batch, queries), mask (batch, queries, keys), each axis its size or 1.
+        Args:
+            queries: (batch, queries); points at which to predict
+            keys: (batch, keys); points that were observed
+            values: (batch, keys); what was observed there
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, queries, keys), each axis its size or 1; True where a query may attend
+                to a key; combines with valid_lens by and
+        Returns:
+            predictions: (batch, queries); weighted averages of the values
+            weights: (batch, queries, keys); probabilities over the keys
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.kernel.dtype,
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return super().__call__(queries, keys, values, valid_lens, mask)
 
     def forward(
@@ -72,7 +87,7 @@ class NadarayaWatson(Block):
         valid_lens: np.ndarray | None,
         mask: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The formula: points are vectors of one feature."""
+        """Points are vectors of one feature; Gluon enters here."""
         queries, keys, values = (np.expand_dims(array, -1) for array in (queries, keys, values))
         predictions, weights = self.kernel(queries, keys, values, valid_lens, mask)
         return predictions[..., 0], weights

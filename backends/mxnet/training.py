@@ -9,9 +9,10 @@ import mxnet as mx
 import numpy
 from mxnet import autograd, np, npx
 
-from attention_core.errors import check, check_options, check_state, check_tokens
+from attention_core.errors import check, check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
 from backends.mxnet.arrays import from_numpy
+from backends.mxnet.module import check_ids
 from backends.mxnet.parameters import get_parameters, located
 from backends.mxnet.translation import Translator
 
@@ -23,13 +24,24 @@ def masked_cross_entropy(logits: np.ndarray, targets: np.ndarray, valid_lens: np
 
     loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
 
-    Shapes: logits (batch, steps, vocab_size), targets (batch, steps), valid_lens (batch,); the result has no axes.
+    Args:
+        logits: (batch, steps, vocab_size); scores of each token (natural logarithm)
+        targets: integers (batch, steps); the token that is right
+        valid_lens (default None): integers (batch,); step t is open where t < valid_len; what stands in other steps
+            changes nothing
+    Returns:
+        loss: (); nats a token
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        TokenError: a token id is outside the vocabulary
+    Source: Sutskever et al. 2014, section 3.2, arXiv:1409.3215, with a mean over tokens in place of sentences
+    Example:
+        loss = attention.masked_cross_entropy(logits, targets)
     """
     check(MASKED_CROSS_ENTROPY, logits=logits, targets=targets, valid_lens=valid_lens)
+    check_ids("masked_cross_entropy", "targets", targets, logits.shape[-1])
     if targets.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
         return np.zeros((), dtype=logits.dtype, ctx=logits.ctx)
-    ids = targets.asnumpy()
-    check_tokens("masked_cross_entropy", "targets", int(ids.min()), int(ids.max()), logits.shape[-1])
     count = targets.size
     if valid_lens is not None:
         lens = np.minimum(np.maximum(valid_lens.astype("int64"), 0), targets.shape[1])  # a negative one is a crash

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import mxnet as mx
 from mxnet import autograd, np
-from mxnet.gluon import Block
 
-from attention_core.errors import check, check_options
 from attention_core.operators.translation import TRANSLATOR
 from backends.mxnet.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder
 from backends.mxnet.encoders import Bridge, Encoder, GRUEncoder, LSTMEncoder
+from backends.mxnet.module import Specified
 
 __all__ = ["Translator"]
 
@@ -21,14 +20,44 @@ DECODERS: dict[str, type[Decoder]] = {
 }
 
 
-class Translator(Block):
+class Translator(Specified):
     """Encode a sentence, and decode its translation with attention to it.
 
     outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional
     logits, _, weights = decoder(inputs, outputs, state, valid_lens)
 
-    Shapes: source (batch, keys), inputs (batch, steps), valid_lens (batch,); returns (logits, weights):
-    (batch, steps, target_vocab_size), (batch, steps, keys).
+    Args:
+        source_vocab_size: number of token ids of the sources
+        target_vocab_size: number of token ids of the translations
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        decoder (default 'bahdanau'): Bahdanau's decoder, Luong's, or the one without attention: 'bahdanau', 'luong',
+            'fixed'
+        score (default None): how a key is scored, by name; the decoder's own score unless given: 'dot', 'scaled_dot',
+            'general', 'additive', 'concat', 'cosine', 'location', 'gaussian'
+        num_positions (default None): positions of location scores, for score='location' alone
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+        bridge (default None): how the two directions become one; 'project' unless given: 'concatenate', 'sum',
+            'project', 'backward'
+        readout (default None): the readout of Bahdanau's decoder; 'dense' unless given: 'dense', 'maxout'
+        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
+            training
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict with parameters to share
+    Parameters:
+        encoder.*: the GRUEncoder or LSTMEncoder
+        bridge.*: the Bridge, if bidirectional
+        decoder.*: the decoder
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
+    Example:
+        layer = attention.Translator(source_vocab_size, target_vocab_size, embed_size, hidden_size)
+        logits, weights = layer(source, inputs)
     """
 
     specification = TRANSLATOR
@@ -53,9 +82,7 @@ class Translator(Block):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(prefix=prefix, params=params)
-        self.sizes = check_options(
-            self.specification,
+        super().__init__(
             source_vocab_size=source_vocab_size,
             target_vocab_size=target_vocab_size,
             embed_size=embed_size,
@@ -69,6 +96,8 @@ class Translator(Block):
             bridge=bridge,
             readout=readout,
             dropout=dropout,
+            prefix=prefix,
+            params=params,
         )
         parts = self.specification.inside(self.sizes)
         made, inner = ENCODERS[parts["encoder"].layer.name], parts["encoder"].config
@@ -101,13 +130,23 @@ class Translator(Block):
         outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional
         logits, _, weights = decoder(inputs, outputs, state, valid_lens)
 
-        Shapes: encoder_dropout_mask (num_layers - 1, batch, keys, encoder_size), decoder_dropout_mask
-        (num_layers - 1, batch, steps, decoder_size), attention_dropout_mask (batch, steps, keys).
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            inputs: integers (batch, steps); what the decoder reads: bos, then the translation
+            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            encoder_dropout_mask (default None): (num_layers - 1, batch, keys, encoder_size); 0 or 1/(1 - rate), a
+                factor of the outputs of every layer of the encoder but the top one
+            decoder_dropout_mask (default None): (num_layers - 1, batch, steps, decoder_size); the same for the decoder
+            attention_dropout_mask (default None): (batch, steps, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            logits: (batch, steps, target_vocab_size); scores of the token that follows each input (natural logarithm)
+            weights: (batch, steps, keys); probabilities over the source tokens
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            TokenError: a token id is outside the vocabulary
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.decoder.dense.weight.dtype,
+        self._check(
+            "call",
             source=source,
             inputs=inputs,
             valid_lens=valid_lens,
@@ -118,27 +157,6 @@ class Translator(Block):
         masks = (encoder_dropout_mask, decoder_dropout_mask, attention_dropout_mask)
         return super().__call__(source, inputs, valid_lens, *masks)
 
-    def forward(
-        self,
-        source: np.ndarray,
-        inputs: np.ndarray,
-        valid_lens: np.ndarray | None,
-        encoder_dropout_mask: np.ndarray | None,
-        decoder_dropout_mask: np.ndarray | None,
-        attention_dropout_mask: np.ndarray | None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The formula."""
-        outputs, state = self.encode(source, valid_lens, encoder_dropout_mask)
-        logits, _, weights = self.decoder(
-            inputs,
-            outputs,
-            state,
-            valid_lens,
-            dropout_mask=decoder_dropout_mask,
-            attention_dropout_mask=attention_dropout_mask,
-        )
-        return logits, weights
-
     def greedy(
         self, source: np.ndarray, valid_lens: np.ndarray | None = None, *, bos: int, eos: int, max_steps: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -146,9 +164,22 @@ class Translator(Block):
 
         tokens, lengths, weights = decoder.greedy(outputs, state, valid_lens)
 
-        Shapes: returns (tokens, lengths, weights) as the decoder's greedy.
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: most tokens to decode
+        Returns:
+            tokens: integers (batch, max_steps); decoded ids; eos from the end on
+            lengths: integers (batch,); decoded tokens before eos
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the end
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
         """
-        check(self.specification.method("greedy"), self.sizes, source=source, valid_lens=valid_lens)
+        self._check("greedy", source=source, valid_lens=valid_lens, bos=bos, eos=eos, max_steps=max_steps)
         with autograd.pause():
             outputs, state = self.encode(source, valid_lens)
             return self.decoder.greedy(outputs, state, valid_lens, bos=bos, eos=eos, max_steps=max_steps)
@@ -169,9 +200,36 @@ class Translator(Block):
 
         tokens, lengths, scores, weights = decoder.beam(outputs, state, valid_lens)
 
-        Shapes: returns (tokens, lengths, scores, weights) as the decoder's beam.
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: most tokens to decode
+            width: hypotheses kept at each step
+            num_best (default 1): hypotheses returned, best first
+            length_penalty (default 0.0): the exponent α; 0 ranks by the sum alone
+        Returns:
+            tokens: integers (batch, num_best, max_steps); decoded ids; eos from the end on
+            lengths: integers (batch, num_best); decoded tokens before eos
+            scores: (batch, num_best); best first (natural logarithm)
+            weights: (batch, num_best, max_steps, keys); probabilities; 0 after the end
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
         """
-        check(self.specification.method("beam"), self.sizes, source=source, valid_lens=valid_lens)
+        self._check(
+            "beam",
+            source=source,
+            valid_lens=valid_lens,
+            bos=bos,
+            eos=eos,
+            max_steps=max_steps,
+            width=width,
+            num_best=num_best,
+            length_penalty=length_penalty,
+        )
         with autograd.pause():
             outputs, state = self.encode(source, valid_lens)
             return self.decoder.beam(
@@ -185,3 +243,24 @@ class Translator(Block):
                 num_best=num_best,
                 length_penalty=length_penalty,
             )
+
+    def forward(
+        self,
+        source: np.ndarray,
+        inputs: np.ndarray,
+        valid_lens: np.ndarray | None,
+        encoder_dropout_mask: np.ndarray | None,
+        decoder_dropout_mask: np.ndarray | None,
+        attention_dropout_mask: np.ndarray | None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Gluon enters here, with positional arguments alone."""
+        outputs, state = self.encode(source, valid_lens, encoder_dropout_mask)
+        logits, _, weights = self.decoder(
+            inputs,
+            outputs,
+            state,
+            valid_lens,
+            dropout_mask=decoder_dropout_mask,
+            attention_dropout_mask=attention_dropout_mask,
+        )
+        return logits, weights

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from attention_core.errors import check, check_options, check_positions
 from attention_core.operators.attention import (
     ADDITIVE_ATTENTION,
     CONCAT_ATTENTION,
@@ -28,16 +27,16 @@ from backends.tf.blocked import (
     blocked_dot_attention,
     use_blocks,
 )
-from backends.tf.masking import attention_mask, open_keys, size, softmax_over
-from backends.tf.module import Specified, chosen, drawn_mask, drops, projected
-from backends.tf.pooling import attention_pooling
+from backends.tf.masking import _attention_mask, open_keys, size, softmax_over
+from backends.tf.module import Specified, chosen, drawn, drawn_mask, projected
+from backends.tf.pooling import average
 from backends.tf.scoring import (
-    additive_score,
-    cosine_score,
-    dot_score,
-    gaussian_score,
-    location_score,
-    scaled_dot_score,
+    _additive_score,
+    _cosine_score,
+    _dot_score,
+    _gaussian_score,
+    _location_score,
+    _scaled_dot_score,
 )
 
 __all__ = [
@@ -70,20 +69,12 @@ class Attention(Specified):
     ...) with time_major, as is context then; returns (context, weights).
     """
 
-    def __init__(self, *, time_major: bool = False, **options: Any) -> None:
-        super().__init__(time_major=time_major, **options)
-        methods = {name: self.specification.method(name) for name in ("prepare", "attend", "call")}
-        self.methods = {name: method.time_major if time_major else method for name, method in methods.items()}
-        self.time_major = time_major
-        self.dropout = keras.layers.Dropout(options.get("dropout", 0.0), autocast=False)
+    bounded = False
+    """Whether scores are finite for all queries and keys, as a sum of tanh is."""
 
-    def project(self, keys: tf.Tensor) -> tf.Tensor:
-        """What memory holds of keys: themselves, where a layer does not say otherwise."""
-        return keys
-
-    def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """The score of each query against each projected key."""
-        raise NotImplementedError
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.dropout = keras.layers.Dropout(self.sizes.get("dropout", 0.0), autocast=False)
 
     def prepare(
         self,
@@ -95,10 +86,21 @@ class Attention(Specified):
         """Project the keys, clear what no query may attend to, and keep it for many queries.
 
         memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+
+        Args:
+            keys: (batch, [heads], keys, features or key_size or key_features); what the queries are compared with
+            values: (batch, [heads], keys, value_features); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
-        self.check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-        memory = zero_masked(self.to_batch_first(keys), self.to_batch_first(values), valid_lens, mask)
-        return memory._replace(keys=self.project(memory.keys))
+        self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        return self._prepare(keys, values, valid_lens, mask)
 
     def attend(
         self,
@@ -111,49 +113,23 @@ class Attention(Specified):
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
-        context, weights = attention_pooling(score(queries, memory.keys), memory.values)
+        context, weights = attention_pooling(score(queries, project(keys)), values)
 
-        Shapes: as the call; weights is None without need_weights.
+        Args:
+            queries: (batch, [heads], queries, features or query_size); what is looked for
+            memory: as `prepare` returns it
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+            training: whether to drop in this call; the mode of the layer around it unless given
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        check_options(self.methods["attend"], need_weights=need_weights)
-        self.check("attend", queries=queries, memory=memory, dropout_mask=dropout_mask)
-        queries, dropped = self.to_batch_first(queries), drops(self.dropout, dropout_mask, training)
-        context = None if need_weights or dropped else self.in_blocks(queries, memory)
-        if context is not None:
-            return self.to_batch_first(context), None
-        scores = self.score(queries, memory.keys)
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores, training)
-        context, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
-        return self.to_batch_first(context), weights if need_weights else None
-
-    def dot_scale(self, features: int) -> float | None:
-        """The factor of q·k where the score is an inner product with a projected key; None for another score."""
-        return None
-
-    def additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """The projected queries and w_v where the score is w_v · tanh(q + k) with a projected key; None for another."""
-        return None
-
-    def in_blocks(self, queries: tf.Tensor, memory: Memory) -> tf.Tensor | None:
-        """The context alone, in blocks; None where they do not win, or do not know the score."""
-        features, keys, sequences = queries.shape[-1], memory.keys, math.prod(n or 1 for n in queries.shape[:-2])
-        scale = None if features is None else self.dot_scale(features)
-        if scale is not None and use_blocks(queries, keys, sequences * DOT_MIN_ELEMENTS):
-            return blocked_dot_attention(queries, keys, memory.values, memory.mask, scale)
-        # Of queries and keys it is the keys that are projected by now.
-        if scale is None and use_blocks(keys, queries, max(ADDITIVE_MIN_ELEMENTS, sequences * SEQUENCE_MIN_ELEMENTS)):
-            perceptron = self.additive_terms(queries)
-            if perceptron is not None:
-                projected_queries, w_v = perceptron
-                return blocked_additive_attention(projected_queries, keys, memory.values, memory.mask, w_v)
-        return None
-
-    def attend_cleared(
-        self, queries: tf.Tensor, memory: Memory, dropout_mask: tf.Tensor | None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """As attend, in evaluation mode, to a memory whose values are 0 where its mask is closed to all queries."""
-        return self.attend(queries, memory, dropout_mask=dropout_mask)
+        self._check("attend", queries=queries, memory=memory, need_weights=need_weights, dropout_mask=dropout_mask)
+        return self._attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask, training=training)
 
     def __call__(
         self,
@@ -167,9 +143,31 @@ class Attention(Specified):
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
-        """Prepare the keys and values, and attend to them."""
-        options = {"need_weights": need_weights}
-        return self.entered(queries, keys, values, valid_lens, mask, training, options, dropout_mask=dropout_mask)
+        """Prepare the keys and values, and attend to them.
+
+        context, weights = attention_pooling(score(queries, project(keys)), values)
+
+        Args:
+            queries: (batch, [heads], queries, features or query_size); what is looked for
+            keys: (batch, [heads], keys, features or key_size or key_features); what the queries are compared with
+            values: (batch, [heads], keys, value_features); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+            training: whether to drop in this call; the mode of the layer around it unless given
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        return self._entered(queries, keys, values, valid_lens, mask, **options, **chosen(training))
 
     def call(
         self,
@@ -184,38 +182,99 @@ class Attention(Specified):
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Prepare the keys and values, and attend to them; Keras enters here."""
-        memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask, training=training)
+        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask, "training": training}
+        return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
 
-    def entered(
+    def _prepare(
+        self, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None
+    ) -> Memory:
+        memory = zero_masked(self._to_batch_first(keys), self._to_batch_first(values), valid_lens, mask)
+        return memory._replace(keys=self._project(memory.keys))
+
+    def _attend(
         self,
         queries: tf.Tensor,
-        keys: tf.Tensor,
-        values: tf.Tensor,
-        valid_lens: tf.Tensor | None,
-        mask: tf.Tensor | None,
-        training: bool | None,
-        options: Mapping[str, bool],
-        **keywords: tf.Tensor | None,
+        memory: Memory,
+        *,
+        need_weights: bool = True,
+        dropout_mask: tf.Tensor | None = None,
+        training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
-        """Check the arguments of a call, and give them to Keras, which calls `call`."""
-        check_options(self.methods["call"], **options)
-        self.check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **keywords)
-        # Keras takes a mask given by keyword for one that belongs to the first input, and warns that it gets lost.
-        return super().__call__(queries, keys, values, valid_lens, mask, **options, **keywords, **chosen(training))
+        queries = self._to_batch_first(queries)
+        context, weights = self._pool(self, queries, memory, need_weights, dropout_mask, training)
+        return self._to_batch_first(context), weights
 
-    def check(self, method: str, **arrays: Any) -> None:
-        """Refuse what does not fit the layer, with time first or batch first, and more keys than can be scored."""
-        check(self.methods[method], self.sizes, self.required_dtype, **arrays)
-        positions = self.sizes.get("num_positions")  # of a location score, by this layer or by the one inside
-        if positions is not None and "keys" in arrays:
-            num_keys = arrays["keys"].shape[0 if self.time_major else -2]
-            if num_keys is not None:
-                check_positions(LOCATION_ATTENTION.name, num_keys, positions)
+    def _pool(
+        self,
+        scored: Attention,
+        queries: tf.Tensor,
+        memory: Memory,
+        need_weights: bool,
+        dropout_mask: tf.Tensor | None,
+        training: bool | None,
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+        """Pool by the score of a layer, of this one or of one inside it; where nothing is dropped, in blocks if it can.
 
-    def to_batch_first(self, array: tf.Tensor) -> tf.Tensor:
+        context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
+        """
+        dropped = dropout_mask is not None or (training and self.dropout.rate > 0.0)
+        found = None if dropped else scored._in_blocks(queries, memory, need_weights)
+        if found is not None:
+            return found
+        scores = scored._score(queries, memory.keys)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, scores, training)
+        allowed = open_keys(scores, memory.mask)
+        weights = softmax_over(scores, allowed)
+        # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
+        context = average(weights, memory.values, None if scored.bounded else allowed, dropout_mask)
+        return context, weights if need_weights else None
+
+    def _in_blocks(
+        self, queries: tf.Tensor, memory: Memory, need_weights: bool
+    ) -> tuple[tf.Tensor, tf.Tensor | None] | None:
+        """The context alone in blocks, where there are some for the score and they win; else None.
+
+        Inner products have them from DOT_MIN_ELEMENTS elements of one head on, additive scores from
+        ADDITIVE_MIN_ELEMENTS of all and SEQUENCE_MIN_ELEMENTS of one sequence.
+        """
+        if need_weights:
+            return None
+        features, keys, sequences = queries.shape[-1], memory.keys, math.prod(n or 1 for n in queries.shape[:-2])
+        scale = None if features is None else self._dot_scale(features)
+        if scale is not None and use_blocks(queries, keys, sequences * DOT_MIN_ELEMENTS):
+            return blocked_dot_attention(queries, *memory, scale), None
+        # Of queries and keys it is the keys that are projected by now.
+        terms = None
+        if scale is None and use_blocks(keys, queries, max(ADDITIVE_MIN_ELEMENTS, sequences * SEQUENCE_MIN_ELEMENTS)):
+            terms = self._additive_terms(queries)
+        return None if terms is None else (blocked_additive_attention(terms[0], *memory, terms[1]), None)
+
+    def _project(self, keys: tf.Tensor) -> tf.Tensor:
+        """What memory holds of keys: themselves, where a layer does not say otherwise."""
+        return keys
+
+    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+        """The score of each query against each projected key."""
+        raise NotImplementedError
+
+    def _dot_scale(self, features: int) -> float | None:
+        """The factor of q·k where the score is an inner product with a projected key; None for another score."""
+        return None
+
+    def _additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
+        """The projected queries and w_v where the score is w_v · tanh(q + k) with a projected key; None for another."""
+        return None
+
+    def _to_batch_first(self, array: tf.Tensor) -> tf.Tensor:
         """The array with batch first, of one with time first, or the other way round; as it is without time_major."""
-        return tf.transpose(array, (1, 0, 2)) if self.time_major else array
+        return tf.transpose(array, (1, 0, 2)) if self.sizes["time_major"] else array
+
+    def _entered(self, *arrays: tf.Tensor | None, **options: Any) -> tuple[tf.Tensor, tf.Tensor | Any]:
+        """Give the arguments of a call to Keras, which calls `call`."""
+        # By position: Keras takes a mask given by keyword for one that belongs to the first input, and warns that it
+        # gets lost.
+        return super().__call__(*arrays, **options)
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -224,9 +283,21 @@ class DotProductAttention(Attention):
 
     context, weights = attention_pooling(scaled_dot_score(queries, keys), values)
 
-    Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features), all
-    with heads after batch or without, or (queries, batch, features) and so on with time_major; returns
-    (context, weights). Inputs of any floating type, or of dtype if given.
+    Args:
+        dropout (default 0.0): rate at which weights are dropped in training
+        scale (default None): factor of the scores; 1/√features unless given
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762
+    Example:
+        layer = attention.DotProductAttention()
+        context, weights = layer(queries, keys, values)
+
+    In TensorFlow: inputs of any floating type, or of dtype if given.
     """
 
     specification = DOT_PRODUCT_ATTENTION
@@ -242,14 +313,14 @@ class DotProductAttention(Attention):
     ) -> None:
         super().__init__(dropout=dropout, scale=scale, time_major=time_major, dtype=dtype, name=name)
 
-    def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Give scale · q·k."""
-        return scaled_dot_score(queries, keys, scale=self.sizes["scale"])
-
-    def dot_scale(self, features: int) -> float | None:
-        """Give scale."""
+    def _dot_scale(self, features: int) -> float | None:
+        """The scale."""
         scale: float | None = self.sizes["scale"]
         return max(features, 1) ** -0.5 if scale is None else scale
+
+    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+        """Give scale · q·k."""
+        return _scaled_dot_score(queries, keys, self.sizes["scale"])
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -258,12 +329,29 @@ class AdditiveAttention(Attention):
 
     context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
-    all with heads after batch or without, or (queries, batch, query_size) and so on with time_major; returns
-    (context, weights).
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        hidden_size: features of the hidden layer in which query and key meet
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        W_q: (hidden_size, query_size), projects queries
+        W_k: (hidden_size, key_size), projects keys
+        w_v: (hidden_size,), weight of each hidden feature
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
+    Example:
+        layer = attention.AdditiveAttention(query_size, key_size, hidden_size)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = ADDITIVE_ATTENTION
+    bounded = True
 
     def __init__(
         self,
@@ -285,30 +373,22 @@ class AdditiveAttention(Attention):
             dtype=dtype,
             name=name,
         )
-        self.W_q = self.projection("W_q", query_size, hidden_size)
-        self.W_k = self.projection("W_k", key_size, hidden_size)
-        self.w_v = self.uniform("w_v", (hidden_size,), hidden_size)
+        self.W_q = self._projection("W_q", query_size, hidden_size)
+        self.W_k = self._projection("W_k", key_size, hidden_size)
+        self.w_v = drawn(self, "w_v", (hidden_size,), hidden_size)
 
-    def project(self, keys: tf.Tensor) -> tf.Tensor:
+    def _project(self, keys: tf.Tensor) -> tf.Tensor:
         """Give W_k k."""
         return projected(self.W_k, keys)
 
-    def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """Give w_v · tanh(W_q q + W_k k)."""
-        projected_queries, w_v = self.additive_terms(queries)
-        return additive_score(projected_queries, keys, w_v)
+        projected_queries, w_v = self._additive_terms(queries)
+        return _additive_score(projected_queries, keys, w_v)
 
-    def additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Give W_q q and w_v."""
+    def _additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """W_q q, and w_v."""
         return projected(self.W_q, queries), self.w_v.value
-
-    def attend_cleared(
-        self, queries: tf.Tensor, memory: Memory, dropout_mask: tf.Tensor | None
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """As attend, but nothing is left to clear: tanh is bounded, so that the mask alone hides keys."""
-        scores = self.score(queries, memory.keys)
-        weights = softmax_over(scores, open_keys(scores, None, memory.mask))
-        return tf.matmul(weights if dropout_mask is None else weights * dropout_mask, memory.values), weights
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -317,7 +397,22 @@ class GeneralAttention(Attention):
 
     context, weights = attention_pooling(dot_score(queries, W keys), values)
 
-    Shapes: as AdditiveAttention.
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        W: (query_size, key_size), projects keys to the size of queries
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        layer = attention.GeneralAttention(query_size, key_size)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = GENERAL_ATTENTION
@@ -335,19 +430,19 @@ class GeneralAttention(Attention):
         super().__init__(
             query_size=query_size, key_size=key_size, dropout=dropout, time_major=time_major, dtype=dtype, name=name
         )
-        self.W = self.projection("W", key_size, query_size)
+        self.W = self._projection("W", key_size, query_size)
 
-    def project(self, keys: tf.Tensor) -> tf.Tensor:
+    def _project(self, keys: tf.Tensor) -> tf.Tensor:
         """Give W k."""
         return projected(self.W, keys)
 
-    def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Give q·W k."""
-        return dot_score(queries, keys)
-
-    def dot_scale(self, features: int) -> float | None:
-        """Give 1."""
+    def _dot_scale(self, features: int) -> float | None:
+        """1: keys are projected."""
         return 1.0
+
+    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+        """Give q·W k."""
+        return _dot_score(queries, keys)
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -356,10 +451,28 @@ class ConcatAttention(Attention):
 
     context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
 
-    Shapes: as AdditiveAttention.
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        hidden_size: features of the hidden layer
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        W: (hidden_size, query_size + key_size), projects [query; key]
+        v: (hidden_size,), weight of each hidden feature
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        layer = attention.ConcatAttention(query_size, key_size, hidden_size)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = CONCAT_ATTENTION
+    bounded = True
 
     def __init__(
         self,
@@ -381,20 +494,20 @@ class ConcatAttention(Attention):
             dtype=dtype,
             name=name,
         )
-        self.W = self.projection("W", query_size + key_size, hidden_size)
-        self.v = self.uniform("v", (hidden_size,), hidden_size)
+        self.W = self._projection("W", query_size + key_size, hidden_size)
+        self.v = drawn(self, "v", (hidden_size,), hidden_size)
 
-    def project(self, keys: tf.Tensor) -> tf.Tensor:
+    def _project(self, keys: tf.Tensor) -> tf.Tensor:
         """Give W [0; k]."""
         return tf.matmul(keys, self.W.kernel[self.sizes["query_size"] :])
 
-    def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """Give v · tanh(W [q; 0] + W [0; k])."""
-        projected_queries, v = self.additive_terms(queries)
-        return additive_score(projected_queries, keys, v)
+        projected_queries, v = self._additive_terms(queries)
+        return _additive_score(projected_queries, keys, v)
 
-    def additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Give W [q; 0] and v."""
+    def _additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """W [q; 0], and v."""
         return tf.matmul(queries, self.W.kernel[: self.sizes["query_size"]]), self.v.value
 
 
@@ -404,7 +517,21 @@ class CosineAttention(Attention):
 
     context, weights = attention_pooling(cosine_score(queries, keys), values)
 
-    Shapes: as DotProductAttention. Inputs of any floating type, or of dtype if given.
+    Args:
+        dropout (default 0.0): rate at which weights are dropped in training
+        scale (default None): factor of the cosines; 1 unless given
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401
+    Example:
+        layer = attention.CosineAttention()
+        context, weights = layer(queries, keys, values)
+
+    In TensorFlow: inputs of any floating type, or of dtype if given.
     """
 
     specification = COSINE_ATTENTION
@@ -420,9 +547,9 @@ class CosineAttention(Attention):
     ) -> None:
         super().__init__(dropout=dropout, scale=scale, time_major=time_major, dtype=dtype, name=name)
 
-    def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """Give scale · q·k/(‖q‖ ‖k‖)."""
-        return cosine_score(queries, keys, scale=self.sizes["scale"])
+        return _cosine_score(queries, keys, self.sizes["scale"])
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -431,9 +558,24 @@ class LocationAttention(Attention):
 
     context, weights = attention_pooling(location_score(keys, W queries), values)
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, any features) with at most num_positions keys,
-    values (batch, keys, value_features), all with heads after batch or without, or (queries, batch, query_size) and so
-    on with time_major; returns (context, weights).
+    There may be fewer keys than num_positions, not more.
+
+    Args:
+        query_size: features of a query
+        num_positions: positions that have a score
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        W: (num_positions, query_size), scores of each position
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        layer = attention.LocationAttention(query_size, num_positions)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = LOCATION_ATTENTION
@@ -456,11 +598,11 @@ class LocationAttention(Attention):
             dtype=dtype,
             name=name,
         )
-        self.W = self.projection("W", query_size, num_positions)
+        self.W = self._projection("W", query_size, num_positions)
 
-    def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """Give W q, at the positions of the keys."""
-        return location_score(size(keys, -2), projected(self.W, queries))
+        return _location_score(size(keys, -2), projected(self.W, queries))
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -469,7 +611,22 @@ class KernelAttention(Attention):
 
     context, weights = attention_pooling(gaussian_score(queries, keys, w), values)
 
-    Shapes: as DotProductAttention; w is (). With learned it is a parameter that begins at 1/width, else a constant.
+    Args:
+        dropout (default 0.0): rate at which weights are dropped in training
+        width (default 1.0): standard deviation of the kernel, 1/w
+        learned (default False): whether w = 1/width is a parameter that begins there, or a constant
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        w: (), inverse width of the kernel; there if learned
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
+    Example:
+        layer = attention.KernelAttention()
+        context, weights = layer(queries, keys, values)
     """
 
     specification = KERNEL_ATTENTION
@@ -489,10 +646,10 @@ class KernelAttention(Attention):
             start = keras.initializers.Constant(1.0 / width)
             self.w = self.add_weight(name="w", shape=(), initializer=start, autocast=False)
 
-    def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """Give -½ ‖(q - k) w‖²."""
         w = self.w.value if self.sizes["learned"] else tf.constant(1.0 / self.sizes["width"], queries.dtype)
-        return gaussian_score(queries, keys, w)
+        return _gaussian_score(queries, keys, w)
 
 
 LAYERS: dict[str, type[Attention]] = {
@@ -521,7 +678,7 @@ def attention_layer(
 
 def zero_masked(keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None) -> Memory:
     """Keys and values with 0 where no query may attend to them, and the one mask."""
-    allowed = attention_mask(size(keys, -2), valid_lens, mask)
+    allowed = _attention_mask(size(keys, -2), valid_lens, mask)
     if allowed is None:
         return Memory(keys, values, None)
     if allowed.shape.rank < keys.shape.rank:

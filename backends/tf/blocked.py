@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from attention_core.errors import AttentionError, check_path
 from backends.tf.masking import open_keys, precise, size, softmax_over
-from backends.tf.pooling import attention_pooling
+from backends.tf.pooling import _attention_pooling
 
 __all__ = ["use_blocks", "set_path", "blocked_additive_score", "blocked_additive_attention", "blocked_dot_attention"]
 
@@ -503,7 +503,7 @@ def by_plain(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The context by the plain formula, and two arrays in place of what else by_blocks gives."""
     scores, nothing = score.plain(queries, keys, *parameters), tf.zeros_like(queries[..., :1])
-    return attention_pooling(scores, values, mask=mask)[0], nothing, nothing
+    return _attention_pooling(scores, values, mask, None)[0], nothing, nothing
 
 
 def plain_gradients(
@@ -594,7 +594,7 @@ def blocked_steps(
     TensorFlow's, which are faster than XLA's; XLA compiles what stands between them.
 
     Shapes: known (steps, batch, 3 hidden_size), layer 0's W x + b of the tokens; memory as (keys, values, mask); W_q
-    (hidden_size, attention_size); layers as of_steps gives them; dropout_mask (num_layers - 1, steps, batch,
+    (hidden_size, attention_size); layers as _of_steps gives them; dropout_mask (num_layers - 1, steps, batch,
     hidden_size), attention_dropout_mask (steps, batch, keys). What is returned has its steps first, but the state.
     Second derivatives raise an AttentionError: force("plain") has them.
     """
@@ -716,7 +716,7 @@ def step_weights(
     """The weights of one step, (batch, keys)."""
     tanh = hidden(factor(query, form)[:, None], against, form)
     scores = tf.linalg.matvec(tanh, w_v)[:, None]
-    return tf.squeeze(softmax_over(scores, open_keys(scores, None, mask)), axis=1)
+    return tf.squeeze(softmax_over(scores, open_keys(scores, mask)), axis=1)
 
 
 @tf.function(jit_compile=True, autograph=False)

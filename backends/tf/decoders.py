@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
-from attention_core.errors import check, check_options, check_positions, check_tokens
-from attention_core.operators.attention import LOCATION_ATTENTION
-from attention_core.operators.decoders import (
-    BAHDANAU_DECODER,
-    FIXED_CONTEXT_DECODER,
-    LUONG_DECODER,
-    check_initial,
-    check_search,
-)
+from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.tf.attention import LAYERS, AdditiveAttention, Memory, attention_layer, zero_masked
 from backends.tf.blocked import blocked_steps, takes_steps
 from backends.tf.local import LocalAttention
-from backends.tf.masking import precise, size
-from backends.tf.module import Specified, chosen, drawn_mask
-from backends.tf.recurrent import GRU, check_known, recurrent_layer
+from backends.tf.masking import size
+from backends.tf.module import Specified, check_ids, chosen, drawn, drawn_mask
+from backends.tf.pooling import _attention_pooling
+from backends.tf.recurrent import GRU, recurrent_layer
+from backends.tf.search import beam_search, greedy_search, shaped_as
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
 
@@ -43,9 +37,9 @@ class LuongState(NamedTuple):
 
 
 class Decoder(Specified):
-    """What the decoders share: they differ in `advance`, one step up to what the logits are made of."""
+    """What the decoders share: they differ in `_advance`, one step up to what the logits are made of."""
 
-    dense: keras.layers.Dense  # the layer of the logits, in place of the method that makes such layers
+    attention: Any
 
     def __init__(self, *, dtype: str | tf.DType | None, name: str | None, **options: Any) -> None:
         super().__init__(dtype=dtype, name=name, **options)
@@ -63,32 +57,9 @@ class Decoder(Specified):
             self.attention = attention_layer(parts["attention"], ATTENTION, caller=self, name="attention")
         self.initial = None
         if sizes["initial"] == "learned":
-            self.initial = self.uniform("initial", (sizes["num_layers"], sizes["state_size"]), sizes["hidden_size"])
-        self.dense = self.projection("dense", sizes["dense_size"], sizes["vocab_size"], use_bias=True)
+            self.initial = drawn(self, "initial", (sizes["num_layers"], sizes["state_size"]), sizes["hidden_size"])
+        self.dense = self._projection("dense", sizes["dense_size"], sizes["vocab_size"], use_bias=True)
         self.dropout = keras.layers.Dropout(sizes["dropout"], autocast=False)
-
-    def embedded(self, tokens: tf.Tensor) -> tf.Tensor:
-        """What each step reads of its token, which needs no step before it."""
-        return self.embedding(tokens)
-
-    def of_steps(self) -> list[tuple[tf.Tensor, ...]]:
-        """What each step reads of the recurrent layers."""
-        return self.rnn.of_steps()
-
-    def advance(
-        self,
-        embedded: tf.Tensor,
-        state: Any,
-        memory: Memory,
-        dropout_mask: tf.Tensor | None,
-        attention_dropout_mask: tf.Tensor | None,
-        layers: Sequence[tuple[tf.Tensor, ...]],
-    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
-        """One step without the last projection: (features of the logits, state, weights).
-
-        The memory's mask has one row, and its values are 0 where that is closed.
-        """
-        raise NotImplementedError
 
     def prepare(
         self,
@@ -99,35 +70,38 @@ class Decoder(Specified):
         """Project and clear the encoder's outputs, once for all steps.
 
         memory = attention.prepare(encoder_outputs, encoder_outputs)
+
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            valid_lens (default None): integers (batch, [steps]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
+                to a key; combines with valid_lens by and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
-        check(
-            self.specification.method("prepare"),
-            self.sizes,
-            self.variable_dtype,
-            encoder_outputs=encoder_outputs,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
-        if self.attention is None:
-            return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
-        return self.attention.prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
+        self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
+        return self._prepare(encoder_outputs, valid_lens, mask)
 
     def start(self, memory: Memory, state: tf.Tensor | None = None) -> Any:
         """The decoder's state before its first step.
 
         state = the encoder's state, 0, or the parameter initial, as the option initial says
 
-        Shapes: memory as from prepare; state (num_layers, batch, state_size), as is the result.
+        Args:
+            memory: as `prepare` returns it
+            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+                initial='encoder', else None
+        Returns:
+            state: what the next `step` takes
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        operator = self.specification.method("start")
-        check_initial(operator.title, self.sizes["initial"], state)
-        check(operator, self.sizes, self.variable_dtype, memory=memory, state=state)
-        if state is not None:
-            return state
-        shape = (self.sizes["num_layers"], size(memory.values, 0), self.sizes["state_size"])
-        if self.initial is None:
-            return tf.zeros(shape, memory.values.dtype)
-        return tf.broadcast_to(self.initial.value[:, None], shape)
+        self._check("start", memory=memory, state=state)
+        return self._start(memory, state)
 
     def step(
         self,
@@ -141,27 +115,33 @@ class Decoder(Specified):
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
         """Decode one token.
 
-        Shapes: tokens (batch,), state as from start, memory as from prepare, with one row in its mask; dropout_mask
-        (num_layers - 1, batch, hidden_size), attention_dropout_mask (batch, keys); returns (logits, state, weights):
-        (batch, vocab_size), the state after the step, (batch, keys).
+        Args:
+            tokens: integers (batch,); token ids
+            state: as `start` returns it
+            memory: as `prepare` returns it
+            dropout_mask (default None): (num_layers - 1, batch, output_size); the same for one step
+            attention_dropout_mask (default None): (batch, keys); a factor of each weight
+            training: whether to drop in this call; the mode of the layer around it unless given
+        Returns:
+            logits: (batch, vocab_size); scores of the next token (natural logarithm)
+            state: what the next `step` takes
+            weights: (batch, keys); probabilities over the keys
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            TokenError: a token id is outside the vocabulary
         """
-        check(
-            self.specification.method("step"),
-            self.sizes,
-            self.variable_dtype,
+        self._check(
+            "step",
             tokens=tokens,
             state=state,
             memory=memory,
             dropout_mask=dropout_mask,
             attention_dropout_mask=attention_dropout_mask,
         )
-        check_known(self.specification.name, tokens, self.sizes["vocab_size"])
+        check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         lead, keys = (size(memory.values, 0),), size(memory.values, 1)
-        between, factor = self.dropped(dropout_mask, attention_dropout_mask, lead, keys, training)
-        factor = None if factor is None else factor[:, None]
-        memory = memory._replace(values=seen(memory.values, memory.mask))
-        features, state, weights = self.advance(self.embedded(tokens), state, memory, between, factor, self.of_steps())
-        return self.dense(features), state, weights
+        between, factor = self._dropped(dropout_mask, attention_dropout_mask, lead, keys, training)
+        return self._step(tokens, state, memory, between, None if factor is None else factor[:, None])
 
     def __call__(
         self,
@@ -179,13 +159,30 @@ class Decoder(Specified):
 
         logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)
 
-        Shapes: valid_lens (batch,) or (batch, steps); mask (batch, steps, keys), each axis its size or 1; dropout_mask
-        (num_layers - 1, batch, steps, hidden_size); attention_dropout_mask (batch, steps, keys).
+        Args:
+            tokens: integers (batch, steps); token ids
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+                initial='encoder', else None
+            valid_lens (default None): integers (batch, [steps]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
+                to a key; combines with valid_lens by and
+            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); 0 or 1/(1 - rate), a factor of the
+                outputs of every layer but the top one
+            attention_dropout_mask (default None): (batch, steps, keys); 0 or 1/(1 - rate), a factor of each weight
+            training: whether to drop in this call; the mode of the layer around it unless given
+        Returns:
+            logits: (batch, steps, vocab_size); scores of each next token (natural logarithm)
+            state: what the next `step` takes
+            weights: (batch, steps, keys); probabilities over the keys
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.variable_dtype,
+        self._check(
+            "call",
             tokens=tokens,
             encoder_outputs=encoder_outputs,
             state=state,
@@ -194,9 +191,7 @@ class Decoder(Specified):
             dropout_mask=dropout_mask,
             attention_dropout_mask=attention_dropout_mask,
         )
-        check_initial(self.specification.name, self.sizes["initial"], state)
-        check_known(self.specification.name, tokens, self.sizes["vocab_size"])
-        check_room(self.sizes, encoder_outputs)
+        check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         # Keras takes a mask given by keyword for one that belongs to the first input, and warns that it gets lost.
         return super().__call__(
             tokens,
@@ -222,47 +217,11 @@ class Decoder(Specified):
         training: bool | None = None,
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
         """Decode given tokens, each step reading its own token (teacher forcing); Keras enters here."""
-        memory = self.prepare(encoder_outputs, valid_lens, mask)
+        memory = self._prepare(encoder_outputs, valid_lens, mask)
         lead, keys = (size(tokens, 0), size(tokens, 1)), size(encoder_outputs, 1)
-        masks = self.dropped(dropout_mask, attention_dropout_mask, lead, keys, training)
-        features, state, weights = self.run_forced(tokens, self.start(memory, state), memory, *masks)
+        masks = self._dropped(dropout_mask, attention_dropout_mask, lead, keys, training)
+        features, state, weights = self._run_forced(tokens, self._start(memory, state), memory, *masks)
         return self.dense(features), state, weights
-
-    def run_forced(
-        self,
-        tokens: tf.Tensor,
-        state: Any,
-        memory: Memory,
-        between: tf.Tensor | None,
-        factors: tf.Tensor | None,
-    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
-        """All steps without the last projection, each reading its own token, with both dropout masks as a call's."""
-        embedded, layers = self.embedded(tokens), self.of_steps()
-        batch, steps, keys = size(tokens, 0), size(tokens, 1), size(memory.values, 1)
-        dtype = embedded.dtype
-        embedded = tf.TensorArray(dtype, size=steps).unstack(tf.transpose(embedded, (1, 0, 2)))
-        # A row before the first step stands in front: an empty TensorArray cannot be stacked.
-        features = tf.TensorArray(dtype, size=steps + 1).write(0, tf.zeros((batch, self.sizes["dense_size"]), dtype))
-        weights = tf.TensorArray(dtype, size=steps + 1).write(0, tf.zeros((batch, keys), dtype))
-
-        def advance(
-            t: tf.Tensor, state: Any, features: tf.TensorArray, weights: tf.TensorArray
-        ) -> tuple[tf.Tensor, Any, tf.TensorArray, tf.TensorArray]:
-            own, after, attended = self.advance(
-                embedded.read(t),
-                state,
-                of_step(memory, t),
-                None if between is None else between[:, :, t],
-                None if factors is None else factors[:, t, None],
-                layers,
-            )
-            return t + 1, shaped_as(after, state), features.write(t + 1, own), weights.write(t + 1, attended)
-
-        _, state, features, weights = tf.while_loop(
-            lambda t, *_: t < steps, advance, (0, state, features, weights), maximum_iterations=steps
-        )
-        features, weights = (tf.transpose(own.stack()[1:], (1, 0, 2)) for own in (features, weights))
-        return features, state, weights
 
     def greedy(
         self,
@@ -279,57 +238,38 @@ class Decoder(Specified):
 
         token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos
 
-        Shapes: valid_lens (batch,), mask (batch, 1, keys). Returns (tokens, lengths, weights): (batch, max_steps) ids,
-        eos from the end on; (batch,) the number of tokens before eos; (batch, max_steps, keys), 0 after the end.
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+                initial='encoder', else None
+            valid_lens (default None): integers (batch,); key j is open where j < valid_len; below 0 counts as 0, beyond
+                the keys as all of them
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
+                a key; combines with valid_lens by and
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: most tokens to decode
+        Returns:
+            tokens: integers (batch, max_steps); decoded ids; eos from the end on
+            lengths: integers (batch,); decoded tokens before eos
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the end
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
         """
-        operator = self.specification.method("greedy")
-        check_options(operator, bos=bos, eos=eos, max_steps=max_steps)
-        check_tokens(operator.title, "bos", bos, bos, self.sizes["vocab_size"])
-        check_tokens(operator.title, "eos", eos, eos, self.sizes["vocab_size"])
-        check(
-            operator,
-            self.sizes,
-            self.variable_dtype,
+        self._check(
+            "greedy",
+            bos=bos,
+            eos=eos,
+            max_steps=max_steps,
             encoder_outputs=encoder_outputs,
             state=state,
             valid_lens=valid_lens,
             mask=mask,
         )
-        check_initial(operator.title, self.sizes["initial"], state)
-        memory, layers = self.prepare(encoder_outputs, valid_lens, mask), self.of_steps()
-        batch, keys = size(encoder_outputs, 0), size(encoder_outputs, 1)
-        # What stands after the end is there from the start. An empty TensorArray cannot be stacked: one row at least.
-        rows, dtype = max(max_steps, 1), encoder_outputs.dtype
-        tokens = tf.TensorArray(tf.int32, size=rows).unstack(tf.fill((rows, batch), int(eos)))
-        weights = tf.TensorArray(dtype, size=rows).unstack(tf.zeros((rows, batch, keys), dtype))
-        token = tf.fill((batch,), int(bos))
-        running = tf.ones((batch,), tf.bool)
-        lengths = tf.zeros((batch,), tf.int32)
-
-        def advance(
-            t: tf.Tensor,
-            token: tf.Tensor,
-            state: Any,
-            running: tf.Tensor,
-            tokens: tf.TensorArray,
-            lengths: tf.Tensor,
-            weights: tf.TensorArray,
-        ) -> tuple[Any, ...]:
-            features, after, attended = self.advance(self.embedded(token), state, memory, None, None, layers)
-            token = tf.where(running, tf.argmax(self.dense(features), axis=-1, output_type=tf.int32), int(eos))
-            tokens = tokens.write(t, token)
-            weights = weights.write(t, tf.where(tf.expand_dims(running, axis=1), attended, 0.0))
-            running = tf.logical_and(running, tf.not_equal(token, int(eos)))
-            lengths = lengths + tf.cast(running, tf.int32)
-            return t + 1, token, shaped_as(after, state), running, tokens, lengths, weights
-
-        *_, tokens, lengths, weights = tf.while_loop(
-            lambda t, token, state, running, *_: tf.logical_and(t < max_steps, tf.reduce_any(running)),
-            advance,
-            (0, token, self.start(memory, state), running, tokens, lengths, weights),
-        )
-        tokens = tf.transpose(tokens.stack()[:max_steps])
-        return tokens, lengths, tf.stop_gradient(tf.transpose(weights.stack()[:max_steps], (1, 0, 2)))
+        memory, step = self._prepare(encoder_outputs, valid_lens, mask), partial(self._step, layers=self._of_steps())
+        return greedy_search(step, self._start(memory, state), memory, bos=bos, eos=eos, max_steps=max_steps)
 
     def beam(
         self,
@@ -348,16 +288,55 @@ class Decoder(Specified):
         """Decode by keeping the best hypotheses of every step (beam search).
 
         score = sum of ln p(token[t]) / ((5 + n)/6)^length_penalty, n counting the tokens up to eos
+        keep the width best of all continuations, a finished hypothesis being its own only one
 
-        Of two equal scores, the one that comes first by hypothesis, then by token, is the better.
+        Every step ranks all continuations of the running hypotheses, and the finished ones as they are. Of two equal
+        scores, the one that comes first by hypothesis, then by token, is the better.
 
-        Shapes: as greedy. Returns (tokens, lengths, scores, weights), best first: (batch, num_best, max_steps) ids, eos
-        from the end on; (batch, num_best) the tokens before eos; (batch, num_best); (batch, num_best, max_steps, keys),
-        0 after the end.
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+                initial='encoder', else None
+            valid_lens (default None): integers (batch,); key j is open where j < valid_len; below 0 counts as 0, beyond
+                the keys as all of them
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
+                a key; combines with valid_lens by and
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: most tokens to decode
+            width: hypotheses kept at each step
+            num_best (default 1): hypotheses returned, best first
+            length_penalty (default 0.0): the exponent α; 0 ranks by the sum alone
+        Returns:
+            tokens: integers (batch, num_best, max_steps); decoded ids; eos from the end on
+            lengths: integers (batch, num_best); decoded tokens before eos
+            scores: (batch, num_best); best first (natural logarithm)
+            weights: (batch, num_best, max_steps, keys); probabilities; 0 after the end
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
         """
-        operator, vocab_size = self.specification.method("beam"), self.sizes["vocab_size"]
-        check_options(
-            operator,
+        self._check(
+            "beam",
+            bos=bos,
+            eos=eos,
+            max_steps=max_steps,
+            width=width,
+            num_best=num_best,
+            length_penalty=length_penalty,
+            encoder_outputs=encoder_outputs,
+            state=state,
+            valid_lens=valid_lens,
+            mask=mask,
+        )
+        memory, step = self._prepare(encoder_outputs, valid_lens, mask), partial(self._step, layers=self._of_steps())
+        return beam_search(
+            step,
+            self._reordered,
+            self._start(memory, state),
+            memory,
+            vocab_size=self.sizes["vocab_size"],
             bos=bos,
             eos=eos,
             max_steps=max_steps,
@@ -365,82 +344,97 @@ class Decoder(Specified):
             num_best=num_best,
             length_penalty=length_penalty,
         )
-        check_tokens(operator.title, "bos", bos, bos, vocab_size)
-        check_tokens(operator.title, "eos", eos, eos, vocab_size)
-        check_search(operator.title, width, num_best, vocab_size)
-        check(
-            operator,
-            self.sizes,
-            self.variable_dtype,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
-        check_initial(operator.title, self.sizes["initial"], state)
-        memory, layers = self.prepare(encoder_outputs, valid_lens, mask), self.of_steps()
-        batch, keys = size(encoder_outputs, 0), size(encoder_outputs, 1)
-        # Hypothesis w of sequence b stands in row b width + w: each step is one step of the decoder.
-        start = self.reordered(self.start(memory, state), tf.repeat(tf.range(batch), width))
-        if memory.mask is not None:  # which may be the same for all sequences
-            memory = memory._replace(mask=tf.broadcast_to(memory.mask, (batch, 1, keys)))
-        memory = Memory(*(None if part is None else tf.repeat(part, width, axis=0) for part in memory))
-        first = tf.range(batch)[:, None] * width
-        dtype = precise(memory.values[:0]).dtype
-        token = tf.fill((batch * width,), int(bos))
-        tokens = tf.fill((batch, width, max_steps), int(eos))
-        weights = tf.zeros((batch, width, max_steps, keys), memory.values.dtype)
-        totals = tf.where(tf.equal(tf.range(width), 0), tf.zeros((batch, width), dtype), -math.inf)
-        counts, running = tf.zeros((batch, width), tf.int32), tf.ones((batch, width), tf.bool)
-        itself = tf.where(tf.equal(tf.range(vocab_size), int(eos)), tf.zeros((), dtype), -math.inf)
+
+    def _prepare(self, encoder_outputs: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None) -> Memory:
+        if self.attention is None:
+            return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
+        return self.attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
+
+    def _start(self, memory: Memory, state: tf.Tensor | None) -> Any:
+        if state is not None:
+            return state
+        shape = (self.sizes["num_layers"], size(memory.values, 0), self.sizes["state_size"])
+        if self.initial is None:
+            return tf.zeros(shape, memory.values.dtype)
+        return tf.broadcast_to(self.initial.value[:, None], shape)
+
+    def _step(
+        self,
+        tokens: tf.Tensor,
+        state: Any,
+        memory: Memory,
+        dropout_mask: tf.Tensor | None = None,
+        attention_dropout_mask: tf.Tensor | None = None,
+        layers: Sequence[tuple[tf.Tensor, ...]] | None = None,
+    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
+        embedded, layers = self._embedded(tokens), self._of_steps() if layers is None else layers
+        features, state, weights = self._advance(embedded, state, memory, dropout_mask, attention_dropout_mask, layers)
+        return self.dense(features), state, weights
+
+    def _advance(
+        self,
+        embedded: tf.Tensor,
+        state: Any,
+        memory: Memory,
+        dropout_mask: tf.Tensor | None,
+        attention_dropout_mask: tf.Tensor | None,
+        layers: Sequence[tuple[tf.Tensor, ...]],
+    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
+        """One step without the last projection: (features of the logits, state, weights).
+
+        The memory's mask has one row, and its values are 0 where that is closed.
+        """
+        raise NotImplementedError
+
+    def _run_forced(
+        self,
+        tokens: tf.Tensor,
+        state: Any,
+        memory: Memory,
+        dropout_mask: tf.Tensor | None,
+        attention_dropout_mask: tf.Tensor | None,
+    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
+        """All steps without the last projection: (features of the logits, state, weights)."""
+        embedded, layers = self._embedded(tokens), self._of_steps()
+        batch, steps, keys = size(tokens, 0), size(tokens, 1), size(memory.values, 1)
+        dtype = embedded.dtype
+        embedded = tf.TensorArray(dtype, size=steps).unstack(tf.transpose(embedded, (1, 0, 2)))
+        # A row before the first step stands in front: an empty TensorArray cannot be stacked.
+        features = tf.TensorArray(dtype, size=steps + 1).write(0, tf.zeros((batch, self.sizes["dense_size"]), dtype))
+        weights = tf.TensorArray(dtype, size=steps + 1).write(0, tf.zeros((batch, keys), dtype))
 
         def advance(
-            t: tf.Tensor,
-            token: tf.Tensor,
-            state: Any,
-            running: tf.Tensor,
-            counts: tf.Tensor,
-            totals: tf.Tensor,
-            tokens: tf.Tensor,
-            weights: tf.Tensor,
-        ) -> tuple[Any, ...]:
-            features, after, attended = self.advance(self.embedded(token), state, memory, None, None, layers)
-            logs = tf.reshape(tf.nn.log_softmax(precise(self.dense(features))), (batch, width, vocab_size))
-            candidates = totals[..., None] + tf.where(running[..., None], logs, itself)
-            lengths = counts + tf.cast(running, tf.int32)
-            ranked = candidates / penalty(lengths, length_penalty, dtype)[..., None]
-            # The lower index comes first among equals.
-            _, best = tf.math.top_k(tf.reshape(ranked, (batch, width * vocab_size)), k=width)
-            parents, chosen_tokens = best // vocab_size, best % vocab_size
-            now = tf.equal(tf.range(max_steps), t)
-            attended = tf.where(running[..., None], tf.reshape(attended, (batch, width, keys)), 0.0)
-            following = (
-                tf.reshape(chosen_tokens, (-1,)),
-                self.reordered(after, tf.reshape(first + parents, (-1,))),
-                tf.logical_and(of_hypotheses(running, parents), tf.not_equal(chosen_tokens, int(eos))),
-                of_hypotheses(lengths, parents),
-                of_hypotheses(tf.reshape(candidates, (batch, width * vocab_size)), best),
-                tf.where(now, chosen_tokens[..., None], of_hypotheses(tokens, parents)),
-                of_hypotheses(tf.where(now[:, None], attended[:, :, None], weights), parents),
+            t: tf.Tensor, state: Any, features: tf.TensorArray, weights: tf.TensorArray
+        ) -> tuple[tf.Tensor, Any, tf.TensorArray, tf.TensorArray]:
+            read, after, attended = self._advance(
+                embedded.read(t),
+                state,
+                at_step(memory, t),
+                None if dropout_mask is None else dropout_mask[:, :, t],
+                None if attention_dropout_mask is None else attention_dropout_mask[:, t, None],
+                layers,
             )
-            return t + 1, *shaped_as(following, (token, state, running, counts, totals, tokens, weights))
+            return t + 1, shaped_as(after, state), features.write(t + 1, read), weights.write(t + 1, attended)
 
-        *_, running, counts, totals, tokens, weights = tf.while_loop(
-            lambda t, token, state, running, *_: tf.logical_and(t < max_steps, tf.reduce_any(running)),
-            advance,
-            (0, token, start, running, counts, totals, tokens, weights),
+        _, state, features, weights = tf.while_loop(
+            lambda t, *_: t < steps, advance, (0, state, features, weights), maximum_iterations=steps
         )
-        # A finished hypothesis counts its eos, which is no token before it.
-        lengths = counts - tf.cast(tf.logical_not(running), tf.int32)
-        scores = tf.cast(totals / penalty(counts, length_penalty, dtype), memory.values.dtype)
-        tokens, lengths, scores, weights = (array[:, :num_best] for array in (tokens, lengths, scores, weights))
-        return tokens, lengths, tf.stop_gradient(scores), tf.stop_gradient(weights)
+        features, weights = (tf.transpose(own.stack()[1:], (1, 0, 2)) for own in (features, weights))
+        return features, state, weights
 
-    def reordered(self, state: Any, rows: tf.Tensor) -> Any:
+    def _reordered(self, state: Any, rows: tf.Tensor) -> Any:
         """The state of these rows of the batch, in this order."""
         return tf.gather(state, rows, axis=1)
 
-    def dropped(
+    def _embedded(self, tokens: tf.Tensor) -> tf.Tensor:
+        """What each step reads of its token, which needs no step before it."""
+        return self.embedding(tokens)
+
+    def _of_steps(self) -> list[tuple[tf.Tensor, ...]]:
+        """What each step reads of the recurrent layers, laid out once for all steps."""
+        return self.rnn._of_steps()
+
+    def _dropped(
         self,
         dropout_mask: tf.Tensor | None,
         attention_dropout_mask: tf.Tensor | None,
@@ -463,12 +457,48 @@ class BahdanauDecoder(Decoder):
     """Decode with attention whose query is the previous output of the top recurrent layer.
 
     context, weights = attention(top output, encoder_outputs)
-    state' = rnn([context; embedding[token]], state);  logits = dense.W top output' + dense.b
+    state' = rnn([context; embedding[token]], state)
+    logits = dense.W top output' + dense.b
+    maxout: logits = dense.W m + dense.b, m[j] = max(t[2j], t[2j + 1]), t = readout.W [top output; embedding[token];
+    context] + readout.b
 
-    With readout="maxout", the logits are those of the paper, from the previous output, the token and the context.
-
-    Shapes: tokens (batch, steps), encoder_outputs (batch, keys, memory_size), state (num_layers, batch, state_size);
-    returns (logits, state, weights): (batch, steps, vocab_size), the shape of state, (batch, steps, keys).
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        memory_size (default None): features of the encoder's outputs; hidden_size unless given
+        attention_size (default None): hidden features of the attention, where it has a hidden layer; hidden_size unless
+            given
+        score (default 'additive'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'cosine', 'location', 'gaussian'
+        num_positions (default None): positions of location scores, for score='location' alone
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        initial (default 'encoder'): the state before the first step: that of the encoder, zero, or a parameter:
+            'encoder', 'zero', 'learned'
+        readout (default 'dense'): logits from the new top output, or the paper's from the previous one, the token and
+            the context: 'dense', 'maxout'
+        maxout_size (default None): pairs of the maxout readout; hidden_size unless given
+        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
+            training
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        initial: (num_layers, state_size), the first state, if initial='learned'
+        readout.W: (2 maxout_size, hidden_size + embed_size + memory_size), weights of the maxout readout, if
+            readout='maxout'
+        readout.b: (2 maxout_size,), biases of the maxout readout
+        dense.W: (vocab_size, hidden_size), weights of the logits
+        dense.b: (vocab_size,), biases of the logits
+        attention.*: the attention layer of score
+        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473; maxout readout: appendix A.2.2
+    Example:
+        layer = attention.BahdanauDecoder(vocab_size, embed_size, hidden_size)
+        logits, state, weights = layer(tokens, encoder_outputs, state)
     """
 
     specification = BAHDANAU_DECODER
@@ -511,25 +541,9 @@ class BahdanauDecoder(Decoder):
         )
         if readout == "maxout":
             pairs = 2 * self.sizes["maxout_size"]
-            self.readout = self.projection("readout", self.sizes["readout_size"], pairs, use_bias=True)
+            self.readout = self._projection("readout", self.sizes["readout_size"], pairs, use_bias=True)
 
-    def embedded(self, tokens: tf.Tensor) -> tf.Tensor:
-        """The token's part in the first recurrent layer's W x + b, and the embedding where the readout has it, too.
-
-        It is one product, of the tokens of all steps or, where these are more, of the vocabulary.
-        """
-        count = tokens.shape.num_elements()
-        if count is not None and count > self.sizes["vocab_size"]:
-            known = keras.ops.take(self.rnn.project_known(self.embedding.embeddings.value), tokens, axis=0)
-        else:
-            known = self.rnn.project_known(self.embedding(tokens))
-        return known if self.sizes["readout"] == "dense" else tf.concat([known, self.embedding(tokens)], axis=-1)
-
-    def of_steps(self) -> list[tuple[tf.Tensor, ...]]:
-        """What each step reads of the recurrent layers beside what `embedded` gives."""
-        return self.rnn.of_steps(known=self.sizes["embed_size"])
-
-    def advance(
+    def _advance(
         self,
         embedded: tf.Tensor,
         state: tf.Tensor,
@@ -539,54 +553,68 @@ class BahdanauDecoder(Decoder):
         layers: Sequence[tuple[tf.Tensor, ...]],
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """One step without the last projection: (features of the logits, state, weights)."""
-        assert self.attention is not None
         previous = tf.unstack(state, num=self.sizes["num_layers"])[-1][:, : self.sizes["hidden_size"]]
-        context, weights = self.attention.attend_cleared(previous[:, None], memory, attention_dropout_mask)
+        context, weights = self.attention._attend(previous[:, None], memory, dropout_mask=attention_dropout_mask)
         context, known = tf.squeeze(context, axis=1), embedded
         if self.sizes["readout"] == "maxout":
             known, embedded = tf.split(embedded, [-1, self.sizes["embed_size"]], axis=-1)
-        features, state = self.rnn.advance(context, state, dropout_mask, layers, known)
+        features, state = self.rnn._advance(context, state, dropout_mask, layers, known)
         if self.sizes["readout"] == "maxout":
-            features = self.maxout(previous, embedded, context)
+            features = self._maxout(previous, embedded, context)
         return features, state, tf.squeeze(weights, axis=1)
 
-    def maxout(self, previous: tf.Tensor, embedded: tf.Tensor, context: tf.Tensor) -> tf.Tensor:
-        """The larger of each pair, of the previous output, the token and the context."""
+    def _maxout(self, previous: tf.Tensor, embedded: tf.Tensor, context: tf.Tensor) -> tf.Tensor:
+        """M of the formula, of one step or of all."""
         pairs = self.readout(tf.concat([previous, embedded, context], axis=-1))
         first, second = pairs[..., 0::2], pairs[..., 1::2]
         return tf.where(first >= second, first, second)
 
-    def run_forced(
+    def _run_forced(
         self,
         tokens: tf.Tensor,
         state: tf.Tensor,
         memory: Memory,
-        between: tf.Tensor | None,
-        factors: tf.Tensor | None,
+        dropout_mask: tf.Tensor | None,
+        attention_dropout_mask: tf.Tensor | None,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """All steps without the last projection; where `takes_steps` says so, as one function with its own backward."""
-        attention, usual = self.attention, isinstance(self.rnn, GRU)
-        if not (usual and isinstance(attention, AdditiveAttention) and takes_steps(tokens, state, *memory)):
-            return super().run_forced(tokens, state, memory, between, factors)
-        embedded = known = self.embedded(tf.transpose(tokens))
+        attention, rnn, masks = self.attention, self.rnn, (dropout_mask, attention_dropout_mask)
+        usual = isinstance(attention, AdditiveAttention) and isinstance(rnn, GRU)
+        if not (usual and takes_steps(tokens, state, *memory)):
+            return super()._run_forced(tokens, state, memory, *masks)
+        embedded = known = self._embedded(tf.transpose(tokens))
         if self.sizes["readout"] == "maxout":
             known, embedded = tf.split(embedded, [-1, self.sizes["embed_size"]], axis=-1)
-        one_layer = between is None or self.sizes["num_layers"] == 1
+        one_layer = dropout_mask is None or self.sizes["num_layers"] == 1
         outputs, last, weights, contexts = blocked_steps(
             known,
             state,
-            memory._replace(values=seen(memory.values, memory.mask)),
+            memory,
             attention.W_q.kernel,
             attention.w_v,
-            self.of_steps(),
-            None if one_layer else tf.transpose(between, (0, 2, 1, 3)),
-            None if factors is None else tf.transpose(factors, (1, 0, 2)),
+            self._of_steps(),
+            None if one_layer else tf.transpose(dropout_mask, (0, 2, 1, 3)),
+            None if attention_dropout_mask is None else tf.transpose(attention_dropout_mask, (1, 0, 2)),
         )
-        features = outputs
         if self.sizes["readout"] == "maxout":
-            previous = tf.concat([state[-1:], outputs[:-1]], axis=0)
-            features = self.maxout(previous, embedded, contexts)
-        return tf.transpose(features, (1, 0, 2)), last, tf.transpose(weights, (1, 0, 2))
+            outputs = self._maxout(tf.concat([state[-1:], outputs[:-1]], axis=0), embedded, contexts)
+        return tf.transpose(outputs, (1, 0, 2)), last, tf.transpose(weights, (1, 0, 2))
+
+    def _embedded(self, tokens: tf.Tensor) -> tf.Tensor:
+        """The token's part in the first recurrent layer's W x + b, and the embedding where the readout has it, too.
+
+        It is one product, of the tokens of all steps or, where these are more, of the vocabulary.
+        """
+        count = tokens.shape.num_elements()
+        if count is not None and count > self.sizes["vocab_size"]:
+            known = keras.ops.take(self.rnn._project_known(self.embedding.embeddings.value), tokens, axis=0)
+        else:
+            known = self.rnn._project_known(self.embedding(tokens))
+        return known if self.sizes["readout"] == "dense" else tf.concat([known, self.embedding(tokens)], axis=-1)
+
+    def _of_steps(self) -> list[tuple[tf.Tensor, ...]]:
+        """What each step reads of the recurrent layers beside what `_embedded` gives."""
+        return self.rnn._of_steps(known=self.sizes["embed_size"])
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -594,10 +622,46 @@ class LuongDecoder(Decoder):
     """Decode with attention whose query is the current output of the top recurrent layer.
 
     state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding
-    context, weights = attention(top output', encoder_outputs);  h̃' = tanh(W_c [context; top output']);
+    context, weights = attention(top output', encoder_outputs)
+    h̃' = tanh(W_c [context; top output'])
     logits = dense.W h̃' + dense.b
 
-    Shapes: as BahdanauDecoder, but a state between steps is a LuongState, and so is the one that is returned.
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        memory_size (default None): features of the encoder's outputs; hidden_size unless given
+        attention_size (default None): hidden features of the attention, where it has a hidden layer; hidden_size unless
+            given
+        score (default 'general'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'cosine', 'location', 'gaussian'
+        num_positions (default None): positions of location scores, for score='location' alone
+        alignment (default 'global'): attention to all keys, or to a window around the step or around a predicted
+            position: 'global', 'monotonic', 'predictive'
+        window (default None): keys on either side of the centre; needed unless global
+        input_feeding (default True): whether the attentional vector of a step is an input of the next
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        initial (default 'encoder'): the state before the first step: that of the encoder, zero, or a parameter:
+            'encoder', 'zero', 'learned'
+        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
+            training
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        initial: (num_layers, state_size), the first state, if initial='learned'
+        W_c: (hidden_size, memory_size + hidden_size), projects [context; top output]; no bias
+        dense.W: (vocab_size, hidden_size), weights of the logits
+        dense.b: (vocab_size,), biases of the logits
+        attention.*: the attention layer of score, inside a LocalAttention unless global
+        rnn.*: the GRU or LSTM, which reads the embedded token, then h̃
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025; input feeding: section 3.3
+    Example:
+        layer = attention.LuongDecoder(vocab_size, embed_size, hidden_size)
+        logits, state, weights = layer(tokens, encoder_outputs, state)
     """
 
     specification = LUONG_DECODER
@@ -640,20 +704,14 @@ class LuongDecoder(Decoder):
             dtype=dtype,
             name=name,
         )
-        self.W_c = self.projection("W_c", self.sizes["memory_size + hidden_size"], self.sizes["hidden_size"])
+        self.W_c = self._projection("W_c", self.sizes["memory_size + hidden_size"], self.sizes["hidden_size"])
 
-    def start(self, memory: Memory, state: tf.Tensor | None = None) -> LuongState:
-        """The decoder's state before its first step.
-
-        state = the encoder's state, 0, or the parameter initial, as the option initial says; h̃ = 0, position = 0
-
-        Shapes: memory as from prepare; state (num_layers, batch, state_size).
-        """
-        rnn, batch = super().start(memory, state), size(memory.values, 0)
+    def _start(self, memory: Memory, state: tf.Tensor | None) -> LuongState:
+        rnn, batch = super()._start(memory, state), size(memory.values, 0)
         attentional = tf.zeros((batch, self.sizes["hidden_size"]), rnn.dtype)
         return LuongState(rnn, attentional, tf.zeros((batch,), tf.int32))
 
-    def advance(
+    def _advance(
         self,
         embedded: tf.Tensor,
         state: LuongState,
@@ -663,15 +721,14 @@ class LuongDecoder(Decoder):
         layers: Sequence[tuple[tf.Tensor, ...]],
     ) -> tuple[tf.Tensor, LuongState, tf.Tensor]:
         """One step without the last projection: (features of the logits, state, weights)."""
-        assert self.attention is not None
         inputs = tf.concat([embedded, state.attentional], axis=-1) if self.sizes["input_feeding"] else embedded
-        output, rnn = self.rnn.advance(inputs, state.rnn, dropout_mask, layers)
+        output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask, layers)
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
-        context, weights = self.attention.attend(output[:, None], memory, **at, dropout_mask=attention_dropout_mask)
+        context, weights = self.attention._attend(output[:, None], memory, **at, dropout_mask=attention_dropout_mask)
         attentional = tf.tanh(self.W_c(tf.concat([tf.squeeze(context, axis=1), output], axis=-1)))
         return attentional, LuongState(rnn, attentional, state.position + 1), tf.squeeze(weights, axis=1)
 
-    def reordered(self, state: LuongState, rows: tf.Tensor) -> LuongState:
+    def _reordered(self, state: LuongState, rows: tf.Tensor) -> LuongState:
         """The state of these rows of the batch, in this order."""
         rnn = tf.gather(state.rnn, rows, axis=1)
         return LuongState(rnn, tf.gather(state.attentional, rows), tf.gather(state.position, rows))
@@ -682,11 +739,34 @@ class FixedContextDecoder(Decoder):
     """Decode without attention: the context of every step is the encoder's last output.
 
     context = the last encoder output that is open, weights = 1 there
-    state' = rnn([context; embedding[token]], state);  logits = dense.W top output' + dense.b
+    state' = rnn([context; embedding[token]], state)
+    logits = dense.W top output' + dense.b
 
-    Dropout acts on the weight, as on those of attention. A sequence without an open key gets context 0 and weights 0.
-
-    Shapes: as BahdanauDecoder.
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        memory_size (default None): features of the encoder's outputs; hidden_size unless given
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        initial (default 'encoder'): the state before the first step: that of the encoder, zero, or a parameter:
+            'encoder', 'zero', 'learned'
+        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
+            training
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        initial: (num_layers, state_size), the first state, if initial='learned'
+        dense.W: (vocab_size, hidden_size), weights of the logits
+        dense.b: (vocab_size,), biases of the logits
+        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Cho et al. 2014, section 2.2, arXiv:1406.1078; the last output in place of its projection
+    Example:
+        layer = attention.FixedContextDecoder(vocab_size, embed_size, hidden_size)
+        logits, state, weights = layer(tokens, encoder_outputs, state)
     """
 
     specification = FIXED_CONTEXT_DECODER
@@ -718,7 +798,7 @@ class FixedContextDecoder(Decoder):
             name=name,
         )
 
-    def advance(
+    def _advance(
         self,
         embedded: tf.Tensor,
         state: tf.Tensor,
@@ -728,52 +808,20 @@ class FixedContextDecoder(Decoder):
         layers: Sequence[tuple[tf.Tensor, ...]],
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """One step without the last projection: (features of the logits, state, weights)."""
-        batch, keys = size(memory.values, 0), size(memory.values, 1)
-        ranks = tf.broadcast_to(tf.range(1, keys + 1), (batch, 1, keys))
-        open_ranks = ranks if memory.mask is None else tf.where(memory.mask, ranks, 0)
+        scores = tf.zeros_like(memory.values[:, None, :, 0])
+        ranks = tf.range(1, size(scores, -1) + 1)
+        open_ranks = ranks[None, None] if memory.mask is None else tf.where(memory.mask, ranks, 0)
         last = tf.equal(ranks, tf.reduce_max(open_ranks, axis=-1, keepdims=True))
-        weights = tf.cast(last, memory.values.dtype)
-        # A weight of 0 does not silence a NaN, which may stand in a value that another step may attend to.
-        values = tf.where(tf.transpose(last, (0, 2, 1)), memory.values, 0.0)
-        dropped = weights if attention_dropout_mask is None else weights * attention_dropout_mask
-        context = tf.squeeze(tf.matmul(dropped, values), axis=1)
-        output, state = self.rnn.advance(tf.concat([context, embedded], axis=-1), state, dropout_mask, layers)
+        context, weights = _attention_pooling(scores, memory.values, last, attention_dropout_mask)
+        inputs = tf.concat([tf.squeeze(context, axis=1), embedded], axis=-1)
+        output, state = self.rnn._advance(inputs, state, dropout_mask, layers)
         return output, state, tf.squeeze(weights, axis=1)
 
 
-def penalty(lengths: tf.Tensor, length_penalty: float, dtype: tf.DType) -> tf.Tensor:
-    """((5 + n)/6)^α of Wu et al."""
-    return ((5.0 + tf.cast(lengths, dtype)) / 6.0) ** length_penalty
-
-
-def of_hypotheses(array: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
-    """The entries of each sequence at these places, in this order."""
-    return tf.gather(array, chosen, axis=1, batch_dims=1)
-
-
-def shaped_as(after: Any, before: Any) -> Any:
-    """The tensors after a step, with what is known of the shapes before it: a loop demands that they are the same."""
-    tf.nest.map_structure(lambda new, old: new.set_shape(old.shape), after, before)
-    return after
-
-
-def of_step(memory: Memory, step: tf.Tensor) -> Memory:
-    """The memory with the mask's row for that step, as (batch, 1, keys), and the values that it leaves open."""
-    if memory.mask is None or memory.mask.shape[1] == 1:
+def at_step(memory: Memory, step: tf.Tensor) -> Memory:
+    """The memory with the mask's row for that step, or its only row, and with 0 where that hides a value."""
+    if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
         return memory
     last = size(memory.mask, 1) - 1
-    mask = tf.expand_dims(tf.gather(memory.mask, tf.minimum(step, last), axis=1), axis=1)
-    return Memory(memory.keys, seen(memory.values, mask), mask)
-
-
-def seen(values: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
-    """The values, with 0 where a mask of one row is closed."""
-    # A weight of 0 does not silence a NaN, which may stand in a value that another step may attend to.
-    return values if mask is None else tf.where(tf.transpose(mask, (0, 2, 1)), values, 0.0)
-
-
-def check_room(sizes: Mapping[str, Any], keys: tf.Tensor) -> None:
-    """Refuse more keys than a location score has positions for, before Keras rewrites what is raised inside a call."""
-    positions, num_keys = sizes.get("num_positions"), keys.shape[1]
-    if positions is not None and num_keys is not None:
-        check_positions(LOCATION_ATTENTION.name, num_keys, positions)
+    row = tf.expand_dims(tf.gather(memory.mask, tf.minimum(step, last), axis=1), axis=1)
+    return memory._replace(values=tf.where(tf.transpose(row, (0, 2, 1)), memory.values, 0.0), mask=row)

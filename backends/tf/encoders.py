@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import tensorflow as tf
 
-from attention_core.errors import check
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
-from backends.tf.module import Specified, chosen
-from backends.tf.recurrent import check_known, recurrent_layer
+from backends.tf.module import Specified, check_ids, chosen, drawn
+from backends.tf.recurrent import recurrent_layer
 
 __all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
 
@@ -18,16 +15,36 @@ __all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
 class Encoder(Specified):
     """What the encoders share: an embedding, and a recurrent layer over it."""
 
-    def __init__(self, *, dtype: str | tf.DType | None, name: str | None, **options: Any) -> None:
-        super().__init__(dtype=dtype, name=name, **options)
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        dtype: str | tf.DType | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            vocab_size=vocab_size,
+            embed_size=embed_size,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            dropout=dropout,
+            bidirectional=bidirectional,
+            dtype=dtype,
+            name=name,
+        )
+        part, dtype = self.specification.inside(self.sizes)["rnn"], self.variable_dtype
         with keras.name_scope(self.name, caller=self):
             self.embedding = keras.layers.Embedding(
-                self.sizes["vocab_size"], self.sizes["embed_size"], dtype=self.variable_dtype, name="embedding"
+                self.sizes["vocab_size"], self.sizes["embed_size"], dtype=dtype, name="embedding"
             )
-            self.embedding.build(None)
-            part = self.specification.inside(self.sizes)["rnn"]
-            self.rnn = recurrent_layer(part, dtype=self.variable_dtype, name="rnn")
-            self.rnn.build(None)
+            self.rnn = recurrent_layer(part, dtype=dtype, name="rnn")
+            for layer in (self.embedding, self.rnn):
+                layer.build(None)
 
     def __call__(
         self,
@@ -41,17 +58,24 @@ class Encoder(Specified):
         """Encode a batch of token sequences.
 
         outputs, state = rnn(embedding[tokens])
+
+        Args:
+            tokens: integers (batch, steps); token ids
+            valid_lens (default None): integers (batch,); steps of each sequence; later ones give 0 and leave the state
+                alone
+            state (default None): (num_layers, batch, state_size); state before the first step; zeros unless given
+            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); 0 or 1/(1 - rate), a factor of the
+                outputs of every layer but the top one
+            training: whether to drop in this call; the mode of the layer around it unless given
+        Returns:
+            outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
+            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            TokenError: a token id is outside the vocabulary
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.variable_dtype,
-            tokens=tokens,
-            valid_lens=valid_lens,
-            state=state,
-            dropout_mask=dropout_mask,
-        )
-        check_known(self.specification.name, tokens, self.sizes["vocab_size"])
+        self._check("call", tokens=tokens, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
+        check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         return super().__call__(tokens, valid_lens, state, dropout_mask=dropout_mask, **chosen(training))
 
     def call(
@@ -74,33 +98,29 @@ class GRUEncoder(Encoder):
 
     outputs, state = GRU(embedding[tokens])
 
-    Shapes: tokens (batch, steps); valid_lens, state, dropout_mask, outputs and state as in GRU.
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        dropout (default 0.0): rate at which features are dropped between recurrent layers in training
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        rnn.*: the GRU that reads the embedded tokens
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN; both
+    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
+    Example:
+        layer = attention.GRUEncoder(vocab_size, embed_size, hidden_size)
+        outputs, state = layer(tokens)
     """
 
     specification = GRU_ENCODER
-
-    def __init__(
-        self,
-        vocab_size: int,
-        embed_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        dtype: str | tf.DType | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            dtype=dtype,
-            name=name,
-        )
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -109,47 +129,57 @@ class LSTMEncoder(Encoder):
 
     outputs, state = LSTM(embedding[tokens])
 
-    Shapes: tokens (batch, steps); valid_lens, state, dropout_mask, outputs and state as in LSTM.
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        dropout (default 0.0): rate at which features are dropped between recurrent layers in training
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        rnn.*: the LSTM that reads the embedded tokens
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735; forget gate: Gers et al. 2000; both
+    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
+    Example:
+        layer = attention.LSTMEncoder(vocab_size, embed_size, hidden_size)
+        outputs, state = layer(tokens)
     """
 
     specification = LSTM_ENCODER
-
-    def __init__(
-        self,
-        vocab_size: int,
-        embed_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        dtype: str | tf.DType | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            dtype=dtype,
-            name=name,
-        )
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
 class Bridge(Specified):
     """Hand the two directions of an encoder to a decoder that has one.
 
-    state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
-    forward half f and the backward half b of the state of each layer, and of the outputs where they are summed
+    [f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+    forward half f and the backward half b of the state, and of the outputs where they are summed
 
-    The outputs of an LSTM are bridged by their own weights, and so are its cells.
-
-    Shapes: outputs (batch, steps, 2 hidden_size), state (num_layers, batch, 2 hidden_size), or 4 hidden_size for an
-    LSTM; returns (encoder_outputs, state): the outputs as they are, or (batch, steps, hidden_size) where summed, and
-    (num_layers, batch, hidden_size of the decoder), or twice that for an LSTM.
+    Args:
+        hidden_size: features of each direction of the encoder
+        num_layers (default 1): number of stacked recurrent layers
+        method (default 'concatenate'): how the two directions become one: 'concatenate', 'sum', 'project', 'backward'
+        output_size (default None): hidden_size of the decoder, for 'project' and 'backward'; that of the encoder unless
+            given
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        {layer}.W: (outputs and cells, output_size, both or backward), weights
+        {layer}.b_s: (outputs and cells, output_size), biases
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.2.2, arXiv:1409.0473, for backward; the others are common
+    practice
+    Example:
+        layer = attention.Bridge(hidden_size)
+        encoder_outputs, state = layer(outputs, state)
     """
 
     specification = BRIDGE
@@ -178,15 +208,25 @@ class Bridge(Specified):
         if method in ("project", "backward"):
             parts, merged, read = (self.sizes[name] for name in ("parts", "merged_size", "read_size"))
             for layer in range(num_layers):
-                self.W.append(self.uniform(f"W_{layer}", (parts, merged, read), read))
-                self.b_s.append(self.uniform(f"b_s_{layer}", (parts, merged), read))
+                self.W.append(drawn(self, f"W_{layer}", (parts, merged, read), read))
+                self.b_s.append(drawn(self, f"b_s_{layer}", (parts, merged), read))
 
     def __call__(self, outputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Turn outputs and state of both directions into those that a decoder takes.
 
-        state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward)
+        [f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+        forward half f and the backward half b of the state, and of the outputs where they are summed
+
+        Args:
+            outputs: (batch, steps, both_outputs); forward outputs, then backward ones
+            state: (num_layers, batch, both_states); the same for the state, and for its cells
+        Returns:
+            encoder_outputs: (batch, steps, memory_size); summed, or as they are
+            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
         """
-        check(self.specification.method("call"), self.sizes, self.variable_dtype, outputs=outputs, state=state)
+        self._check("call", outputs=outputs, state=state)
         return super().__call__(outputs, state)
 
     def call(self, outputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -7,12 +7,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from attention_core.errors import check_offset, check_options
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.tf.attention import Attention, Memory, attention_layer
-from backends.tf.masking import precise, size
-from backends.tf.module import drawn_mask
-from backends.tf.pooling import attention_pooling
+from backends.tf.masking import distances, precise, size
+from backends.tf.module import chosen, drawn, drawn_mask
+from backends.tf.pooling import _attention_pooling
 
 __all__ = ["LocalAttention"]
 
@@ -22,12 +21,36 @@ class LocalAttention(Attention):
     """Attention to a window of keys, around the query's own position or around one that it predicts.
 
     weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights values
-    monotonic:  p[i] = i + offset, g = 1
+    monotonic: p[i] = i + offset, g = 1
     predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
 
-    S is the number of keys up to the last that the query may attend to: its valid length.
+    S is the number of keys up to the last that the query may attend to. `scored` is the layer of the score.
 
-    Shapes: as AdditiveAttention; offset (batch,), 0 unless given, for mode="monotonic" alone.
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        window: keys on either side of the centre, D
+        mode (default 'monotonic'): what the window stands around: the query's own position, or one that it predicts:
+            'monotonic', 'predictive'
+        score (default 'general'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'cosine', 'location', 'gaussian'
+        hidden_size (default None): features of the hidden layers; query_size unless given
+        num_positions (default None): positions of location scores, for score='location' alone
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        W_p: (hidden_size, query_size), projects queries, if predictive
+        v_p: (hidden_size,), weight of each hidden feature, if predictive
+        scored.*: the attention layer of score, which projects keys and scores them
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.2, arXiv:1508.04025
+    Example:
+        layer = attention.LocalAttention(query_size, key_size, window)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = LOCAL_ATTENTION
@@ -63,16 +86,8 @@ class LocalAttention(Attention):
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], caller=self, name="scored")
         if mode == "predictive":
             hidden_size = self.sizes["hidden_size"]
-            self.W_p = self.projection("W_p", query_size, hidden_size)
-            self.v_p = self.uniform("v_p", (hidden_size,), hidden_size)
-
-    def project(self, keys: tf.Tensor) -> tf.Tensor:
-        """As the layer of the score."""
-        return self.scored.project(keys)
-
-    def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """As the layer of the score."""
-        return self.scored.score(queries, keys)
+            self.W_p = self._projection("W_p", query_size, hidden_size)
+            self.v_p = drawn(self, "v_p", (hidden_size,), hidden_size)
 
     def attend(
         self,
@@ -86,28 +101,28 @@ class LocalAttention(Attention):
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
-        weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window
+        weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights
+        values
+        monotonic: p[i] = i + offset, g = 1
+        predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
+
+        Args:
+            queries: (batch, [heads], queries, query_size); what is looked for
+            memory: as `prepare` returns it
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic'
+            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+            training: whether to drop in this call; the mode of the layer around it unless given
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        check_options(self.methods["attend"], need_weights=need_weights)
-        self.check("attend", queries=queries, memory=memory, offset=offset, dropout_mask=dropout_mask)
-        queries = self.to_batch_first(queries)
-        scores = self.score(queries, memory.keys)
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores, training)
-        if self.sizes["mode"] == "monotonic":
-            distance = self.distance_from(self.own_positions(scores, offset), scores)
-            context, weights = attention_pooling(
-                scores, memory.values, mask=self.windowed(distance, memory.mask), dropout_mask=dropout_mask
-            )
-            return self.to_batch_first(context), weights if need_weights else None
-        distance = self.distance_from(self.predicted_positions(queries, memory), scores)
-        allowed = self.windowed(distance, memory.mask)
-        near = tf.exp(-2.0 * (distance / self.sizes["window"]) ** 2)
-        near = tf.cast(tf.where(allowed, near, tf.zeros_like(near)), scores.dtype)
-        factor = near if dropout_mask is None else near * dropout_mask
-        # A factor of the weights in the average, as a dropout mask is: the softmax comes before both.
-        context, soft = attention_pooling(scores, memory.values, mask=allowed, dropout_mask=factor)
-        return self.to_batch_first(context), soft * near if need_weights else None
+        options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
+        self._check("attend", queries=queries, memory=memory, **options)
+        return self._attend(queries, memory, **options, training=training)
 
     def __call__(
         self,
@@ -122,9 +137,35 @@ class LocalAttention(Attention):
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
-        """Prepare the keys and values, and attend to them."""
-        options, keywords = {"need_weights": need_weights}, {"offset": offset, "dropout_mask": dropout_mask}
-        return self.entered(queries, keys, values, valid_lens, mask, training, options, **keywords)
+        """Prepare the keys and values, and attend to them.
+
+        weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights
+        values
+        monotonic: p[i] = i + offset, g = 1
+        predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
+
+        Args:
+            queries: (batch, [heads], queries, query_size); what is looked for
+            keys: (batch, [heads], keys, key_size); what the queries are compared with
+            values: (batch, [heads], keys, value_features); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic'
+            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+            training: whether to drop in this call; the mode of the layer around it unless given
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        return self._entered(queries, keys, values, valid_lens, mask, **options, **chosen(training))
 
     def call(
         self,
@@ -140,38 +181,57 @@ class LocalAttention(Attention):
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Prepare the keys and values, and attend to them; Keras enters here."""
-        memory = self.prepare(keys, values, valid_lens, mask)
-        keywords = {"offset": offset, "dropout_mask": dropout_mask}
-        return self.attend(queries, memory, need_weights=need_weights, **keywords, training=training)
+        options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
+        return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options, training=training)
 
-    def check(self, method: str, **arrays: Any) -> None:
-        """Refuse what does not fit the layer, and an offset that would be ignored."""
-        super().check(method, **arrays)
-        check_offset(self.specification.name, self.sizes["mode"], arrays.get("offset"))
-
-    def own_positions(self, scores: tf.Tensor, offset: tf.Tensor | None) -> tf.Tensor:
-        """Where each query stands among the keys, in the shape of scores without keys, each axis its size or 1."""
-        lead = [1] * (scores.shape.rank - 2)
-        positions = tf.reshape(tf.range(size(scores, -2), dtype=tf.int64), (*lead, -1))
-        return positions if offset is None else positions + tf.reshape(tf.cast(offset, tf.int64), (-1, *lead))
-
-    def predicted_positions(self, queries: tf.Tensor, memory: Memory) -> tf.Tensor:
-        """Where each query expects what it looks for, as own_positions; in float32 if it is of a half type."""
-        num_keys = size(memory.keys, -2)
-        if memory.mask is None:
-            ends = num_keys
+    def _attend(
+        self,
+        queries: tf.Tensor,
+        memory: Memory,
+        *,
+        need_weights: bool = True,
+        offset: tf.Tensor | None = None,
+        dropout_mask: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+        queries = self._to_batch_first(queries)
+        scores = self._score(queries, memory.keys)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, scores, training)
+        num_queries, num_keys, window = size(scores, -2), size(scores, -1), self.sizes["window"]
+        if self.sizes["mode"] == "monotonic":
+            first = tf.reshape(tf.cast(0 if offset is None else offset, tf.int64), (-1, *[1] * (scores.shape.rank - 1)))
+            distance = distances(num_queries, num_keys, first)
         else:
-            ends = tf.reduce_max(tf.where(memory.mask, tf.range(1, num_keys + 1), 0), axis=-1)
-            ends = tf.maximum(ends, 0)  # the largest of no keys is the smallest number
+            centres = self._centres(queries, memory.mask, num_keys)
+            distance = tf.cast(tf.range(num_keys), centres.dtype) - centres
+        allowed = tf.abs(distance) <= window
+        if memory.mask is not None:
+            allowed = tf.logical_and(allowed, memory.mask)
+        if self.sizes["mode"] == "monotonic":
+            context, weights = _attention_pooling(scores, memory.values, allowed, dropout_mask)
+        else:
+            near = tf.exp(-2.0 * (distance / window) ** 2)
+            near = tf.cast(tf.where(allowed, near, tf.zeros_like(near)), scores.dtype)
+            factor = near if dropout_mask is None else near * dropout_mask
+            context, weights = _attention_pooling(scores, memory.values, allowed, factor)
+            weights = weights * near
+        return self._to_batch_first(context), weights if need_weights else None
+
+    def _project(self, keys: tf.Tensor) -> tf.Tensor:
+        """As the layer of the score."""
+        return self.scored._project(keys)
+
+    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+        """As the layer of the score."""
+        return self.scored._score(queries, keys)
+
+    def _centres(self, queries: tf.Tensor, mask: tf.Tensor | None, num_keys: int | tf.Tensor) -> tf.Tensor:
+        """The position p that each query predicts, (batch, queries, 1), with heads or without; float32 at least."""
         kernel, v_p = precise(tf.convert_to_tensor(self.W_p.kernel)), precise(self.v_p.value)
         share = tf.sigmoid(tf.linalg.matvec(tf.tanh(tf.matmul(precise(queries), kernel)), v_p))
-        return tf.cast(ends, share.dtype) * share
-
-    def distance_from(self, centre: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
-        """How far each key stands behind the middle of each query's window."""
-        return tf.cast(tf.range(size(scores, -1)), centre.dtype) - tf.expand_dims(centre, axis=-1)
-
-    def windowed(self, distance: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
-        """What of the mask lies in the window."""
-        inside = distance * distance <= self.sizes["window"] ** 2
-        return inside if mask is None else tf.logical_and(inside, mask)
+        ends = num_keys
+        if mask is not None:
+            ends = tf.reduce_max(tf.where(mask, tf.range(1, num_keys + 1), 0), axis=-1)
+            ends = tf.maximum(ends, 0)  # the largest of no keys is the smallest number
+        return tf.expand_dims(tf.cast(ends, share.dtype) * share, axis=-1)

@@ -1,34 +1,46 @@
-"""What layers in TensorFlow share: their dtype, drawn parameters and drawn dropout."""
+"""What layers in TensorFlow share: the check at the door, drawn parameters and drawn dropout."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from attention_core.errors import check_options
+from attention_core.errors import check, check_options, check_tokens
 from attention_core.specification import Layer
 from backends.tf.masking import size
 
 
 class Specified(keras.layers.Layer):
-    """What all layers of this file share: options that are checked and written into the configuration, and a dtype.
+    """What all layers share: options that are checked and written into the configuration, and the check of a call.
+
+    A public method checks its arguments, once, and calls methods that begin with an underscore, which check nothing.
+    Keras rewrites what is raised inside of `call`, so that `__call__` checks, and `call` is behind it.
 
     A layer without parameters takes inputs of any floating type, or of dtype if given.
     """
 
     specification: Layer
 
-    def __init__(
-        self, *, dtype: str | tf.DType | None = None, name: str | None = None, **options: int | float | str | None
-    ) -> None:
+    def __init__(self, *, dtype: str | tf.DType | None = None, name: str | None = None, **options: Any) -> None:
         super().__init__(dtype=parameter_dtype(dtype), name=name, autocast=False)
         self.sizes = check_options(self.specification, **options)
         self.options = options
         self.required_dtype = None if dtype is None and not self.specification.trainable else self.variable_dtype
 
-    def projection(self, name: str, input_size: int, units: int, use_bias: bool = False) -> keras.layers.Dense:
+    def _check(self, method: str, **arguments: Any) -> None:
+        """Refuse arguments that do not fit the layer or each other."""
+        operator = self.specification.method(method)
+        operator = operator.time_major if self.sizes.get("time_major") else operator
+        check(operator, self.sizes, self.required_dtype, **arguments)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**self.options, "dtype": self.required_dtype, "name": self.name}
+
+    def _projection(self, name: str, input_size: int, units: int, use_bias: bool = False) -> keras.layers.Dense:
         """A projection, with its weights."""
         with keras.name_scope(self.name, caller=self):
             # Keras refuses whole numbers of NumPy.
@@ -36,14 +48,30 @@ class Specified(keras.layers.Layer):
             dense.build((None, int(input_size)))
         return dense
 
-    def uniform(self, name: str, shape: tuple[int, ...], fan_in: int) -> keras.Variable:
-        """A parameter drawn from ±1/√fan_in."""
-        uniform = keras.initializers.RandomUniform(-(fan_in**-0.5), fan_in**-0.5)
-        return self.add_weight(name=name, shape=shape, initializer=uniform, autocast=False)
 
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {**self.options, "dtype": self.required_dtype, "name": self.name}
+def drawn(layer: keras.layers.Layer, name: str, shape: tuple[int, ...], fan_in: int) -> keras.Variable:
+    """A parameter of the layer with values from Keras's own generator, uniform in ±1/√fan_in."""
+    bound = fan_in**-0.5
+    # An initializer draws the same numbers each time it is called, so each parameter has its own.
+    uniform = keras.initializers.RandomUniform(-bound, bound)
+    return layer.add_weight(name=name, shape=shape, initializer=uniform, autocast=False)
+
+
+def drawn_mask(dropout: keras.layers.Dropout, like: tf.Tensor, training: bool | None) -> tf.Tensor | None:
+    """A dropout mask from Keras's own generator, or None where nothing is dropped."""
+    return dropout(tf.ones_like(like), training=True) if training and dropout.rate > 0.0 else None
+
+
+def check_ids(
+    title: str, name: str, tokens: tf.Tensor | np.ndarray | keras.KerasTensor, vocab_size: int | None
+) -> None:
+    """Refuse token ids outside the vocabulary, where their values are known: not while a graph or a model is traced."""
+    known = tf.executing_eagerly() and not isinstance(tokens, keras.KerasTensor)
+    if known and vocab_size is not None and 0 not in tokens.shape:
+        check_tokens(title, name, int(tf.reduce_min(tokens)), int(tf.reduce_max(tokens)), vocab_size)
+
+
+# ------------------------------------------------------------------------------------------- particular to TensorFlow
 
 
 def projected(dense: keras.layers.Dense, inputs: tf.Tensor) -> tf.Tensor:
@@ -54,16 +82,6 @@ def projected(dense: keras.layers.Dense, inputs: tf.Tensor) -> tf.Tensor:
     """
     rows = dense(tf.reshape(inputs, (-1, dense.kernel.shape[0])))
     return tf.reshape(rows, [size(inputs, axis) for axis in range(inputs.shape.rank - 1)] + [dense.units])
-
-
-def drops(dropout: keras.layers.Dropout, dropout_mask: tf.Tensor | None, training: bool | None) -> bool:
-    """Whether weights are dropped: by a given mask, or by one that is to be drawn."""
-    return dropout_mask is not None or bool(training and dropout.rate > 0.0)
-
-
-def drawn_mask(dropout: keras.layers.Dropout, like: tf.Tensor, training: bool | None) -> tf.Tensor | None:
-    """A dropout mask from Keras's own generator, or None where nothing is dropped."""
-    return dropout(tf.ones_like(like), training=True) if training and dropout.rate > 0.0 else None
 
 
 def chosen(training: bool | None) -> dict[str, bool]:

@@ -8,12 +8,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from attention_core.errors import check, check_options, check_per_head
+from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.tf.attention import Attention, Memory, attention_layer
-from backends.tf.masking import attention_mask, size
-from backends.tf.module import drawn_mask, drops, projected
-from backends.tf.pooling import attention_pooling
+from backends.tf.masking import _attention_mask, size
+from backends.tf.module import chosen, projected
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 
@@ -22,12 +21,41 @@ __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 class MultiHeadAttention(Attention):
     """Attention by several heads at once, each with its own projections.
 
-    context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h), with
-    queries_h the h-th part of W_q queries + b_q, keys_h of W_k keys + b_k, values_h of W_v values + b_v
+    context = W_o [head_0; head_1; ...] + b_o
+    head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
+    keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_size), or
-    (queries, batch, query_size) and so on with time_major; mask with heads after batch or without; returns (context,
-    weights): the shape of queries, and (batch, queries, keys), or (batch, heads, queries, keys) with per_head.
+    Args:
+        query_size: features of a query
+        num_heads: number of heads
+        key_size (default None): features of a key; query_size unless given
+        value_size (default None): features of a value; key_size unless given
+        hidden_size (default None): features of all heads together; query_size unless given
+        score (default 'scaled_dot'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive',
+            'concat', 'cosine', 'location', 'gaussian'
+        num_positions (default None): positions of location scores, for score='location' alone
+        bias (default True): whether the four projections have biases
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        W_q: (hidden_size, query_size), projects queries
+        W_k: (hidden_size, key_size), projects keys
+        W_v: (hidden_size, value_size), projects values
+        W_o: (query_size, hidden_size), projects the heads' averages
+        b_q: (hidden_size,), biases of the queries, if bias
+        b_k: (hidden_size,), biases of the keys, if bias
+        b_v: (hidden_size,), biases of the values, if bias
+        b_o: (query_size,), biases of the context, if bias
+        scored.*: the attention layer of score; its parameters are shared by the heads
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762
+    Example:
+        layer = attention.MultiHeadAttention(query_size, num_heads)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = MULTI_HEAD_ATTENTION
@@ -63,23 +91,11 @@ class MultiHeadAttention(Attention):
             name=name,
         )
         hidden_size = self.sizes["hidden_size"]
-        self.W_q = self.projection("W_q", query_size, hidden_size, bias)
-        self.W_k = self.projection("W_k", self.sizes["key_size"], hidden_size, bias)
-        self.W_v = self.projection("W_v", self.sizes["value_size"], hidden_size, bias)
-        self.W_o = self.projection("W_o", hidden_size, query_size, bias)
+        self.W_q = self._projection("W_q", query_size, hidden_size, bias)
+        self.W_k = self._projection("W_k", self.sizes["key_size"], hidden_size, bias)
+        self.W_v = self._projection("W_v", self.sizes["value_size"], hidden_size, bias)
+        self.W_o = self._projection("W_o", hidden_size, query_size, bias)
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], caller=self, name="scored")
-
-    def project(self, keys: tf.Tensor) -> tf.Tensor:
-        """The keys of every head, projected."""
-        return self.scored.project(self.split(projected(self.W_k, keys)))
-
-    def score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """The scores of every head."""
-        return self.scored.score(self.heads(queries), keys)
-
-    def heads(self, queries: tf.Tensor) -> tf.Tensor:
-        """The queries of every head, projected."""
-        return self.split(projected(self.W_q, queries))
 
     def prepare(
         self,
@@ -91,15 +107,21 @@ class MultiHeadAttention(Attention):
         """Project the keys and values of every head, and keep them for many queries.
 
         memory = (projected keys, projected values, mask), of keys and values 0 where hidden from all
+
+        Args:
+            keys: (batch, keys, key_size); what the queries are compared with
+            values: (batch, keys, value_size); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
-        self.check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-        keys, values = self.to_batch_first(keys), self.to_batch_first(values)
-        allowed = attention_mask(size(keys, -2), valid_lens, mask)
-        if allowed is not None:
-            allowed = allowed[:, None] if allowed.shape.rank == 3 else allowed
-            seen = tf.expand_dims(tf.reduce_any(allowed, axis=(-3, -2)), axis=-1)
-            keys, values = tf.where(seen, keys, 0.0), tf.where(seen, values, 0.0)
-        return Memory(self.project(keys), self.split(projected(self.W_v, values)), allowed)
+        self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        return self._prepare(keys, values, valid_lens, mask)
 
     def attend(
         self,
@@ -114,26 +136,34 @@ class MultiHeadAttention(Attention):
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
-        context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h)
+        context = W_o [head_0; head_1; ...] + b_o
+        head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
+        keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
-        Shapes: head_mask (heads,) or (batch, heads), dropout_mask (batch, heads, queries, keys).
+        Args:
+            queries: (batch, queries, query_size); what is looked for
+            memory: as `prepare` returns it
+            per_head (default False): whether to return the weights of every head, or their mean
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            head_mask (default None): ([batch], heads); a factor of what each head gives to the context; 0 switches it
+                off
+            dropout_mask (default None): (batch, heads, queries, keys); 0 or 1/(1 - rate), a factor of each weight
+            training: whether to drop in this call; the mode of the layer around it unless given
+        Returns:
+            context: (batch, queries, query_size); the heads' averages, projected
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        check_options(self.methods["attend"], per_head=per_head, need_weights=need_weights)
-        check_per_head(self.specification.name, per_head, need_weights)
-        self.check("attend", queries=queries, memory=memory, head_mask=head_mask, dropout_mask=dropout_mask)
-        heads, dropped = self.heads(self.to_batch_first(queries)), drops(self.dropout, dropout_mask, training)
-        context, weights = None if need_weights or dropped else self.scored.in_blocks(heads, memory), None
-        if context is None:
-            scores = self.scored.score(heads, memory.keys)
-            if dropout_mask is None:
-                dropout_mask = drawn_mask(self.dropout, scores, training)
-            context, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
-        if head_mask is not None:
-            context *= head_mask[..., None, None]
-        context = self.to_batch_first(projected(self.W_o, self.joined(context)))
-        if not need_weights:
-            return context, None
-        return context, weights if per_head else tf.reduce_mean(weights, axis=-3)
+        options: dict[str, Any] = {
+            "per_head": per_head,
+            "need_weights": need_weights,
+            "head_mask": head_mask,
+            "dropout_mask": dropout_mask,
+        }
+        self._check("attend", queries=queries, memory=memory, **options)
+        return self._attend(queries, memory, **options, training=training)
 
     def __call__(
         self,
@@ -149,11 +179,41 @@ class MultiHeadAttention(Attention):
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
-        """Prepare the keys and values, and attend to them."""
-        check_per_head(self.specification.name, per_head, need_weights)
-        options = {"per_head": per_head, "need_weights": need_weights}
-        keywords = {"head_mask": head_mask, "dropout_mask": dropout_mask}
-        return self.entered(queries, keys, values, valid_lens, mask, training, options, **keywords)
+        """Prepare the keys and values, and attend to them.
+
+        context = W_o [head_0; head_1; ...] + b_o
+        head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
+        keys_h of W_k keys + b_k, values_h of W_v values + b_v
+
+        Args:
+            queries: (batch, queries, query_size); what is looked for
+            keys: (batch, keys, key_size); what the queries are compared with
+            values: (batch, keys, value_size); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+            per_head (default False): whether to return the weights of every head, or their mean
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            head_mask (default None): ([batch], heads); a factor of what each head gives to the context; 0 switches it
+                off
+            dropout_mask (default None): (batch, heads, queries, keys); 0 or 1/(1 - rate), a factor of each weight
+            training: whether to drop in this call; the mode of the layer around it unless given
+        Returns:
+            context: (batch, queries, query_size); the heads' averages, projected
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        options: dict[str, Any] = {
+            "per_head": per_head,
+            "need_weights": need_weights,
+            "head_mask": head_mask,
+            "dropout_mask": dropout_mask,
+        }
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        return self._entered(queries, keys, values, valid_lens, mask, **options, **chosen(training))
 
     def call(
         self,
@@ -170,8 +230,8 @@ class MultiHeadAttention(Attention):
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Prepare the keys and values, and attend to them; Keras enters here."""
-        memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(
+        memory = self._prepare(keys, values, valid_lens, mask)
+        return self._attend(
             queries,
             memory,
             per_head=per_head,
@@ -181,16 +241,44 @@ class MultiHeadAttention(Attention):
             training=training,
         )
 
-    def split(self, array: tf.Tensor) -> tf.Tensor:
+    def _prepare(
+        self, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None
+    ) -> Memory:
+        keys, values = self._to_batch_first(keys), self._to_batch_first(values)
+        allowed = _attention_mask(size(keys, -2), valid_lens, mask)
+        if allowed is not None:
+            allowed = allowed[:, None] if allowed.shape.rank == 3 else allowed
+            seen = tf.expand_dims(tf.reduce_any(allowed, axis=(-3, -2)), axis=-1)
+            keys, values = tf.where(seen, keys, 0.0), tf.where(seen, values, 0.0)
+        keys, values = self._split(projected(self.W_k, keys)), self._split(projected(self.W_v, values))
+        return Memory(self.scored._project(keys), values, allowed)
+
+    def _attend(
+        self,
+        queries: tf.Tensor,
+        memory: Memory,
+        *,
+        per_head: bool = False,
+        need_weights: bool = True,
+        head_mask: tf.Tensor | None = None,
+        dropout_mask: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+        queries = self._split(projected(self.W_q, self._to_batch_first(queries)))
+        heads, weights = self._pool(self.scored, queries, memory, need_weights, dropout_mask, training)
+        if head_mask is not None:
+            heads = heads * head_mask[..., None, None]
+        joined = (size(heads, 0), size(heads, 2), self.sizes["hidden_size"])
+        context = projected(self.W_o, tf.reshape(tf.transpose(heads, (0, 2, 1, 3)), joined))
+        context = self._to_batch_first(context)
+        if weights is None:
+            return context, None
+        return context, weights if per_head else tf.reduce_mean(weights, axis=-3)
+
+    def _split(self, array: tf.Tensor) -> tf.Tensor:
         """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""
         heads = tf.reshape(array, (size(array, 0), size(array, 1), self.sizes["heads"], self.sizes["head_size"]))
         return tf.transpose(heads, (0, 2, 1, 3))
-
-    def joined(self, array: tf.Tensor) -> tf.Tensor:
-        """What split gives, as it was before."""
-        return tf.reshape(
-            tf.transpose(array, (0, 2, 1, 3)), (size(array, 0), size(array, 2), self.sizes["hidden_size"])
-        )
 
 
 def ablation_importance(losses: Callable[[tf.Tensor], tf.Tensor], head_mask: tf.Tensor) -> tf.Tensor:
@@ -198,11 +286,19 @@ def ablation_importance(losses: Callable[[tf.Tensor], tf.Tensor], head_mask: tf.
 
     importance[h] = mean over b of losses(head_mask with head h at 0)[b] - losses(head_mask)[b]
 
-    Shapes: head_mask (batch, heads), 1 for a head that is on; losses is a function from it to the loss of each example,
-    (batch,); the result (heads,).
+    Args:
+        losses: from head_mask (batch, heads) to the loss of each example, (batch,)
+        head_mask: (batch, heads); the factors at which importance is asked: 1, or 0 for a head cut
+    Returns:
+        importance: (heads,); in the units of the loss
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: Michel et al. 2019, section 3.2, arXiv:1905.10650
+    Example:
+        importance = attention.ablation_importance(losses, head_mask)
     """
-    check_options(ABLATION_IMPORTANCE, losses=losses)
-    check(ABLATION_IMPORTANCE, head_mask=head_mask)
+    check(ABLATION_IMPORTANCE, losses=losses, head_mask=head_mask)
     whole, heads = losses(head_mask), tf.range(size(head_mask, 1))
 
     def rise(head: tf.Tensor) -> tf.Tensor:
@@ -216,10 +312,21 @@ def taylor_importance(losses: Callable[[tf.Tensor], tf.Tensor], head_mask: tf.Te
 
     importance[h] = mean over b of |head_mask[b, h] d losses(head_mask)[b] / d head_mask[b, h]|
 
-    Shapes: as ablation_importance; an example's loss depends on its own row of head_mask alone.
+    The loss of an example may depend on its own row of head_mask alone.
+
+    Args:
+        losses: from head_mask (batch, heads) to the loss of each example, (batch,)
+        head_mask: (batch, heads); the factors at which importance is asked: 1, or 0 for a head cut
+    Returns:
+        importance: (heads,); in the units of the loss
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: Michel et al. 2019, section 4.1, arXiv:1905.10650
+    Example:
+        importance = attention.taylor_importance(losses, head_mask)
     """
-    check_options(TAYLOR_IMPORTANCE, losses=losses)
-    check(TAYLOR_IMPORTANCE, head_mask=head_mask)
+    check(TAYLOR_IMPORTANCE, losses=losses, head_mask=head_mask)
     head_mask = tf.convert_to_tensor(head_mask)
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(head_mask)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from attention_core.errors import check, check_length, check_options
+from attention_core.errors import check
 from attention_core.operators.positions import LEARNED_POSITIONS, POSITION_PERMUTATION, SINUSOIDAL_POSITIONS
 from attention_core.sinusoids import rates
 from backends.tf.masking import size
-from backends.tf.module import Specified
+from backends.tf.module import Specified, drawn
 
 __all__ = ["SinusoidalPositions", "LearnedPositions", "position_permutation"]
 
@@ -18,12 +18,24 @@ __all__ = ["SinusoidalPositions", "LearnedPositions", "position_permutation"]
 class SinusoidalPositions(Specified):
     """Add to each input the sines and cosines of its position; it has no parameters.
 
-    outputs[t] = inputs[t] + P[t + offset];  P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(...)
+    outputs[t] = inputs[t] + P[t + offset]
+    P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
+    then all cosines
 
-    With layout="concatenated" the sines come first: P[p, i] = sin(p/10000^(2i/features)), P[p, features/2 + i] =
-    cos(...).
+    Args:
+        features: features of an input
+        layout (default 'interleaved'): whether sines and cosines take turns, or the sines come first: 'interleaved',
+            'concatenated'
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762
+    Example:
+        layer = attention.SinusoidalPositions(features)
+        outputs = layer(inputs)
 
-    Shapes: inputs (batch, steps, features), as is the result. Inputs of any floating type, or of dtype if given.
+    In TensorFlow: inputs of any floating type, or of dtype if given.
     """
 
     specification = SINUSOIDAL_POSITIONS
@@ -42,10 +54,19 @@ class SinusoidalPositions(Specified):
         """Add the positions from offset on.
 
         outputs[t] = inputs[t] + P[t + offset]
+        P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
+        then all cosines
+
+        Args:
+            inputs: (batch, steps, features); one vector for each position
+            offset (default 0): position of the first step
+        Returns:
+            outputs: (batch, steps, features); the inputs with their positions added
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        operator = self.specification.method("call")
-        check_options(operator, offset=offset)
-        check(operator, self.sizes, self.required_dtype, inputs=inputs)
+        self._check("call", offset=offset, inputs=inputs)
         return super().__call__(inputs, offset=offset)
 
     def call(self, inputs: tf.Tensor, *, offset: int = 0) -> tf.Tensor:
@@ -66,7 +87,19 @@ class LearnedPositions(Specified):
 
     outputs[t] = inputs[t] + P[t + offset]
 
-    Shapes: inputs (batch, steps, features), with at most num_positions - offset steps, as is the result.
+    Args:
+        num_positions: positions that have a vector
+        features: features of an input
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        P: (num_positions, features), one row for each position
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Gehring et al. 2017, section 3.1, arXiv:1705.03122
+    Example:
+        layer = attention.LearnedPositions(num_positions, features)
+        outputs = layer(inputs)
     """
 
     specification = LEARNED_POSITIONS
@@ -80,18 +113,23 @@ class LearnedPositions(Specified):
         name: str | None = None,
     ) -> None:
         super().__init__(num_positions=num_positions, features=features, dtype=dtype, name=name)
-        self.P = self.uniform("P", (num_positions, features), features)
+        self.P = drawn(self, "P", (num_positions, features), features)
 
     def __call__(self, inputs: tf.Tensor, *, offset: int = 0) -> tf.Tensor:
         """Add the positions from offset on.
 
         outputs[t] = inputs[t] + P[t + offset]
+
+        Args:
+            inputs: (batch, steps, features); one vector for each position
+            offset (default 0): position of the first step
+        Returns:
+            outputs: (batch, steps, features); the inputs with their positions added
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        operator = self.specification.method("call")
-        check_options(operator, offset=offset)
-        check(operator, self.sizes, self.required_dtype, inputs=inputs)
-        if inputs.shape[1] is not None:
-            check_length(operator.title, offset + inputs.shape[1], self.sizes["num_positions"])
+        self._check("call", offset=offset, inputs=inputs)
         return super().__call__(inputs, offset=offset)
 
     def call(self, inputs: tf.Tensor, *, offset: int = 0) -> tf.Tensor:
@@ -103,9 +141,18 @@ class LearnedPositions(Specified):
 def position_permutation(features: int) -> tf.Tensor:
     """The order that turns interleaved sines and cosines into concatenated ones.
 
-    permutation[i] = 2i for i < features/2, else 2i + 1 - features;  concatenated = interleaved[permutation]
+    permutation[i] = 2i for i < features/2, else 2i + 1 - features
+    concatenated = interleaved[permutation]
 
-    Shapes: the result (features,), int32.
+    Args:
+        features: features of an input
+    Returns:
+        permutation: integers (features,); the place of each concatenated feature
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: this specification
+    Example:
+        permutation = attention.position_permutation(features)
     """
-    check_options(POSITION_PERMUTATION, features=features)
+    check(POSITION_PERMUTATION, features=features)
     return tf.reshape(tf.transpose(tf.reshape(tf.range(features, dtype=tf.int32), (-1, 2))), (-1,))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from attention_core.errors import check
 from attention_core.operators.regression import NADARAYA_WATSON
 from backends.tf.attention import attention_layer
 from backends.tf.module import Specified
@@ -17,11 +16,22 @@ __all__ = ["NadarayaWatson"]
 class NadarayaWatson(Specified):
     """Kernel regression: predict at each query the average of the values, weighted by nearness of their keys.
 
-    predictions[i] = sum over j of weights[i, j] values[j];  weights as of KernelAttention
+    predictions[i] = sum over j of weights[i, j] values[j]
+    weights as of KernelAttention
 
-    Shapes: queries (batch, queries), keys and values (batch, keys), valid_lens (batch,) or (batch, queries), mask
-    (batch, queries, keys), each axis its size or 1; returns (predictions, weights): (batch, queries),
-    (batch, queries, keys).
+    Args:
+        width (default 1.0): standard deviation of the kernel, 1/w
+        learned (default False): whether w = 1/width is a parameter that begins there, or a constant
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        kernel.*: the KernelAttention that weighs the keys
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
+    Example:
+        layer = attention.NadarayaWatson()
+        predictions, weights = layer(queries, keys, values)
     """
 
     specification = NADARAYA_WATSON
@@ -47,18 +57,24 @@ class NadarayaWatson(Specified):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Predict at each query.
 
-        predictions[i] = sum over j of weights[i, j] values[j];  weights as of KernelAttention
+        predictions[i] = sum over j of weights[i, j] values[j]
+        weights as of KernelAttention
+
+        Args:
+            queries: (batch, queries); points at which to predict
+            keys: (batch, keys); points that were observed
+            values: (batch, keys); what was observed there
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, queries, keys), each axis its size or 1; True where a query may attend
+                to a key; combines with valid_lens by and
+        Returns:
+            predictions: (batch, queries); weighted averages of the values
+            weights: (batch, queries, keys); probabilities over the keys
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.required_dtype,
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return super().__call__(queries, keys, values, valid_lens, mask)
 
     def call(

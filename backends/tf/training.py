@@ -9,10 +9,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from attention_core.errors import check, check_options, check_state, check_tokens
+from attention_core.errors import check, check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
 from backends.tf.arrays import from_numpy
 from backends.tf.masking import precise, size
+from backends.tf.module import check_ids
 from backends.tf.parameters import get_parameters, located
 from backends.tf.translation import Translator
 
@@ -24,10 +25,22 @@ def masked_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, valid_lens: tf.T
 
     loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
 
-    Shapes: logits (batch, steps, vocab_size), targets (batch, steps), valid_lens (batch,); the result has no axes.
+    Args:
+        logits: (batch, steps, vocab_size); scores of each token (natural logarithm)
+        targets: integers (batch, steps); the token that is right
+        valid_lens (default None): integers (batch,); step t is open where t < valid_len; what stands in other steps
+            changes nothing
+    Returns:
+        loss: (); nats a token
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        TokenError: a token id is outside the vocabulary
+    Source: Sutskever et al. 2014, section 3.2, arXiv:1409.3215, with a mean over tokens in place of sentences
+    Example:
+        loss = attention.masked_cross_entropy(logits, targets)
     """
     check(MASKED_CROSS_ENTROPY, logits=logits, targets=targets, valid_lens=valid_lens)
-    check_targets(targets, logits.shape[-1])
+    check_ids("masked_cross_entropy", "targets", targets, logits.shape[-1])
     allowed = tf.ones_like(targets, tf.bool)
     if valid_lens is not None:
         steps = tf.range(tf.cast(size(targets, 1), tf.int64))
@@ -181,14 +194,14 @@ class Trainer:
 
         Returns (loss, norm): the loss before the step, in nats a token, and the gradients' norm before clipping.
         """
-        self.check(batch)
+        self._check(batch)
         with tf.device(self.device):
             return self._train(batch)
 
     def evaluate(self, batch: Batch) -> tf.Tensor:
         """The loss of one batch, in nats a token; nothing is dropped, and nothing changes."""
         batch = batch._replace(**dict.fromkeys(MASKS))
-        self.check(batch)
+        self._check(batch)
         with tf.device(self.device):
             return self._loss(batch, training=False)
 
@@ -197,22 +210,6 @@ class Trainer:
         masks = {name: getattr(batch, name) for name in MASKS}
         logits, _ = self.model(batch.source, batch.inputs, batch.source_lens, **masks, training=training)
         return masked_cross_entropy(logits, batch.targets, batch.target_lens)
-
-    def train(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """The step, of a batch that was checked; TensorFlow traces it."""
-        variables = [parameter.value for parameter in self.parameters]
-        with tf.GradientTape() as tape:
-            loss = self.loss(batch, training=True)
-        found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        clipped, norm = clip_by_global_norm(found, max_norm=self.max_norm)
-        self.optimizer.apply(clipped)
-        return loss, norm
-
-    def check(self, batch: Batch) -> None:
-        """Refuse a batch that does not fit the model while its values are known: a graph sees shapes alone."""
-        masks = {name: getattr(batch, name) for name in MASKS}
-        self.model.check(batch.source, batch.inputs, batch.source_lens, **masks)
-        check_targets(batch.targets, self.model.sizes["target_vocab_size"])
 
     def seed(self, number: int) -> None:
         """Let the random numbers of the model's dropout begin anew from there."""
@@ -227,7 +224,7 @@ class Trainer:
         """The optimiser's state as arrays: step, the steps done, and Adam's m.<name> and v.<name> of each parameter."""
         arrays = {"step": np.array(self.optimizer.iterations.numpy(), np.int64)}
         for moment in self.moments:
-            kept = self.kept(moment)
+            kept = self._kept(moment)
             # Of what was frozen when the Trainer was made, nothing is kept: that is 0.
             read = lambda parameter, kept=kept: kept.get(id(parameter))  # noqa: E731
             arrays |= {f"{moment}.{name}": array for name, array in get_parameters(self.model, read=read).items()}
@@ -238,26 +235,35 @@ class Trainer:
         check_state(self.model.specification, self.model.sizes, self.model.variable_dtype, self.moments, arrays)
         self.optimizer.iterations.assign(int(arrays["step"]))
         for moment in self.moments:
-            kept = self.kept(moment)
+            kept = self._kept(moment)
             for name, parameter, axes in located(self.model):
                 array = arrays[f"{moment}.{name}"]
                 array = array if axes is None else array.transpose(np.argsort(axes))
                 if id(parameter) in kept:
                     kept[id(parameter)].assign(from_numpy(array))
 
-    def kept(self, moment: str) -> dict[int, keras.Variable]:
-        """What the optimiser keeps of each parameter, by the parameter's identity."""
-        return dict(zip(map(id, self.parameters), getattr(self.optimizer, moment), strict=True))
-
     @property
     def moments(self) -> tuple[str, ...]:
         """The names of what the optimiser keeps of each parameter."""
         return ("m", "v") if isinstance(self.optimizer, ExactAdam) else ()
 
+    def _check(self, batch: Batch) -> None:
+        """Refuse a batch that does not fit the model while its values are known: a graph sees shapes alone."""
+        masks = {name: getattr(batch, name) for name in MASKS}
+        self.model._check("call", source=batch.source, inputs=batch.inputs, valid_lens=batch.source_lens, **masks)
+        self.model._check_ids(batch.source, batch.inputs)
+        check_ids("masked_cross_entropy", "targets", batch.targets, self.model.sizes["target_vocab_size"])
 
-def check_targets(targets: tf.Tensor | np.ndarray, vocab_size: int | None) -> None:
-    """Refuse targets outside the vocabulary where their values are known: not while a graph is traced."""
-    known = tf.executing_eagerly() and (tf.is_tensor(targets) or isinstance(targets, np.ndarray))
-    if known and vocab_size is not None and 0 not in targets.shape:
-        lowest, highest = int(tf.reduce_min(targets)), int(tf.reduce_max(targets))
-        check_tokens("masked_cross_entropy", "targets", lowest, highest, vocab_size)
+    def train(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """The step, of a batch that was checked; TensorFlow traces it."""
+        variables = [parameter.value for parameter in self.parameters]
+        with tf.GradientTape() as tape:
+            loss = self.loss(batch, training=True)
+        found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        clipped, norm = clip_by_global_norm(found, max_norm=self.max_norm)
+        self.optimizer.apply(clipped)
+        return loss, norm
+
+    def _kept(self, moment: str) -> dict[int, keras.Variable]:
+        """What the optimiser keeps of each parameter, by the parameter's identity."""
+        return dict(zip(map(id, self.parameters), getattr(self.optimizer, moment), strict=True))

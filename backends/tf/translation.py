@@ -5,12 +5,10 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from attention_core.errors import check
 from attention_core.operators.translation import TRANSLATOR
-from backends.tf.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder, check_room
+from backends.tf.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder
 from backends.tf.encoders import Bridge, Encoder, GRUEncoder, LSTMEncoder
-from backends.tf.module import Specified, chosen
-from backends.tf.recurrent import check_known
+from backends.tf.module import Specified, check_ids, chosen
 
 __all__ = ["Translator"]
 
@@ -26,11 +24,40 @@ DECODERS: dict[str, type[Decoder]] = {
 class Translator(Specified):
     """Encode a sentence, and decode its translation with attention to it.
 
-    outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional;
+    outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional
     logits, _, weights = decoder(inputs, outputs, state, valid_lens)
 
-    Shapes: source (batch, keys), inputs (batch, steps), valid_lens (batch,); returns (logits, weights):
-    (batch, steps, target_vocab_size), (batch, steps, keys).
+    Args:
+        source_vocab_size: number of token ids of the sources
+        target_vocab_size: number of token ids of the translations
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        decoder (default 'bahdanau'): Bahdanau's decoder, Luong's, or the one without attention: 'bahdanau', 'luong',
+            'fixed'
+        score (default None): how a key is scored, by name; the decoder's own score unless given: 'dot', 'scaled_dot',
+            'general', 'additive', 'concat', 'cosine', 'location', 'gaussian'
+        num_positions (default None): positions of location scores, for score='location' alone
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+        bridge (default None): how the two directions become one; 'project' unless given: 'concatenate', 'sum',
+            'project', 'backward'
+        readout (default None): the readout of Bahdanau's decoder; 'dense' unless given: 'dense', 'maxout'
+        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
+            training
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        encoder.*: the GRUEncoder or LSTMEncoder
+        bridge.*: the Bridge, if bidirectional
+        decoder.*: the decoder
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
+    Example:
+        layer = attention.Translator(source_vocab_size, target_vocab_size, embed_size, hidden_size)
+        logits, weights = layer(source, inputs)
     """
 
     specification = TRANSLATOR
@@ -82,33 +109,6 @@ class Translator(Specified):
             for layer in filter(None, (self.encoder, self.bridge, self.decoder)):
                 layer.build(None)
 
-    def check(
-        self,
-        source: tf.Tensor,
-        inputs: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
-        *,
-        encoder_dropout_mask: tf.Tensor | None = None,
-        decoder_dropout_mask: tf.Tensor | None = None,
-        attention_dropout_mask: tf.Tensor | None = None,
-    ) -> None:
-        """Refuse arguments of a call that do not fit, and tokens outside the vocabularies where they are known."""
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.variable_dtype,
-            source=source,
-            inputs=inputs,
-            valid_lens=valid_lens,
-            encoder_dropout_mask=encoder_dropout_mask,
-            decoder_dropout_mask=decoder_dropout_mask,
-            attention_dropout_mask=attention_dropout_mask,
-        )
-        # Encoder and decoder refuse these, too, but Keras rewrites what is raised inside of a call.
-        check_known(self.encoder.specification.name, source, self.sizes["source_vocab_size"])
-        check_known(self.decoder.specification.name, inputs, self.sizes["target_vocab_size"])
-        check_room(self.sizes, source)
-
     def encode(
         self,
         source: tf.Tensor,
@@ -134,18 +134,32 @@ class Translator(Specified):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Encode the sources, and decode given translations (teacher forcing).
 
-        outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional;
+        outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional
         logits, _, weights = decoder(inputs, outputs, state, valid_lens)
 
-        Shapes: encoder_dropout_mask (num_layers - 1, batch, keys, encoder_size), decoder_dropout_mask
-        (num_layers - 1, batch, steps, decoder_size), attention_dropout_mask (batch, steps, keys).
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            inputs: integers (batch, steps); what the decoder reads: bos, then the translation
+            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            encoder_dropout_mask (default None): (num_layers - 1, batch, keys, encoder_size); 0 or 1/(1 - rate), a
+                factor of the outputs of every layer of the encoder but the top one
+            decoder_dropout_mask (default None): (num_layers - 1, batch, steps, decoder_size); the same for the decoder
+            attention_dropout_mask (default None): (batch, steps, keys); 0 or 1/(1 - rate), a factor of each weight
+            training: whether to drop in this call; the mode of the layer around it unless given
+        Returns:
+            logits: (batch, steps, target_vocab_size); scores of the token that follows each input (natural logarithm)
+            weights: (batch, steps, keys); probabilities over the source tokens
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            TokenError: a token id is outside the vocabulary
         """
         masks = {
             "encoder_dropout_mask": encoder_dropout_mask,
             "decoder_dropout_mask": decoder_dropout_mask,
             "attention_dropout_mask": attention_dropout_mask,
         }
-        self.check(source, inputs, valid_lens, **masks)
+        self._check("call", source=source, inputs=inputs, valid_lens=valid_lens, **masks)
+        self._check_ids(source, inputs)
         return super().__call__(source, inputs, valid_lens, **masks, **chosen(training))
 
     def call(
@@ -179,9 +193,22 @@ class Translator(Specified):
 
         tokens, lengths, weights = decoder.greedy(outputs, state, valid_lens)
 
-        Shapes: returns (tokens, lengths, weights) as the decoder's greedy.
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: most tokens to decode
+        Returns:
+            tokens: integers (batch, max_steps); decoded ids; eos from the end on
+            lengths: integers (batch,); decoded tokens before eos
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the end
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
         """
-        check(self.specification.method("greedy"), self.sizes, source=source, valid_lens=valid_lens)
+        self._check("greedy", source=source, valid_lens=valid_lens, bos=bos, eos=eos, max_steps=max_steps)
         outputs, state = self.encode(source, valid_lens, training=False)
         return self.decoder.greedy(outputs, state, valid_lens, bos=bos, eos=eos, max_steps=max_steps)
 
@@ -201,9 +228,36 @@ class Translator(Specified):
 
         tokens, lengths, scores, weights = decoder.beam(outputs, state, valid_lens)
 
-        Shapes: returns (tokens, lengths, scores, weights) as the decoder's beam.
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: most tokens to decode
+            width: hypotheses kept at each step
+            num_best (default 1): hypotheses returned, best first
+            length_penalty (default 0.0): the exponent α; 0 ranks by the sum alone
+        Returns:
+            tokens: integers (batch, num_best, max_steps); decoded ids; eos from the end on
+            lengths: integers (batch, num_best); decoded tokens before eos
+            scores: (batch, num_best); best first (natural logarithm)
+            weights: (batch, num_best, max_steps, keys); probabilities; 0 after the end
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
         """
-        check(self.specification.method("beam"), self.sizes, source=source, valid_lens=valid_lens)
+        self._check(
+            "beam",
+            source=source,
+            valid_lens=valid_lens,
+            bos=bos,
+            eos=eos,
+            max_steps=max_steps,
+            width=width,
+            num_best=num_best,
+            length_penalty=length_penalty,
+        )
         outputs, state = self.encode(source, valid_lens, training=False)
         return self.decoder.beam(
             outputs,
@@ -216,3 +270,8 @@ class Translator(Specified):
             num_best=num_best,
             length_penalty=length_penalty,
         )
+
+    def _check_ids(self, source: tf.Tensor, inputs: tf.Tensor) -> None:
+        """Refuse what encoder and decoder refuse, too: Keras rewrites what is raised inside of a call."""
+        check_ids(self.encoder.specification.name, "tokens", source, self.sizes["source_vocab_size"])
+        check_ids(self.decoder.specification.name, "tokens", inputs, self.sizes["target_vocab_size"])

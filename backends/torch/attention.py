@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from attention_core.errors import check, check_options, check_positions
 from attention_core.operators.attention import (
     ADDITIVE_ATTENTION,
     CONCAT_ATTENTION,
@@ -18,7 +17,7 @@ from attention_core.operators.attention import (
     KERNEL_ATTENTION,
     LOCATION_ATTENTION,
 )
-from attention_core.specification import Layer, Part
+from attention_core.specification import Part
 from backends.torch.blocked import (
     ADDITIVE_MIN_ELEMENTS,
     DOT_MIN_ELEMENTS,
@@ -26,16 +25,16 @@ from backends.torch.blocked import (
     dot_attention,
     use_blocks,
 )
-from backends.torch.masking import attention_mask, open_keys, softmax_over
-from backends.torch.module import drawn, drawn_mask, dtype_of
-from backends.torch.pooling import attention_pooling
+from backends.torch.masking import _attention_mask, open_keys, softmax_over
+from backends.torch.module import Specified, drawn, drawn_mask
+from backends.torch.pooling import average
 from backends.torch.scoring import (
-    additive_score,
-    cosine_score,
-    dot_score,
-    gaussian_score,
-    location_score,
-    scaled_dot_score,
+    _additive_score,
+    _cosine_score,
+    _dot_score,
+    _gaussian_score,
+    _location_score,
+    _scaled_dot_score,
 )
 
 __all__ = [
@@ -58,39 +57,18 @@ class Memory(NamedTuple):
     mask: torch.Tensor | None
 
 
-class Attention(nn.Module):
+class Attention(Specified):
     """What the attention layers share: prepare, attend and a call, around one score.
 
     context, weights = attention_pooling(score(queries, project(keys)), values)
     """
 
-    specification: Layer
     bounded = False
     """Whether scores are finite for all queries and keys, as a sum of tanh is."""
 
-    def __init__(self, *, time_major: bool = False, **options: Any) -> None:
-        super().__init__()
-        self.sizes = check_options(self.specification, time_major=time_major, **options)
-        methods = {name: self.specification.method(name) for name in ("prepare", "attend", "call")}
-        self.methods = {name: method.time_major if time_major else method for name, method in methods.items()}
-        self.time_major = time_major
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.dropout = nn.Dropout(self.sizes.get("dropout", 0.0))
-
-    def project(self, keys: torch.Tensor) -> torch.Tensor:
-        """What memory holds of keys: themselves, where a layer does not say otherwise."""
-        return keys
-
-    def score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """The score of each query against each projected key."""
-        raise NotImplementedError
-
-    def dot_scale(self, features: int) -> float | None:
-        """The factor of q·k where the score is an inner product with a projected key; None for another score."""
-        return None
-
-    def additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """The projected queries and w_v where the score is w_v · tanh(q + k) with a projected key; None for another."""
-        return None
 
     def prepare(
         self,
@@ -102,18 +80,21 @@ class Attention(nn.Module):
         """Project the keys, clear what no query may attend to, and keep it for many queries.
 
         memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+
+        Args:
+            keys: (batch, [heads], keys, features or key_size or key_features); what the queries are compared with
+            values: (batch, [heads], keys, value_features); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
-        check(
-            self.methods["prepare"],
-            self.sizes,
-            dtype_of(self),
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
-        memory = zero_masked(self.to_batch_first(keys), self.to_batch_first(values), valid_lens, mask)
-        return memory._replace(keys=self.project(memory.keys))
+        self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        return self._prepare(keys, values, valid_lens, mask)
 
     def attend(
         self,
@@ -125,74 +106,22 @@ class Attention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
-        context, weights = attention_pooling(score(queries, memory.keys), memory.values)
+        context, weights = attention_pooling(score(queries, project(keys)), values)
 
-        Shapes: those of the layer; weights is None without need_weights.
+        Args:
+            queries: (batch, [heads], queries, features or query_size); what is looked for
+            memory: as `prepare` returns it
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        check_options(self.methods["attend"], need_weights=need_weights)
-        check(
-            self.methods["attend"],
-            self.sizes,
-            dtype_of(self),
-            queries=queries,
-            memory=memory,
-            dropout_mask=dropout_mask,
-        )
-        context, weights = self.pooled(self, self.to_batch_first(queries), memory, need_weights, dropout_mask)
-        return self.to_batch_first(context), weights
-
-    def pooled(
-        self,
-        scored: Attention,
-        queries: torch.Tensor,
-        memory: Memory,
-        need_weights: bool,
-        dropout_mask: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
-        """Pool by the score of a layer, of this one or of one inside it; where nothing is dropped, in blocks if it can.
-
-        context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
-        """
-        dropped = dropout_mask is not None or (self.dropout.training and self.dropout.p > 0.0)
-        found = None if dropped else scored.in_blocks(queries, memory, need_weights)
-        if found is not None:
-            return found
-        scores = scored.score(queries, memory.keys)
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores)
-        context, weights = attention_pooling(scores, memory.values, mask=memory.mask, dropout_mask=dropout_mask)
-        return context, weights if need_weights else None
-
-    def in_blocks(
-        self, queries: torch.Tensor, memory: Memory, need_weights: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-        """The same in blocks, where there are some for the score and they suit the sizes; else None.
-
-        Inner products have them from DOT_MIN_ELEMENTS elements of one head on, additive scores for the context alone.
-        """
-        factor, one_head = self.dot_scale(queries.shape[-1]), queries[(slice(1),) * (queries.ndim - 2)]
-        if factor is not None and use_blocks(one_head, memory.keys, DOT_MIN_ELEMENTS):
-            return dot_attention(queries, *memory, factor, need_weights)
-        # Of queries and keys it is the keys that are projected by now.
-        perceptron = None
-        if not need_weights and use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS):
-            perceptron = self.additive_terms(queries)
-        return None if perceptron is None else (blocked_additive_attention(perceptron[0], *memory, perceptron[1]), None)
-
-    def attend_cleared(
-        self, queries: torch.Tensor, memory: Memory, dropout_mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Attend with checked arguments to a memory whose values are 0 where its mask hides them from all queries.
-
-        Clearing the values costs a copy of them, which a decoder would make at every step.
-        """
-        if not self.bounded:  # a score of -inf hides values, too
-            return self.attend(queries, memory, dropout_mask=dropout_mask)
-        scores = self.score(queries, memory.keys)
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores)
-        weights = softmax_over(scores, open_keys(scores, None, memory.mask))
-        return (weights if dropout_mask is None else weights * dropout_mask) @ memory.values, weights
+        self._check("attend", queries=queries, memory=memory, need_weights=need_weights, dropout_mask=dropout_mask)
+        return self._attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
 
     def forward(
         self,
@@ -205,25 +134,108 @@ class Attention(nn.Module):
         need_weights: bool = True,
         dropout_mask: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | Any]:
-        """Prepare the keys and values, and attend to them."""
-        check_options(self.methods["call"], need_weights=need_weights)
-        check(
-            self.methods["call"],
-            self.sizes,
-            dtype_of(self),
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-            dropout_mask=dropout_mask,
-        )
-        memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
+        """Prepare the keys and values, and attend to them.
 
-    def to_batch_first(self, tensor: torch.Tensor) -> torch.Tensor:
+        context, weights = attention_pooling(score(queries, project(keys)), values)
+
+        Args:
+            queries: (batch, [heads], queries, features or query_size); what is looked for
+            keys: (batch, [heads], keys, features or key_size or key_features); what the queries are compared with
+            values: (batch, [heads], keys, value_features); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
+
+    def _prepare(
+        self, keys: torch.Tensor, values: torch.Tensor, valid_lens: torch.Tensor | None, mask: torch.Tensor | None
+    ) -> Memory:
+        memory = zero_masked(self._to_batch_first(keys), self._to_batch_first(values), valid_lens, mask)
+        return memory._replace(keys=self._project(memory.keys))
+
+    def _attend(
+        self,
+        queries: torch.Tensor,
+        memory: Memory,
+        *,
+        need_weights: bool = True,
+        dropout_mask: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+        context, weights = self._pool(self, self._to_batch_first(queries), memory, need_weights, dropout_mask)
+        return self._to_batch_first(context), weights
+
+    def _pool(
+        self,
+        scored: Attention,
+        queries: torch.Tensor,
+        memory: Memory,
+        need_weights: bool,
+        dropout_mask: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+        """Pool by the score of a layer, of this one or of one inside it; where nothing is dropped, in blocks if it can.
+
+        context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
+        """
+        dropped = dropout_mask is not None or (self.dropout.training and self.dropout.p > 0.0)
+        found = None if dropped else scored._in_blocks(queries, memory, need_weights)
+        if found is not None:
+            return found
+        scores = scored._score(queries, memory.keys)
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, scores)
+        allowed = open_keys(scores, memory.mask)
+        weights = softmax_over(scores, allowed)
+        # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
+        context = average(weights, memory.values, None if scored.bounded else allowed, dropout_mask)
+        return context, weights if need_weights else None
+
+    def _in_blocks(
+        self, queries: torch.Tensor, memory: Memory, need_weights: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+        """Context and weights in blocks, where there are some for the score and they suit the sizes; else None.
+
+        Inner products have them from DOT_MIN_ELEMENTS elements of one head on, additive scores for the context alone.
+        """
+        scale, one_head = self._dot_scale(queries.shape[-1]), queries[(slice(1),) * (queries.ndim - 2)]
+        if scale is not None and use_blocks(one_head, memory.keys, DOT_MIN_ELEMENTS):
+            return dot_attention(queries, *memory, scale, need_weights)
+        # Of queries and keys it is the keys that are projected by now.
+        terms = None
+        if not need_weights and use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS):
+            terms = self._additive_terms(queries)
+        return None if terms is None else (blocked_additive_attention(terms[0], *memory, terms[1]), None)
+
+    def _project(self, keys: torch.Tensor) -> torch.Tensor:
+        """What memory holds of keys: themselves, where a layer does not say otherwise."""
+        return keys
+
+    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """The score of each query against each projected key."""
+        raise NotImplementedError
+
+    def _dot_scale(self, features: int) -> float | None:
+        """The factor of q·k where the score is an inner product with a projected key; None for another score."""
+        return None
+
+    def _additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The projected queries and w_v where the score is w_v · tanh(q + k) with a projected key; None for another."""
+        return None
+
+    def _to_batch_first(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor with batch first, of one with time first, or the other way round; as it is without time_major."""
-        return tensor.transpose(0, 1) if self.time_major else tensor
+        return tensor.transpose(0, 1) if self.sizes["time_major"] else tensor
 
 
 class DotProductAttention(Attention):
@@ -231,9 +243,17 @@ class DotProductAttention(Attention):
 
     context, weights = attention_pooling(scaled_dot_score(queries, keys), values)
 
-    Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features),
-    all with heads after batch or without; returns (context, weights). With time_major, queries, keys, values and
-    context are (steps, batch, features).
+    Args:
+        dropout (default 0.0): rate at which weights are dropped in training
+        scale (default None): factor of the scores; 1/√features unless given
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762
+    Example:
+        layer = attention.DotProductAttention()
+        context, weights = layer(queries, keys, values)
     """
 
     specification = DOT_PRODUCT_ATTENTION
@@ -241,14 +261,14 @@ class DotProductAttention(Attention):
     def __init__(self, *, dropout: float = 0.0, scale: float | None = None, time_major: bool = False) -> None:
         super().__init__(dropout=dropout, scale=scale, time_major=time_major)
 
-    def dot_scale(self, features: int) -> float | None:
+    def _dot_scale(self, features: int) -> float | None:
         """The scale."""
         scale: float | None = self.sizes["scale"]
         return max(features, 1) ** -0.5 if scale is None else scale
 
-    def score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Give scale · q·k."""
-        return scaled_dot_score(queries, keys, scale=self.sizes["scale"])
+        return _scaled_dot_score(queries, keys, self.sizes["scale"])
 
 
 class AdditiveAttention(Attention):
@@ -256,8 +276,25 @@ class AdditiveAttention(Attention):
 
     context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
-    all with heads after batch or without; returns (context, weights). time_major as in DotProductAttention.
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        hidden_size: features of the hidden layer in which query and key meet
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        W_q: (hidden_size, query_size), projects queries
+        W_k: (hidden_size, key_size), projects keys
+        w_v: (hidden_size,), weight of each hidden feature
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
+    Example:
+        layer = attention.AdditiveAttention(query_size, key_size, hidden_size)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = ADDITIVE_ATTENTION
@@ -281,16 +318,16 @@ class AdditiveAttention(Attention):
         self.W_k = nn.Linear(key_size, hidden_size, bias=False, dtype=dtype, device=device)
         self.w_v = drawn((hidden_size,), hidden_size, dtype, device)
 
-    def project(self, keys: torch.Tensor) -> torch.Tensor:
+    def _project(self, keys: torch.Tensor) -> torch.Tensor:
         """Give W_k k."""
         return self.W_k(keys)
 
-    def score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Give w_v · tanh(W_q q + W_k k)."""
-        projected, w_v = self.additive_terms(queries)
-        return additive_score(projected, keys, w_v)
+        projected, w_v = self._additive_terms(queries)
+        return _additive_score(projected, keys, w_v)
 
-    def additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """W_q q, and w_v."""
         return self.W_q(queries), self.w_v
 
@@ -300,8 +337,22 @@ class GeneralAttention(Attention):
 
     context, weights = attention_pooling(dot_score(queries, W keys), values)
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
-    all with heads after batch or without; returns (context, weights). time_major as in DotProductAttention.
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        W: (query_size, key_size), projects keys to the size of queries
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        layer = attention.GeneralAttention(query_size, key_size)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = GENERAL_ATTENTION
@@ -319,17 +370,17 @@ class GeneralAttention(Attention):
         super().__init__(query_size=query_size, key_size=key_size, dropout=dropout, time_major=time_major)
         self.W = nn.Linear(key_size, query_size, bias=False, dtype=dtype, device=device)
 
-    def project(self, keys: torch.Tensor) -> torch.Tensor:
+    def _project(self, keys: torch.Tensor) -> torch.Tensor:
         """Give W k."""
         return self.W(keys)
 
-    def dot_scale(self, features: int) -> float | None:
+    def _dot_scale(self, features: int) -> float | None:
         """1: keys are projected."""
         return 1.0
 
-    def score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Give q·W k."""
-        return dot_score(queries, keys)
+        return _dot_score(queries, keys)
 
 
 class ConcatAttention(Attention):
@@ -337,8 +388,24 @@ class ConcatAttention(Attention):
 
     context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
-    all with heads after batch or without; returns (context, weights). time_major as in DotProductAttention.
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        hidden_size: features of the hidden layer
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        W: (hidden_size, query_size + key_size), projects [query; key]
+        v: (hidden_size,), weight of each hidden feature
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        layer = attention.ConcatAttention(query_size, key_size, hidden_size)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = CONCAT_ATTENTION
@@ -361,16 +428,16 @@ class ConcatAttention(Attention):
         self.W = nn.Linear(query_size + key_size, hidden_size, bias=False, dtype=dtype, device=device)
         self.v = drawn((hidden_size,), hidden_size, dtype, device)
 
-    def project(self, keys: torch.Tensor) -> torch.Tensor:
+    def _project(self, keys: torch.Tensor) -> torch.Tensor:
         """Give W [0; k]."""
         return nn.functional.linear(keys, self.W.weight[:, self.sizes["query_size"] :])
 
-    def score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Give v · tanh(W [q; 0] + W [0; k])."""
-        projected, v = self.additive_terms(queries)
-        return additive_score(projected, keys, v)
+        projected, v = self._additive_terms(queries)
+        return _additive_score(projected, keys, v)
 
-    def additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """W [q; 0], and v."""
         return nn.functional.linear(queries, self.W.weight[:, : self.sizes["query_size"]]), self.v
 
@@ -380,7 +447,17 @@ class CosineAttention(Attention):
 
     context, weights = attention_pooling(cosine_score(queries, keys), values)
 
-    Shapes: as DotProductAttention.
+    Args:
+        dropout (default 0.0): rate at which weights are dropped in training
+        scale (default None): factor of the cosines; 1 unless given
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401
+    Example:
+        layer = attention.CosineAttention()
+        context, weights = layer(queries, keys, values)
     """
 
     specification = COSINE_ATTENTION
@@ -388,9 +465,9 @@ class CosineAttention(Attention):
     def __init__(self, *, dropout: float = 0.0, scale: float | None = None, time_major: bool = False) -> None:
         super().__init__(dropout=dropout, scale=scale, time_major=time_major)
 
-    def score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Give scale · q·k/(‖q‖ ‖k‖)."""
-        return cosine_score(queries, keys, scale=self.sizes["scale"])
+        return _cosine_score(queries, keys, self.sizes["scale"])
 
 
 class LocationAttention(Attention):
@@ -398,9 +475,24 @@ class LocationAttention(Attention):
 
     context, weights = attention_pooling(location_score(keys, W queries), values)
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, any features), values
-    (batch, keys, value_features), all with heads after batch or without; returns (context, weights). There may be fewer
-    keys than num_positions, not more. time_major as in DotProductAttention.
+    There may be fewer keys than num_positions, not more.
+
+    Args:
+        query_size: features of a query
+        num_positions: positions that have a score
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        W: (num_positions, query_size), scores of each position
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        layer = attention.LocationAttention(query_size, num_positions)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = LOCATION_ATTENTION
@@ -418,14 +510,9 @@ class LocationAttention(Attention):
         super().__init__(query_size=query_size, num_positions=num_positions, dropout=dropout, time_major=time_major)
         self.W = nn.Linear(query_size, num_positions, bias=False, dtype=dtype, device=device)
 
-    def project(self, keys: torch.Tensor) -> torch.Tensor:
-        """The keys as they are, of which there may not be more than positions."""
-        check_positions(self.specification.name, keys.shape[-2], self.sizes["num_positions"])
-        return keys
-
-    def score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Give W q, at the positions of the keys."""
-        return location_score(keys.shape[-2], self.W(queries))
+        return _location_score(keys.shape[-2], self.W(queries))
 
 
 class KernelAttention(Attention):
@@ -433,9 +520,22 @@ class KernelAttention(Attention):
 
     context, weights = attention_pooling(gaussian_score(queries, keys, w), values)
 
-    w = 1/width is a parameter that begins there, if learned, else a constant.
-
-    Shapes: as DotProductAttention.
+    Args:
+        dropout (default 0.0): rate at which weights are dropped in training
+        width (default 1.0): standard deviation of the kernel, 1/w
+        learned (default False): whether w = 1/width is a parameter that begins there, or a constant
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        w: (), inverse width of the kernel; there if learned
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
+    Example:
+        layer = attention.KernelAttention()
+        context, weights = layer(queries, keys, values)
     """
 
     specification = KERNEL_ATTENTION
@@ -454,10 +554,10 @@ class KernelAttention(Attention):
         w = nn.Parameter(torch.full((), 1.0 / width, dtype=dtype, device=device)) if learned else None
         self.register_parameter("w", w)
 
-    def score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Give -½ ‖(q - k) w‖²."""
         constant = 1.0 / self.sizes["width"]
-        return gaussian_score(queries, keys, queries.new_full((), constant) if self.w is None else self.w)
+        return _gaussian_score(queries, keys, queries.new_full((), constant) if self.w is None else self.w)
 
 
 LAYERS: dict[str, type[Attention]] = {
@@ -490,7 +590,7 @@ def zero_masked(
     keys: torch.Tensor, values: torch.Tensor, valid_lens: torch.Tensor | None, mask: torch.Tensor | None
 ) -> Memory:
     """Keys and values with 0 where no query may attend to them, and the one mask."""
-    allowed = attention_mask(keys.shape[-2], valid_lens, mask)
+    allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
     if allowed is None:
         return Memory(keys, values, None)
     if allowed.ndim < keys.ndim:

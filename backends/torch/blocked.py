@@ -35,7 +35,7 @@ from typing import Any
 import torch
 
 from attention_core.errors import check_path
-from backends.torch.pooling import attention_pooling
+from backends.torch.pooling import _attention_pooling
 
 __all__ = ["use_blocks", "set_path", "blocked_additive_score", "blocked_additive_attention", "blocked_dot_attention"]
 
@@ -331,7 +331,7 @@ def blocked_additive_attention(
     function and on other devices than a CPU.
     """
     if torch.compiler.is_compiling() or queries.device.type != "cpu":
-        return attention_pooling(blocked_additive_score(queries, keys, w_v), values, mask=mask)[0]
+        return _attention_pooling(blocked_additive_score(queries, keys, w_v), values, mask, None)[0]
     context: torch.Tensor = Averaged.apply(queries, keys, values, mask, w_v)
     return context
 
@@ -430,7 +430,7 @@ def averaged(
 ) -> torch.Tensor:
     """The context by the plain formula."""
     scores = torch.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
-    return attention_pooling(scores, values, mask=mask)[0]
+    return _attention_pooling(scores, values, mask, None)[0]
 
 
 def unbounded(w_v: torch.Tensor) -> bool:
@@ -507,7 +507,7 @@ def pooled(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Context and weights by the plain formula."""
-    return attention_pooling(queries @ keys.mT * scale, values, mask=mask)
+    return _attention_pooling(queries @ keys.mT * scale, values, mask, None)
 
 
 class Attended(torch.autograd.Function):

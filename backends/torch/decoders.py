@@ -7,22 +7,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from attention_core.errors import check, check_options, check_tokens
-from attention_core.operators.decoders import (
-    BAHDANAU_DECODER,
-    FIXED_CONTEXT_DECODER,
-    LUONG_DECODER,
-    check_initial,
-    check_search,
-)
-from attention_core.specification import Layer
+from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.torch.attention import LAYERS, AdditiveAttention, Memory, attention_layer, zero_masked
 from backends.torch.blocked import blocked_steps, takes_steps
-from backends.torch.encoders import embed
 from backends.torch.local import LocalAttention
-from backends.torch.module import drawn, drawn_mask
-from backends.torch.pooling import attention_pooling
+from backends.torch.module import Specified, check_ids, drawn, drawn_mask
+from backends.torch.pooling import _attention_pooling
 from backends.torch.recurrent import GRU, recurrent_layer
+from backends.torch.search import beam_search, greedy_search
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
 
@@ -41,15 +33,13 @@ class LuongState(NamedTuple):
     position: torch.Tensor
 
 
-class Decoder(nn.Module):
-    """What the decoders share: they differ in `advance`, one step up to what the logits are made of."""
+class Decoder(Specified):
+    """What the decoders share: they differ in `_advance`, one step up to what the logits are made of."""
 
-    specification: Layer
     attention: Any
 
     def __init__(self, *, dtype: torch.dtype | None, device: torch.device | str | None, **options: Any) -> None:
-        super().__init__()
-        self.sizes = check_options(self.specification, **options)
+        super().__init__(**options)
         vocab_size, parts = self.sizes["vocab_size"], self.specification.inside(self.sizes)
         self.embedding = nn.Embedding(vocab_size, self.sizes["embed_size"], dtype=dtype, device=device)
         first = (self.sizes["num_layers"], self.sizes["state_size"])
@@ -59,17 +49,6 @@ class Decoder(nn.Module):
         self.attention = None if attended is None else attention_layer(attended, ATTENTION, dtype=dtype, device=device)
         self.rnn = recurrent_layer(parts["rnn"], dtype=dtype, device=device)
         self.dense = nn.Linear(self.sizes["dense_size"], vocab_size, dtype=dtype, device=device)
-
-    def advance(
-        self,
-        embedded: torch.Tensor,
-        state: Any,
-        memory: Memory,
-        dropout_mask: torch.Tensor | None,
-        attention_dropout_mask: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, Any, torch.Tensor]:
-        """One step without the last projection: (features of the logits, state, weights)."""
-        raise NotImplementedError
 
     def prepare(
         self,
@@ -81,37 +60,37 @@ class Decoder(nn.Module):
 
         memory = attention.prepare(encoder_outputs, encoder_outputs)
 
-        Shapes: encoder_outputs (batch, keys, memory_size); valid_lens (batch,) or (batch, steps); mask
-        (batch, steps, keys), each axis its size or 1.
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            valid_lens (default None): integers (batch, [steps]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
+                to a key; combines with valid_lens by and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
-        check(
-            self.specification.method("prepare"),
-            self.sizes,
-            self.dense.weight.dtype,
-            encoder_outputs=encoder_outputs,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
-        if self.attention is None:
-            return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
-        return self.attention.prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
+        self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
+        return self._prepare(encoder_outputs, valid_lens, mask)
 
     def start(self, memory: Memory, state: torch.Tensor | None = None) -> Any:
         """The decoder's state before its first step.
 
         state = the encoder's state, 0, or the parameter initial, as the option initial says
 
-        Shapes: memory as from prepare; state (num_layers, batch, state_size), as is the result.
+        Args:
+            memory: as `prepare` returns it
+            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+                initial='encoder', else None
+        Returns:
+            state: what the next `step` takes
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        operator = self.specification.method("start")
-        check_initial(operator.title, self.sizes["initial"], state)
-        check(operator, self.sizes, self.dense.weight.dtype, memory=memory, state=state)
-        if state is not None:
-            return state
-        batch = memory.values.shape[0]
-        if self.initial is None:
-            return memory.values.new_zeros(self.sizes["num_layers"], batch, self.sizes["state_size"])
-        return self.initial[:, None].expand(-1, batch, -1)
+        self._check("start", memory=memory, state=state)
+        return self._start(memory, state)
 
     def step(
         self,
@@ -124,25 +103,31 @@ class Decoder(nn.Module):
     ) -> tuple[torch.Tensor, Any, torch.Tensor]:
         """Decode one token.
 
-        Shapes: tokens (batch,), state as from start, memory as from prepare, with one row in its mask, dropout_mask
-        (num_layers - 1, batch, hidden_size), attention_dropout_mask (batch, keys); returns (logits, state, weights):
-        (batch, vocab_size), the state after the step, (batch, keys).
+        Args:
+            tokens: integers (batch,); token ids
+            state: as `start` returns it
+            memory: as `prepare` returns it
+            dropout_mask (default None): (num_layers - 1, batch, output_size); the same for one step
+            attention_dropout_mask (default None): (batch, keys); a factor of each weight
+        Returns:
+            logits: (batch, vocab_size); scores of the next token (natural logarithm)
+            state: what the next `step` takes
+            weights: (batch, keys); probabilities over the keys
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            TokenError: a token id is outside the vocabulary
         """
-        check(
-            self.specification.method("step"),
-            self.sizes,
-            self.dense.weight.dtype,
+        self._check(
+            "step",
             tokens=tokens,
             state=state,
             memory=memory,
             dropout_mask=dropout_mask,
             attention_dropout_mask=attention_dropout_mask,
         )
-        embedded = embed(self.specification.name, self.embedding, tokens)
+        check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         factor = None if attention_dropout_mask is None else attention_dropout_mask[:, None]
-        memory = at_step(memory, 0)
-        features, state, weights = self.advance(embedded, state, memory, dropout_mask, factor)
-        return self.dense(features), state, weights
+        return self._step(tokens, state, memory, dropout_mask, factor)
 
     def forward(
         self,
@@ -159,14 +144,29 @@ class Decoder(nn.Module):
 
         logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)
 
-        Shapes: state (num_layers, batch, state_size), the encoder's; valid_lens (batch,) or (batch, steps); mask
-        (batch, steps, keys), each axis its size or 1; dropout_mask (num_layers - 1, batch, steps, hidden_size);
-        attention_dropout_mask (batch, steps, keys).
+        Args:
+            tokens: integers (batch, steps); token ids
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+                initial='encoder', else None
+            valid_lens (default None): integers (batch, [steps]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
+                to a key; combines with valid_lens by and
+            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); 0 or 1/(1 - rate), a factor of the
+                outputs of every layer but the top one
+            attention_dropout_mask (default None): (batch, steps, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            logits: (batch, steps, vocab_size); scores of each next token (natural logarithm)
+            state: what the next `step` takes
+            weights: (batch, steps, keys); probabilities over the keys
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.dense.weight.dtype,
+        self._check(
+            "call",
             tokens=tokens,
             encoder_outputs=encoder_outputs,
             state=state,
@@ -175,41 +175,12 @@ class Decoder(nn.Module):
             dropout_mask=dropout_mask,
             attention_dropout_mask=attention_dropout_mask,
         )
-        check_initial(self.specification.name, self.sizes["initial"], state)
-        memory = self.prepare(encoder_outputs, valid_lens, mask)
-        features, current, weights = self.run_forced(
-            tokens, self.start(memory, state), memory, dropout_mask, attention_dropout_mask
+        check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
+        memory = self._prepare(encoder_outputs, valid_lens, mask)
+        features, current, weights = self._run_forced(
+            tokens, self._start(memory, state), memory, dropout_mask, attention_dropout_mask
         )
         return self.dense(features).transpose(0, 1).contiguous(), current, weights.transpose(0, 1).contiguous()
-
-    def run_forced(
-        self,
-        tokens: torch.Tensor,
-        state: Any,
-        memory: Memory,
-        dropout_mask: torch.Tensor | None,
-        attention_dropout_mask: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, Any, torch.Tensor]:
-        """All steps without the last projection, steps first: (features of the logits, state, weights)."""
-        embedded = embed(self.specification.name, self.embedding, tokens.T)
-        steps, batch, _ = embedded.shape
-        if steps == 0:
-            features = embedded.new_zeros(0, batch, self.sizes["dense_size"])
-            return features, state, embedded.new_zeros(0, batch, memory.keys.shape[-2])
-        one_row = memory.mask is None or memory.mask.shape[1] == 1
-        features, weights = [], []
-        # unbind, as the gradient of each embedded[t] would be an array of the size of embedded.
-        for t, token in enumerate(embedded.unbind()):
-            read, state, attended = self.advance(
-                token,
-                state,
-                memory if one_row else at_step(memory, t),
-                None if dropout_mask is None else dropout_mask[:, :, t],
-                None if attention_dropout_mask is None else attention_dropout_mask[:, t : t + 1],
-            )
-            features.append(read)
-            weights.append(attended)
-        return torch.stack(features), state, torch.stack(weights)
 
     @torch.no_grad()
     def greedy(
@@ -227,40 +198,38 @@ class Decoder(nn.Module):
 
         token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos
 
-        Shapes: valid_lens (batch,), mask (batch, 1, keys). Returns (tokens, lengths, weights): (batch, max_steps) ids,
-        eos from the end on; (batch,) the number of tokens before eos; (batch, max_steps, keys), 0 after the end.
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+                initial='encoder', else None
+            valid_lens (default None): integers (batch,); key j is open where j < valid_len; below 0 counts as 0, beyond
+                the keys as all of them
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
+                a key; combines with valid_lens by and
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: most tokens to decode
+        Returns:
+            tokens: integers (batch, max_steps); decoded ids; eos from the end on
+            lengths: integers (batch,); decoded tokens before eos
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the end
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
         """
-        operator = self.specification.method("greedy")
-        check_options(operator, bos=bos, eos=eos, max_steps=max_steps)
-        check_tokens(operator.title, "bos", bos, bos, self.sizes["vocab_size"])
-        check_tokens(operator.title, "eos", eos, eos, self.sizes["vocab_size"])
-        check(
-            operator,
-            self.sizes,
-            self.dense.weight.dtype,
+        self._check(
+            "greedy",
+            bos=bos,
+            eos=eos,
+            max_steps=max_steps,
             encoder_outputs=encoder_outputs,
             state=state,
             valid_lens=valid_lens,
             mask=mask,
         )
-        check_initial(operator.title, self.sizes["initial"], state)
-        memory = self.prepare(encoder_outputs, valid_lens, mask)
-        current, (batch, keys, _) = self.start(memory, state), encoder_outputs.shape
-        tokens = torch.full((batch, max_steps), eos, dtype=torch.int32, device=encoder_outputs.device)
-        weights = encoder_outputs.new_zeros(batch, max_steps, keys)
-        token = tokens.new_full((batch,), bos)
-        running = torch.ones_like(token, dtype=torch.bool)
-        lengths = torch.zeros_like(token)
-        for t in range(max_steps):
-            if not running.any():
-                break
-            features, current, attended = self.advance(self.embedding(token), current, memory, None, None)
-            token = torch.where(running, self.dense(features).argmax(dim=-1), eos).int()
-            tokens[:, t] = token
-            weights[:, t] = attended.masked_fill(~running[:, None], 0.0)
-            running = running & (token != eos)
-            lengths = lengths + running
-        return tokens, lengths, weights
+        memory = self._prepare(encoder_outputs, valid_lens, mask)
+        return greedy_search(self._step, self._start(memory, state), memory, bos=bos, eos=eos, max_steps=max_steps)
 
     @torch.no_grad()
     def beam(
@@ -280,17 +249,55 @@ class Decoder(nn.Module):
         """Decode by keeping the best hypotheses of every step (beam search).
 
         score = sum of ln p(token[t]) / ((5 + n)/6)^length_penalty, n counting the tokens up to eos
+        keep the width best of all continuations, a finished hypothesis being its own only one
 
         Every step ranks all continuations of the running hypotheses, and the finished ones as they are. Of two equal
         scores, the one that comes first by hypothesis, then by token, is the better.
 
-        Shapes: as greedy. Returns (tokens, lengths, scores, weights), best first: (batch, num_best, max_steps) ids, eos
-        from the end on; (batch, num_best) the number of tokens before eos; (batch, num_best);
-        (batch, num_best, max_steps, keys), 0 after the end.
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+                initial='encoder', else None
+            valid_lens (default None): integers (batch,); key j is open where j < valid_len; below 0 counts as 0, beyond
+                the keys as all of them
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
+                a key; combines with valid_lens by and
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: most tokens to decode
+            width: hypotheses kept at each step
+            num_best (default 1): hypotheses returned, best first
+            length_penalty (default 0.0): the exponent α; 0 ranks by the sum alone
+        Returns:
+            tokens: integers (batch, num_best, max_steps); decoded ids; eos from the end on
+            lengths: integers (batch, num_best); decoded tokens before eos
+            scores: (batch, num_best); best first (natural logarithm)
+            weights: (batch, num_best, max_steps, keys); probabilities; 0 after the end
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
         """
-        operator = self.specification.method("beam")
-        check_options(
-            operator,
+        self._check(
+            "beam",
+            bos=bos,
+            eos=eos,
+            max_steps=max_steps,
+            width=width,
+            num_best=num_best,
+            length_penalty=length_penalty,
+            encoder_outputs=encoder_outputs,
+            state=state,
+            valid_lens=valid_lens,
+            mask=mask,
+        )
+        memory = self._prepare(encoder_outputs, valid_lens, mask)
+        return beam_search(
+            self._step,
+            self._reordered,
+            self._start(memory, state),
+            memory,
+            vocab_size=self.sizes["vocab_size"],
             bos=bos,
             eos=eos,
             max_steps=max_steps,
@@ -298,60 +305,75 @@ class Decoder(nn.Module):
             num_best=num_best,
             length_penalty=length_penalty,
         )
-        vocab_size = self.sizes["vocab_size"]
-        check_tokens(operator.title, "bos", bos, bos, vocab_size)
-        check_tokens(operator.title, "eos", eos, eos, vocab_size)
-        check_search(operator.title, width, num_best, vocab_size)
-        check(
-            operator,
-            self.sizes,
-            self.dense.weight.dtype,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
-        check_initial(operator.title, self.sizes["initial"], state)
-        memory = self.prepare(encoder_outputs, valid_lens, mask)
-        (batch, keys, _), device = encoder_outputs.shape, encoder_outputs.device
-        # Hypothesis w of sequence b stands in row b width + w: each step is one step of the decoder.
-        rows = torch.arange(batch, device=device).repeat_interleave(width)
-        current, first = self.reordered(self.start(memory, state), rows), torch.arange(batch, device=device)[:, None]
-        allowed = None if memory.mask is None else memory.mask.expand(batch, -1, -1)[rows]
-        memory = Memory(memory.keys[rows], memory.values[rows], allowed)
-        # Sums of logarithms are kept, and ranked, in float32 at least.
-        exact = torch.promote_types(encoder_outputs.dtype, torch.float32)
-        tokens = torch.full((batch, width, max_steps), eos, dtype=torch.int32, device=device)
-        weights = encoder_outputs.new_zeros(batch, width, max_steps, keys)
-        totals = torch.full((batch, width), -torch.inf, dtype=exact, device=device)
-        totals[:, 0] = 0.0  # all hypotheses are the same at first: one of them is continued
-        itself = torch.full((vocab_size,), -torch.inf, dtype=exact, device=device)
-        itself[eos] = 0.0
-        token = tokens.new_full((batch * width,), bos)
-        counts = torch.zeros_like(token).reshape(batch, width)
-        running = torch.ones_like(counts, dtype=torch.bool)
-        for t in range(max_steps):
-            if not running.any():
-                break
-            features, current, attended = self.advance(self.embedding(token), current, memory, None, None)
-            logs = self.dense(features).log_softmax(dim=-1, dtype=exact).reshape(batch, width, vocab_size)
-            candidates = totals[:, :, None] + torch.where(running[:, :, None], logs, itself)
-            lengths = counts + running
-            ranked = candidates / penalty(lengths, length_penalty, exact)[:, :, None]
-            best = first_best(ranked.flatten(1), width)
-            totals = candidates.flatten(1).gather(1, best)
-            parents, chosen = best // vocab_size, (best % vocab_size).int()
-            weights[:, :, t] = attended.reshape(batch, width, keys).masked_fill(~running[:, :, None], 0.0)
-            weights, tokens, counts = weights[first, parents], tokens[first, parents], lengths[first, parents]
-            tokens[:, :, t] = chosen
-            running = running[first, parents] & (chosen != eos)
-            current = self.reordered(current, (first * width + parents).flatten())
-            token = chosen.flatten()
-        ended = ~running & (counts > 0)
-        scores = (totals / penalty(counts, length_penalty, exact)).to(encoder_outputs.dtype)
-        return tokens[:, :num_best], (counts - ended.int())[:, :num_best], scores[:, :num_best], weights[:, :num_best]
 
-    def reordered(self, state: Any, rows: torch.Tensor) -> Any:
+    def _prepare(
+        self, encoder_outputs: torch.Tensor, valid_lens: torch.Tensor | None, mask: torch.Tensor | None
+    ) -> Memory:
+        if self.attention is None:
+            return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
+        return self.attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
+
+    def _start(self, memory: Memory, state: torch.Tensor | None) -> Any:
+        if state is not None:
+            return state
+        batch = memory.values.shape[0]
+        if self.initial is None:
+            return memory.values.new_zeros(self.sizes["num_layers"], batch, self.sizes["state_size"])
+        return self.initial[:, None].expand(-1, batch, -1)
+
+    def _step(
+        self,
+        tokens: torch.Tensor,
+        state: Any,
+        memory: Memory,
+        dropout_mask: torch.Tensor | None = None,
+        attention_dropout_mask: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, Any, torch.Tensor]:
+        embedded = self.embedding(tokens.long())
+        features, state, weights = self._advance(embedded, state, memory, dropout_mask, attention_dropout_mask)
+        return self.dense(features), state, weights
+
+    def _advance(
+        self,
+        embedded: torch.Tensor,
+        state: Any,
+        memory: Memory,
+        dropout_mask: torch.Tensor | None,
+        attention_dropout_mask: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, Any, torch.Tensor]:
+        """One step without the last projection: (features of the logits, state, weights)."""
+        raise NotImplementedError
+
+    def _run_forced(
+        self,
+        tokens: torch.Tensor,
+        state: Any,
+        memory: Memory,
+        dropout_mask: torch.Tensor | None,
+        attention_dropout_mask: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, Any, torch.Tensor]:
+        """All steps without the last projection, steps first: (features of the logits, state, weights)."""
+        embedded = self.embedding(tokens.T.long())
+        steps, batch, _ = embedded.shape
+        if steps == 0:
+            features = embedded.new_zeros(0, batch, self.sizes["dense_size"])
+            return features, state, embedded.new_zeros(0, batch, memory.keys.shape[-2])
+        one_row = memory.mask is None or memory.mask.shape[1] == 1
+        features, weights = [], []
+        # unbind, as the gradient of each embedded[t] would be an array of the size of embedded.
+        for t, token in enumerate(embedded.unbind()):
+            read, state, attended = self._advance(
+                token,
+                state,
+                memory if one_row else at_step(memory, t),
+                None if dropout_mask is None else dropout_mask[:, :, t],
+                None if attention_dropout_mask is None else attention_dropout_mask[:, t : t + 1],
+            )
+            features.append(read)
+            weights.append(attended)
+        return torch.stack(features), state, torch.stack(weights)
+
+    def _reordered(self, state: Any, rows: torch.Tensor) -> Any:
         """The state of these rows of the batch, in this order."""
         return state[:, rows]
 
@@ -360,12 +382,48 @@ class BahdanauDecoder(Decoder):
     """Decode with attention whose query is the previous output of the top recurrent layer.
 
     context, weights = attention(top output, encoder_outputs)
-    state' = rnn([context; embedding[token]], state);  logits = dense.W top output' + dense.b
-    maxout: logits = dense.W m + dense.b, m[j] = max(t[2j], t[2j + 1]),
-    t = readout.W [top output; embedding[token]; context] + readout.b
+    state' = rnn([context; embedding[token]], state)
+    logits = dense.W top output' + dense.b
+    maxout: logits = dense.W m + dense.b, m[j] = max(t[2j], t[2j + 1]), t = readout.W [top output; embedding[token];
+    context] + readout.b
 
-    Shapes: tokens (batch, steps), encoder_outputs (batch, keys, memory_size), state (num_layers, batch, state_size);
-    returns (logits, state, weights): (batch, steps, vocab_size), the shape of state, (batch, steps, keys).
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        memory_size (default None): features of the encoder's outputs; hidden_size unless given
+        attention_size (default None): hidden features of the attention, where it has a hidden layer; hidden_size unless
+            given
+        score (default 'additive'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'cosine', 'location', 'gaussian'
+        num_positions (default None): positions of location scores, for score='location' alone
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        initial (default 'encoder'): the state before the first step: that of the encoder, zero, or a parameter:
+            'encoder', 'zero', 'learned'
+        readout (default 'dense'): logits from the new top output, or the paper's from the previous one, the token and
+            the context: 'dense', 'maxout'
+        maxout_size (default None): pairs of the maxout readout; hidden_size unless given
+        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
+            training
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        initial: (num_layers, state_size), the first state, if initial='learned'
+        readout.W: (2 maxout_size, hidden_size + embed_size + memory_size), weights of the maxout readout, if
+            readout='maxout'
+        readout.b: (2 maxout_size,), biases of the maxout readout
+        dense.W: (vocab_size, hidden_size), weights of the logits
+        dense.b: (vocab_size,), biases of the logits
+        attention.*: the attention layer of score
+        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473; maxout readout: appendix A.2.2
+    Example:
+        layer = attention.BahdanauDecoder(vocab_size, embed_size, hidden_size)
+        logits, state, weights = layer(tokens, encoder_outputs, state)
     """
 
     specification = BAHDANAU_DECODER
@@ -410,7 +468,7 @@ class BahdanauDecoder(Decoder):
             read, pairs = self.sizes["readout_size"], self.sizes["maxout_size"]
             self.readout = nn.Linear(read, 2 * pairs, dtype=dtype, device=device)
 
-    def advance(
+    def _advance(
         self,
         embedded: torch.Tensor,
         state: torch.Tensor,
@@ -420,19 +478,19 @@ class BahdanauDecoder(Decoder):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """One step without the last projection: (features of the logits, state, weights)."""
         previous = state[-1, :, : self.sizes["hidden_size"]]
-        context, weights = self.attention.attend_cleared(previous[:, None], memory, attention_dropout_mask)
-        output, state = self.rnn.advance(torch.cat([context[:, 0], embedded], dim=-1), state, dropout_mask)
+        context, weights = self.attention._attend(previous[:, None], memory, dropout_mask=attention_dropout_mask)
+        output, state = self.rnn._advance(torch.cat([context[:, 0], embedded], dim=-1), state, dropout_mask)
         if self.sizes["readout"] == "maxout":
-            output = self.maxout(previous, embedded, context[:, 0])
+            output = self._maxout(previous, embedded, context[:, 0])
         return output, state, weights[:, 0]
 
-    def maxout(self, previous: torch.Tensor, embedded: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
+    def _maxout(self, previous: torch.Tensor, embedded: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
         """M of the formula, of one step or of all."""
         pairs = self.readout(torch.cat([previous, embedded, context], dim=-1))
         first, second = pairs[..., 0::2], pairs[..., 1::2]
         return torch.where(first >= second, first, second)
 
-    def run_forced(
+    def _run_forced(
         self,
         tokens: torch.Tensor,
         state: torch.Tensor,
@@ -444,14 +502,14 @@ class BahdanauDecoder(Decoder):
         attention, rnn, masks = self.attention, self.rnn, (dropout_mask, attention_dropout_mask)
         usual = isinstance(attention, AdditiveAttention) and isinstance(rnn, GRU)
         if not (usual and takes_steps(tokens, state, *memory, *masks)):
-            return super().run_forced(tokens, state, memory, *masks)
+            return super()._run_forced(tokens, state, memory, *masks)
         steps = tokens.shape[1]
         if dropout_mask is None:
             dropout_mask = drawn_mask(rnn.dropout, state[1:, :, None].expand(-1, -1, steps, -1))
         if attention_dropout_mask is None:
             attention_dropout_mask = drawn_mask(attention.dropout, memory.keys[:, None, :, 0].expand(-1, steps, -1))
         words, places = tokens.T.unique(return_inverse=True)
-        embedded = embed(self.specification.name, self.embedding, words)
+        embedded = self.embedding(words.long())
         outputs, last, weights, contexts = blocked_steps(
             embedded,
             places,
@@ -459,12 +517,12 @@ class BahdanauDecoder(Decoder):
             memory,
             attention.W_q.weight,
             attention.w_v,
-            [rnn.fused(own) for own in rnn.layers],
+            [rnn._fused(own) for own in rnn.layers],
             dropout_mask,
             attention_dropout_mask,
         )
         if self.sizes["readout"] == "maxout":
-            outputs = self.maxout(torch.cat([state[-1:], outputs[:-1]]), embedded[places], contexts)
+            outputs = self._maxout(torch.cat([state[-1:], outputs[:-1]]), embedded[places], contexts)
         return outputs, last, weights
 
 
@@ -472,11 +530,46 @@ class LuongDecoder(Decoder):
     """Decode with attention whose query is the current output of the top recurrent layer.
 
     state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding
-    context, weights = attention(top output', encoder_outputs);  h̃' = tanh(W_c [context; top output']);
+    context, weights = attention(top output', encoder_outputs)
+    h̃' = tanh(W_c [context; top output'])
     logits = dense.W h̃' + dense.b
 
-    Shapes: tokens (batch, steps), encoder_outputs (batch, keys, memory_size), state (num_layers, batch, state_size);
-    returns (logits, state, weights): (batch, steps, vocab_size), a LuongState, (batch, steps, keys).
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        memory_size (default None): features of the encoder's outputs; hidden_size unless given
+        attention_size (default None): hidden features of the attention, where it has a hidden layer; hidden_size unless
+            given
+        score (default 'general'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'cosine', 'location', 'gaussian'
+        num_positions (default None): positions of location scores, for score='location' alone
+        alignment (default 'global'): attention to all keys, or to a window around the step or around a predicted
+            position: 'global', 'monotonic', 'predictive'
+        window (default None): keys on either side of the centre; needed unless global
+        input_feeding (default True): whether the attentional vector of a step is an input of the next
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        initial (default 'encoder'): the state before the first step: that of the encoder, zero, or a parameter:
+            'encoder', 'zero', 'learned'
+        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
+            training
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        initial: (num_layers, state_size), the first state, if initial='learned'
+        W_c: (hidden_size, memory_size + hidden_size), projects [context; top output]; no bias
+        dense.W: (vocab_size, hidden_size), weights of the logits
+        dense.b: (vocab_size,), biases of the logits
+        attention.*: the attention layer of score, inside a LocalAttention unless global
+        rnn.*: the GRU or LSTM, which reads the embedded token, then h̃
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025; input feeding: section 3.3
+    Example:
+        layer = attention.LuongDecoder(vocab_size, embed_size, hidden_size)
+        logits, state, weights = layer(tokens, encoder_outputs, state)
     """
 
     specification = LUONG_DECODER
@@ -522,18 +615,12 @@ class LuongDecoder(Decoder):
         read = self.sizes["memory_size + hidden_size"]
         self.W_c = nn.Linear(read, hidden_size, bias=False, dtype=dtype, device=device)
 
-    def start(self, memory: Memory, state: torch.Tensor | None = None) -> LuongState:
-        """The decoder's state before its first step.
-
-        state = the encoder's state, 0, or the parameter initial, as the option initial says; h̃ = 0, position = 0
-
-        Shapes: memory as from prepare; state (num_layers, batch, state_size). Returns a LuongState.
-        """
-        rnn = super().start(memory, state)
+    def _start(self, memory: Memory, state: torch.Tensor | None) -> LuongState:
+        rnn = super()._start(memory, state)
         attentional = rnn.new_zeros(rnn.shape[1], self.sizes["hidden_size"])
         return LuongState(rnn, attentional, torch.zeros_like(attentional[:, 0], dtype=torch.int32))
 
-    def advance(
+    def _advance(
         self,
         embedded: torch.Tensor,
         state: LuongState,
@@ -543,13 +630,13 @@ class LuongDecoder(Decoder):
     ) -> tuple[torch.Tensor, LuongState, torch.Tensor]:
         """One step without the last projection: (features of the logits, state, weights)."""
         inputs = torch.cat([embedded, state.attentional], dim=-1) if self.sizes["input_feeding"] else embedded
-        output, rnn = self.rnn.advance(inputs, state.rnn, dropout_mask)
+        output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask)
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
-        context, weights = self.attention.attend(output[:, None], memory, **at, dropout_mask=attention_dropout_mask)
+        context, weights = self.attention._attend(output[:, None], memory, **at, dropout_mask=attention_dropout_mask)
         attentional = torch.tanh(self.W_c(torch.cat([context[:, 0], output], dim=-1)))
         return attentional, LuongState(rnn, attentional, state.position + 1), weights[:, 0]
 
-    def reordered(self, state: LuongState, rows: torch.Tensor) -> LuongState:
+    def _reordered(self, state: LuongState, rows: torch.Tensor) -> LuongState:
         """The state of these rows of the batch, in this order."""
         return LuongState(state.rnn[:, rows], state.attentional[rows], state.position[rows])
 
@@ -558,10 +645,34 @@ class FixedContextDecoder(Decoder):
     """Decode without attention: the context of every step is the encoder's last output.
 
     context = the last encoder output that is open, weights = 1 there
-    state' = rnn([context; embedding[token]], state);  logits = dense.W top output' + dense.b
+    state' = rnn([context; embedding[token]], state)
+    logits = dense.W top output' + dense.b
 
-    Shapes: tokens (batch, steps), encoder_outputs (batch, keys, memory_size), state (num_layers, batch, state_size);
-    returns (logits, state, weights): (batch, steps, vocab_size), the shape of state, (batch, steps, keys).
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        memory_size (default None): features of the encoder's outputs; hidden_size unless given
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        initial (default 'encoder'): the state before the first step: that of the encoder, zero, or a parameter:
+            'encoder', 'zero', 'learned'
+        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
+            training
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        initial: (num_layers, state_size), the first state, if initial='learned'
+        dense.W: (vocab_size, hidden_size), weights of the logits
+        dense.b: (vocab_size,), biases of the logits
+        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Cho et al. 2014, section 2.2, arXiv:1406.1078; the last output in place of its projection
+    Example:
+        layer = attention.FixedContextDecoder(vocab_size, embed_size, hidden_size)
+        logits, state, weights = layer(tokens, encoder_outputs, state)
     """
 
     specification = FIXED_CONTEXT_DECODER
@@ -594,7 +705,7 @@ class FixedContextDecoder(Decoder):
         )
         self.dropout = nn.Dropout(dropout)
 
-    def advance(
+    def _advance(
         self,
         embedded: torch.Tensor,
         state: torch.Tensor,
@@ -609,27 +720,10 @@ class FixedContextDecoder(Decoder):
         everything = torch.ones_like(scores, dtype=torch.bool)
         allowed = everything if memory.mask is None else everything & memory.mask
         last = allowed & (allowed.flip(-1).cumsum(dim=-1).flip(-1) == 1)
-        context, weights = attention_pooling(scores, memory.values, mask=last, dropout_mask=attention_dropout_mask)
+        context, weights = _attention_pooling(scores, memory.values, last, attention_dropout_mask)
         inputs = torch.cat([context[:, 0], embedded], dim=-1)
-        output, state = self.rnn.advance(inputs, state, dropout_mask)
+        output, state = self.rnn._advance(inputs, state, dropout_mask)
         return output, state, weights[:, 0]
-
-
-def first_best(ranked: torch.Tensor, width: int) -> torch.Tensor:
-    """Where the largest of each row stand, best first; of equal ones the first. Sorting all would be slow."""
-    ranked = ranked.masked_fill(ranked.isnan(), -torch.inf)
-    lowest = ranked.topk(width, dim=-1).values[:, -1:]
-    above, equal = ranked > lowest, ranked == lowest
-    room = width - above.sum(dim=-1, keepdim=True)
-    kept = above | (equal & (equal.cumsum(dim=-1) <= room))
-    places = kept.nonzero()[:, 1].reshape(-1, width)
-    order = ranked.gather(1, places).sort(dim=-1, descending=True, stable=True).indices
-    return places.gather(1, order)
-
-
-def penalty(lengths: torch.Tensor, length_penalty: float, dtype: torch.dtype) -> torch.Tensor:
-    """((5 + n)/6)^α of Wu et al."""
-    return ((5.0 + lengths.to(dtype)) / 6.0) ** length_penalty
 
 
 def at_step(memory: Memory, step: int) -> Memory:

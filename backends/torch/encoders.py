@@ -5,19 +5,15 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from attention_core.errors import check, check_options, check_tokens
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
-from attention_core.specification import Layer
-from backends.torch.module import dtype_of
+from backends.torch.module import Specified, check_ids
 from backends.torch.recurrent import Weights, inner, recurrent_layer
 
 __all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
 
 
-class Encoder(nn.Module):
+class Encoder(Specified):
     """What the encoders share: an embedding, and a recurrent layer over it."""
-
-    specification: Layer
 
     def __init__(
         self,
@@ -31,9 +27,7 @@ class Encoder(nn.Module):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__()
-        self.sizes = check_options(
-            self.specification,
+        super().__init__(
             vocab_size=vocab_size,
             embed_size=embed_size,
             hidden_size=hidden_size,
@@ -55,18 +49,24 @@ class Encoder(nn.Module):
         """Encode a batch of token sequences.
 
         outputs, state = rnn(embedding[tokens])
+
+        Args:
+            tokens: integers (batch, steps); token ids
+            valid_lens (default None): integers (batch,); steps of each sequence; later ones give 0 and leave the state
+                alone
+            state (default None): (num_layers, batch, state_size); state before the first step; zeros unless given
+            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); 0 or 1/(1 - rate), a factor of the
+                outputs of every layer but the top one
+        Returns:
+            outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
+            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            TokenError: a token id is outside the vocabulary
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.embedding.weight.dtype,
-            tokens=tokens,
-            valid_lens=valid_lens,
-            state=state,
-            dropout_mask=dropout_mask,
-        )
-        embedded = embed(self.specification.name, self.embedding, tokens)
-        return self.rnn(embedded, valid_lens, state, dropout_mask=dropout_mask)
+        self._check("call", tokens=tokens, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
+        check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
+        return self.rnn(self.embedding(tokens.long()), valid_lens, state, dropout_mask=dropout_mask)
 
 
 class GRUEncoder(Encoder):
@@ -74,8 +74,26 @@ class GRUEncoder(Encoder):
 
     outputs, state = GRU(embedding[tokens])
 
-    Shapes: tokens (batch, steps), valid_lens (batch,), state (num_layers, batch, state_size), dropout_mask
-    (num_layers - 1, batch, steps, output_size); returns (outputs, state).
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        dropout (default 0.0): rate at which features are dropped between recurrent layers in training
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        rnn.*: the GRU that reads the embedded tokens
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN; both
+    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
+    Example:
+        layer = attention.GRUEncoder(vocab_size, embed_size, hidden_size)
+        outputs, state = layer(tokens)
     """
 
     specification = GRU_ENCODER
@@ -86,21 +104,56 @@ class LSTMEncoder(Encoder):
 
     outputs, state = LSTM(embedding[tokens])
 
-    Shapes: tokens (batch, steps), valid_lens (batch,), state (num_layers, batch, state_size), dropout_mask
-    (num_layers - 1, batch, steps, output_size); returns (outputs, state).
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        dropout (default 0.0): rate at which features are dropped between recurrent layers in training
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        rnn.*: the LSTM that reads the embedded tokens
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735; forget gate: Gers et al. 2000; both
+    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
+    Example:
+        layer = attention.LSTMEncoder(vocab_size, embed_size, hidden_size)
+        outputs, state = layer(tokens)
     """
 
     specification = LSTM_ENCODER
 
 
-class Bridge(nn.Module):
+class Bridge(Specified):
     """Hand the two directions of an encoder to a decoder that has one.
 
-    state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+    [f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
     forward half f and the backward half b of the state, and of the outputs where they are summed
 
-    Shapes: outputs (batch, steps, 2 hidden_size), state (num_layers, batch, 2 hidden_size), or 4 hidden_size for an
-    LSTM, whose outputs and cells have weights of their own; returns (encoder_outputs, state).
+    Args:
+        hidden_size: features of each direction of the encoder
+        num_layers (default 1): number of stacked recurrent layers
+        method (default 'concatenate'): how the two directions become one: 'concatenate', 'sum', 'project', 'backward'
+        output_size (default None): hidden_size of the decoder, for 'project' and 'backward'; that of the encoder unless
+            given
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        {layer}.W: (outputs and cells, output_size, both or backward), weights
+        {layer}.b_s: (outputs and cells, output_size), biases
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.2.2, arXiv:1409.0473, for backward; the others are common
+    practice
+    Example:
+        layer = attention.Bridge(hidden_size)
+        encoder_outputs, state = layer(outputs, state)
     """
 
     specification = BRIDGE
@@ -116,9 +169,7 @@ class Bridge(nn.Module):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__()
-        self.sizes = check_options(
-            self.specification,
+        super().__init__(
             hidden_size=hidden_size,
             num_layers=num_layers,
             method=method,
@@ -132,8 +183,21 @@ class Bridge(nn.Module):
         )
 
     def forward(self, outputs: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Turn outputs and state of both directions into those that a decoder takes."""
-        check(self.specification.method("call"), self.sizes, dtype_of(self), outputs=outputs, state=state)
+        """Turn outputs and state of both directions into those that a decoder takes.
+
+        [f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+        forward half f and the backward half b of the state, and of the outputs where they are summed
+
+        Args:
+            outputs: (batch, steps, both_outputs); forward outputs, then backward ones
+            state: (num_layers, batch, both_states); the same for the state, and for its cells
+        Returns:
+            encoder_outputs: (batch, steps, memory_size); summed, or as they are
+            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        """
+        self._check("call", outputs=outputs, state=state)
         method, hidden = self.sizes["method"], self.sizes["hidden_size"]
         if method == "concatenate":
             return outputs, state
@@ -147,10 +211,3 @@ class Bridge(nn.Module):
             for given, weights in zip(read, self.layers, strict=True)
         ]
         return outputs, torch.stack(merged).flatten(2)
-
-
-def embed(title: str, embedding: nn.Embedding, tokens: torch.Tensor) -> torch.Tensor:
-    """The embedded tokens, which have to be ids of the vocabulary."""
-    if tokens.numel() and not torch.compiler.is_compiling():
-        check_tokens(title, "tokens", int(tokens.min()), int(tokens.max()), embedding.num_embeddings)
-    return embedding(tokens.long())

@@ -6,11 +6,9 @@ from typing import Any
 
 import torch
 
-from attention_core.errors import check, check_options
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.torch.attention import Attention, Memory, attention_layer
 from backends.torch.masking import open_keys
-from backends.torch.module import dtype_of
 from backends.torch.pooling import average
 
 __all__ = ["HardAttention"]
@@ -20,14 +18,30 @@ class HardAttention(Attention):
     """Attention to a single key: the one with the highest score, or one drawn by given noise.
 
     weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
-    context = weights values, and no gradient reaches the scores
+    context = weights values, and no gradient reaches the scores; without noise, its term is 0
 
-    Without noise, its term is 0. With noise, each key is drawn with its softmax probability. scored is the layer of the
-    score.
+    Without noise, its term is 0. With noise drawn uniformly from (0, 1), each key is drawn with its softmax
+    probability. `scored` is the layer of the score.
 
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_features),
-    all with heads after batch or without, noise as weights; returns (context, weights). time_major as in
-    DotProductAttention.
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        score (default 'additive'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'cosine', 'location', 'gaussian'
+        hidden_size (default None): features of the hidden layers; query_size unless given
+        num_positions (default None): positions of location scores, for score='location' alone
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        scored.*: the attention layer of score, which projects keys and scores them
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Xu et al. 2015, section 4.1, arXiv:1502.03044; drawn by the Gumbel-max trick
+    Example:
+        layer = attention.HardAttention(query_size, key_size)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = HARD_ATTENTION
@@ -54,34 +68,29 @@ class HardAttention(Attention):
         )
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype, device=device)
 
-    def project(self, keys: torch.Tensor) -> torch.Tensor:
-        """As the layer of the score."""
-        return self.scored.project(keys)
-
-    def score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """As the layer of the score."""
-        return self.scored.score(queries, keys)
-
     def attend(  # type: ignore[override]
         self, queries: torch.Tensor, memory: Memory, *, need_weights: bool = True, noise: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
         weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
+        context = weights values, and no gradient reaches the scores; without noise, its term is 0
+
+        Args:
+            queries: (batch, [heads], queries, query_size); what is looked for
+            memory: as `prepare` returns it
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            noise (default None): (batch, [heads], queries, keys); uniform numbers between 0 and 1; with them, key j is
+                drawn with its softmax probability
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        check_options(self.methods["attend"], need_weights=need_weights)
-        check(self.methods["attend"], self.sizes, dtype_of(self), queries=queries, memory=memory, noise=noise)
-        scores = self.score(self.to_batch_first(queries), memory.keys).detach()
-        allowed = open_keys(scores, None, memory.mask)
-        if scores.shape[-1] == 0:  # argmax refuses it
-            weights = scores
-        else:
-            visible = scores.to(torch.promote_types(scores.dtype, torch.float32))
-            if noise is not None:
-                visible = visible - torch.log(-torch.log(noise.detach().to(visible.dtype)))
-            best = visible.masked_fill(~allowed, -torch.inf).argmax(dim=-1, keepdim=True)
-            weights = (allowed & (torch.arange(scores.shape[-1], device=scores.device) == best)).to(scores.dtype)
-        return self.to_batch_first(average(weights, memory.values, allowed)), weights if need_weights else None
+        self._check("attend", queries=queries, memory=memory, need_weights=need_weights, noise=noise)
+        return self._attend(queries, memory, need_weights=need_weights, noise=noise)
 
     def forward(  # type: ignore[override]
         self,
@@ -94,18 +103,52 @@ class HardAttention(Attention):
         need_weights: bool = True,
         noise: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | Any]:
-        """Prepare the keys and values, and attend to them."""
-        check_options(self.methods["call"], need_weights=need_weights)
-        check(
-            self.methods["call"],
-            self.sizes,
-            dtype_of(self),
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-            noise=noise,
-        )
-        memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, need_weights=need_weights, noise=noise)
+        """Prepare the keys and values, and attend to them.
+
+        weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
+        context = weights values, and no gradient reaches the scores; without noise, its term is 0
+
+        Args:
+            queries: (batch, [heads], queries, query_size); what is looked for
+            keys: (batch, [heads], keys, key_size); what the queries are compared with
+            values: (batch, [heads], keys, value_features); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            noise (default None): (batch, [heads], queries, keys); uniform numbers between 0 and 1; with them, key j is
+                drawn with its softmax probability
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        options: dict[str, Any] = {"need_weights": need_weights, "noise": noise}
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
+
+    def _attend(  # type: ignore[override]
+        self, queries: torch.Tensor, memory: Memory, *, need_weights: bool = True, noise: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+        scores = self._score(self._to_batch_first(queries), memory.keys).detach()
+        allowed = open_keys(scores, memory.mask)
+        if scores.shape[-1] == 0:  # argmax refuses it
+            weights = scores
+        else:
+            visible = scores.to(torch.promote_types(scores.dtype, torch.float32))
+            if noise is not None:
+                visible = visible - torch.log(-torch.log(noise.detach().to(visible.dtype)))
+            best = visible.masked_fill(~allowed, -torch.inf).argmax(dim=-1, keepdim=True)
+            weights = (allowed & (torch.arange(scores.shape[-1], device=scores.device) == best)).to(scores.dtype)
+        return self._to_batch_first(average(weights, memory.values, allowed, None)), weights if need_weights else None
+
+    def _project(self, keys: torch.Tensor) -> torch.Tensor:
+        """As the layer of the score."""
+        return self.scored._project(keys)
+
+    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """As the layer of the score."""
+        return self.scored._score(queries, keys)

@@ -1,9 +1,33 @@
-"""What layers in PyTorch share: their dtype, drawn parameters and drawn dropout."""
+"""What layers in PyTorch share: the check at the door, drawn parameters and drawn dropout."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
+
+from attention_core.errors import check, check_options, check_tokens
+from attention_core.specification import Layer
+
+
+class Specified(nn.Module):
+    """What all layers share: options that are checked, and the check of a call.
+
+    A public method checks its arguments, once, and calls methods that begin with an underscore, which check nothing.
+    """
+
+    specification: Layer
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.sizes = check_options(self.specification, **options)
+
+    def _check(self, method: str, **arguments: Any) -> None:
+        """Refuse arguments that do not fit the layer or each other."""
+        operator = self.specification.method(method)
+        operator = operator.time_major if self.sizes.get("time_major") else operator
+        check(operator, self.sizes, dtype_of(self), **arguments)
 
 
 def drawn(
@@ -22,3 +46,10 @@ def dtype_of(layer: nn.Module) -> torch.dtype | None:
 def drawn_mask(dropout: nn.Dropout, like: torch.Tensor) -> torch.Tensor | None:
     """A dropout mask from PyTorch's own generator, or None where nothing is dropped."""
     return dropout(torch.ones_like(like)) if dropout.training and dropout.p > 0.0 else None
+
+
+def check_ids(title: str, name: str, tokens: torch.Tensor, vocab_size: int) -> None:
+    """Refuse token ids outside the vocabulary, where their values are known."""
+    if tokens.numel() and not torch.compiler.is_compiling():
+        lowest, highest = tokens.aminmax()
+        check_tokens(title, name, int(lowest), int(highest), vocab_size)

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from attention_core.errors import check, check_options, check_per_head
+from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.torch.attention import Attention, Memory, attention_layer
-from backends.torch.masking import attention_mask
-from backends.torch.module import dtype_of
+from backends.torch.masking import _attention_mask
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 
@@ -20,15 +19,41 @@ __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 class MultiHeadAttention(Attention):
     """Attention by several heads at once, each with its own projections.
 
-    context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h), with
-    queries_h the h-th part of W_q queries + b_q, keys_h of W_k keys + b_k, values_h of W_v values + b_v
+    context = W_o [head_0; head_1; ...] + b_o
+    head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
+    keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
-    scored is the layer of the score; the heads share its parameters.
-
-    Shapes: queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_size),
-    valid_lens and mask as in attention_mask, the mask with heads after batch or without, head_mask (heads,) or
-    (batch, heads), dropout_mask (batch, heads, queries, keys); returns (context, weights): the shape of queries, and
-    (batch, queries, keys), or with per_head (batch, heads, queries, keys). time_major as in DotProductAttention.
+    Args:
+        query_size: features of a query
+        num_heads: number of heads
+        key_size (default None): features of a key; query_size unless given
+        value_size (default None): features of a value; key_size unless given
+        hidden_size (default None): features of all heads together; query_size unless given
+        score (default 'scaled_dot'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive',
+            'concat', 'cosine', 'location', 'gaussian'
+        num_positions (default None): positions of location scores, for score='location' alone
+        bias (default True): whether the four projections have biases
+        dropout (default 0.0): rate at which weights are dropped in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        W_q: (hidden_size, query_size), projects queries
+        W_k: (hidden_size, key_size), projects keys
+        W_v: (hidden_size, value_size), projects values
+        W_o: (query_size, hidden_size), projects the heads' averages
+        b_q: (hidden_size,), biases of the queries, if bias
+        b_k: (hidden_size,), biases of the keys, if bias
+        b_v: (hidden_size,), biases of the values, if bias
+        b_o: (query_size,), biases of the context, if bias
+        scored.*: the attention layer of score; its parameters are shared by the heads
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762
+    Example:
+        layer = attention.MultiHeadAttention(query_size, num_heads)
+        context, weights = layer(queries, keys, values)
     """
 
     specification = MULTI_HEAD_ATTENTION
@@ -78,24 +103,21 @@ class MultiHeadAttention(Attention):
         """Project the keys and values of every head, and keep them for many queries.
 
         memory = (projected keys, projected values, mask), of keys and values 0 where hidden from all
+
+        Args:
+            keys: (batch, keys, key_size); what the queries are compared with
+            values: (batch, keys, value_size); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
-        check(
-            self.methods["prepare"],
-            self.sizes,
-            dtype_of(self),
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
-        keys, values = self.to_batch_first(keys), self.to_batch_first(values)
-        allowed = attention_mask(keys.shape[-2], valid_lens, mask)
-        if allowed is not None:
-            if allowed.ndim == 3:
-                allowed = allowed[:, None]
-            hidden = ~allowed.any(dim=1).any(dim=1)[..., None]
-            keys, values = keys.masked_fill(hidden, 0.0), values.masked_fill(hidden, 0.0)
-        return Memory(self.scored.project(self.split(self.W_k(keys))), self.split(self.W_v(values)), allowed)
+        self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        return self._prepare(keys, values, valid_lens, mask)
 
     def attend(
         self,
@@ -109,27 +131,33 @@ class MultiHeadAttention(Attention):
     ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
-        context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h)
+        context = W_o [head_0; head_1; ...] + b_o
+        head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
+        keys_h of W_k keys + b_k, values_h of W_v values + b_v
+
+        Args:
+            queries: (batch, queries, query_size); what is looked for
+            memory: as `prepare` returns it
+            per_head (default False): whether to return the weights of every head, or their mean
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            head_mask (default None): ([batch], heads); a factor of what each head gives to the context; 0 switches it
+                off
+            dropout_mask (default None): (batch, heads, queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, queries, query_size); the heads' averages, projected
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        check_options(self.methods["attend"], per_head=per_head, need_weights=need_weights)
-        check_per_head(self.specification.name, per_head, need_weights)
-        check(
-            self.methods["attend"],
-            self.sizes,
-            dtype_of(self),
-            queries=queries,
-            memory=memory,
-            head_mask=head_mask,
-            dropout_mask=dropout_mask,
-        )
-        queries = self.split(self.W_q(self.to_batch_first(queries)))
-        heads, weights = self.pooled(self.scored, queries, memory, need_weights, dropout_mask)
-        if head_mask is not None:
-            heads = heads * head_mask[..., None, None]
-        context = self.to_batch_first(self.W_o(heads.transpose(1, 2).flatten(2)))
-        if weights is None or not need_weights:
-            return context, None
-        return context, weights if per_head else weights.mean(dim=1)
+        options: dict[str, Any] = {
+            "per_head": per_head,
+            "need_weights": need_weights,
+            "head_mask": head_mask,
+            "dropout_mask": dropout_mask,
+        }
+        self._check("attend", queries=queries, memory=memory, **options)
+        return self._attend(queries, memory, **options)
 
     def forward(
         self,
@@ -144,26 +172,73 @@ class MultiHeadAttention(Attention):
         head_mask: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | Any]:
-        """Prepare the keys and values, and attend to them."""
-        check_options(self.methods["call"], per_head=per_head, need_weights=need_weights)
-        check_per_head(self.specification.name, per_head, need_weights)
-        check(
-            self.methods["call"],
-            self.sizes,
-            dtype_of(self),
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-            head_mask=head_mask,
-            dropout_mask=dropout_mask,
-        )
-        memory = self.prepare(keys, values, valid_lens, mask)
-        options = {"per_head": per_head, "need_weights": need_weights}
-        return self.attend(queries, memory, **options, head_mask=head_mask, dropout_mask=dropout_mask)
+        """Prepare the keys and values, and attend to them.
 
-    def split(self, tensor: torch.Tensor) -> torch.Tensor:
+        context = W_o [head_0; head_1; ...] + b_o
+        head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
+        keys_h of W_k keys + b_k, values_h of W_v values + b_v
+
+        Args:
+            queries: (batch, queries, query_size); what is looked for
+            keys: (batch, keys, key_size); what the queries are compared with
+            values: (batch, keys, value_size); what is averaged
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combines with valid_lens by and
+            per_head (default False): whether to return the weights of every head, or their mean
+            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            head_mask (default None): ([batch], heads); a factor of what each head gives to the context; 0 switches it
+                off
+            dropout_mask (default None): (batch, heads, queries, keys); 0 or 1/(1 - rate), a factor of each weight
+        Returns:
+            context: (batch, queries, query_size); the heads' averages, projected
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        options: dict[str, Any] = {
+            "per_head": per_head,
+            "need_weights": need_weights,
+            "head_mask": head_mask,
+            "dropout_mask": dropout_mask,
+        }
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
+
+    def _prepare(
+        self, keys: torch.Tensor, values: torch.Tensor, valid_lens: torch.Tensor | None, mask: torch.Tensor | None
+    ) -> Memory:
+        keys, values = self._to_batch_first(keys), self._to_batch_first(values)
+        allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
+        if allowed is not None:
+            if allowed.ndim == 3:
+                allowed = allowed[:, None]
+            hidden = ~allowed.any(dim=1).any(dim=1)[..., None]
+            keys, values = keys.masked_fill(hidden, 0.0), values.masked_fill(hidden, 0.0)
+        return Memory(self.scored._project(self._split(self.W_k(keys))), self._split(self.W_v(values)), allowed)
+
+    def _attend(
+        self,
+        queries: torch.Tensor,
+        memory: Memory,
+        *,
+        per_head: bool = False,
+        need_weights: bool = True,
+        head_mask: torch.Tensor | None = None,
+        dropout_mask: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+        queries = self._split(self.W_q(self._to_batch_first(queries)))
+        heads, weights = self._pool(self.scored, queries, memory, need_weights, dropout_mask)
+        if head_mask is not None:
+            heads = heads * head_mask[..., None, None]
+        context = self._to_batch_first(self.W_o(heads.transpose(1, 2).flatten(2)))
+        if weights is None or not need_weights:
+            return context, None
+        return context, weights if per_head else weights.mean(dim=1)
+
+    def _split(self, tensor: torch.Tensor) -> torch.Tensor:
         """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""
         return tensor.unflatten(-1, (self.sizes["heads"], self.sizes["head_size"])).transpose(1, 2)
 
@@ -176,11 +251,21 @@ def ablation_importance(losses: Losses, head_mask: torch.Tensor) -> torch.Tensor
 
     importance[h] = mean over b of losses(head_mask with head h at 0)[b] - losses(head_mask)[b]
 
-    Shapes: head_mask (batch, heads), 1 for a head that is on; losses gives (batch,); the result (heads,). Under
-    torch.no_grad(), nothing is kept for a backward pass.
+    Args:
+        losses: from head_mask (batch, heads) to the loss of each example, (batch,)
+        head_mask: (batch, heads); the factors at which importance is asked: 1, or 0 for a head cut
+    Returns:
+        importance: (heads,); in the units of the loss
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: Michel et al. 2019, section 3.2, arXiv:1905.10650
+    Example:
+        importance = attention.ablation_importance(losses, head_mask)
+
+    In PyTorch: under torch.no_grad(), nothing is kept for a backward pass.
     """
-    check_options(ABLATION_IMPORTANCE, losses=losses)
-    check(ABLATION_IMPORTANCE, head_mask=head_mask)
+    check(ABLATION_IMPORTANCE, losses=losses, head_mask=head_mask)
     num_heads = head_mask.shape[-1]
     heads = torch.arange(num_heads, device=head_mask.device)
     without = [losses(head_mask.masked_fill(heads == head, 0.0)) for head in range(num_heads)]
@@ -193,11 +278,23 @@ def taylor_importance(losses: Losses, head_mask: torch.Tensor) -> torch.Tensor:
 
     importance[h] = mean over b of |head_mask[b, h] d losses(head_mask)[b] / d head_mask[b, h]|
 
-    Shapes: as ablation_importance; an example's loss depends on its own row alone. Under torch.no_grad(), the result is
-    the same, and nothing is kept for a backward pass.
+    The loss of an example may depend on its own row of head_mask alone.
+
+    Args:
+        losses: from head_mask (batch, heads) to the loss of each example, (batch,)
+        head_mask: (batch, heads); the factors at which importance is asked: 1, or 0 for a head cut
+    Returns:
+        importance: (heads,); in the units of the loss
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: Michel et al. 2019, section 4.1, arXiv:1905.10650
+    Example:
+        importance = attention.taylor_importance(losses, head_mask)
+
+    In PyTorch: under torch.no_grad(), the result is the same, and nothing is kept for a backward pass.
     """
-    check_options(TAYLOR_IMPORTANCE, losses=losses)
-    check(TAYLOR_IMPORTANCE, head_mask=head_mask)
+    check(TAYLOR_IMPORTANCE, losses=losses, head_mask=head_mask)
     # A transform of functions, which asks neither for a leaf nor for gradients to be on, and fills no .grad.
     slope = torch.func.grad(lambda factors: losses(factors).sum())(head_mask)
     return (head_mask * slope).abs().mean(dim=0)

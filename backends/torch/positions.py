@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
-from attention_core.errors import check, check_length, check_options
+from attention_core.errors import check
 from attention_core.operators.positions import LEARNED_POSITIONS, POSITION_PERMUTATION, SINUSOIDAL_POSITIONS
 from attention_core.sinusoids import rates
-from backends.torch.module import drawn
+from backends.torch.module import Specified, drawn
 
 __all__ = ["SinusoidalPositions", "LearnedPositions", "position_permutation"]
 
 
-class SinusoidalPositions(nn.Module):
+class SinusoidalPositions(Specified):
     """Add to each input the sines and cosines of its position; it has no parameters.
 
-    outputs[t] = inputs[t] + P[t + offset];  P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(...)
+    outputs[t] = inputs[t] + P[t + offset]
+    P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
+    then all cosines
 
-    With layout="concatenated", all sines stand before all cosines.
-
-    Shapes: inputs (batch, steps, features), as is the result.
+    Args:
+        features: features of an input
+        layout (default 'interleaved'): whether sines and cosines take turns, or the sines come first: 'interleaved',
+            'concatenated'
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762
+    Example:
+        layer = attention.SinusoidalPositions(features)
+        outputs = layer(inputs)
     """
 
     specification = SINUSOIDAL_POSITIONS
 
     def __init__(self, features: int, *, layout: str = "interleaved") -> None:
-        super().__init__()
-        self.sizes = check_options(self.specification, features=features, layout=layout)
+        super().__init__(features=features, layout=layout)
         # No buffers: those would follow the module into float32.
         self.high, self.low = (torch.tensor(rate, dtype=torch.float64, device="cpu") for rate in rates(features))
 
@@ -35,10 +42,19 @@ class SinusoidalPositions(nn.Module):
         """Add the positions from offset on.
 
         outputs[t] = inputs[t] + P[t + offset]
+        P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
+        then all cosines
+
+        Args:
+            inputs: (batch, steps, features); one vector for each position
+            offset (default 0): position of the first step
+        Returns:
+            outputs: (batch, steps, features); the inputs with their positions added
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        operator = self.specification.method("call")
-        check_options(operator, offset=offset)
-        check(operator, self.sizes, inputs=inputs)
+        self._check("call", offset=offset, inputs=inputs)
         device = torch.device("cpu") if inputs.device.type == "mps" else inputs.device  # which has no float64
         positions = torch.arange(inputs.shape[-2], dtype=torch.float64, device=device)[:, None] + offset
         large, small = positions * self.high.to(device), positions * self.low.to(device)
@@ -51,12 +67,24 @@ class SinusoidalPositions(nn.Module):
         return inputs + table.to(inputs.dtype).to(inputs.device)
 
 
-class LearnedPositions(nn.Module):
+class LearnedPositions(Specified):
     """Add to each input a learned vector for its position.
 
     outputs[t] = inputs[t] + P[t + offset]
 
-    Shapes: inputs (batch, steps, features), as is the result.
+    Args:
+        num_positions: positions that have a vector
+        features: features of an input
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        P: (num_positions, features), one row for each position
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Gehring et al. 2017, section 3.1, arXiv:1705.03122
+    Example:
+        layer = attention.LearnedPositions(num_positions, features)
+        outputs = layer(inputs)
     """
 
     specification = LEARNED_POSITIONS
@@ -69,29 +97,44 @@ class LearnedPositions(nn.Module):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__()
-        self.sizes = check_options(self.specification, num_positions=num_positions, features=features)
+        super().__init__(num_positions=num_positions, features=features)
         self.P = drawn((num_positions, features), features, dtype, device)
 
     def forward(self, inputs: torch.Tensor, *, offset: int = 0) -> torch.Tensor:
         """Add the positions from offset on.
 
         outputs[t] = inputs[t] + P[t + offset]
+
+        Args:
+            inputs: (batch, steps, features); one vector for each position
+            offset (default 0): position of the first step
+        Returns:
+            outputs: (batch, steps, features); the inputs with their positions added
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
-        operator = self.specification.method("call")
-        check_options(operator, offset=offset)
-        check(operator, self.sizes, self.P.dtype, inputs=inputs)
+        self._check("call", offset=offset, inputs=inputs)
         end = offset + inputs.shape[-2]
-        check_length(operator.title, end, self.sizes["num_positions"])
         return inputs + self.P[offset:end]
 
 
 def position_permutation(features: int, *, device: torch.device | str | None = None) -> torch.Tensor:
     """The order that turns interleaved sines and cosines into concatenated ones.
 
-    permutation[i] = 2i for i < features/2, else 2i + 1 - features;  concatenated = interleaved[permutation]
+    permutation[i] = 2i for i < features/2, else 2i + 1 - features
+    concatenated = interleaved[permutation]
 
-    Shapes: the result (features,), int32.
+    Args:
+        features: features of an input
+        device: device of the parameters, or of the result
+    Returns:
+        permutation: integers (features,); the place of each concatenated feature
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: this specification
+    Example:
+        permutation = attention.position_permutation(features)
     """
-    check_options(POSITION_PERMUTATION, features=features)
+    check(POSITION_PERMUTATION, features=features)
     return torch.arange(features, dtype=torch.int32, device=device).reshape(-1, 2).T.reshape(-1)

@@ -7,26 +7,22 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from attention_core.errors import check, check_options
 from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
-from attention_core.operators.recurrent import check_one_direction
-from attention_core.specification import Layer, Part
-from backends.torch.module import drawn, drawn_mask
+from attention_core.specification import Part
+from backends.torch.module import Specified, drawn, drawn_mask
 
 __all__ = ["GRU", "LSTM"]
 
 HOLD = 1e4  # as the input of a sigmoid, in every floating type, exactly 1, and its negative exactly 0
 
 
-class Recurrent(nn.Module):
+class Recurrent(Specified):
     """What the recurrent layers share: a step, and a call that runs steps in one direction or both.
 
     A state is (num_layers, batch, state_size): the output of each layer, forward then backward, and after them, for an
     LSTM, the cells in the same order.
     """
-
-    specification: Layer
 
     def __init__(
         self,
@@ -39,9 +35,7 @@ class Recurrent(nn.Module):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__()
-        self.sizes = check_options(
-            self.specification,
+        super().__init__(
             input_size=input_size,
             hidden_size=hidden_size,
             num_layers=num_layers,
@@ -58,49 +52,26 @@ class Recurrent(nn.Module):
         self.backward_layers = made("{}.backward.", range(num_layers if bidirectional else 0))
         self.dropout = nn.Dropout(dropout)
 
-    def cell(self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """The next state of one layer, (batch, state_size)."""
-        raise NotImplementedError
-
-    def run(
-        self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor, valid_lens: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Outputs of one layer from the first step on, and its last state, (batch, what a state holds, hidden_size)."""
-        raise NotImplementedError
-
     def step(
         self, inputs: torch.Tensor, state: torch.Tensor, *, dropout_mask: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run one step.
 
-        Shapes: inputs (batch, input_size), state (num_layers, batch, state_size), dropout_mask
-        (num_layers - 1, batch, output_size); returns (output, state). A bidirectional layer has no step.
-        """
-        check_one_direction(self.specification.method("step").title, self.sizes)
-        check(
-            self.specification.method("step"),
-            self.sizes,
-            self.layers[0].W.dtype,
-            inputs=inputs,
-            state=state,
-            dropout_mask=dropout_mask,
-        )
-        return self.advance(inputs, state, dropout_mask)
+        outputs[t], state[t] = step(inputs[t], state[t - 1]) where t < valid_len; else 0 and state[t - 1]
 
-    def advance(
-        self, inputs: torch.Tensor, state: torch.Tensor, dropout_mask: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One step of checked arguments, for those who take many."""
-        hidden = self.sizes["hidden_size"]
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, state[1:, :, :hidden])
-        output, states = inputs, []
-        for index, weights in enumerate(self.layers):
-            if index > 0 and dropout_mask is not None:
-                output = output * dropout_mask[index - 1]
-            states.append(self.cell(weights, output, state[index]))
-            output = states[-1][:, :hidden]
-        return output, torch.stack(states)
+        Args:
+            inputs: (batch, input_size); one vector
+            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
+            dropout_mask (default None): (num_layers - 1, batch, output_size); the same for one step
+        Returns:
+            output: (batch, output_size); output of the top layer
+            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+        """
+        self._check("step", inputs=inputs, state=state, dropout_mask=dropout_mask)
+        return self._advance(inputs, state, dropout_mask)
 
     def forward(
         self,
@@ -116,16 +87,21 @@ class Recurrent(nn.Module):
 
         The backward direction runs from the last valid step to the first, and each layer reads both directions of the
         one below.
+
+        Args:
+            inputs: (batch, steps, input_size); one vector for each step
+            valid_lens (default None): integers (batch,); steps of each sequence; later ones give 0 and leave the state
+                alone
+            state (default None): (num_layers, batch, state_size); state before the first step; zeros unless given
+            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); 0 or 1/(1 - rate), a factor of the
+                outputs of every layer but the top one
+        Returns:
+            outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
+            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            self.layers[0].W.dtype,
-            inputs=inputs,
-            valid_lens=valid_lens,
-            state=state,
-            dropout_mask=dropout_mask,
-        )
+        self._check("call", inputs=inputs, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         batch, steps, _ = inputs.shape
         if state is None:
             state = inputs.new_zeros(len(self.layers), batch, self.sizes["state_size"])
@@ -147,16 +123,40 @@ class Recurrent(nn.Module):
                 outputs = outputs * dropout_mask[index - 1]
             both = []
             for direction, layers in enumerate(directions):
-                given = outputs if direction == 0 else turned(outputs, valid_lens)
-                own, end = self.run(layers[index], given, states[index, :, :, direction], valid_lens)
-                both.append((own if direction == 0 else turned(own, valid_lens), end))
+                given = outputs if direction == 0 else reversed_steps(outputs, valid_lens)
+                own, end = self._run(layers[index], given, states[index, :, :, direction], valid_lens)
+                both.append((own if direction == 0 else reversed_steps(own, valid_lens), end))
             outputs = torch.cat([own for own, _ in both], dim=-1)
             ends.append(torch.stack([end for _, end in both], dim=-2).flatten(1))
         # Padding stands at the end, so no real step has seen it: clearing it here, once, is enough.
         return outputs if valid_lens is None else outputs.masked_fill(padding, 0.0), torch.stack(ends)
 
+    def _advance(
+        self, inputs: torch.Tensor, state: torch.Tensor, dropout_mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = self.sizes["hidden_size"]
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, state[1:, :, :hidden])
+        output, states = inputs, []
+        for index, weights in enumerate(self.layers):
+            if index > 0 and dropout_mask is not None:
+                output = output * dropout_mask[index - 1]
+            states.append(self._cell(weights, output, state[index]))
+            output = states[-1][:, :hidden]
+        return output, torch.stack(states)
+
+    def _cell(self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        """The next state of one layer, (batch, state_size)."""
+        raise NotImplementedError
+
+    def _run(
+        self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor, valid_lens: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outputs of one layer from the first step on, and its last state, (batch, what a state holds, hidden_size)."""
+        raise NotImplementedError
+
     @property
-    def keeps(self) -> bool:
+    def _keeps(self) -> bool:
         """Whether the fused kernel keeps what its backward needs, which cuDNN does in training mode alone."""
         return self.training or torch.is_grad_enabled()
 
@@ -164,30 +164,56 @@ class Recurrent(nn.Module):
 class GRU(Recurrent):
     """Stacked gated recurrent units over padded sequences.
 
-    r = σ(W0 x + b0 + U0 h);  z = σ(W1 x + b1 + U1 h);  n = tanh(W2 x + b2 + r * (U2 h + b_hn));
+    r = σ(W0 x + b0 + U0 h)
+    z = σ(W1 x + b1 + U1 h)
+    n = tanh(W2 x + b2 + r * (U2 h + b_hn))
     h' = (1 - z) * n + z * h
 
-    Shapes: inputs (batch, steps, input_size), valid_lens (batch,), state (num_layers, batch, state_size), dropout_mask
-    (num_layers - 1, batch, steps, output_size); returns (outputs, state). output_size and state_size are hidden_size,
-    or twice that if bidirectional.
+    Args:
+        input_size: features of an input
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        dropout (default 0.0): rate at which features are dropped between recurrent layers in training
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        {layer}.W: (3, hidden_size, input_size, then output_size), input weights of the gates r, z, n
+        {layer}.U: (3, hidden_size, hidden_size), hidden weights of the gates r, z, n
+        {layer}.b: (3, hidden_size), biases of the gates r, z, n
+        {layer}.b_hn: (hidden_size,), bias of U2 h, inside the reset gate
+        {layer}.backward.W: (3, hidden_size, input_size, then output_size), input weights of the gates r, z, n, of the
+            backward direction
+        {layer}.backward.U: (3, hidden_size, hidden_size), hidden weights of the gates r, z, n, of the backward
+            direction
+        {layer}.backward.b: (3, hidden_size), biases of the gates r, z, n, of the backward direction
+        {layer}.backward.b_hn: (hidden_size,), bias of U2 h, inside the reset gate, of the backward direction
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN; both
+    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
+    Example:
+        layer = attention.GRU(input_size, hidden_size)
+        outputs, state = layer(inputs)
     """
 
     specification = GRU_SPECIFICATION
 
-    def cell(self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    def _cell(self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """H' of the formula."""
-        return torch.gru_cell(inputs, state, *self.fused(weights))
+        return torch.gru_cell(inputs, state, *self._fused(weights))
 
-    def run(
+    def _run(
         self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor, valid_lens: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Outputs of one layer from the first step on, and its last state, (batch, 1, hidden_size)."""
         before = state.transpose(0, 1).contiguous()
-        outputs, last = torch.gru(inputs, before, self.fused(weights), True, 1, 0.0, self.keeps, False, True)
+        outputs, last = torch.gru(inputs, before, self._fused(weights), True, 1, 0.0, self._keeps, False, True)
         end = last[0] if valid_lens is None else last_valid(outputs, state[:, 0], valid_lens)
         return outputs, end[:, None]
 
-    def fused(self, weights: Weights) -> list[torch.Tensor]:
+    def _fused(self, weights: Weights) -> list[torch.Tensor]:
         """The parameters as PyTorch's kernels take them; the hidden biases of r and z are redundant, and held at 0."""
         hidden_bias = torch.cat([torch.zeros_like(weights.b[:2]).flatten(), weights.b_hn])
         return [weights.W.flatten(0, 1), weights.U.flatten(0, 1), weights.b.flatten(), hidden_bias]
@@ -196,24 +222,51 @@ class GRU(Recurrent):
 class LSTM(Recurrent):
     """Stacked long short-term memory over padded sequences.
 
-    i = σ(W0 x + b0 + U0 h);  f = σ(W1 x + b1 + U1 h);  g = tanh(W2 x + b2 + U2 h);  o = σ(W3 x + b3 + U3 h);
-    c' = f * c + i * g;  h' = o * tanh(c')
+    i = σ(W0 x + b0 + U0 h)
+    f = σ(W1 x + b1 + U1 h)
+    g = tanh(W2 x + b2 + U2 h)
+    o = σ(W3 x + b3 + U3 h)
+    c' = f * c + i * g
+    h' = o * tanh(c')
 
-    Shapes: as GRU, but state_size is 2 hidden_size, or 4 if bidirectional: the outputs of each direction, then the
-    cells. Nothing is added to the bias of the forget gate.
+    Args:
+        input_size: features of an input
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        dropout (default 0.0): rate at which features are dropped between recurrent layers in training
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        {layer}.W: (4, hidden_size, input_size, then output_size), input weights of the gates i, f, g, o
+        {layer}.U: (4, hidden_size, hidden_size), hidden weights of the gates i, f, g, o
+        {layer}.b: (4, hidden_size), biases of the gates i, f, g, o
+        {layer}.backward.W: (4, hidden_size, input_size, then output_size), input weights of the gates i, f, g, o, of
+            the backward direction
+        {layer}.backward.U: (4, hidden_size, hidden_size), hidden weights of the gates i, f, g, o, of the backward
+            direction
+        {layer}.backward.b: (4, hidden_size), biases of the gates i, f, g, o, of the backward direction
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735; forget gate: Gers et al. 2000; both
+    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
+    Example:
+        layer = attention.LSTM(input_size, hidden_size)
+        outputs, state = layer(inputs)
     """
 
     specification = LSTM_SPECIFICATION
 
-    def cell(self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    def _cell(self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
         """[h'; c'] of the formula."""
-        return torch.cat(torch.lstm_cell(inputs, state.chunk(2, dim=-1), *self.fused(weights)), dim=-1)
+        return torch.cat(torch.lstm_cell(inputs, state.chunk(2, dim=-1), *self._fused(weights)), dim=-1)
 
-    def run(
+    def _run(
         self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor, valid_lens: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Outputs of one layer from the first step on, and its last state, (batch, 2, hidden_size)."""
-        fused = self.fused(weights)
+        fused = self._fused(weights)
         if valid_lens is not None:
             # The kernel tells the cells of the last step alone, so padding has to leave them as they are: one more
             # input, 1 where there is padding, shuts the input gate and opens the forget gate, both to the last bit.
@@ -222,11 +275,11 @@ class LSTM(Recurrent):
             hold[0], hold[1] = -HOLD, HOLD
             fused[0] = torch.cat([fused[0], hold.reshape(-1, 1)], dim=1)
         before = tuple(part[None].contiguous() for part in state.unbind(dim=1))
-        outputs, hidden, cells = torch.lstm(inputs, before, fused, True, 1, 0.0, self.keeps, False, True)
+        outputs, hidden, cells = torch.lstm(inputs, before, fused, True, 1, 0.0, self._keeps, False, True)
         end = hidden[0] if valid_lens is None else last_valid(outputs, state[:, 0], valid_lens)
         return outputs, torch.stack([end, cells[0]], dim=1)
 
-    def fused(self, weights: Weights) -> list[torch.Tensor]:
+    def _fused(self, weights: Weights) -> list[torch.Tensor]:
         """The parameters as PyTorch's kernels take them; the hidden biases are redundant, and held at 0."""
         bias = weights.b.flatten()
         return [weights.W.flatten(0, 1), weights.U.flatten(0, 1), bias, torch.zeros_like(bias)]
@@ -269,7 +322,7 @@ def padded(steps: int, valid_lens: torch.Tensor) -> torch.Tensor:
     return (torch.arange(steps, device=valid_lens.device) >= valid_lens[:, None])[:, :, None]
 
 
-def turned(sequences: torch.Tensor, valid_lens: torch.Tensor | None) -> torch.Tensor:
+def reversed_steps(sequences: torch.Tensor, valid_lens: torch.Tensor | None) -> torch.Tensor:
     """The valid steps of each sequence in reverse order, and its padding where it was."""
     if valid_lens is None:
         return sequences.flip(1)

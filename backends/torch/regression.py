@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
-from attention_core.errors import check, check_options
 from attention_core.operators.regression import NADARAYA_WATSON
 from backends.torch.attention import KernelAttention
-from backends.torch.module import dtype_of
+from backends.torch.module import Specified
 
 __all__ = ["NadarayaWatson"]
 
 
-class NadarayaWatson(nn.Module):
+class NadarayaWatson(Specified):
     """Kernel regression: predict at each query the average of the values, weighted by nearness of their keys.
 
-    predictions[i] = sum over j of weights[i, j] values[j];  weights as of KernelAttention
+    predictions[i] = sum over j of weights[i, j] values[j]
+    weights as of KernelAttention
 
-    Shapes: queries (batch, queries), keys and values (batch, keys), valid_lens (batch,) or (batch, queries), mask
-    (batch, queries, keys), each axis its size or 1; returns (predictions, weights): (batch, queries),
-    (batch, queries, keys).
+    Args:
+        width (default 1.0): standard deviation of the kernel, 1/w
+        learned (default False): whether w = 1/width is a parameter that begins there, or a constant
+        dtype: floating type of the parameters
+        device: device of the parameters, or of the result
+    Parameters:
+        kernel.*: the KernelAttention that weighs the keys
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
+    Example:
+        layer = attention.NadarayaWatson()
+        predictions, weights = layer(queries, keys, values)
     """
 
     specification = NADARAYA_WATSON
@@ -33,8 +42,7 @@ class NadarayaWatson(nn.Module):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__()
-        self.sizes = check_options(self.specification, width=width, learned=learned)
+        super().__init__(width=width, learned=learned)
         self.kernel = KernelAttention(width=width, learned=learned, dtype=dtype, device=device)
 
     def forward(
@@ -47,17 +55,23 @@ class NadarayaWatson(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Predict at each query.
 
-        predictions[i] = sum over j of weights[i, j] values[j];  weights as of KernelAttention
+        predictions[i] = sum over j of weights[i, j] values[j]
+        weights as of KernelAttention
+
+        Args:
+            queries: (batch, queries); points at which to predict
+            keys: (batch, keys); points that were observed
+            values: (batch, keys); what was observed there
+            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
+                0, beyond the keys as all of them
+            mask (default None): booleans (batch, queries, keys), each axis its size or 1; True where a query may attend
+                to a key; combines with valid_lens by and
+        Returns:
+            predictions: (batch, queries); weighted averages of the values
+            weights: (batch, queries, keys); probabilities over the keys
+        Raises:
+            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
-        check(
-            self.specification.method("call"),
-            self.sizes,
-            dtype_of(self),
-            queries=queries,
-            keys=keys,
-            values=values,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         predictions, weights = self.kernel(queries[..., None], keys[..., None], values[..., None], valid_lens, mask)
         return predictions[..., 0], weights

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from attention_core.errors import check, check_options, check_positions
+from attention_core.errors import check
 from attention_core.operators.scoring import (
     ADDITIVE_SCORE,
     COSINE_SCORE,
@@ -23,10 +23,22 @@ def dot_score(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
 
     scores[i, j] = sum over c of queries[i, c] keys[j, c]
 
-    Shapes: queries (batch, queries, features), keys (batch, keys, features), both with heads after batch or without;
-    the result (batch, queries, keys), or (batch, heads, queries, keys).
+    Args:
+        queries: (batch, [heads], queries, features); what is looked for
+        keys: (batch, [heads], keys, features); what the queries are compared with
+    Returns:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        scores = attention.dot_score(queries, keys)
     """
     check(DOT_SCORE, queries=queries, keys=keys)
+    return _dot_score(queries, keys)
+
+
+def _dot_score(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     return queries @ keys.mT
 
 
@@ -35,10 +47,24 @@ def scaled_dot_score(queries: torch.Tensor, keys: torch.Tensor, *, scale: float 
 
     scores[i, j] = scale · sum over c of queries[i, c] keys[j, c]
 
-    Shapes: as dot_score. scale is 1/√features unless given.
+    Args:
+        queries: (batch, [heads], queries, features); what is looked for
+        keys: (batch, [heads], keys, features); what the queries are compared with
+        scale (default None): factor of the scores; 1/√features unless given
+    Returns:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762
+    Example:
+        scores = attention.scaled_dot_score(queries, keys)
     """
-    check_options(SCALED_DOT_SCORE, scale=scale)
-    check(SCALED_DOT_SCORE, queries=queries, keys=keys)
+    check(SCALED_DOT_SCORE, scale=scale, queries=queries, keys=keys)
+    return _scaled_dot_score(queries, keys, scale)
+
+
+def _scaled_dot_score(queries: torch.Tensor, keys: torch.Tensor, scale: float | None) -> torch.Tensor:
     if scale is None:
         scale = max(queries.shape[-1], 1) ** -0.5
     return queries @ keys.mT * scale
@@ -49,10 +75,23 @@ def additive_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor)
 
     scores[i, j] = sum over h of w_v[h] tanh(queries[i, h] + keys[j, h])
 
-    Shapes: queries (batch, queries, hidden_size), keys (batch, keys, hidden_size), both with heads after batch or
-    without; w_v (hidden_size,); the result (batch, queries, keys), or (batch, heads, queries, keys).
+    Args:
+        queries: (batch, [heads], queries, hidden_size); projected queries, W_q q
+        keys: (batch, [heads], keys, hidden_size); projected keys, W_k k
+        w_v: (hidden_size,); weight of each hidden feature
+    Returns:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
+    Example:
+        scores = attention.additive_score(queries, keys, w_v)
     """
     check(ADDITIVE_SCORE, queries=queries, keys=keys, w_v=w_v)
+    return _additive_score(queries, keys, w_v)
+
+
+def _additive_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
     if use_blocks(queries, keys, ADDITIVE_MIN_ELEMENTS):
         return blocked_additive_score(queries, keys, w_v)
     return torch.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
@@ -63,10 +102,26 @@ def cosine_score(queries: torch.Tensor, keys: torch.Tensor, *, scale: float | No
 
     scores[i, j] = scale · sum over c of queries[i, c] keys[j, c] / (‖queries[i]‖ ‖keys[j]‖)
 
-    Shapes: as dot_score. scale is 1 unless given. A vector of zeros scores 0, and gets and gives gradient 0.
+    A vector of zeros scores 0, and gets and gives gradient 0.
+
+    Args:
+        queries: (batch, [heads], queries, features); what is looked for
+        keys: (batch, [heads], keys, features); what the queries are compared with
+        scale (default None): factor of the cosines; 1 unless given
+    Returns:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401
+    Example:
+        scores = attention.cosine_score(queries, keys)
     """
-    check_options(COSINE_SCORE, scale=scale)
-    check(COSINE_SCORE, queries=queries, keys=keys)
+    check(COSINE_SCORE, scale=scale, queries=queries, keys=keys)
+    return _cosine_score(queries, keys, scale)
+
+
+def _cosine_score(queries: torch.Tensor, keys: torch.Tensor, scale: float | None) -> torch.Tensor:
     scores = direction(queries) @ direction(keys).mT
     return scores if scale is None else scores * scale
 
@@ -76,12 +131,23 @@ def location_score(num_keys: int, queries: torch.Tensor) -> torch.Tensor:
 
     scores[i, j] = queries[i, j]
 
-    Shapes: queries (batch, queries, positions), with heads after batch or without, of which the first num_keys
-    positions are taken; the result (batch, queries, num_keys), or (batch, heads, queries, num_keys).
+    Args:
+        num_keys: number of keys
+        queries: (batch, [heads], queries, positions); projected queries, W q
+    Returns:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        scores = attention.location_score(num_keys, queries)
     """
-    check_options(LOCATION_SCORE, num_keys=num_keys)
-    check(LOCATION_SCORE, queries=queries)
-    check_positions(LOCATION_SCORE.title, num_keys, queries.shape[-1])
+    check(LOCATION_SCORE, num_keys=num_keys, queries=queries)
+    return _location_score(num_keys, queries)
+
+
+def _location_score(num_keys: int, queries: torch.Tensor) -> torch.Tensor:
     return queries[..., :num_keys]
 
 
@@ -90,9 +156,23 @@ def gaussian_score(queries: torch.Tensor, keys: torch.Tensor, w: torch.Tensor | 
 
     scores[i, j] = -½ sum over c of ((queries[i, c] - keys[j, c]) w)²
 
-    Shapes: queries and keys as dot_score; w (), an inverse width, 1 unless given.
+    Args:
+        queries: (batch, [heads], queries, features); what is looked for
+        keys: (batch, [heads], keys, features); what the queries are compared with
+        w (default None): (); inverse width of the kernel; 1 unless given
+    Returns:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
+    Example:
+        scores = attention.gaussian_score(queries, keys)
     """
     check(GAUSSIAN_SCORE, queries=queries, keys=keys, w=w)
+    return _gaussian_score(queries, keys, w)
+
+
+def _gaussian_score(queries: torch.Tensor, keys: torch.Tensor, w: torch.Tensor | None) -> torch.Tensor:
     differences = queries[..., :, None, :] - keys[..., None, :, :]
     if w is not None:
         differences = differences * w

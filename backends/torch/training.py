@@ -10,9 +10,10 @@ import torch
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from attention_core.errors import check, check_options, check_state, check_tokens
+from attention_core.errors import check, check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
 from backends.torch.arrays import from_numpy
+from backends.torch.module import check_ids
 from backends.torch.parameters import get_parameters, located
 from backends.torch.translation import Translator
 
@@ -29,12 +30,22 @@ def masked_cross_entropy(
 
     loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
 
-    Shapes: logits (batch, steps, vocab_size), targets (batch, steps), valid_lens (batch,); the result has no axes.
+    Args:
+        logits: (batch, steps, vocab_size); scores of each token (natural logarithm)
+        targets: integers (batch, steps); the token that is right
+        valid_lens (default None): integers (batch,); step t is open where t < valid_len; what stands in other steps
+            changes nothing
+    Returns:
+        loss: (); nats a token
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        TokenError: a token id is outside the vocabulary
+    Source: Sutskever et al. 2014, section 3.2, arXiv:1409.3215, with a mean over tokens in place of sentences
+    Example:
+        loss = attention.masked_cross_entropy(logits, targets)
     """
     check(MASKED_CROSS_ENTROPY, logits=logits, targets=targets, valid_lens=valid_lens)
-    if targets.numel() and not torch.compiler.is_compiling():
-        lowest, highest = targets.aminmax()
-        check_tokens("masked_cross_entropy", "targets", int(lowest), int(highest), logits.shape[-1])
+    check_ids("masked_cross_entropy", "targets", targets, logits.shape[-1])
     allowed = torch.ones_like(targets, dtype=torch.bool)
     if valid_lens is not None:
         allowed = torch.arange(targets.shape[1], device=targets.device) < valid_lens[:, None]

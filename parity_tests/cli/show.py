@@ -21,7 +21,7 @@ from parity_tests.cases.expected import expected
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.options import Refused, complete_backend, complete_case, console, examples
 from parity_tests.judge import tolerances
-from parity_tests.reports import operators_page, side_by_side
+from parity_tests.reports import docstrings, operators_page, side_by_side
 
 
 @click.command(
@@ -113,11 +113,20 @@ def diff(file: str, left: str, right: str, target: Path | None) -> None:
 @click.command(
     "operators",
     short_help="Print the reference of all operators, with porting pitfalls.",
-    epilog=examples("operators", "operators > operators.md"),
+    epilog=examples("operators", "operators --write"),
 )
-def print_operators() -> None:
+@click.option("--write", is_flag=True, help="Write the page, and the docstrings of every backend, in a checkout.")
+def print_operators(write: bool) -> None:
     """Print docs/operators.md: each operator with formula, shapes, parameters, other names, calls, and pitfalls."""
-    click.echo(operators_page.page(), nl=False)
+    if not write:
+        click.echo(operators_page.page(), nl=False)
+        return
+    if not docstrings.PAGE.is_file():
+        raise click.UsageError("--write is for a checkout of the project: here is none")
+    changed = [(path, text) for path, text in docstrings.pages() if path.read_text(encoding="utf-8") != text]
+    for path, text in changed:
+        path.write_text(text, encoding="utf-8")
+        click.echo(f"written     {path}")
 
 
 @click.command(

@@ -54,8 +54,9 @@ HEAD = """# Operators
 Every form of attention that the specification knows: its formula, shapes, parameters and source, the names it goes
 by elsewhere, how it is called in each framework, and the porting pitfalls.
 
-`attention-parity operators` prints this page; a test holds it against the specification. Shapes are named by axes; an
-axis with `?` may be left out. `True` in a mask means "may attend".
+`attention-parity operators` prints this page; with `--write` it writes the page and the docstrings of all backends, and
+a test compares them with the specification. Shapes are named by axes; an axis with `?` may be left out. `True` in a
+mask means "may attend".
 
 ## How it is called
 
@@ -100,6 +101,7 @@ def _entry(entry: Entry) -> Iterator[str]:
     yield ""
     yield "    " + "\n    ".join(part.strip() for part in entry.formula.split(";  "))
     yield ""
+    yield from (entry.notes, "") if entry.notes else ()
     yield f"- **Source**: {entry.source}"
     yield f"- **Also called**: {', '.join(porting.also)}"
     yield from _calls(entry)

@@ -392,7 +392,7 @@ LAYERS: list[tuple[str, str, dict[str, int], Any, type[AttentionError], str]] = 
         TRANSLATOR,
         lambda layer, a: layer.beam(a(TOKENS), bos=1, eos=2, max_steps=4, width=2, num_best=3),
         OptionError,
-        "BahdanauDecoder.beam: num_best is 3, expected at most width, which is 2. Widen the beam.",
+        "Translator.beam: num_best is 3, expected at most width, which is 2. Widen the beam.",
     ),
     (
         "offset_ignored",

@@ -706,9 +706,9 @@ def test_the_size_of_a_head_chooses_the_path_of_a_context(monkeypatch, _unforced
     layer, queries, keys = attention.DotProductAttention(), tf.zeros((2, 3, 4, 5)), tf.zeros((2, 3, 7, 5))
     memory = layer.prepare(keys, keys)
     monkeypatch.setattr(attention_file, "DOT_MIN_ELEMENTS", 4 * 7 * 5)
-    assert layer.in_blocks(queries, memory) is not None
+    assert layer._in_blocks(queries, memory, False) is not None
     monkeypatch.setattr(attention_file, "DOT_MIN_ELEMENTS", 4 * 7 * 5 + 1)
-    assert layer.in_blocks(queries, memory) is None
+    assert layer._in_blocks(queries, memory, False) is None
 
 
 def additive_context_and_gradients(

@@ -174,8 +174,8 @@ def test_greedy_decoding_takes_no_gradient_and_stops_early():
     parameters["dense.b"][2] += 8.0  # all sequences end soon
     attention.set_parameters(decoder, parameters)
     steps = []
-    advance = decoder.advance
-    decoder.advance = lambda *given: steps.append(1) or advance(*given)
+    advance = decoder._advance
+    decoder._advance = lambda *given: steps.append(1) or advance(*given)
     given = {key: torch.tensor(array) for key, array in inputs.items()}
     tokens, lengths, weights = decoder.greedy(**given, bos=1, eos=2, max_steps=1000)
     assert not weights.requires_grad and tokens.shape == (3, 1000)

@@ -17,11 +17,6 @@ from parity_tests.tests.places import ROOT
 from parity_tests.tests.structure.source import FILES, public
 
 
-def test_the_page_is_that_of_the_specification():
-    written = (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
-    assert written == operators_page.page(), "write it again: attention-parity operators > docs/operators.md"
-
-
 def test_the_command_prints_the_page():
     assert CliRunner().invoke(main, ["operators"]).output == operators_page.page()
 

@@ -1,0 +1,142 @@
+"""Decoding over any step, in MXNet: the most probable token of every step, and beams of hypotheses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mxnet import np
+
+from backends.mxnet.attention import Memory
+
+Step = Callable[[np.ndarray, Any, Memory], tuple[np.ndarray, Any, np.ndarray]]
+"""(logits, state, weights) of one token for each row: what a decoder's step gives."""
+
+
+def greedy_search(
+    step: Step, state: Any, memory: Memory, *, bos: int, eos: int, max_steps: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Feed back the most probable token, up to an end token: (tokens, lengths, weights), as a decoder's greedy."""
+    (batch, keys, _), ctx = memory.values.shape, memory.values.ctx
+    tokens = np.full((batch, max_steps), eos, dtype="int32", ctx=ctx)
+    weights = np.zeros((batch, max_steps, keys), dtype=memory.values.dtype, ctx=ctx)
+    lengths = np.zeros((batch,), dtype="int32", ctx=ctx)
+    if batch == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+        return tokens, lengths, weights
+    ends = np.full((batch,), eos, dtype="int32", ctx=ctx)
+    token = np.full((batch,), bos, dtype="int32", ctx=ctx)
+    running = np.ones((batch,), dtype="bool", ctx=ctx)
+    for t in range(max_steps):
+        if not running.any():
+            break
+        logits, state, attended = step(token, state, memory)
+        token = np.where(running, np.argmax(logits, axis=-1).astype("int32"), ends)
+        tokens[:, t] = token
+        if keys:
+            weights[:, t] = np.where(running[:, None], attended, np.zeros_like(attended))
+        running = running * (token != eos)
+        lengths = lengths + running.astype("int32")
+    return tokens, lengths, weights
+
+
+def beam_search(
+    step: Step,
+    reordered: Callable[[Any, np.ndarray], Any],
+    state: Any,
+    memory: Memory,
+    *,
+    vocab_size: int,
+    bos: int,
+    eos: int,
+    max_steps: int,
+    width: int,
+    num_best: int,
+    length_penalty: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Keep the best hypotheses of every step: (tokens, lengths, scores, weights), as a decoder's beam.
+
+    reordered gives the state of rows of the batch, in their order.
+    """
+    (batch, keys, _), ctx, dtype = memory.values.shape, memory.values.ctx, memory.values.dtype
+    # Sums of logarithms are kept, and ranked, in float32 at least.
+    exact = {"dtype": "float32" if dtype == "float16" else dtype, "ctx": ctx}
+    tokens = np.full((batch, num_best, max_steps), eos, dtype="int32", ctx=ctx)
+    weights = np.zeros((batch, num_best, max_steps, keys), dtype=dtype, ctx=ctx)
+    if batch == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+        empty = (0, num_best)
+        return tokens, np.zeros(empty, dtype="int32", ctx=ctx), np.zeros(empty, dtype=dtype, ctx=ctx), weights
+    # Hypothesis w of sequence b stands in row b width + w: each step is one step of the decoder.
+    sequences = np.arange(batch, dtype="int64", ctx=ctx)
+    state, first = reordered(state, np.repeat(sequences, width)), sequences[:, None] * width
+    memory = Memory(*(repeated(part, width) for part in memory))
+    # All hypotheses are the same at first: one of them is continued.
+    nowhere, alone = np.full((width,), -np.inf, **exact), np.arange(width, dtype="int64", ctx=ctx) == 0
+    totals = np.broadcast_to(np.where(alone, np.zeros_like(nowhere), nowhere), (batch, width))
+    nowhere, ids = np.full((vocab_size,), -np.inf, **exact), np.arange(vocab_size, dtype="int64", ctx=ctx)
+    itself = np.where(ids == eos, np.zeros_like(nowhere), nowhere)
+    token = np.full((batch * width,), bos, dtype="int32", ctx=ctx)
+    counts = np.zeros((batch, width), dtype="int32", ctx=ctx)
+    running, steps = np.ones((batch, width), dtype="bool", ctx=ctx), []
+    for _ in range(max_steps):
+        if not running.any():
+            break
+        logits, state, attended = step(token, state, memory)
+        logs = np.reshape(log_softmax(logits.astype(exact["dtype"])), (batch, width, vocab_size))
+        candidates = totals[:, :, None] + np.where(running[:, :, None], logs, itself)
+        lengths = counts + running.astype("int32")
+        ranked = candidates / penalty(lengths, length_penalty, candidates)[:, :, None]
+        best = first_best(np.reshape(ranked, (batch, -1)), width)
+        parents = np.floor(best.astype("float64") / vocab_size).astype("int64")
+        token = np.reshape(np.mod(best, vocab_size).astype("int32"), (-1,))
+        rows = np.reshape(first + parents, (-1,))
+        open_rows = np.reshape(running, (-1,))
+        attended = np.where(open_rows[:, None], attended, np.zeros_like(attended)) if keys else None
+        steps.append((token, rows, attended))
+        totals = np.take(np.reshape(candidates, (-1,)), best + first * vocab_size)
+        counts = np.take(np.reshape(lengths, (-1,)), first + parents)
+        running = np.take(open_rows, first + parents) * (np.reshape(token, (batch, width)) != eos)
+        state = reordered(state, rows)
+    # Back from the last step: which hypothesis each of the best comes from.
+    rows = first + np.arange(num_best, dtype="int64", ctx=ctx)
+    for t, (token, parents, attended) in reversed(list(enumerate(steps))):
+        tokens[:, :, t] = np.take(token, rows)
+        rows = np.take(parents, rows)
+        if keys:
+            weights[:, :, t] = np.take(attended, rows, axis=0)
+    ended = (running == 0) * (counts > 0)
+    scores = (totals / penalty(counts, length_penalty, totals)).astype(dtype)
+    return tokens, (counts - ended.astype("int32"))[:, :num_best], scores[:, :num_best], weights
+
+
+def first_best(scores: np.ndarray, count: int) -> np.ndarray:
+    """The places of the highest scores of each row, best first; of two equal ones the first is the better."""
+    places = np.arange(scores.shape[-1], dtype="int64", ctx=scores.ctx)
+    taken, best = np.full_like(scores, -np.inf), []
+    scores = np.maximum(scores, -np.finfo(scores.dtype).max)  # nothing is as low as what is taken
+    for _ in range(count):
+        best.append(np.argmax(scores, axis=-1).astype("int64"))
+        scores = np.where(places == best[-1][:, None], taken, scores)
+    return np.stack(best, axis=-1)
+
+
+def penalty(lengths: np.ndarray, length_penalty: float, like: np.ndarray) -> np.ndarray:
+    """((5 + n)/6)^α of Wu et al."""
+    return (((lengths.astype("float64") + 5.0) / 6.0) ** length_penalty).astype(like.dtype)
+
+
+# ------------------------------------------------------------------------------------------------ particular to MXNet
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Logarithms of the softmax, spelled out: in float32, npx.log_softmax is off by 30 eps."""
+    shifted = logits - np.max(logits, axis=-1, keepdims=True)
+    return shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
+
+
+def repeated(array: np.ndarray | None, width: int) -> np.ndarray | None:
+    """Every row of the batch, width times in a row; a mask's only row stays alone."""
+    if array is None or (array.shape[0] == 1 and array.dtype == "bool"):
+        return array
+    if array.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+        return np.zeros((array.shape[0] * width, *array.shape[1:]), dtype=array.dtype, ctx=array.ctx)
+    return np.repeat(array, width, axis=0)

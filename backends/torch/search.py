@@ -1,0 +1,109 @@
+"""Decoding over any step, in PyTorch: the most probable token of every step, and beams of hypotheses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from backends.torch.attention import Memory
+
+Step = Callable[[torch.Tensor, Any, Memory], tuple[torch.Tensor, Any, torch.Tensor]]
+"""(logits, state, weights) of one token for each row: what a decoder's step gives."""
+
+
+def greedy_search(
+    step: Step, state: Any, memory: Memory, *, bos: int, eos: int, max_steps: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Feed back the most probable token, up to an end token: (tokens, lengths, weights), as a decoder's greedy."""
+    batch, keys, _ = memory.values.shape
+    tokens = torch.full((batch, max_steps), eos, dtype=torch.int32, device=memory.values.device)
+    weights = memory.values.new_zeros(batch, max_steps, keys)
+    token = tokens.new_full((batch,), bos)
+    running = torch.ones_like(token, dtype=torch.bool)
+    lengths = torch.zeros_like(token)
+    for t in range(max_steps):
+        if not running.any():
+            break
+        logits, state, attended = step(token, state, memory)
+        token = torch.where(running, logits.argmax(dim=-1), eos).int()
+        tokens[:, t] = token
+        weights[:, t] = attended.masked_fill(~running[:, None], 0.0)
+        running = running & (token != eos)
+        lengths = lengths + running
+    return tokens, lengths, weights
+
+
+def beam_search(
+    step: Step,
+    reordered: Callable[[Any, torch.Tensor], Any],
+    state: Any,
+    memory: Memory,
+    *,
+    vocab_size: int,
+    bos: int,
+    eos: int,
+    max_steps: int,
+    width: int,
+    num_best: int,
+    length_penalty: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Keep the best hypotheses of every step: (tokens, lengths, scores, weights), as a decoder's beam.
+
+    reordered gives the state of rows of the batch, in their order.
+    """
+    (batch, keys, _), device = memory.values.shape, memory.values.device
+    # Hypothesis w of sequence b stands in row b width + w: each step is one step of the decoder.
+    rows = torch.arange(batch, device=device).repeat_interleave(width)
+    state, first = reordered(state, rows), torch.arange(batch, device=device)[:, None]
+    mask = None if memory.mask is None else memory.mask.expand(batch, -1, -1)[rows]
+    memory = Memory(memory.keys[rows], memory.values[rows], mask)
+    # Sums of logarithms are kept, and ranked, in float32 at least.
+    exact = torch.promote_types(memory.values.dtype, torch.float32)
+    tokens = torch.full((batch, width, max_steps), eos, dtype=torch.int32, device=device)
+    weights = memory.values.new_zeros(batch, width, max_steps, keys)
+    totals = torch.full((batch, width), -torch.inf, dtype=exact, device=device)
+    totals[:, 0] = 0.0  # all hypotheses are the same at first: one of them is continued
+    itself = torch.full((vocab_size,), -torch.inf, dtype=exact, device=device)
+    itself[eos] = 0.0
+    token = tokens.new_full((batch * width,), bos)
+    counts = torch.zeros_like(token).reshape(batch, width)
+    running = torch.ones_like(counts, dtype=torch.bool)
+    for t in range(max_steps):
+        if not running.any():
+            break
+        logits, state, attended = step(token, state, memory)
+        logs = logits.log_softmax(dim=-1, dtype=exact).reshape(batch, width, vocab_size)
+        candidates = totals[:, :, None] + torch.where(running[:, :, None], logs, itself)
+        lengths = counts + running
+        ranked = candidates / penalty(lengths, length_penalty, exact)[:, :, None]
+        best = first_best(ranked.flatten(1), width)
+        totals = candidates.flatten(1).gather(1, best)
+        parents, chosen = best // vocab_size, (best % vocab_size).int()
+        weights[:, :, t] = attended.reshape(batch, width, keys).masked_fill(~running[:, :, None], 0.0)
+        weights, tokens, counts = weights[first, parents], tokens[first, parents], lengths[first, parents]
+        tokens[:, :, t] = chosen
+        running = running[first, parents] & (chosen != eos)
+        state = reordered(state, (first * width + parents).flatten())
+        token = chosen.flatten()
+    ended = ~running & (counts > 0)
+    scores = (totals / penalty(counts, length_penalty, exact)).to(memory.values.dtype)
+    return tokens[:, :num_best], (counts - ended.int())[:, :num_best], scores[:, :num_best], weights[:, :num_best]
+
+
+def first_best(ranked: torch.Tensor, width: int) -> torch.Tensor:
+    """Where the largest of each row stand, best first; of equal ones the first. Sorting all would be slow."""
+    ranked = ranked.masked_fill(ranked.isnan(), -torch.inf)
+    lowest = ranked.topk(width, dim=-1).values[:, -1:]
+    above, equal = ranked > lowest, ranked == lowest
+    room = width - above.sum(dim=-1, keepdim=True)
+    kept = above | (equal & (equal.cumsum(dim=-1) <= room))
+    places = kept.nonzero()[:, 1].reshape(-1, width)
+    order = ranked.gather(1, places).sort(dim=-1, descending=True, stable=True).indices
+    return places.gather(1, order)
+
+
+def penalty(lengths: torch.Tensor, length_penalty: float, dtype: torch.dtype) -> torch.Tensor:
+    """((5 + n)/6)^α of Wu et al."""
+    return ((5.0 + lengths.to(dtype)) / 6.0) ** length_penalty

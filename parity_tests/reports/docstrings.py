@@ -1,0 +1,291 @@
+"""The docstrings of every backend, written from the specification: what one reads where one types.
+
+A docstring has the formula, a line for each argument, what is returned and raised, and an example. What is particular
+to a framework is a last paragraph that begins with "In PyTorch:", and so on; it is kept as it stands.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from attention_core.operators import FILE_OF, LAYERS, OF_FILES
+from attention_core.specification import Layer, Operator, Option, Tensor
+from backends import FRAMEWORKS
+from parity_tests.reports.operators_page import NEEDED_KEYWORDS, page
+
+Definition = ast.FunctionDef | ast.ClassDef
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "operators.md"
+WIDTH = 120
+TITLES = {"torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX", "mxnet": "MXNet"}
+CALLS = {"torch": "forward", "tf": "__call__", "jax": "__call__", "mxnet": "__call__"}
+"""The method that a user's call enters, in which arguments are named."""
+KEYWORDS = {
+    "dtype": "floating type of the parameters",
+    "device": "device of the parameters, or of the result",
+    "rngs": "streams of random numbers, for the first values of the parameters and for dropout",
+    "name": "the layer's name in Keras",
+    "prefix": "prefix of the parameters' names in Gluon",
+    "params": "a ParameterDict with parameters to share",
+    "training": "whether to drop in this call; the mode of the layer around it unless given",
+    "ctx": "device of the result",
+}
+"""The keywords that a framework's users expect, by name."""
+GIVEN = {"memory": "as `prepare` returns it", "state": "as `start` returns it"}
+RETURNED = {"memory": "a `Memory`, which `attend` and `step` take", "state": "what the next `step` takes"}
+"""Arguments that have fields, where they come from, and where they go."""
+TOKENS = ("tokens", "source", "inputs", "targets")
+GENERAL = {
+    "Attention": "context, weights = attention_pooling(score(queries, project(keys)), values)",
+    "Recurrent": "outputs[t], state[t] = step(inputs[t], state[t - 1]) where t < valid_len; else 0 and state[t - 1]",
+    "Encoder": "outputs, state = rnn(embedding[tokens])",
+}
+"""The formula of what several layers inherit, where each has its own."""
+
+
+def docstrings(framework: str, file: str) -> dict[str, str]:
+    """The docstring of each function, class and method ("Class.method") that the specification knows, for a file."""
+    tree = ast.parse(path_of(framework, file).read_text(encoding="utf-8"))
+    made = {node.name: node for node in tree.body if isinstance(node, Definition)}
+    found: dict[str, str] = {}
+    for entry in OF_FILES.get(file, ()):
+        node = made[entry.name]
+        if isinstance(entry, Operator):
+            found[entry.name] = of_function(entry, _keywords(node, entry))
+        else:
+            found[entry.name] = of_class(entry, _keywords(_method(node, "__init__", made), entry), framework)
+    for name, node in made.items():
+        if isinstance(node, ast.ClassDef):
+            for method, operators in _inherited(name, made, file, framework).items():
+                own = _method(node, method, {})
+                if own is not None and operators:
+                    text = of_method(name, operators, _keywords(own, operators[0]))
+                    found[f"{name}.{method}"] = text
+    return found
+
+
+def of_function(operator: Operator, keywords: Sequence[str]) -> str:
+    """The docstring of a function."""
+    given = [option.name for option in operator.options if option.default is None and not option.keyword_only]
+    given += [tensor.name for tensor in operator.tensors if not tensor.optional or tensor is operator.tensors[0]]
+    given += [
+        f"{option.name}={option.name}" for option in operator.options if option.keyword_only and not option.default
+    ]
+    results = ", ".join(tensor.name for tensor in operator.outputs)
+    example = [f"{results} = attention.{operator.name}({', '.join(given)})"]
+    blocks = [*_signature(operator, keywords), f"Source: {operator.source}", _block("Example", example)]
+    return _text(operator.summary, operator.formula, operator.notes, *blocks)
+
+
+def of_class(layer: Layer, keywords: Sequence[str], framework: str) -> str:
+    """The docstring of a layer: what its constructor takes, and how it is called."""
+    given = [option.name for option in layer.options if option.default is None]
+    given += [NEEDED_KEYWORDS[framework]] if layer.trainable and framework in NEEDED_KEYWORDS else []
+    call = layer.method("call")
+    starts = {"state"} if FILE_OF[layer.name] == "decoders" else set()  # the encoder's, unless made to start otherwise
+    needed = [tensor.name for tensor in call.tensors if not tensor.optional or tensor.name in starts]
+    results = ", ".join(dict.fromkeys(tensor.name.partition(".")[0] for tensor in call.outputs))
+    example = [f"layer = attention.{layer.name}({', '.join(given)})", f"{results} = layer({', '.join(needed)})"]
+    parameters = [f"{own.name}: {_axes(own.axes)}, {own.meaning}" for own in layer.parameters]
+    parameters += [f"{name}.*: {what}" for name, what in layer.parts.items()]
+    options = [_option(option) for option in layer.options] + [f"{name}: {KEYWORDS[name]}" for name in keywords]
+    blocks = [_block("Args", options), _block("Parameters", parameters)]
+    blocks.append(_block("Raises", ["OptionError: an argument is outside its domain"] if layer.options else []))
+    blocks += [f"Source: {layer.source}", _block("Example", example)]
+    return _text(layer.summary, layer.formula, layer.notes, *blocks)
+
+
+def of_method(name: str, operators: Sequence[Operator], keywords: Sequence[str]) -> str:
+    """The docstring of a method, which the layers of these operators have in common."""
+    first = operators[0]
+    formulas = {operator.formula for operator in operators}
+    formula = first.formula if len(formulas) == 1 else GENERAL.get(name, "")
+    joined = replace(
+        first,
+        tensors=_joined([operator.tensors for operator in operators]),
+        keyword_tensors=_joined([operator.keyword_tensors for operator in operators]),
+        outputs=_joined([operator.outputs for operator in operators]),
+    )
+    return _text(first.summary, formula, first.notes, *_signature(joined, keywords))
+
+
+def written(source: str, texts: Mapping[str, str], title: str) -> str:
+    """The source of a file with these docstrings, each with the last paragraph about the framework that it had."""
+    lines = source.split("\n")
+    for name, node in sorted(_definitions(ast.parse(source)), key=lambda pair: -pair[1].lineno):
+        if name not in texts:
+            continue
+        held = node.body[0]
+        old = ast.get_docstring(node)
+        indent = " " * held.col_offset
+        own = [text for text in (old or "").split("\n\n") if text.startswith(f"In {title}:")]
+        paragraphs = [texts[name], *own]
+        block = textwrap.indent('"""' + "\n\n".join(_wrapped(paragraphs, WIDTH - held.col_offset)), indent)
+        end = "" if "\n" not in block and len(block) <= WIDTH - 3 else "\n" + indent
+        new = (block + end + '"""').split("\n")
+        if old is None:
+            lines[held.lineno - 1 : held.lineno - 1] = new
+        else:
+            lines[held.lineno - 1 : held.end_lineno] = new
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Every file that is written from the specification, or has docstrings that are, and what it should be."""
+    yield PAGE, page()
+    for framework in FRAMEWORKS:
+        for file in OF_FILES:
+            path = path_of(framework, file)
+            source = path.read_text(encoding="utf-8")
+            yield path, written(source, docstrings(framework, file), TITLES[framework])
+
+
+def path_of(framework: str, file: str) -> Path:
+    """Where a file of a backend is."""
+    return ROOT / "backends" / framework / f"{file}.py"
+
+
+# ------------------------------------------------------------------------------------------------ parts of a docstring
+
+
+def _text(summary: str, formula: str, notes: str, *blocks: str) -> str:
+    lines = "\n".join(part.strip() for part in formula.split(";  "))
+    return "\n\n".join(filter(None, [summary, lines, notes, "\n".join(filter(None, blocks))]))
+
+
+def _signature(operator: Operator, keywords: Sequence[str]) -> list[str]:
+    arguments = [_option(option) for option in operator.options if not option.keyword_only]
+    arguments += _tensors(operator.tensors, GIVEN)
+    arguments += [_option(option) for option in operator.options if option.keyword_only]
+    arguments += _tensors(operator.keyword_tensors, GIVEN)
+    arguments += [f"{name}: {KEYWORDS[name]}" for name in keywords]
+    returned = _tensors(operator.outputs, RETURNED, operator.options)
+    return [_block("Args", arguments), _block("Returns", returned), _block("Raises", _raises(operator))]
+
+
+def _block(title: str, lines: Iterable[str]) -> str:
+    return "\n".join([f"{title}:", *(f"    {line}" for line in found)]) if (found := list(lines)) else ""
+
+
+def _option(option: Option) -> str:
+    choices = f": {', '.join(map(repr, option.choices))}" if option.choices else ""
+    default = "" if option.default is None else f" (default {option.default})"
+    return f"{option.name}{default}: {option.meaning}{choices}"
+
+
+def _tensors(tensors: Iterable[Tensor], made: Mapping[str, str], options: Sequence[Option] = ()) -> list[str]:
+    """A line for each array; made says of those with fields where they come from, or go."""
+    unless = {option.name.removeprefix("need_"): option.name for option in options if option.name.startswith("need_")}
+    lines: dict[str, str] = {}
+    for tensor in tensors:
+        owner, _, field = tensor.name.partition(".")
+        if field:
+            lines[owner] = f"{owner}: {made[owner]}"
+            continue
+        kind = {"floating": "", "integer": "integers ", "boolean": "booleans "}[tensor.kind]
+        broadcast = ", each axis its size or 1" if tensor.broadcast else ""
+        default = " (default None)" if tensor.optional and made is GIVEN else ""
+        none = f"; None without {unless[tensor.name]}" if tensor.name in unless else ""
+        lines[tensor.name] = f"{tensor.name}{default}: {kind}{_axes(tensor.axes)}{broadcast}; {tensor.meaning}{none}"
+    return list(lines.values())
+
+
+def _axes(axes: Sequence[str]) -> str:
+    text = ", ".join(f"[{axis.removesuffix('?')}]" if axis.endswith("?") else axis for axis in axes)
+    return f"({text}{',' if len(axes) == 1 else ''})"
+
+
+def _raises(operator: Operator) -> list[str]:
+    kinds = {tensor.kind for tensor in operator.inputs}
+    rules = {rule.__name__ for rule in operator.rules}
+    errors = ["ShapeError", "DtypeError", *(["MaskError"] if "boolean" in kinds else [])] if kinds else []
+    lines = [f"{', '.join(errors)}: an array does not fit the operator or the other arrays"] if errors else []
+    if operator.options or rules & {"initial_state", "offset_of_window", "one_direction"}:
+        lines.append("OptionError: an argument is outside its domain")
+    if "known_tokens" in rules or any(own.name in TOKENS and own.kind == "integer" for own in operator.inputs):
+        lines.append("TokenError: a token id is outside the vocabulary")
+    return lines
+
+
+def _joined(alternatives: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """The tensors of several layers' methods as one list: an axis has every name that it has in one of them."""
+    found = []
+    for tensors in zip(*alternatives, strict=False):
+        first = tensors[0]
+        same = all(tensor.name == first.name and len(tensor.axes) == len(first.axes) for tensor in tensors)
+        if same:
+            axes = [" or ".join(dict.fromkeys(own)) for own in zip(*(tensor.axes for tensor in tensors), strict=True)]
+            first = replace(first, axes=tuple(axes))
+        elif first.name.partition(".")[0] in GIVEN:
+            first = replace(first, name=first.name.partition(".")[0] + ".fields")
+        found.append(first)
+    return tuple(found)
+
+
+# ------------------------------------------------------------------------------------------------ the source
+
+
+def _definitions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
+    for node in tree.body:
+        if isinstance(node, Definition):
+            yield node.name, node
+        if isinstance(node, ast.ClassDef):
+            for own in node.body:
+                if isinstance(own, ast.FunctionDef):
+                    yield f"{node.name}.{own.name}", own
+
+
+def _method(node: Definition | None, name: str, classes: Mapping[str, Definition]) -> ast.FunctionDef | None:
+    """A method of a class, or of the one that it derives from."""
+    if not isinstance(node, ast.ClassDef):
+        return None
+    own = [found for found in node.body if isinstance(found, ast.FunctionDef) and found.name == name]
+    if own:
+        return own[0]
+    bases = (_method(classes.get(ast.unparse(base)), name, classes) for base in node.bases)
+    return next(filter(None, bases), None)
+
+
+def _inherited(name: str, made: Mapping[str, Definition], file: str, framework: str) -> dict[str, list[Operator]]:
+    """The operators that each method of a class stands for: of its own layer, or of those that derive from it."""
+    found: dict[str, list[Operator]] = {}
+    for layer in LAYERS:
+        derived = layer.name == name or (
+            FILE_OF[layer.name] == file and name in [ast.unparse(base) for base in _bases(made[layer.name])]
+        )
+        for operator in layer.methods if derived else ():
+            method = operator.name.partition(".")[2]
+            method = CALLS[framework] if method == "call" else method
+            overrides = layer.name != name and _method(made[layer.name], method, {}) is not None
+            if not overrides:
+                found.setdefault(method, []).append(operator)
+    return found
+
+
+def _bases(node: Definition) -> list[ast.expr]:
+    return node.bases if isinstance(node, ast.ClassDef) else []
+
+
+def _keywords(node: Definition | None, entry: Operator | Layer) -> list[str]:
+    """The keyword arguments that the specification does not know: those of the framework."""
+    if not isinstance(node, ast.FunctionDef):
+        return []
+    known = {option.name for option in entry.options}
+    known |= {tensor.name for tensor in entry.inputs} if isinstance(entry, Operator) else set()
+    return [argument.arg for argument in node.args.kwonlyargs if argument.arg not in known]
+
+
+def _wrapped(paragraphs: Iterable[str], width: int) -> Iterator[str]:
+    """Each paragraph with lines no longer than that; what goes on in a next line is indented by four more."""
+    for paragraph in paragraphs:
+        lines = []
+        for line in paragraph.split("\n"):
+            inner = line[: len(line) - len(line.lstrip())]
+            more = inner + ("    " if inner else "")
+            lines += textwrap.wrap(line, width, subsequent_indent=more, break_long_words=False) or [""]
+        yield "\n".join(lines)

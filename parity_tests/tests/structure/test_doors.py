@@ -1,0 +1,71 @@
+"""One call, one check: public functions and methods check, and what begins with an underscore calls only such."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from attention_core.operators import FILE_OF, LAYERS, OPERATORS
+from backends import FRAMEWORKS
+from parity_tests.tests.structure.source import FILES, backend_file
+from parity_tests.tests.structure.test_mirror import CALL, definitions, members
+
+DOORS = {operator.name for operator in OPERATORS}
+METHODS = {method.name.partition(".")[2] for layer in LAYERS for method in layer.methods} - {"call"}
+FRAMEWORKS_OWN = {"tf": {"call"}, "mxnet": {"forward"}}
+"""What the framework enters behind the door, which has checked."""
+
+
+def called(node: ast.AST) -> Iterator[str]:
+    """What is called in a function: names, and attributes with what they are taken from."""
+    for own in ast.walk(node):
+        if isinstance(own, ast.Call):
+            yield ast.unparse(own.func)
+
+
+def checks(node: ast.AST) -> list[str]:
+    """The checks of a call, as they are written."""
+    return [name for name in called(node) if name in ("check", "self._check")]
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_function_checks_once(framework: str, operator):
+    function = definitions(backend_file(framework, FILE_OF[operator.name]))[operator.name]
+    assert len([name for name in called(function) if name in ("check", "check_options")]) == 1
+    assert not set(called(function)) & DOORS, "call the formula with an underscore: this one checks again"
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_public_method_checks_once(framework: str, layer):
+    module = backend_file(framework, FILE_OF[layer.name])
+    made = definitions(module)[layer.name]
+    assert isinstance(made, ast.ClassDef)
+    own = members(module, made)
+    for method in layer.methods:
+        name = method.name.partition(".")[2]
+        function = own[CALL[framework] if name == "call" else name]
+        assert len(checks(function)) == 1, name
+        again = {f"self.{other}" for other in METHODS} | {f"self.attention.{other}" for other in METHODS}
+        assert not set(called(function)) & again, f"{name} calls what checks again"
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_formula_calls_only_formulas(framework: str, file: str):
+    module = backend_file(framework, file)
+    functions = dict(definitions(module))
+    for made in definitions(module).values():
+        if isinstance(made, ast.ClassDef):
+            functions |= {f"{made.name}.{name}": node for name, node in definitions(made).items()}
+    behind = FRAMEWORKS_OWN.get(framework, set())
+    for name, node in functions.items():
+        own = name.rpartition(".")[2]
+        formula = (own.startswith("_") and not own.startswith("__") and own != "_check") or own in behind
+        if isinstance(node, ast.FunctionDef) and formula:
+            doors = DOORS | {f"self.{other}" for other in METHODS} | {f"super().{other}" for other in METHODS}
+            assert not set(called(node)) & doors, f"{name} calls what checks again"
+            assert not checks(node), f"{name} checks"
