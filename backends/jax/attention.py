@@ -20,13 +20,9 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.specification import Part
-from backends.jax.blocked import (
-    ADDITIVE_MIN_ELEMENTS,
-    DOT_MIN_ELEMENTS,
-    blocked_additive_attention,
-    blocked_dot_attention,
-    use_blocks,
-)
+from backends.jax.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additive_attention
+from backends.jax.blocked.choice import use_blocks
+from backends.jax.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
 from backends.jax.masking import _attention_mask, open_keys, softmax_over
 from backends.jax.module import Specified, drawn, drawn_mask, dropout_layer, drops
 from backends.jax.pooling import average

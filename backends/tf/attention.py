@@ -19,14 +19,9 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.specification import Part
-from backends.tf.blocked import (
-    ADDITIVE_MIN_ELEMENTS,
-    DOT_MIN_ELEMENTS,
-    SEQUENCE_MIN_ELEMENTS,
-    blocked_additive_attention,
-    blocked_dot_attention,
-    use_blocks,
-)
+from backends.tf.blocked.additive import ADDITIVE_MIN_ELEMENTS, SEQUENCE_MIN_ELEMENTS, blocked_additive_attention
+from backends.tf.blocked.choice import use_blocks
+from backends.tf.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
 from backends.tf.masking import _attention_mask, open_keys, size, softmax_over
 from backends.tf.module import Specified, chosen, drawn, drawn_mask, projected
 from backends.tf.pooling import average

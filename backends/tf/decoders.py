@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.tf.attention import LAYERS, AdditiveAttention, Memory, attention_layer, zero_masked
-from backends.tf.blocked import blocked_steps, takes_steps
+from backends.tf.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.tf.local import LocalAttention
 from backends.tf.masking import size
 from backends.tf.module import Specified, check_ids, chosen, drawn, drawn_mask

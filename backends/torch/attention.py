@@ -18,13 +18,9 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.specification import Part
-from backends.torch.blocked import (
-    ADDITIVE_MIN_ELEMENTS,
-    DOT_MIN_ELEMENTS,
-    blocked_additive_attention,
-    dot_attention,
-    use_blocks,
-)
+from backends.torch.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additive_attention
+from backends.torch.blocked.choice import use_blocks
+from backends.torch.blocked.dot_product import DOT_MIN_ELEMENTS, dot_attention
 from backends.torch.masking import _attention_mask, open_keys, softmax_over
 from backends.torch.module import Specified, drawn, drawn_mask
 from backends.torch.pooling import average

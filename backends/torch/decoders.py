@@ -9,7 +9,7 @@ from torch import nn
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.torch.attention import LAYERS, AdditiveAttention, Memory, attention_layer, zero_masked
-from backends.torch.blocked import blocked_steps, takes_steps
+from backends.torch.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.torch.local import LocalAttention
 from backends.torch.module import Specified, check_ids, drawn, drawn_mask
 from backends.torch.pooling import _attention_pooling

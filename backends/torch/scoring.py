@@ -13,7 +13,8 @@ from attention_core.operators.scoring import (
     LOCATION_SCORE,
     SCALED_DOT_SCORE,
 )
-from backends.torch.blocked import ADDITIVE_MIN_ELEMENTS, blocked_additive_score, use_blocks
+from backends.torch.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additive_score
+from backends.torch.blocked.choice import use_blocks
 
 __all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
 

@@ -96,10 +96,10 @@ def _print_cases(cases: list[Case]) -> None:
 def diff(file: str, left: str, right: str, target: Path | None) -> None:
     """Write the side-by-side page of two backends: `attention-parity diff scoring torch jax`.
 
-    FILE is one that every backend has: masking, scoring, pooling, layers, recurrent, decoders, parameters or runtime.
-    The frameworks need not be installed.
+    FILE is one that both backends have, such as masking, scoring, attention, decoders or blocked/additive. The
+    frameworks need not be installed.
     """
-    target = target or Path(f"{file}-{left}-{right}.html")
+    target = target or Path(f"{file.replace('/', '-')}-{left}-{right}.html")
     try:
         corpus = side_by_side.page(
             file, (left, right), (side_by_side.source(left, file), side_by_side.source(right, file))

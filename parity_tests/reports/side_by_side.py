@@ -52,9 +52,11 @@ def source(backend: str, file: str) -> str:
     found = importlib.util.find_spec(known[backend].module)
     if found is None or found.origin is None:
         raise NoSource(f"{backend}: {known[backend].module} has no source here")
-    path = Path(found.origin).with_name(f"{file}.py")
+    path = Path(found.origin).parent / f"{file}.py"
     if not path.exists():
-        files = sorted(own.stem for own in path.parent.glob("*.py") if own.stem != "__init__")
+        folder = Path(found.origin).parent
+        names = (own.relative_to(folder).with_suffix("") for own in folder.rglob("*.py") if own.stem != "__init__")
+        files = sorted(map(str, names))
         raise NoSource(f"{backend} has no file {file!r}; there are {', '.join(files)}")
     return path.read_text(encoding="utf-8")
 

@@ -11,7 +11,7 @@ from typing import Any
 import backends as registry
 
 PATH = "ATTENTION_PARITY_PATH"
-"""The variable that makes every backend take one path for all sizes (backends/<x>/blocked.py): blocked, or plain."""
+"""The variable that makes every backend take one path for all sizes: see backends/<x>/blocked/choice.py."""
 
 COMMON = {
     "OMP_NUM_THREADS": "1",

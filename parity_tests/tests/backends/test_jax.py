@@ -19,11 +19,12 @@ from flax import nnx
 import backends
 from attention_core.errors import PATHS, OptionError, TokenError
 from backends import jax as attention
-from backends.jax import blocked, masking, recurrent, runtime
+from backends.jax import masking, recurrent, runtime
+from backends.jax.blocked import additive, blocks, choice, dot_product
 from parity_tests.cases.call import bind
 from parity_tests.cases.case import Case
 from parity_tests.cases.expected import cotangents, expected, gradients, programs_folder
-from parity_tests.cases.selection import cells_of, key
+from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.judge.run import judge_all, run
 from parity_tests.tests.backends import magnitudes
@@ -318,7 +319,7 @@ def test_a_backend_is_held_against_itself_on_another_device():
     told = {(verdict.device, verdict.against) for verdict in outcome.verdicts}
     assert told == {("cpu:1", "reference"), ("cpu", "reference"), ("cpu:1", "jax")}
     outcome.recordings["jax"].cells["scaled_dot_score-scale/float64"]["scores"] += 1e-9
-    wanted = {key(cell): expected(*cell) for cell in outcome.cells}
+    wanted = {cell.key: expected(*cell) for cell in outcome.cells}
     red = [v for v in judge_all(outcome.cells, wanted, outcome.recordings) if v.red]
     assert [(v.name, v.against, v.quantity) for v in red] == [
         ("jax", "reference", "scores"),
@@ -356,9 +357,9 @@ def test_masks_of_other_conventions_are_traced(dtype: str):
 @pytest.fixture(params=PATHS)
 def path(request: pytest.FixtureRequest) -> Any:
     """Both paths in turn, and the choice by size again after them."""
-    blocked.set_path(request.param)
+    choice.set_path(request.param)
     yield request.param
-    blocked.set_path(None)
+    choice.set_path(None)
 
 
 def projected(scale: float = 1.0) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -381,10 +382,10 @@ def gradient_square(*arrays: jax.Array) -> jax.Array:
 def test_blocks_have_the_scores_and_two_derivatives_of_the_plain_formula(scale: float, tolerance: float):
     found = []
     for path in PATHS:
-        blocked.set_path(path)
+        choice.set_path(path)
         arrays = projected(scale)
         found.append((attention.additive_score(*arrays), jax.grad(gradient_square, argnums=(0, 1, 2))(*arrays)))
-    blocked.set_path(None)
+    choice.set_path(None)
     for actual, desired in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(actual, desired, rtol=0.0, atol=tolerance * float(jnp.max(jnp.abs(desired))))
 
@@ -392,7 +393,7 @@ def test_blocks_have_the_scores_and_two_derivatives_of_the_plain_formula(scale: 
 @jax.jit
 def score_and_gradients(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     *arguments, cotangents = arrays
-    scores, back = jax.vjp(blocked.blocked_additive_score, *arguments)
+    scores, back = jax.vjp(additive.blocked_additive_score, *arguments)
     return scores, *back(cotangents)
 
 
@@ -410,7 +411,7 @@ def test_blocks_are_right_at_every_magnitude(name: str, dtype: str):
 def test_a_w_v_that_is_not_finite_gives_the_scores_of_the_plain_formula(number: float):
     queries, keys, w_v = projected()
     w_v = w_v.at[2].set(number)
-    found = blocked.blocked_additive_score(queries, keys, w_v)
+    found = additive.blocked_additive_score(queries, keys, w_v)
     np.testing.assert_allclose(found, jnp.tanh(queries[:, :, None] + keys[:, None]) @ w_v)
 
 
@@ -442,8 +443,9 @@ def heads(queries: int = 5, keys: int = 7) -> tuple[jax.Array, jax.Array, jax.Ar
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch):
     """Blocks that do not fill their axes."""
-    for name, size in {"ROWS": 3, "COLUMNS": 2, "BLOCK": 16}.items():
-        monkeypatch.setattr(blocked, name, size)
+    for name, size in {"ROWS": 3, "COLUMNS": 2}.items():
+        monkeypatch.setattr(dot_product, name, size)
+    monkeypatch.setattr(blocks, "BLOCK", 16)
 
 
 W_V = np.array([0.5, -1.0, 2.0, 0.25])
@@ -460,9 +462,9 @@ def plain(score: Callable[[jax.Array, jax.Array], jax.Array]) -> Context:
 def pair(request: pytest.FixtureRequest) -> tuple[Context, Context]:
     """The context alone in blocks, and by the plain formula."""
     if request.param == "dot":
-        in_blocks: Context = partial(blocked.blocked_dot_attention, scale=0.5)
+        in_blocks: Context = partial(dot_product.blocked_dot_attention, scale=0.5)
         return in_blocks, plain(partial(attention.scaled_dot_score, scale=0.5))
-    in_blocks = partial(blocked.blocked_additive_attention, w_v=W_V)
+    in_blocks = partial(additive.blocked_additive_attention, w_v=W_V)
     return in_blocks, plain(lambda queries, keys: jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ W_V)
 
 
@@ -489,7 +491,7 @@ def test_the_gradient_of_w_v_is_summed_over_all_blocks(small_blocks: None):
     def plainly(w_v: jax.Array) -> jax.Array:
         return plain(lambda q, k: jnp.tanh(q[..., :, None, :] + k[..., None, :, :]) @ w_v)(*sides, mask)
 
-    functions = partial(blocked.blocked_additive_attention, *sides, mask), plainly
+    functions = partial(additive.blocked_additive_attention, *sides, mask), plainly
     assert_close(*(jax.grad(lambda w_v, at=at: jnp.sum(at(w_v) ** 2))(W_V) for at in functions))
 
 
@@ -506,7 +508,7 @@ def test_second_derivatives_of_a_context_alone_are_right(pair, small_blocks: Non
 
 def test_a_value_hidden_from_all_by_mask_or_by_score_changes_nothing(small_blocks: None):
     queries, keys, values, mask = heads()
-    inner = partial(blocked.blocked_dot_attention, scale=0.5), plain(partial(attention.scaled_dot_score, scale=0.5))
+    inner = partial(dot_product.blocked_dot_attention, scale=0.5), plain(partial(attention.scaled_dot_score, scale=0.5))
     keys = keys.at[0, 0, 4].set(-jnp.inf)
     clean = contexts(inner, jnp.abs(queries), keys, values, mask)
     values = values.at[0, 0, 4].set(jnp.nan).at[1, :, 2].set(jnp.nan)
@@ -524,7 +526,7 @@ def test_a_value_hidden_from_all_by_an_infinite_w_v_changes_nothing(small_blocks
     mask = mask.at[0, :, 0].set(jnp.arange(7) == 4).at[1, :, :, 2].set(False)
     scores = jnp.where(mask, jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v, 0.0)
     desired = attention.attention_pooling(scores, values, mask=mask)[0]
-    np.testing.assert_allclose(blocked.blocked_additive_attention(queries, keys, values, mask, w_v), desired)
+    np.testing.assert_allclose(additive.blocked_additive_attention(queries, keys, values, mask, w_v), desired)
     assert jnp.isfinite(desired[0, 0, 0]).all() and jnp.isnan(desired).any()
 
 
@@ -566,7 +568,7 @@ def test_a_context_alone_keeps_nothing_of_queries_by_keys():
     arrays = tuple(jnp.asarray(rng.normal(size=(1, size, 4)), "float32") for size in (4096, 4096, 4096))
 
     def loss(*sides: jax.Array) -> jax.Array:
-        return jnp.sum(blocked.blocked_additive_attention(*sides, None, W_V.astype("float32")))
+        return jnp.sum(additive.blocked_additive_attention(*sides, None, W_V.astype("float32")))
 
     step = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*arrays).compile()
     assert step.memory_analysis().temp_size_in_bytes < 4096 * 4096 * 4 / 8
@@ -574,12 +576,12 @@ def test_a_context_alone_keeps_nothing_of_queries_by_keys():
 
 def test_the_condition_counts_elements_and_gives_way_to_force():
     large = jnp.zeros((1, 512, 8)), jnp.zeros((1, 2**16 // 4096, 8))
-    assert blocked.use_blocks(*large, 2**16) and not blocked.use_blocks(large[0][:, 1:], large[1], 2**16)
-    blocked.set_path("plain")
-    assert not blocked.use_blocks(*large, 2**16)
-    blocked.set_path(None)
+    assert choice.use_blocks(*large, 2**16) and not choice.use_blocks(large[0][:, 1:], large[1], 2**16)
+    choice.set_path("plain")
+    assert not choice.use_blocks(*large, 2**16)
+    choice.set_path(None)
 
 
 def test_an_unknown_path_is_refused():
     with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
-        blocked.set_path("fast")
+        choice.set_path("fast")

@@ -18,7 +18,7 @@ from attention_core.differentiation import gradients
 from attention_core.draws import integers, uniform
 from attention_core.errors import OptionError
 from backends import mxnet as attention
-from backends.mxnet import blocked, scoring
+from backends.mxnet import scoring
 from backends.mxnet.arrays import from_numpy
 from backends.mxnet.runtime import vjp
 
@@ -27,6 +27,7 @@ from backends.mxnet.runtime import vjp
 import mxnet as mx
 from mxnet import autograd, gluon, np, npx
 
+from backends.mxnet.blocked import additive, choice
 from parity_tests.tests.places import ROOT
 
 Arrays = dict[str, numpy.ndarray]
@@ -133,9 +134,9 @@ def test_new_parameters_take_effect_in_what_is_hybridized(name: str):
 @pytest.fixture
 def forced() -> Iterator[Callable[[str | None], None]]:
     """Choose the path of additive scores for one test."""
-    before = blocked.forced
-    yield blocked.set_path
-    blocked.set_path(before)
+    before = choice.forced
+    yield choice.set_path
+    choice.set_path(before)
 
 
 ROWS = pytest.mark.parametrize("rows", [1, 7], ids=["one", "several"])
@@ -162,8 +163,8 @@ def test_blocks_that_do_not_fill_their_axes_give_the_plain_numbers(rows: int, fo
     expected = scored(arrays)
     forced("blocked")
     for block, features in ((1, 1), (40, 4), (300, 4), (2000, 8)):
-        monkeypatch.setattr(blocked, "BLOCK", block)
-        monkeypatch.setattr(blocked, "FEATURES", features)
+        monkeypatch.setattr(additive, "BLOCK", block)
+        monkeypatch.setattr(additive, "FEATURES", features)
         for key, found in scored(arrays).items():
             numpy.testing.assert_allclose(found, expected[key], rtol=0, atol=1e-13, err_msg=key)
 
@@ -332,7 +333,7 @@ def test_without_weights_the_context_stays_and_the_weights_are_none(name: str, p
 
 def test_a_path_that_does_not_exist_is_refused():
     with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
-        blocked.set_path("fast")
+        choice.set_path("fast")
 
 
 @pytest.mark.parametrize("name", ["AdditiveAttention", "ConcatAttention"])

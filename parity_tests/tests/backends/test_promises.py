@@ -44,13 +44,13 @@ def layer_of(backend: SimpleNamespace, case: Case, dtype: str) -> Any:
 @contextmanager
 def on_path(backend: SimpleNamespace, path: str) -> Iterator[None]:
     """Have the backend go the plain path or the blocked one, whatever the sizes."""
-    blocked = importlib.import_module(f"backends.{backend.name}.blocked")
-    before = blocked.forced
-    blocked.set_path(path)
+    choice = importlib.import_module(f"backends.{backend.name}.blocked.choice")
+    before = choice.forced
+    choice.set_path(path)
     try:
         yield
     finally:
-        blocked.set_path(before)
+        choice.set_path(before)
 
 
 def answers(backend: SimpleNamespace, case: Case, dtype: str, **changed: np.ndarray) -> dict[str, np.ndarray]:
@@ -262,7 +262,7 @@ def test_initial_parameters_are_drawn_and_finite(backend: SimpleNamespace):
 
 def test_the_words_of_the_specification_are_where_help_shows_them(backend: SimpleNamespace):
     for name in ("masked_softmax", "AdditiveAttention", "BahdanauDecoder"):
-        assert "Shapes:" in inspect.getdoc(getattr(backend.package, name))
+        assert "Args:\n" in inspect.getdoc(getattr(backend.package, name))
 
 
 # ------------------------------------------------------------------------------------------------ others' defects

@@ -22,7 +22,8 @@ from attention_core.draws import integers, uniform
 from attention_core.errors import AttentionError, DtypeError, MaskError, OptionError, ShapeError
 from backends import tf as attention
 from backends.tf import attention as attention_file
-from backends.tf import blocked, decoders, masking, parameters, pooling, recurrent, runtime, scoring
+from backends.tf import decoders, masking, parameters, pooling, recurrent, runtime, scoring
+from backends.tf.blocked import additive, blocks, choice, decoder_steps
 
 
 def floats(name: str, *shape: int) -> np.ndarray:
@@ -406,7 +407,7 @@ def test_another_backend_of_keras_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "module", [attention_file, blocked, decoders, masking, pooling, parameters, recurrent, runtime, scoring]
+    "module", [attention_file, additive, decoders, masking, pooling, parameters, recurrent, runtime, scoring]
 )
 def test_the_tensorflow_of_a_module_is_the_real_one(module: Any):
     assert module.tf is tf and importlib.metadata.version("tensorflow") == tf.__version__
@@ -417,9 +418,9 @@ def test_the_tensorflow_of_a_module_is_the_real_one(module: Any):
 
 @pytest.fixture
 def _unforced():
-    before = blocked.forced
+    before = choice.forced
     yield
-    blocked.set_path(before)
+    choice.set_path(before)
 
 
 def score_and_gradients(path: str, queries: np.ndarray, keys: np.ndarray, how: str = "eager") -> tuple:
@@ -434,7 +435,7 @@ def score_and_gradients(path: str, queries: np.ndarray, keys: np.ndarray, how: s
             scores = attention.additive_score(*tensors)
         return scores, tape.gradient(scores, tensors, cotangent)
 
-    blocked.set_path(path)
+    choice.set_path(path)
     return (graph(both, tensors) if how == "graph" else both)(*tensors)
 
 
@@ -442,7 +443,7 @@ def score_and_gradients(path: str, queries: np.ndarray, keys: np.ndarray, how: s
 @pytest.mark.parametrize("lead", [(2,), (2, 3)], ids=["without heads", "with heads"])
 def test_blocks_give_the_numbers_of_the_plain_formula(monkeypatch, _unforced, lead: tuple[int, ...], how: str):
     # Four rows, and two in the backward: the last block of nine rows is not full.
-    monkeypatch.setattr(blocked, "BLOCK", 4 * 7 * 4)
+    monkeypatch.setattr(additive, "BLOCK", 4 * 7 * 4)
     queries, keys = uniform("queries", (*lead, 9, 4)), uniform("keys", (*lead, 7, 4))
     found, expected = (score_and_gradients(path, queries, keys, how) for path in ("blocked", "plain"))
     same(found, expected, 1e-14)
@@ -473,7 +474,7 @@ def test_blocks_take_empty_axes(_unforced, batch: int, queries: int, keys: int, 
 
 
 def test_second_derivatives_of_blocks_are_refused(_unforced):
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     queries, keys, w_v = tf.constant(QUERIES), tf.constant(LIKE), tf.ones(5)
     with tf.GradientTape() as outer:
         outer.watch(queries)
@@ -487,33 +488,33 @@ def test_second_derivatives_of_blocks_are_refused(_unforced):
 
 def test_the_size_chooses_the_path_unless_one_is_forced(_unforced):
     queries, keys = tf.constant(QUERIES), tf.constant(LIKE)
-    blocked.set_path(None)
-    assert blocked.use_blocks(queries, keys, 3 * 4 * 7 * 5)
-    assert not blocked.use_blocks(queries, keys, 3 * 4 * 7 * 5 + 1)
-    blocked.set_path("blocked")
-    assert blocked.use_blocks(queries, keys, 3 * 4 * 7 * 5 + 1)
-    blocked.set_path("plain")
-    assert not blocked.use_blocks(queries, keys, 1)
+    choice.set_path(None)
+    assert choice.use_blocks(queries, keys, 3 * 4 * 7 * 5)
+    assert not choice.use_blocks(queries, keys, 3 * 4 * 7 * 5 + 1)
+    choice.set_path("blocked")
+    assert choice.use_blocks(queries, keys, 3 * 4 * 7 * 5 + 1)
+    choice.set_path("plain")
+    assert not choice.use_blocks(queries, keys, 1)
 
 
 def test_a_size_that_is_unknown_counts_as_small(_unforced):
     taken = []
-    blocked.set_path(None)
-    call = graph(lambda *pair: taken.append(blocked.use_blocks(*pair, 1)), [tf.constant(QUERIES), tf.constant(LIKE)])
+    choice.set_path(None)
+    call = graph(lambda *pair: taken.append(choice.use_blocks(*pair, 1)), [tf.constant(QUERIES), tf.constant(LIKE)])
     call(QUERIES, LIKE)
     assert taken == [False]
 
 
 def test_an_unknown_path_is_refused(_unforced):
     with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
-        blocked.set_path("fast")
+        choice.set_path("fast")
 
 
 def by_blocks(
     queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray, cotangent: np.ndarray, path: str = "blocked"
 ) -> list[np.ndarray]:
     """Additive scores by that path, and the gradients of queries, keys and w_v."""
-    blocked.set_path(path)
+    choice.set_path(path)
     tensors = [tf.constant(array) for array in (queries, keys, w_v)]
     with tf.GradientTape() as tape:
         tape.watch(tensors)
@@ -595,7 +596,7 @@ def test_scores_of_zeros_are_exactly_zero_in_blocks(_unforced, dtype: type):
 def test_a_weight_that_is_not_finite_gives_the_same_scores_in_blocks(
     monkeypatch, _unforced, size: float, number: float
 ):
-    monkeypatch.setattr(blocked, "BLOCK", 4 * 7 * 4)
+    monkeypatch.setattr(additive, "BLOCK", 4 * 7 * 4)
     arrays = features([size] * 4, uniform("w_v", (4,)))
     arrays[0], arrays[1] = np.abs(arrays[0][:, :3]), np.abs(arrays[1])
     arrays[0][1], arrays[1][1] = -arrays[0][1], -arrays[1][1]  # one infinity of either sign
@@ -627,7 +628,7 @@ def context_and_gradients(
         assert weights is None
         return context, tape.gradient(context, tensors, cotangent)
 
-    blocked.set_path(path)
+    choice.set_path(path)
     return (graph(both, tensors) if how == "graph" else both)(*tensors)
 
 
@@ -643,7 +644,7 @@ def test_who_needs_no_weights_gets_none(_unforced, name: str, path: str):
     }
     layer = attention_file.LAYERS[name](*options.get(name, ()))
     arrays = [tf.constant(floats(part, 2, 7, 4)) for part in ("queries", "keys", "values")]
-    blocked.set_path(path)
+    choice.set_path(path)
     context, weights = layer(*arrays, tf.constant([3, 0]), need_weights=False)
     assert weights is None
     same(context, layer(*arrays, tf.constant([3, 0]))[0], 1e-6)
@@ -652,7 +653,7 @@ def test_who_needs_no_weights_gets_none(_unforced, name: str, path: str):
 @pytest.mark.parametrize("how", ["eager", "graph"])
 @pytest.mark.parametrize("axes", [None, (2, 1, 1, 7), (1, 3, 9, 7), (2, 3, 9, 1)], ids=str)
 def test_a_context_in_blocks_is_that_of_the_plain_formula(monkeypatch, _unforced, axes: tuple | None, how: str):
-    monkeypatch.setattr(blocked, "DOT_BLOCK", 2 * 7)  # two rows: the last block of nine rows is not full
+    monkeypatch.setattr(blocks, "DOT_BLOCK", 2 * 7)  # two rows: the last block of nine rows is not full
     queries, keys, values = uniform("queries", (2, 3, 9, 4)), uniform("keys", (2, 3, 7, 4)), uniform("v", (2, 3, 7, 5))
     mask = None if axes is None else uniform("mask", axes) > -0.3
     found, expected = (context_and_gradients(path, queries, keys, values, mask, how) for path in ("blocked", "plain"))
@@ -681,7 +682,7 @@ def test_a_context_in_blocks_takes_empty_axes(_unforced, batch: int, queries: in
 
 
 def test_second_derivatives_of_a_context_in_blocks_are_refused(_unforced):
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     queries, keys, layer = tf.constant(QUERIES), tf.constant(LIKE), attention.DotProductAttention()
     with tf.GradientTape() as outer:
         outer.watch(keys)
@@ -694,7 +695,7 @@ def test_second_derivatives_of_a_context_in_blocks_are_refused(_unforced):
 
 
 def test_dropout_is_not_lost_with_the_weights(_unforced):
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     layer, ones = attention.DotProductAttention(dropout=0.5), tf.ones((2, 3, 4))
     context, _ = layer(ones, ones, ones, need_weights=False, dropout_mask=tf.zeros((2, 3, 3)))
     same(context, tf.zeros((2, 3, 4)))
@@ -702,7 +703,7 @@ def test_dropout_is_not_lost_with_the_weights(_unforced):
 
 
 def test_the_size_of_a_head_chooses_the_path_of_a_context(monkeypatch, _unforced):
-    blocked.set_path(None)
+    choice.set_path(None)
     layer, queries, keys = attention.DotProductAttention(), tf.zeros((2, 3, 4, 5)), tf.zeros((2, 3, 7, 5))
     memory = layer.prepare(keys, keys)
     monkeypatch.setattr(attention_file, "DOT_MIN_ELEMENTS", 4 * 7 * 5)
@@ -722,12 +723,12 @@ def additive_context_and_gradients(
         with tf.GradientTape() as tape:
             tape.watch((queries, keys, values, w_v))
             if path == "blocked":
-                context = blocked.blocked_additive_attention(queries, keys, values, mask, w_v)
+                context = additive.blocked_additive_attention(queries, keys, values, mask, w_v)
             else:
                 context = pooling.attention_pooling(scoring.additive_score(queries, keys, w_v), values, mask=mask)[0]
         return context, tape.gradient(context, (queries, keys, values, w_v), cotangent)
 
-    blocked.set_path(path)
+    choice.set_path(path)
     return (graph(both, tensors) if how == "graph" else both)(*tensors)
 
 
@@ -736,8 +737,8 @@ def additive_context_and_gradients(
 def test_an_additive_context_in_blocks_is_that_of_the_plain_formula(
     monkeypatch, _unforced, axes: tuple | None, how: str
 ):
-    monkeypatch.setattr(blocked, "DOT_BLOCK", 4 * 7)  # four rows: the last block of nine rows is not full
-    monkeypatch.setattr(blocked, "BLOCK", 2 * 7 * 4)
+    monkeypatch.setattr(blocks, "DOT_BLOCK", 4 * 7)  # four rows: the last block of nine rows is not full
+    monkeypatch.setattr(additive, "BLOCK", 2 * 7 * 4)
     arrays = uniform("queries", (2, 3, 9, 4)), uniform("keys", (2, 3, 7, 4)), uniform("v", (2, 3, 7, 5))
     mask = None if axes is None else uniform("mask", axes) > -0.3
     if mask is not None:
@@ -774,13 +775,13 @@ def test_an_additive_context_in_blocks_takes_empty_axes(
 
 
 def test_second_derivatives_of_an_additive_context_in_blocks_are_refused(_unforced):
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     queries, keys, w_v = tf.constant(QUERIES), tf.constant(LIKE), tf.ones(5)
     with tf.GradientTape() as outer:
         outer.watch(keys)
         with tf.GradientTape() as inner:
             inner.watch(queries)
-            context = blocked.blocked_additive_attention(queries, keys, keys, None, w_v)
+            context = additive.blocked_additive_attention(queries, keys, keys, None, w_v)
         gradient = inner.gradient(context, queries)
     with pytest.raises(AttentionError, match="no second derivatives"):
         outer.gradient(gradient, keys)
@@ -788,7 +789,7 @@ def test_second_derivatives_of_an_additive_context_in_blocks_are_refused(_unforc
 
 @pytest.mark.parametrize("name", ["AdditiveAttention", "ConcatAttention", "MultiHeadAttention"])
 def test_an_additive_context_alone_keeps_no_weights(_unforced, name: str):
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     layer = made(name, **({"score": "additive"} if name == "MultiHeadAttention" else {}))
     queries, keys, values = floats("queries", 2, 11, 5), floats("keys", 2, 13, 6), floats("values", 2, 13, 8)
 
@@ -835,7 +836,7 @@ def decoded(decoder: keras.layers.Layer, path: str | None, masks: dict[str, np.n
         sources = [*tensors.values(), *(parameter.value for parameter in decoder.trainable_variables)]
         return [*outputs, *map(tf.convert_to_tensor, tape.gradient(loss, sources))]
 
-    blocked.set_path(path)
+    choice.set_path(path)
     return (tf.function(both, autograph=False) if how == "graph" else both)(given)
 
 
@@ -852,12 +853,12 @@ def test_steps_as_one_function_have_the_numbers_of_the_loop(_unforced, readout: 
 def test_steps_in_a_graph_are_one_function_from_a_size_on(monkeypatch, _unforced, layers: int):
     decoder, called, steps = made("BahdanauDecoder", num_layers=layers), [], decoders.blocked_steps
     monkeypatch.setattr(decoders, "blocked_steps", lambda *given: called.append(1) or steps(*given))
-    monkeypatch.setattr(blocked, "STEPS_MIN_ELEMENTS", 3 * 4 * 7 * 9)
+    monkeypatch.setattr(decoder_steps, "STEPS_MIN_ELEMENTS", 3 * 4 * 7 * 9)
     found = decoded(decoder, None, {}, "graph")
     assert called == [1]
-    monkeypatch.setattr(blocked, "STEPS_MIN_ELEMENTS", 3 * 4 * 7 * 9 + 1)
+    monkeypatch.setattr(decoder_steps, "STEPS_MIN_ELEMENTS", 3 * 4 * 7 * 9 + 1)
     same(found, decoded(decoder, None, {}, "graph"), 1e-5)
-    monkeypatch.setattr(blocked, "STEPS_MIN_ELEMENTS", 1)
+    monkeypatch.setattr(decoder_steps, "STEPS_MIN_ELEMENTS", 1)
     decoded(decoder, None, {})
     assert called == [1]
 
@@ -866,26 +867,26 @@ def test_steps_as_one_function_see_a_nan_where_the_loop_does(_unforced):
     decoder, values = made("BahdanauDecoder"), VALUES.copy()
     values[:, 6], values[2, 1] = np.nan, np.nan  # hidden from the first two sequences; open to the last
     for path in ("blocked", "plain"):
-        blocked.set_path(path)
+        choice.set_path(path)
         logits, *_ = decoder(TARGET, values, STATE, LENS)
         np.testing.assert_array_equal(np.isnan(logits).any(axis=(1, 2)), [False, False, True])
 
 
 def test_steps_that_differ_in_their_mask_or_size_are_taken_one_by_one(_unforced):
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     decoder, (tokens, values, state, _, mask) = made("BahdanauDecoder"), given("BahdanauDecoder")
-    assert blocked.takes_steps(tokens, state, *decoder.prepare(values, mask=mask[:, :1]))
-    assert not blocked.takes_steps(tokens, state, *decoder.prepare(values, mask=mask))
-    assert not blocked.takes_steps(tokens[:, :0], state, *decoder.prepare(values))
+    assert decoder_steps.takes_steps(tokens, state, *decoder.prepare(values, mask=mask[:, :1]))
+    assert not decoder_steps.takes_steps(tokens, state, *decoder.prepare(values, mask=mask))
+    assert not decoder_steps.takes_steps(tokens[:, :0], state, *decoder.prepare(values))
     taken = []
-    graph(lambda *own: taken.append(blocked.takes_steps(*own, None)), [tokens, state, values, values])(
+    graph(lambda *own: taken.append(decoder_steps.takes_steps(*own, None)), [tokens, state, values, values])(
         tokens, state, values, values
     )
     assert taken == [False]
 
 
 def test_a_second_derivative_through_steps_is_refused(_unforced):
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     decoder, (tokens, values, state) = made("BahdanauDecoder"), given("BahdanauDecoder")[:3]
     with tf.GradientTape() as outer:
         outer.watch(values)

@@ -16,8 +16,9 @@ from click.testing import CliRunner
 from attention_core.draws import uniform
 from attention_core.errors import OptionError
 from backends import torch as attention
-from backends.torch import arrays, blocked, runtime
+from backends.torch import arrays, runtime
 from backends.torch import attention as attention_file
+from backends.torch.blocked import additive, blocks, choice, decoder_steps
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.cli.main import main
 from parity_tests.tests.backends import magnitudes
@@ -276,10 +277,10 @@ def test_the_target_of_the_page_has_the_two_defects_that_it_is_said_to_have(tmp_
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of which every test has several, with a last one that is smaller."""
-    monkeypatch.setattr(blocked, "BY_FEATURES", 2 * 7)
-    monkeypatch.setattr(blocked, "BY_ROWS", 2 * 7 * 40)
+    monkeypatch.setattr(additive, "BY_FEATURES", 2 * 7)
+    monkeypatch.setattr(additive, "BY_ROWS", 2 * 7 * 40)
     yield
-    blocked.set_path(None)
+    choice.set_path(None)
 
 
 def plain_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
@@ -302,9 +303,9 @@ def gradients(function: Callable[..., torch.Tensor], arguments: list[torch.Tenso
 @pytest.mark.parametrize("scale", [1.0, 60.0, 700.0])
 @pytest.mark.parametrize("queries", [1, 5])
 def test_blocks_have_the_numbers_of_the_plain_formula(small_blocks, queries: int, scale: float, path: str | None):
-    blocked.set_path(path)  # small sizes go by features only where blocks are forced
+    choice.set_path(path)  # small sizes go by features only where blocks are forced
     arguments = scored(queries, scale)
-    found, expected = (gradients(f, arguments) for f in (blocked.blocked_additive_score, plain_score))
+    found, expected = (gradients(f, arguments) for f in (additive.blocked_additive_score, plain_score))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12 * float(other.detach().abs().max()))
 
@@ -313,10 +314,10 @@ def test_blocks_have_the_numbers_of_the_plain_formula(small_blocks, queries: int
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", magnitudes.CASES)
 def test_blocks_are_right_at_every_magnitude(small_blocks, name: str, dtype: str, path: str | None):
-    blocked.set_path(path)
+    choice.set_path(path)
     arrays = [own.astype(dtype) for own in (*magnitudes.CASES[name], magnitudes.cotangent())]
     *arguments, cotangent = (torch.tensor(own) for own in arrays)
-    scores = blocked.blocked_additive_score(*(own.requires_grad_() for own in arguments))
+    scores = additive.blocked_additive_score(*(own.requires_grad_() for own in arguments))
     tensors = (scores, *torch.autograd.grad(scores, arguments, cotangent))
     found, expected = [own.detach().numpy() for own in tensors], magnitudes.exact(*arrays)
     assert max(magnitudes.errors(name, found, expected)) < 1.0
@@ -327,10 +328,10 @@ def test_blocks_are_right_at_every_magnitude(small_blocks, name: str, dtype: str
 @pytest.mark.parametrize("path", ["blocked", None], ids=["features", "rows"])
 @pytest.mark.parametrize("number", [torch.inf, -torch.inf, torch.nan])
 def test_a_w_v_that_is_not_finite_gives_the_scores_of_the_plain_formula(small_blocks, number: float, path: str | None):
-    blocked.set_path(path)
+    choice.set_path(path)
     queries, keys, w_v = (tensor.detach() for tensor in scored())
     w_v[3] = number
-    found = blocked.blocked_additive_score(queries, keys, w_v)
+    found = additive.blocked_additive_score(queries, keys, w_v)
     torch.testing.assert_close(found, plain_score(queries, keys, w_v), equal_nan=True)
 
 
@@ -347,7 +348,7 @@ def test_the_scores_of_a_step_keep_the_digits_of_a_small_tanh(scale: float):
         torch.empty(3, 7),
         magnitudes.exact(*(own.numpy() for own in (queries, keys, w_v)), np.ones((3, 1, 7))),
     )
-    features = blocked.Features(keys, w_v)
+    features = decoder_steps.Features(keys, w_v)
     features.score(queries[:, 0], scores)
     found = [torch.zeros_like(own) for own in (queries[:, 0], keys, w_v)]
     features.gradients(queries[:, 0], torch.ones(3, 7), *found)
@@ -358,31 +359,31 @@ def test_the_scores_of_a_step_keep_the_digits_of_a_small_tanh(scale: float):
 
 @pytest.mark.parametrize("path", ["blocked", None], ids=["features", "rows"])
 def test_a_nan_in_a_key_reaches_the_scores_of_that_key_alone(small_blocks, path: str | None):
-    blocked.set_path(path)
+    choice.set_path(path)
     queries, keys, w_v = (tensor.detach() for tensor in scored())
     keys[1, 3, 2] = torch.nan
-    found = blocked.blocked_additive_score(queries, keys, w_v)
+    found = additive.blocked_additive_score(queries, keys, w_v)
     torch.testing.assert_close(found, plain_score(queries, keys, w_v), equal_nan=True)
     assert found.isnan().sum() == 5
 
 
 @pytest.mark.parametrize("path", ["blocked", "plain"])
 def test_a_path_can_be_forced(small_blocks, path: str):
-    blocked.set_path(path)
+    choice.set_path(path)
     for size in (1, 10**6):
         like = torch.empty(1, size, 4, device="meta")
-        assert blocked.use_blocks(like, like, blocked.ADDITIVE_MIN_ELEMENTS) == (path == "blocked")
-    blocked.set_path(None)
-    assert not blocked.use_blocks(like[:, :1], like[:, :1], 2**19) and blocked.use_blocks(like, like, 2**19)
+        assert choice.use_blocks(like, like, additive.ADDITIVE_MIN_ELEMENTS) == (path == "blocked")
+    choice.set_path(None)
+    assert not choice.use_blocks(like[:, :1], like[:, :1], 2**19) and choice.use_blocks(like, like, 2**19)
 
 
 def test_another_path_is_refused(small_blocks):
     with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
-        blocked.set_path("fast")
+        choice.set_path("fast")
 
 
 def test_blocks_work_under_vmap_and_grad_of_torch_func(small_blocks):
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     queries, keys, w_v = (tensor.detach() for tensor in scored())
     loss = lambda score: lambda q, k, w: score(q[None], k[None], w).square().sum()  # noqa: E731
     for transform in (lambda f: f, lambda f: torch.func.grad(f, argnums=(0, 1, 2))):
@@ -395,7 +396,7 @@ def test_blocks_work_under_vmap_and_grad_of_torch_func(small_blocks):
 
 def test_blocks_are_one_graph_for_torch_compile(small_blocks):
     torch._dynamo.reset()
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     compiled = torch.compile(attention.additive_score, backend="aot_eager", fullgraph=True)
     for one, other in zip(gradients(compiled, scored()), gradients(plain_score, scored()), strict=True):
         torch.testing.assert_close(one, other)
@@ -403,18 +404,18 @@ def test_blocks_are_one_graph_for_torch_compile(small_blocks):
 
 def test_a_second_derivative_through_blocks_is_refused(small_blocks):
     arguments = scored()
-    scores = blocked.blocked_additive_score(*arguments)
+    scores = additive.blocked_additive_score(*arguments)
     first = torch.autograd.grad(scores.sum(), arguments, create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivative is known"):
         first[0].sum().backward()
 
 
 def test_blocks_are_an_operator_as_pytorch_checks_them(small_blocks):
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     checks = ("test_schema", "test_faketensor")
-    torch.library.opcheck(blocked.score_node, tuple(tensor.detach() for tensor in scored()), test_utils=checks)
+    torch.library.opcheck(additive.score_node, tuple(tensor.detach() for tensor in scored()), test_utils=checks)
     given = tuple(tensor.detach() for tensor in (torch.ones(3, 5, 7, dtype=torch.float64), *scored()))
-    torch.library.opcheck(blocked.gradients_node, given, test_utils=checks)
+    torch.library.opcheck(additive.gradients_node, given, test_utils=checks)
 
 
 # -------------------------------------------------------------------------------- a decoder's steps as one function
@@ -423,9 +424,9 @@ def test_blocks_are_an_operator_as_pytorch_checks_them(small_blocks):
 @pytest.fixture
 def short_blocks(monkeypatch):
     """Blocks of two sequences, of three."""
-    monkeypatch.setattr(blocked, "BY_STEPS", 2 * 7 * 8)
+    monkeypatch.setattr(decoder_steps, "BY_STEPS", 2 * 7 * 8)
     yield
-    blocked.set_path(None)
+    choice.set_path(None)
 
 
 DECODING = {
@@ -440,7 +441,7 @@ DECODING = {
 
 def decoded(decoder: torch.nn.Module, path: str, masks: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     """The outputs on a path, and the gradients of inputs and parameters."""
-    blocked.set_path(path)
+    choice.set_path(path)
     tokens, memory, state, valid_lens = ARGUMENTS["BahdanauDecoder"]
     given = [memory.double().requires_grad_(), state.double().requires_grad_()]
     masks = {name: mask.double() if mask.is_floating_point() else mask for name, mask in masks.items()}
@@ -462,10 +463,10 @@ def test_steps_as_one_function_have_the_numbers_of_the_loop(short_blocks, readou
 
 
 def test_steps_keep_nothing_without_gradients(short_blocks, monkeypatch):
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     found = []
-    apply = blocked.Steps.apply
-    monkeypatch.setattr(blocked.Steps, "apply", lambda *given: found.append(apply(*given)) or found[-1])
+    apply = decoder_steps.Steps.apply
+    monkeypatch.setattr(decoder_steps.Steps, "apply", lambda *given: found.append(apply(*given)) or found[-1])
     decoder = MAKERS["BahdanauDecoder"]()
     expected = decoder(*ARGUMENTS["BahdanauDecoder"])
     with torch.no_grad():
@@ -476,19 +477,19 @@ def test_steps_keep_nothing_without_gradients(short_blocks, monkeypatch):
 
 
 def test_steps_differ_where_a_mask_does(short_blocks):
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     decoder, (tokens, memory, state, _) = MAKERS["BahdanauDecoder"](), ARGUMENTS["BahdanauDecoder"]
     one, other = (
         decoder.prepare(memory, mask=torch.ones(1, 1, 7) > 0),
         decoder.prepare(memory, mask=torch.ones(1, 4, 7) > 0),
     )
-    assert blocked.takes_steps(tokens, state, *one, None, None)
-    assert not blocked.takes_steps(tokens, state, *other, None, None)
-    assert not blocked.takes_steps(tokens, state, *one, None, torch.ones(3, 4, 7, requires_grad=True))
+    assert decoder_steps.takes_steps(tokens, state, *one, None, None)
+    assert not decoder_steps.takes_steps(tokens, state, *other, None, None)
+    assert not decoder_steps.takes_steps(tokens, state, *one, None, torch.ones(3, 4, 7, requires_grad=True))
 
 
 def test_a_second_derivative_through_steps_is_refused(short_blocks):
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     decoder, (tokens, memory, state, _) = MAKERS["BahdanauDecoder"](), ARGUMENTS["BahdanauDecoder"]
     memory = memory.clone().requires_grad_()
     (first,) = torch.autograd.grad(decoder(tokens, memory, state)[0].sum(), memory, create_graph=True)
@@ -500,9 +501,9 @@ def test_steps_work_under_vmap_and_grad_of_torch_func(short_blocks):
     decoder, (tokens, memory, state, _) = MAKERS["BahdanauDecoder"](), ARGUMENTS["BahdanauDecoder"]
     loss = lambda own: decoder(tokens, own, state)[0].square().sum()  # noqa: E731
     memories = torch.stack([memory, 2 * memory])
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     found = torch.func.vmap(torch.func.grad(loss))(memories)
-    blocked.set_path("plain")  # whose cell torch.func does not map
+    choice.set_path("plain")  # whose cell torch.func does not map
     torch.testing.assert_close(found, torch.stack([torch.func.grad(loss)(own) for own in memories]))
 
 
@@ -512,9 +513,9 @@ def test_steps_work_under_vmap_and_grad_of_torch_func(short_blocks):
 @pytest.fixture
 def few_scores(monkeypatch):
     """Blocks of two rows, of five."""
-    monkeypatch.setattr(blocked, "BY_SCORES", 2 * 7)
+    monkeypatch.setattr(blocks, "BY_SCORES", 2 * 7)
     yield
-    blocked.set_path(None)
+    choice.set_path(None)
 
 
 def attending(heads: bool = False) -> list[torch.Tensor]:
@@ -536,7 +537,7 @@ def attended(
     path: str, arguments: list[torch.Tensor], mask: torch.Tensor | None, need_weights: bool
 ) -> list[torch.Tensor]:
     """The outputs on a path, and their gradients."""
-    blocked.set_path(path)
+    choice.set_path(path)
     layer = attention.DotProductAttention()
     outputs = [own for own in layer(*arguments, mask=mask, need_weights=need_weights) if own is not None]
     loss = sum((own * torch.tensor(uniform("c", tuple(own.shape)))).sum() for own in outputs)
@@ -575,7 +576,7 @@ def test_a_context_without_gradients_is_the_same(few_scores, hiding: str):
     ids=lambda layer: type(layer).__name__,
 )
 def test_a_context_alone_comes_without_weights(few_scores, layer: torch.nn.Module, path: str):
-    blocked.set_path(path)
+    choice.set_path(path)
     layer.eval()
     context, weights = layer(*attending(), need_weights=False)
     assert weights is None
@@ -595,7 +596,7 @@ def test_an_infinite_score_is_as_in_the_plain_formula(few_scores, need_weights: 
 
 
 def test_inner_products_have_no_second_derivative_in_blocks(few_scores):
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     arguments = attending()
     context, _ = attention.DotProductAttention()(*arguments, need_weights=False)
     (first,) = torch.autograd.grad(context.sum(), arguments[0], create_graph=True)
@@ -608,14 +609,14 @@ def test_inner_products_work_under_vmap_and_grad_of_torch_func(few_scores):
     loss = lambda q, k, v: layer(q[None], k[None], v[None], need_weights=False)[0].square().sum()  # noqa: E731
     results = []
     for path in ("blocked", "plain"):
-        blocked.set_path(path)
+        choice.set_path(path)
         results.append(torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2)))(queries, keys, values))
     torch.testing.assert_close(*results)
 
 
 def test_inner_products_are_one_graph_for_torch_compile(few_scores):
     torch._dynamo.reset()
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     layer = attention.DotProductAttention()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     mask = HIDING["padding"]
@@ -661,12 +662,12 @@ def plain_context(
 def test_an_additive_context_has_the_numbers_of_the_plain_formula(
     two_rows, monkeypatch, hiding: str, heads: bool, path: str | None, scores: int
 ):
-    monkeypatch.setattr(blocked, "BY_SCORES", scores)
-    blocked.set_path(path)
+    monkeypatch.setattr(blocks, "BY_SCORES", scores)
+    choice.set_path(path)
     arguments, mask = additive_arguments(heads or hiding == "heads"), HIDING[hiding]
     if mask is not None and arguments[0].ndim > mask.ndim:
         mask = mask[:, None]
-    functions = blocked.blocked_additive_attention, plain_context
+    functions = additive.blocked_additive_attention, plain_context
     for one, other in zip(*(additive_context(own, arguments, mask) for own in functions), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-13)
 
@@ -675,7 +676,7 @@ def test_an_additive_context_has_the_numbers_of_the_plain_formula(
 def test_an_additive_context_is_computed_in_float32(two_rows, dtype: torch.dtype):
     arguments = [own.detach().to(dtype).requires_grad_() for own in additive_arguments()]
     precise = [own.detach().float().requires_grad_() for own in arguments]
-    found, expected = (additive_context(blocked.blocked_additive_attention, own, None) for own in (arguments, precise))
+    found, expected = (additive_context(additive.blocked_additive_attention, own, None) for own in (arguments, precise))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other.to(dtype), rtol=0.0, atol=0.0)
 
@@ -685,10 +686,10 @@ def test_an_additive_context_is_computed_in_float32(two_rows, dtype: torch.dtype
 def test_what_is_hidden_from_all_has_no_influence_on_an_additive_context(two_rows, place: int, number: float):
     mask = (torch.arange(7) != place) & HIDING["causal"].flip(1)
     arguments = additive_arguments()
-    expected = additive_context(blocked.blocked_additive_attention, arguments, mask)
+    expected = additive_context(additive.blocked_additive_attention, arguments, mask)
     with torch.no_grad():
         arguments[1][:, place], arguments[2][:, place] = number, number
-    found = additive_context(blocked.blocked_additive_attention, arguments, mask)
+    found = additive_context(additive.blocked_additive_attention, arguments, mask)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0.0, atol=0.0)
 
@@ -698,7 +699,7 @@ def test_a_nan_in_the_gradient_of_an_additive_context_does_not_reach_what_is_hid
     cotangent = torch.ones(3, 5, 6, dtype=torch.float64)
     cotangent[1, 2] = torch.nan
     results = []
-    for function in (blocked.blocked_additive_attention, plain_context):
+    for function in (additive.blocked_additive_attention, plain_context):
         queries, keys, values, w_v = arguments
         context = function(queries, keys, values, mask.expand(1, 1, 7), w_v)
         results.append(torch.autograd.grad(context, (keys, values), cotangent))
@@ -709,7 +710,7 @@ def test_a_nan_in_the_gradient_of_an_additive_context_does_not_reach_what_is_hid
 def test_a_nan_in_a_query_spoils_its_own_row_of_an_additive_context(two_rows):
     queries, keys, values, w_v = (own.detach() for own in additive_arguments())
     queries[1, 3, 2] = torch.nan
-    found = blocked.blocked_additive_attention(queries, keys, values, HIDING["padding"][[0, 2, 0]], w_v)
+    found = additive.blocked_additive_attention(queries, keys, values, HIDING["padding"][[0, 2, 0]], w_v)
     assert found.isnan().any(dim=-1).nonzero().tolist() == [[1, 3]]
 
 
@@ -719,7 +720,7 @@ def test_an_additive_score_that_is_not_finite_is_as_in_the_plain_formula(two_row
     with torch.no_grad():
         arguments[0].abs_(), arguments[1].abs_()  # by -inf in w_v all scores are -inf, and all rows closed
         arguments[3][1] = number
-    functions = blocked.blocked_additive_attention, plain_context
+    functions = additive.blocked_additive_attention, plain_context
     for one, other in zip(*(additive_context(own, arguments, None) for own in functions), strict=True):
         torch.testing.assert_close(one, other, equal_nan=True)
 
@@ -731,7 +732,7 @@ def test_an_additive_context_of_empty_axes(two_rows, sizes: tuple[int, ...], mas
     shapes = (batch, queries, hidden), (batch, keys, hidden), (batch, keys, features), (hidden,)
     arguments = [torch.ones(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
     mask = (torch.arange(keys) < 4).expand(batch, 1, keys) if masked else None
-    functions = blocked.blocked_additive_attention, plain_context
+    functions = additive.blocked_additive_attention, plain_context
     for one, other in zip(*(additive_context(own, arguments, mask) for own in functions), strict=True):
         torch.testing.assert_close(one, other)
 
@@ -741,7 +742,7 @@ def test_an_additive_context_keeps_its_arguments_alone(two_rows, mask: torch.Ten
     arguments, kept = additive_arguments(), []
     queries, keys, values, w_v = arguments
     with torch.autograd.graph.saved_tensors_hooks(lambda own: kept.append(own) or own, lambda own: own):
-        blocked.blocked_additive_attention(queries, keys, values, mask, w_v)
+        additive.blocked_additive_attention(queries, keys, values, mask, w_v)
     given = {own.data_ptr() for own in (*arguments, mask) if own is not None}
     assert {own.data_ptr() for own in kept} == given
 
@@ -757,7 +758,7 @@ def test_an_additive_context_keeps_its_arguments_alone(two_rows, mask: torch.Ten
 )
 def test_a_layer_takes_the_additive_context_where_it_can(two_rows, monkeypatch, layer: torch.nn.Module):
     calls: list[tuple[torch.Tensor, ...]] = []
-    own = blocked.blocked_additive_attention
+    own = additive.blocked_additive_attention
     monkeypatch.setattr(attention_file, "blocked_additive_attention", lambda *given: calls.append(given) or own(*given))
     arguments, dropped = attending(), layer.specification.name == "MultiHeadAttention"
     mask = torch.ones((3, 2, 5, 7) if dropped else (3, 5, 7), dtype=torch.float64)
@@ -768,7 +769,7 @@ def test_a_layer_takes_the_additive_context_where_it_can(two_rows, monkeypatch, 
         ("blocked", {}, False),
         ("blocked", {"need_weights": False, "dropout_mask": mask}, False),
     ):
-        blocked.set_path(path)
+        choice.set_path(path)
         calls.clear()
         context, weights = layer(*arguments, mask=HIDING["padding"], **options)
         assert bool(calls) == taken and (weights is None) == ("need_weights" in options)
@@ -780,7 +781,7 @@ def test_a_layer_takes_the_additive_context_where_it_can(two_rows, monkeypatch, 
 
 def test_an_additive_context_has_no_second_derivative_in_blocks(two_rows):
     queries, keys, values, w_v = additive_arguments()
-    context = blocked.blocked_additive_attention(queries, keys, values, None, w_v)
+    context = additive.blocked_additive_attention(queries, keys, values, None, w_v)
     (first,) = torch.autograd.grad(context.sum(), queries, create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivative is known"):
         first.sum().backward()
@@ -789,7 +790,7 @@ def test_an_additive_context_has_no_second_derivative_in_blocks(two_rows):
 def test_an_additive_context_works_under_vmap_and_grad_of_torch_func(two_rows):
     queries, keys, values, w_v = (own.detach() for own in additive_arguments())
     results = []
-    for function in (blocked.blocked_additive_attention, plain_context):
+    for function in (additive.blocked_additive_attention, plain_context):
         loss = lambda q, k, v, m, w: function(q[None], k[None], v[None], m[None], w).square().sum()  # noqa: B023, E731
         mapped = torch.func.vmap(torch.func.grad(loss, argnums=(0, 1, 2, 4)), in_dims=(0, 0, 0, 0, None))
         results.append(mapped(queries, keys, values, HIDING["padding"], w_v))
@@ -798,7 +799,7 @@ def test_an_additive_context_works_under_vmap_and_grad_of_torch_func(two_rows):
 
 def test_an_additive_context_is_one_graph_for_torch_compile(two_rows):
     torch._dynamo.reset()
-    blocked.set_path("blocked")
+    choice.set_path("blocked")
     layer = attention.AdditiveAttention(4, 4, 5, dtype=torch.float64)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     found, expected = (own(*attending(), mask=HIDING["padding"], need_weights=False)[0] for own in (compiled, layer))

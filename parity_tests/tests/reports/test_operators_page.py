@@ -14,7 +14,7 @@ from parity_tests.cli.main import main
 from parity_tests.reports import operators_page, side_by_side
 from parity_tests.reports.porting import PORTING
 from parity_tests.tests.places import ROOT
-from parity_tests.tests.structure.source import FILES, public
+from parity_tests.tests.structure.source import files_of, public
 
 
 def test_the_command_prints_the_page():
@@ -92,7 +92,7 @@ def test_the_page_of_two_backends_holds_both_files_whole(tmp_path):
     assert "http" not in page, "the page needs no network"
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", files_of("jax"))
 def test_definitions_of_the_same_name_stand_beside_each_other(file: str):
     sections = list(side_by_side.sections(side_by_side.source("torch", file), side_by_side.source("jax", file)))
     names = [section.name for section in sections]

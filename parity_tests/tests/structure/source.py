@@ -51,7 +51,9 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def backend_file(framework: str, file: str) -> ast.Module:
-    return parsed(ROOT / "backends" / framework / f"{file}.py")
+    """A file of a backend; an empty one where the backend does without."""
+    path = ROOT / "backends" / framework / f"{file}.py"
+    return parsed(path) if path.exists() else ast.Module([], [])
 
 
 def public(framework: str, file: str) -> list[str]:
@@ -63,7 +65,10 @@ def public(framework: str, file: str) -> list[str]:
 
 
 def files_of(framework: str) -> list[str]:
-    return sorted(path.stem for path in (ROOT / "backends" / framework).glob("*.py") if path.stem != "__init__")
+    """The files of a backend by their names inside it: "attention", "blocked/additive"."""
+    folder = ROOT / "backends" / framework
+    found = (path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py") if path.stem != "__init__")
+    return sorted(map(str, found))
 
 
 FILES = files_of("torch")

@@ -91,7 +91,8 @@ def test_a_backend_imports_its_framework_and_the_data_of_the_specification(frame
                     "backends",
                     "backends.requirements",
                     f"backends.{framework}",
-                    *(f"backends.{framework}.{file}" for file in FILES),
+                    f"backends.{framework}.blocked",
+                    *(f"backends.{framework}.{file.replace('/', '.')}" for file in FILES),
                 }
                 assert name in own, f"{path} imports {name}"
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 
 import mxnet as mx
 from mxnet import autograd, np
 
-from attention_core.errors import check_path
-
-__all__ = ["use_blocks", "set_path", "blocked_additive_score"]
+__all__ = ["blocked_additive_score"]
 
 ADDITIVE_MIN_ELEMENTS = 2**19
 """The elements, batch · heads · queries · keys · hidden_size, from which on blocks are faster on a CPU."""
@@ -23,31 +20,6 @@ FEATURES = 32
 
 SPREAD = 4
 """The features of a block for which the gradient of the scores is multiplied by w_v at once."""
-
-forced: str | None = None
-
-
-def use_blocks(queries: np.ndarray, keys: np.ndarray, least: int) -> bool:
-    """Whether to compute in blocks: from `least` elements on, or as `set_path` says.
-
-    elements = batch · heads · queries · keys · features
-    """
-    return forced == "blocked" if forced else math.prod(queries.shape) * keys.shape[-2] >= least
-
-
-def set_path(path: str | None) -> None:
-    """Take one path for all sizes, "blocked" or "plain", or the one that suits them: None.
-
-    For the whole process, which begins as the environment variable ATTENTION_PARITY_PATH says at the import.
-
-    Raises: OptionError.
-    """
-    global forced
-    check_path(path)
-    forced = path
-
-
-set_path(os.environ.get("ATTENTION_PARITY_PATH") or None)
 
 
 def blocked_additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> np.ndarray:

@@ -1,0 +1,7 @@
+"""Kernels in JAX that compute in blocks, so that the largest array is never allocated."""
+
+from backends.jax.blocked.additive import blocked_additive_attention, blocked_additive_score
+from backends.jax.blocked.choice import set_path, use_blocks
+from backends.jax.blocked.dot_product import blocked_dot_attention
+
+__all__ = ["use_blocks", "set_path", "blocked_additive_score", "blocked_additive_attention", "blocked_dot_attention"]

@@ -1,0 +1,249 @@
+"""The fast paths in JAX: the same numbers in blocks, so that no array over queries, keys and features exists."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from backends.jax.blocked.blocks import in_blocks, padded, positions, shared
+from backends.jax.blocked.dot_product import opened_keys, pooled, pooled_back, pooled_there
+from backends.jax.masking import softmax_over
+
+__all__ = ["blocked_additive_score", "blocked_additive_attention"]
+
+ADDITIVE_MIN_ELEMENTS = 2**24
+"""So many elements, batch · heads · queries · keys · hidden_size, take blocks: measured on a CPU."""
+
+
+BOUND = {"float32": 10.75, "float64": 88.0}
+"""Up to this magnitude of x and y (1 + e^(-2(x + y)))² is a number of that dtype."""
+
+
+Gradients = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def blocked_additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
+    """Score each projected query against each projected key by a weighted tanh of their sum, block by block.
+
+    scores[i, j] = sum over h of w_v[h] tanh(queries[i, h] + keys[j, h])
+    tanh(q + k) = s + (1 - s) r / (1 + c + r),  s = tanh(q + m), c = e^(-2(q + m)), r = e^(2(k - m)) - 1
+
+    with m the smallest key of the sequence in that feature. Nothing cancels that is larger than the tanh of the key m,
+    so a small tanh keeps its digits: 2 / (1 + e^(-2q) e^(-2k)) - 1 would be off by the eps of 1.
+
+    What is of a query or of a key alone is computed once for each, and two features share a division, which is what a
+    CPU has least of: with a = 1 + c + r of one feature, b of another, and their numerators v and w,
+
+    v/a + w/b = (v b + w a) / (a b)
+
+    Nothing overflows while all |q| and |k| are at most BOUND, since w_v is divided by its largest entry before. With
+    larger numbers, a NaN, or a w_v that is not finite, blocks are of plain tanh.
+
+    Nothing of a block is kept. The way back computes each block again; with t = tanh(q + k) and the cotangents g,
+    gradient of queries[i, h] = w_v[h] sum over j of g[i, j] (1 - t[i, j, h]²), of keys[j, h] the same sum over i, and
+    of w_v[h] the sum over i and j of g[i, j] t[i, j, h].
+
+    Shapes: as additive_score. float16 and bfloat16 are computed in float32. Reverse mode can be repeated: a second
+    derivative is right, but holds what the first one did not. JAX refuses forward mode (jax.jvp, jax.hessian) with a
+    TypeError: set_path("plain") has it.
+    """
+    precise = jnp.promote_types(queries.dtype, jnp.float32)
+    shape = (*queries.shape[:-1], keys.shape[-2])
+    together = math.prod(shape[:-2])
+    flat = [array.astype(precise).reshape(together, *array.shape[-2:]) for array in (queries, keys)]
+    return score(*flat, w_v.astype(precise)).reshape(shape).astype(queries.dtype)
+
+
+@jax.custom_vjp
+def score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
+    """The scores of (batch, queries, hidden_size) and (batch, keys, hidden_size)."""
+    return jax.lax.cond(narrow(queries, keys, w_v), partial(there, FACTORED), partial(there, PLAIN), queries, keys, w_v)
+
+
+def score_there(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> tuple[jax.Array, Gradients]:
+    """The scores, and what the way back reads: the arguments."""
+    return score(queries, keys, w_v), (queries, keys, w_v)
+
+
+def score_back(arguments: Gradients, cotangents: jax.Array) -> Gradients:
+    """The gradients of the arguments."""
+    branches = partial(back, FACTORED), partial(back, PLAIN)
+    return jax.lax.cond(narrow(*arguments), *branches, *arguments, cotangents)
+
+
+score.defvjp(score_there, score_back)
+
+
+Side = tuple[jax.Array, ...]
+
+
+class Tanh(NamedTuple):
+    """One way to the tanh of sums: first what each side gives by itself, then what two sides give together.
+
+    sides are of the queries and of the keys. join gives the tanh of each feature, and slopes 1 - tanh². For the sum of
+    tanh with the weights w_v, over the last axis, ready gives both sides anew, and that part of the sum which is of the
+    queries alone; sum gives the rest.
+    """
+
+    sides: Callable[[jax.Array, jax.Array], tuple[Side, Side]]
+    join: Callable[[Side, Side], jax.Array]
+    slopes: Callable[[Side, Side], jax.Array]
+    ready: Callable[[Side, Side, jax.Array], tuple[Side, Side, jax.Array | float]]
+    sum: Callable[[Side, Side, jax.Array], jax.Array]
+
+
+def factors(queries: jax.Array, keys: jax.Array) -> tuple[Side, Side]:
+    """(c, s) and (b, 1 - b) for b = 1/(1 + r).
+
+    Clipped, which changes nothing where it counts: jax.vmap computes both branches, and keeps one.
+    """
+    bound = BOUND[queries.dtype.name]
+    queries, keys = (jnp.clip(side, -bound, bound) for side in (queries, keys))
+    smallest = jax.lax.stop_gradient(jnp.min(keys, axis=1, keepdims=True, initial=bound))
+    sums = queries + smallest
+    exponents = -2.0 * (keys - smallest)
+    return (jnp.exp(-2.0 * sums), jnp.tanh(sums)), (jnp.exp(exponents), -jnp.expm1(exponents))
+
+
+def joined(query: Side, key: Side) -> jax.Array:
+    """The tanh, s + (1 - s) (1 - b) / (1 + c b): numerator and denominator are divided by 1 + r."""
+    (c, start), (b, rise) = query, key
+    return start + (1.0 - start) * rise / (1.0 + c * b)
+
+
+def slopes(query: Side, key: Side) -> jax.Array:
+    """1 - tanh² = 4 c b / (1 + c b)²."""
+    product = query[0] * key[0]
+    return 4.0 * product / jnp.square(1.0 + product)
+
+
+def halves(query: Side, key: Side, w_v: jax.Array) -> tuple[Side, Side, jax.Array]:
+    """(1 + c, w_v (1 - s)) and r, of one half of the features and of the other, and the sum of w_v s.
+
+    Of w_v by its largest entry, so that no product overflows.
+    """
+    (c, start), (b, rise) = query, key
+    sides = 1.0 + padded(c, 2, 2), padded((1.0 - start) * (w_v / scale_of(w_v)), 2, 2), padded(rise / b, 2, 2)
+    first, weights, others = (tuple(jnp.split(side, 2, axis=2)) for side in sides)
+    return first + weights, others, (start @ w_v)[:, :, None]
+
+
+def paired(query: Side, key: Side, w_v: jax.Array) -> jax.Array:
+    """The weighted sum of tanh - s, with one division for a feature of the one half and one of the other."""
+    (a, b, v, w), (p, r) = query, key
+    a, b = a + p, b + r
+    return scale_of(w_v) * (((v * p * b + w * r * a) / (a * b)) @ jnp.ones(a.shape[-1], a.dtype))
+
+
+def scale_of(w_v: jax.Array) -> jax.Array:
+    """The largest magnitude of the weights, or 1."""
+    largest = jnp.max(jnp.abs(w_v), initial=0.0)
+    return jnp.where(largest == 0.0, 1.0, largest)
+
+
+FACTORED = Tanh(factors, joined, slopes, halves, paired)
+PLAIN = Tanh(
+    lambda queries, keys: ((queries,), (keys,)),
+    lambda query, key: jnp.tanh(query[0] + key[0]),
+    lambda query, key: 1.0 - jnp.square(jnp.tanh(query[0] + key[0])),
+    lambda query, key, w_v: (query, key, 0.0),
+    lambda query, key, w_v: jnp.tanh(query[0] + key[0]) @ w_v,
+)
+
+
+def narrow(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
+    """Whether all exponentials are normal numbers, and weights are finite; a NaN is no number."""
+    bound = BOUND[queries.dtype.name]
+    within = (jnp.max(jnp.abs(side), initial=0.0) <= bound for side in (queries, keys))
+    return jnp.all(jnp.stack([*within, jnp.all(jnp.isfinite(w_v))]))
+
+
+def there(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
+    """The scores, by blocks of queries."""
+
+    def block(*arrays: Any) -> jax.Array:
+        *rows, others = arrays
+        return tanh.sum(tuple(row[:, :, None] for row in rows), tuple(other[:, None] for other in others), w_v)
+
+    rows, others, start = tanh.ready(*tanh.sides(queries, keys), w_v)
+    return start + in_blocks(block, keys.size // max(len(keys), 1), rows, others)
+
+
+def back(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array, cotangents: jax.Array) -> Gradients:
+    """The gradients: those of queries by blocks of queries, and those of keys by blocks of keys."""
+
+    def block(both: bool, *arrays: Any) -> tuple[jax.Array, ...]:
+        # The others come last, which is where XLA sums fast.
+        *rows, cotangents, others = arrays
+        sides = tuple(row[..., None] for row in rows), tuple(other[:, None] for other in others)
+        parts = (tanh.slopes(*sides), tanh.join(*sides)) if both else (tanh.slopes(*reversed(sides)),)
+        return tuple(jnp.einsum("brho,bro->brh", part, cotangents) for part in parts)
+
+    def summed(both: bool, rows: Side, others: Side, cotangents: jax.Array) -> tuple[jax.Array, ...]:
+        turned = tuple(jnp.swapaxes(other, 1, 2) for other in others)
+        elements = others[0].size // max(len(others[0]), 1)
+        return in_blocks(partial(block, both), elements, (*rows, cotangents), turned)
+
+    of_query, of_key = tanh.sides(queries, keys)
+    of_queries, of_weights = summed(True, of_query, of_key, cotangents)
+    (of_keys,) = summed(False, of_key, of_query, jnp.swapaxes(cotangents, 1, 2))
+    return w_v * of_queries, w_v * of_keys, jnp.sum(of_weights, axis=(0, 1))
+
+
+def blocked_additive_attention(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array | None, w_v: jax.Array
+) -> jax.Array:
+    """Average the values by the softmax of additive scores, without keeping scores or weights.
+
+    context = attention_pooling(additive_score(queries, keys, w_v), values, mask=mask), the context alone
+
+    By blocks of queries, each with all keys. Nothing of a block is kept: the way back computes each block again, with
+    the weights w, the cotangents g of the context and d[i, j] = g[i]·v[j], gradient of v[j] = sum over i of
+    w[i, j] g[i], of scores[i, j] = w[i, j] (d[i, j] - sum over k of w[i, k] d[i, k]), and from these what
+    blocked_additive_score says.
+
+    Shapes: queries (batch, queries, hidden_size), keys (batch, keys, hidden_size), values (batch, keys, features), with
+    heads after batch or without; mask as in Memory; the result (batch, queries, features). What no query may
+    attend to need not be cleared before. float16 and bfloat16 are computed in float32. Second derivatives and forward
+    mode: as of blocked_additive_score.
+    """
+    precise, lead = jnp.promote_types(queries.dtype, jnp.float32), queries.shape[:-2]
+    if 0 in (*queries.shape[:-1], keys.shape[-2]):
+        return jnp.zeros((*queries.shape[:-1], values.shape[-1]), values.dtype)
+    masks, numbers = shared(mask, lead, keys.shape[-2])
+    q, k, v = (array.astype(precise).reshape(len(numbers), *array.shape[-2:]) for array in (queries, keys, values))
+    w_v, opened = w_v.astype(precise), opened_keys(masks, numbers)
+    k = jnp.where(opened[..., None], k, 0.0)
+
+    def allowed(masks: jax.Array, scores: jax.Array, rows: jax.Array, numbers: jax.Array) -> jax.Array:
+        rows = jnp.minimum(rows, masks.shape[1] - 1)
+        return masks[numbers[:, None], rows] & (scores != -jnp.inf)
+
+    def visible() -> jax.Array:
+        def any_query(keys: jax.Array, rows: jax.Array, others: tuple[jax.Array, ...]) -> jax.Array:
+            queries, numbers = others
+            scores = blocked_additive_score(keys, queries, w_v)
+            return jnp.any(allowed(jnp.swapaxes(masks, 1, 2), scores, rows, numbers), axis=-1)
+
+        return in_blocks(any_query, q.shape[1], (k, positions(k)), (q, numbers))
+
+    # Only a w_v that is infinite has a score of -inf, which hides a value as a mask does.
+    seen = jax.lax.cond(jnp.all(jnp.isfinite(w_v)), lambda: opened, visible)
+    v = jnp.where(seen[..., None], v, 0.0)
+
+    @partial(jax.checkpoint, prevent_cse=False)  # each block is a step of a loop, where there is nothing to prevent
+    def block(queries: jax.Array, rows: jax.Array, others: tuple[jax.Array, ...]) -> jax.Array:
+        keys, values, numbers = others
+        scores = blocked_additive_score(queries, keys, w_v)
+        return softmax_over(scores, allowed(masks, scores, rows, numbers)) @ values
+
+    context = in_blocks(block, k.shape[1], (q, positions(q)), (k, v, numbers))
+    return context.reshape(*queries.shape[:-1], values.shape[-1]).astype(values.dtype)
+
+
+pooled.defvjp(pooled_there, pooled_back)

@@ -1,0 +1,75 @@
+"""What the kernels share in JAX: blocks of rows and sequences, and the plain formula behind them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+BLOCK = 2**17
+"""So many elements are in a block: in float32 half a MiB, which a core's cache holds."""
+
+
+def shared(mask: jax.Array | None, lead: tuple[int, ...], num_keys: int) -> tuple[jax.Array, jax.Array]:
+    """The different masks, (masks, queries or 1, keys), and of each sequence and head the number of its own."""
+    mask = jnp.full((1,) * (len(lead) + 2), True) if mask is None else mask
+    masks = jnp.broadcast_to(mask, (*mask.shape[:-1], num_keys))
+    masks = masks.reshape(math.prod(masks.shape[:-2]), *masks.shape[-2:])
+    numbers = np.broadcast_to(np.arange(len(masks)).reshape(mask.shape[:-2]), lead)
+    return masks, jnp.asarray(numbers.reshape(math.prod(lead)))
+
+
+def positions(array: jax.Array) -> jax.Array:
+    """The position of each row of (batch, rows, ...)."""
+    return jnp.broadcast_to(jnp.arange(array.shape[1]), array.shape[:2])
+
+
+def in_blocks(function: Callable[..., Any], elements: int, rows: tuple[jax.Array, ...], others: Any) -> Any:
+    """function(*rows, others) by blocks of at most BLOCK elements, or of one row: some rows, or some whole sequences.
+
+    Shapes: rows (batch, rows, ...), each row with so many elements in the function; others, an array or several,
+    (batch, ...); the result, or each of them, (batch, rows, ...).
+    """
+    batch, count = rows[0].shape[:2]
+    high = parted(count, BLOCK // max(elements, 1))
+    wide = parted(batch, BLOCK // max(elements * count, 1))
+
+    def cut(array: jax.Array) -> jax.Array:
+        array = padded(padded(array, 0, wide, "edge"), 1, high, "edge")
+        return jnp.swapaxes(
+            array.reshape(len(array) // wide, wide, array.shape[1] // high, high, *array.shape[2:]), 1, 2
+        )
+
+    def joined(array: jax.Array) -> jax.Array:
+        array = jnp.swapaxes(array, 1, 2)
+        parts, _, more, _ = array.shape[:4]
+        return array.reshape(parts * wide, more * high, *array.shape[4:])[:batch, :count]
+
+    def sequences(at: tuple[Any, jax.Array]) -> Any:
+        rows, others = at
+        return jax.lax.map(lambda block: function(*block, others), rows)
+
+    def gathered(array: jax.Array) -> jax.Array:
+        array = padded(array, 0, wide, "edge")
+        return array.reshape(len(array) // wide, wide, *array.shape[1:])
+
+    blocks = tuple(cut(array) for array in rows), jax.tree.map(gathered, others)
+    return jax.tree.map(joined, jax.lax.map(sequences, blocks))
+
+
+def parted(size: int, most: int) -> int:
+    """The size of equal parts, of at most `most` and at least 1 each."""
+    parts = -(-size // max(most, 1))
+    return -(-size // max(parts, 1)) or 1
+
+
+def padded(array: jax.Array, axis: int, part: int, mode: str = "constant") -> jax.Array:
+    """The array with zeros after it, or its last entry, so that the axis is a multiple of the part."""
+    lacking = -array.shape[axis] % part
+    if lacking == 0:
+        return array
+    return jnp.pad(array, [(0, lacking if at == axis else 0) for at in range(array.ndim)], mode=mode)

@@ -1,0 +1,43 @@
+"""Whether to compute in blocks, in JAX: by sizes, or as the process is told."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import jax
+
+from attention_core.errors import check_path
+
+__all__ = ["use_blocks", "set_path"]
+
+forced: str | None = None
+
+
+def use_blocks(queries: jax.Array, keys: jax.Array, least: int) -> bool:
+    """Whether to compute in blocks: from `least` elements on, or as `set_path` says.
+
+    elements = batch · heads · queries · keys · features
+
+    A size that is symbolic, as jax.export has them, counts as small, forced or not: there is no number of blocks then.
+    """
+    sizes = (*queries.shape, keys.shape[-2])
+    if not all(isinstance(size, int) for size in sizes):
+        return False
+    return math.prod(sizes) >= least if forced is None else forced == "blocked"
+
+
+def set_path(path: str | None) -> None:
+    """Take one path for all sizes, "blocked" or "plain", or the one that suits them: None.
+
+    For the whole process, which begins as the environment variable ATTENTION_PARITY_PATH says at the import. A
+    function that jax.jit has compiled keeps its path: jax.clear_caches() lets it be compiled again.
+
+    Raises: OptionError.
+    """
+    global forced
+    check_path(path)
+    forced = path
+
+
+set_path(os.environ.get("ATTENTION_PARITY_PATH") or None)

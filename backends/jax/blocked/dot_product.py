@@ -1,0 +1,246 @@
+"""Attention by inner products in JAX without the (batch, queries, keys) array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from backends.jax.blocked.blocks import padded, parted, shared
+
+__all__ = ["blocked_dot_attention"]
+
+ROWS, COLUMNS = 512, 128
+"""So many queries and keys, at most, are in a block of inner products."""
+
+DOT_MIN_ELEMENTS = 2**22
+"""So many elements, batch · heads · queries · keys · features, take blocks: a guess, not measured."""
+
+
+def blocked_dot_attention(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array | None, scale: float
+) -> jax.Array:
+    """Average the values by the softmax of scaled inner products, without keeping scores or weights.
+
+    context = attention_pooling(scale · queries keysᵀ, values, mask=mask), the context alone
+
+    By blocks of keys, with s = scale · q·k, top the largest score so far, z the sum of e^(s - top) and a the sum of
+    e^(s - top) v: a block with a larger score first multiplies z and a by e^(top - larger). In the end context = a/z.
+    A block that its mask closes is left out.
+
+    The way back computes each block again, from ln of the sum of e^s of each row: with the weights w, the cotangents g
+    of the context and d[i, j] = g[i]·v[j], gradient of v[j] = sum over i of w[i, j] g[i], and of s[i, j] =
+    w[i, j] (d[i, j] - sum over k of w[i, k] d[i, k]).
+
+    Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features), with
+    heads after batch or without; mask as in Memory; the result (batch, queries, value_features). What no query may
+    attend to need not be cleared before. float16 and bfloat16 are computed in float32. Second derivatives and forward
+    mode: as of blocked_additive_score.
+    """
+    precise, lead = jnp.promote_types(queries.dtype, jnp.float32), queries.shape[:-2]
+    if 0 in (*queries.shape[:-1], keys.shape[-2]):
+        return jnp.zeros((*queries.shape[:-1], values.shape[-1]), values.dtype)
+    masks, numbers = shared(mask, lead, keys.shape[-2])
+    flat = (array.astype(precise).reshape(len(numbers), *array.shape[-2:]) for array in (queries, keys, values))
+    context = pooled(float(scale), *flat, masks, numbers)
+    return context.reshape(*queries.shape[:-1], values.shape[-1]).astype(values.dtype)
+
+
+class Blocks(NamedTuple):
+    """What one head holds, by blocks of queries and of keys.
+
+    Shapes: queries (row blocks, rows, features), keys and values (column blocks, columns, ...), opened and visible
+    (column blocks, columns), which say what any query may attend to, by mask alone and by scores, too; masks
+    (row blocks or 1, column blocks, rows or 1, columns), needed (row blocks or 1, column blocks), which is False for a
+    closed block of finite numbers.
+    """
+
+    queries: jax.Array
+    keys: jax.Array
+    values: jax.Array
+    opened: jax.Array
+    visible: jax.Array
+    masks: jax.Array
+    needed: jax.Array
+
+    def mask(self, row: Any, column: Any) -> jax.Array:
+        """The mask of a block."""
+        return self.masks[jnp.minimum(row, len(self.masks) - 1), column]
+
+    def scores(self, scale: float, row: Any, column: Any) -> jax.Array:
+        """The scores of a block, -inf where they are hidden."""
+        scores = self.queries[row] @ self.cleared_keys(column).T * scale
+        return jnp.where(self.mask(row, column), scores, -jnp.inf)
+
+    def cleared_keys(self, column: Any) -> jax.Array:
+        """The keys of a block, and 0 for those that are hidden from all."""
+        return jnp.where(self.opened[column][:, None], self.keys[column], 0.0)
+
+    def cleared_values(self, column: Any) -> jax.Array:
+        """The values of a block, and 0 for those that are hidden from all, by a score of -inf or else."""
+        return jnp.where(self.visible[column][:, None], self.values[column], 0.0)
+
+    def add(self, row: Any, column: Any, function: Callable[[Any], Any], sums: Any) -> Any:
+        """function(sums), or the sums alone where the block adds nothing."""
+        needed = self.needed[jnp.minimum(row, len(self.needed) - 1), column]
+        return jax.lax.cond(needed, function, lambda sums: sums, sums)
+
+
+def by_heads(
+    function: Callable[..., Any],
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    masks: jax.Array,
+    numbers: jax.Array,
+    visible: jax.Array,
+    *more: jax.Array,
+) -> Any:
+    """function(blocks, *more) for each head, with more, (heads, queries, ...), by blocks of queries."""
+    rows, columns = parted(queries.shape[1], ROWS), parted(keys.shape[1], COLUMNS)
+
+    def cut(array: jax.Array, part: int, mode: str = "constant") -> jax.Array:
+        array = padded(array, 1, part, mode)
+        return array.reshape(len(array), array.shape[1] // part, part, *array.shape[2:])
+
+    # A row that fills a block repeats the last one, so that it has no NaN of its own; its cotangent is 0.
+    opened = opened_keys(masks, numbers)
+    sides = cut(queries, rows, "edge"), *(cut(array, columns) for array in (keys, values, opened, visible))
+    tiles = cut(padded(masks, 2, columns), rows if masks.shape[1] > 1 else 1, "edge")
+    tiles = jnp.swapaxes(tiles.reshape(*tiles.shape[:3], -1, columns), 2, 3)
+    needed = jnp.any(tiles, axis=(3, 4))
+
+    def one(at: tuple[tuple[jax.Array, ...], jax.Array, tuple[jax.Array, ...]]) -> Any:
+        (queries, keys, values, opened, visible), number, more = at
+        finite = jnp.all(jnp.isfinite(keys), axis=(1, 2)) & jnp.all(jnp.isfinite(values), axis=(1, 2))
+        return function(Blocks(queries, keys, values, opened, visible, tiles[number], needed[number] | ~finite), *more)
+
+    return jax.lax.map(one, (sides, numbers, tuple(cut(array, rows) for array in more)))
+
+
+def whole(array: jax.Array, count: int) -> jax.Array:
+    """The array without its blocks, (heads, blocks, rows, ...) as (heads, count, ...)."""
+    heads, blocks, part, *rest = array.shape
+    return array.reshape(heads, blocks * part, *rest)[:, :count]
+
+
+def opened_keys(masks: jax.Array, numbers: jax.Array) -> jax.Array:
+    """Whether any query may attend to the key by its mask, (heads, keys)."""
+    return jnp.any(masks, axis=1)[numbers]
+
+
+def finite_where(opened: jax.Array, values: jax.Array) -> jax.Array:
+    """Whether all values are finite that any query may attend to."""
+    # One head after the other: XLA would write down what is finite of all of them.
+    return jnp.all(jax.lax.map(lambda at: jnp.all(jnp.isfinite(at[1]) | ~at[0][:, None]), (opened, values)))
+
+
+def visible_keys(scale: float, *arguments: jax.Array) -> jax.Array:
+    """Whether any query may attend to the key, (heads, keys), by mask and by scores above -inf."""
+    opened = opened_keys(*arguments[3:])
+
+    def head(blocks: Blocks) -> jax.Array:
+        def column_block(column: jax.Array) -> jax.Array:
+            def add(row: Any, found: jax.Array) -> jax.Array:
+                return found | jnp.any(blocks.scores(scale, row, column) != -jnp.inf, axis=0)
+
+            return jax.lax.fori_loop(0, len(blocks.queries), add, jnp.zeros_like(blocks.visible[0]))
+
+        return jax.lax.map(column_block, jnp.arange(len(blocks.keys)))
+
+    # A weight of 0 does not silence a NaN, so values that no query may attend to are cleared; numbers it silences.
+    return jax.lax.cond(
+        finite_where(opened, arguments[2]),
+        lambda: opened,
+        lambda: whole(by_heads(head, *arguments, opened), opened.shape[1]),
+    )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def pooled(
+    scale: float, queries: jax.Array, keys: jax.Array, values: jax.Array, masks: jax.Array, numbers: jax.Array
+) -> jax.Array:
+    """The context of each query, (heads, queries, value_features)."""
+    return pooled_there(scale, queries, keys, values, masks, numbers)[0]
+
+
+def pooled_there(scale: float, *arguments: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    """The context; and what the way back reads: the arguments, what is visible, ln of the sum of e^s of each row."""
+    visible = visible_keys(scale, *arguments)
+
+    def head(blocks: Blocks) -> tuple[jax.Array, jax.Array]:
+        def row_block(row: jax.Array) -> tuple[jax.Array, jax.Array]:
+            def column_block(column: Any, sums: tuple[jax.Array, ...]) -> Any:
+                def add(sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+                    total, z, top = sums
+                    scores = blocks.scores(scale, row, column)
+                    larger = jnp.maximum(top, jnp.max(scores, axis=-1, keepdims=True))
+                    shift = jnp.where(larger == -jnp.inf, 0.0, larger)
+                    parts, kept = jnp.exp(scores - shift), jnp.exp(top - shift)
+                    total = total * kept + parts @ blocks.cleared_values(column)
+                    return total, z * kept + jnp.sum(parts, axis=-1, keepdims=True), larger
+
+                return blocks.add(row, column, add, sums)
+
+            rows, dtype = blocks.queries.shape[1], blocks.queries.dtype
+            none = jnp.zeros((rows, blocks.values.shape[2]), dtype), jnp.zeros((rows, 1), dtype)
+            start = *none, jnp.full((rows, 1), -jnp.inf, dtype)
+            total, z, top = jax.lax.fori_loop(0, len(blocks.keys), column_block, start)
+            closed = z == 0.0
+            z = jnp.where(closed, 1.0, z)
+            return total / z, jnp.where(closed, 0.0, top + jnp.log(z))
+
+        return jax.lax.map(row_block, jnp.arange(len(blocks.queries)))
+
+    found = by_heads(head, *arguments, visible)
+    context, logs = (whole(array, arguments[0].shape[1]) for array in found)
+    return context, (*arguments, visible, logs)
+
+
+def pooled_back(scale: float, kept: tuple[jax.Array, ...], cotangents: jax.Array) -> tuple[jax.Array | None, ...]:
+    """The gradients of queries, keys and values."""
+    *arguments, logs = kept
+
+    def head(blocks: Blocks, cotangents: jax.Array, logs: jax.Array) -> tuple[jax.Array, ...]:
+        def row_block(of_sides: tuple[jax.Array, jax.Array], row: jax.Array) -> tuple[Any, jax.Array]:
+            def weigh(column: Any, found: tuple[jax.Array, ...]) -> Any:
+                def add(found: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+                    weights, slopes, mean = found
+                    scores = blocks.scores(scale, row, column)
+                    weight = jnp.where(blocks.mask(row, column), jnp.exp(scores - logs[row]), 0.0)
+                    slope = jnp.where(scores == -jnp.inf, 0.0, cotangents[row] @ blocks.cleared_values(column).T)
+                    mean = mean + jnp.sum(weight * slope, axis=-1, keepdims=True)
+                    return weights.at[column].set(weight), slopes.at[column].set(slope), mean
+
+                return blocks.add(row, column, add, found)
+
+            none = jnp.zeros((len(blocks.keys), blocks.queries.shape[1], blocks.keys.shape[1]), logs.dtype)
+            found = jax.lax.fori_loop(0, len(blocks.keys), weigh, (none, none, jnp.zeros_like(logs[0])))
+
+            def back(column: Any, sums: tuple[jax.Array, ...]) -> Any:
+                def add(sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+                    of_queries, of_keys, of_values = sums
+                    weights, slopes, mean = found
+                    of_scores = weights[column] * (slopes[column] - mean) * scale
+                    of_scores = jnp.where(blocks.mask(row, column), of_scores, 0.0)
+                    of_queries = of_queries + of_scores @ blocks.cleared_keys(column)
+                    of_keys = of_keys.at[column].add(of_scores.T @ blocks.queries[row])
+                    return of_queries, of_keys, of_values.at[column].add(weights[column].T @ cotangents[row])
+
+                return blocks.add(row, column, add, sums)
+
+            start = jnp.zeros_like(blocks.queries[0]), *of_sides
+            of_queries, *sides = jax.lax.fori_loop(0, len(blocks.keys), back, start)
+            return tuple(sides), of_queries
+
+        none = jnp.zeros_like(blocks.keys), jnp.zeros_like(blocks.values)
+        (of_keys, of_values), of_queries = jax.lax.scan(row_block, none, jnp.arange(len(blocks.queries)))
+        of_keys = jnp.where(blocks.opened[..., None], of_keys, 0.0)
+        return of_queries, of_keys, jnp.where(blocks.visible[..., None], of_values, 0.0)
+
+    found = by_heads(head, *arguments, cotangents, logs)
+    gradients = (whole(array, own.shape[1]) for array, own in zip(found, arguments, strict=False))
+    return *gradients, None, None

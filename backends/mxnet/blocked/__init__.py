@@ -1,0 +1,6 @@
+"""Kernels in MXNet that compute in blocks, so that the largest array is never allocated."""
+
+from backends.mxnet.blocked.additive import blocked_additive_score
+from backends.mxnet.blocked.choice import set_path, use_blocks
+
+__all__ = ["use_blocks", "set_path", "blocked_additive_score"]

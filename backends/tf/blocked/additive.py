@@ -1,0 +1,228 @@
+"""Scores in blocks, in TensorFlow: the numbers of the plain formulas without their largest arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from backends.tf.blocked.blocks import Score, attended, in_blocks, merged, out_of_blocks, refused, unmerged
+from backends.tf.masking import precise, size
+
+__all__ = ["blocked_additive_score", "blocked_additive_attention"]
+
+ADDITIVE_MIN_ELEMENTS = 2**24
+"""The elements, batch · heads · queries · keys · hidden_size, from which on blocks win, though they are compiled."""
+
+SEQUENCE_MIN_ELEMENTS = 2**20
+"""The elements of one sequence, queries · keys · hidden_size, from which on a context may be computed on its own."""
+
+
+BLOCK = 2**19
+"""The elements of one block: 2 MiB in float32, what a cache holds."""
+
+
+FORMS = ("sum", "exponentials", "tangents")
+"""How a block computes tanh(q + k): of the sum itself, or from what `factor` makes of queries and of keys."""
+
+KEY_BOUND = {tf.float32: 20.0, tf.float64: 160.0}
+"""How large a key may be for e^(-2q) e^(-2k) beside any query, clipped to QUERY_BOUND."""
+
+QUERY_BOUND = {tf.float32: 43.0, tf.float64: 354.0}
+"""Where a query is clipped: tanh(q + k) has long been 1 there, and e^(-2q) is still finite."""
+
+
+def blocked_additive_score(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) -> tf.Tensor:
+    """Score each projected query against each projected key by a weighted tanh of their sum, block by block.
+
+    scores[i, j] = sum over h of w_v[h] t[i, j, h];  t = tanh(queries[i, h] + keys[j, h])
+
+    t is taken from functions of the queries and of the keys alone, so that each of its (queries, keys, hidden_size)
+    elements costs a product, sums and a quotient. `form_of` chooses between
+
+    t = (tanh q + tanh k) / (1 + tanh q tanh k)   where all |k| <= 1: accurate at every magnitude of q + k
+    t = 2 / (1 + e^(-2q) e^(-2k)) - 1             with an absolute error of eps, where the largest |t| are not small
+    t = tanh(q + k)                               else: keys that are large, nearly equal, infinite or NaN
+
+    The backward computes each block again:
+
+    dqueries[i, h] = sum over j of g[i, j] w_v[h] (1 - t[i, j, h]²);  dkeys[j, h] = sum over i of the same
+    dw_v[h] = sum over i and j of g[i, j] t[i, j, h]
+
+    XLA compiles both for each set of shapes, so that a block is computed in one pass. Half types are computed in
+    float32.
+
+    Shapes: as additive_score. Second derivatives raise an AttentionError: set_path("plain") has them.
+    """
+    # A variable would be an argument that tf.custom_gradient does not expect.
+    arrays = [precise(tf.convert_to_tensor(array)) for array in (queries, keys, w_v)]
+    scores = tf.cast(with_backward(*arrays), queries.dtype)
+    scores.set_shape([*queries.shape[:-1], keys.shape[-2]])
+    return scores
+
+
+def blocked_additive_attention(
+    queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | None, w_v: tf.Tensor
+) -> tf.Tensor:
+    """Average the values by the softmax of additive scores, without keeping scores or weights.
+
+    context = attention_pooling(additive_score(queries, keys, w_v), values, mask=mask), the context alone
+
+    As blocked_dot_attention, with the scores of a block and their gradients as in blocked_additive_score: XLA compiles
+    these alone, for one sequence. Where an array is beyond LIMIT, or a number is NaN, blocked_additive_score and
+    attention_pooling are computed. Half types are computed in float32.
+
+    Shapes: queries (batch, queries, hidden_size) and keys (batch, keys, hidden_size), both projected, w_v
+    (hidden_size,); values, mask and the result as in blocked_dot_attention. Second derivatives raise an AttentionError,
+    set_path("plain") apart.
+    """
+    form = form_of(*(tf.stop_gradient(precise(tf.convert_to_tensor(array))) for array in (keys, w_v)))
+    score = Score(
+        blocked_additive_score,
+        lambda *arrays: chosen_by(form, scores_of, *arrays),
+        lambda *arrays: chosen_by(form, gradients_of, *arrays),
+    )
+    return attended(score, True, values, mask, queries, keys, w_v)
+
+
+@tf.custom_gradient
+def with_backward(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) -> tuple[tf.Tensor, Any]:
+    """The scores, and the function that gives their gradients."""
+    # A tape that saw the inside would ask the compiled loop for the arrays of every turn.
+    inside = tuple(map(tf.stop_gradient, (queries, keys, w_v)))
+    form = form_of(*inside[1:])
+
+    def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        found = only_once(upstream, queries, keys, w_v, form)
+        for gradient, array in zip(found, (queries, keys, w_v), strict=True):
+            gradient.set_shape(array.shape)
+        return found
+
+    return chosen_by(form, forward_blocks, *inside), backward
+
+
+@tf.custom_gradient
+def only_once(
+    upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, form: tf.Tensor
+) -> tuple[tuple[tf.Tensor, ...], Any]:
+    """The gradients, which have none themselves."""
+    return chosen_by(form, backward_blocks, *map(tf.stop_gradient, (upstream, queries, keys, w_v))), refused
+
+
+@tf.function(jit_compile=True, autograph=False)
+def form_of(keys: tf.Tensor, w_v: tf.Tensor) -> tf.Tensor:
+    """Which of FORMS, by its index, is accurate for these keys, whatever the queries are.
+
+    With spread[h] half the range of feature h in a sequence, some |q + k| of each query is at least that. The error of
+    "tangents" is about eps |k|, that of "exponentials" eps, and either has to be small beside a tanh of that size, by
+    the weights of the features. A feature whose keys are nearly equal, and cancel a query, is thus taken by the sum.
+    """
+    low, high = tf.reduce_min(keys, axis=-2), tf.reduce_max(keys, axis=-2)
+    features = size(keys, -1)
+    half_range = tf.reshape(0.5 * high - 0.5 * low, (-1, features))
+    spread = tf.minimum(tf.reduce_max(half_range, axis=0), 1.0)
+    largest = tf.reduce_max(tf.reshape(tf.maximum(tf.abs(low), tf.abs(high)), (-1, features)), axis=0)
+    total = tf.reduce_sum(tf.abs(w_v))
+    least = 4.0 * tf.reduce_sum(tf.abs(w_v) * spread)
+    tangents = tf.reduce_all(largest <= 1.0) & (tf.reduce_sum(tf.abs(w_v) * largest) <= least)
+    exponentials = tf.reduce_all(largest <= KEY_BOUND[keys.dtype]) & (total <= least)
+    form = tf.where(tangents, FORMS.index("tangents"), tf.where(exponentials, FORMS.index("exponentials"), 0))
+    # An infinite weight tells a tanh that is rounded to 0 from one that is tiny.
+    return tf.where(tf.math.is_finite(total), form, 0)
+
+
+def chosen_by(form: tf.Tensor, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The function of the arguments, in that form."""
+    return tf.switch_case(form, [partial(function, *arguments, form=name) for name in FORMS])
+
+
+@tf.function(jit_compile=True, autograph=False)
+def forward_blocks(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, form: str) -> tf.Tensor:
+    """The scores."""
+
+    def of_sequence(pair: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        return sequence_scores(*pair, w_v, form=form)
+
+    scores = tf.map_fn(of_sequence, (merged(queries), merged(keys)), fn_output_signature=w_v.dtype)
+    return unmerged(scores, queries)
+
+
+@tf.function(jit_compile=True, autograph=False)
+def backward_blocks(
+    upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, form: str
+) -> tuple[tf.Tensor, ...]:
+    """The gradients of queries, keys and w_v."""
+
+    def of_sequence(arrays: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
+        given, own_queries, own_keys = arrays
+        return sequence_gradients(given, own_queries, own_keys, w_v, form=form)
+
+    arrays = tuple(map(merged, (upstream, queries, keys)))
+    of_queries, of_keys, of_w_v = tf.map_fn(of_sequence, arrays, fn_output_signature=(w_v.dtype,) * 3)
+    return unmerged(of_queries, queries), unmerged(of_keys, keys), tf.reduce_sum(of_w_v, axis=0)
+
+
+def sequence_scores(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, form: str) -> tf.Tensor:
+    """The scores of one sequence, (queries, keys)."""
+    blocks = in_blocks(factor(queries, form), BLOCK, size(keys, 0) * size(keys, 1))[0]
+    factors = factor(keys, form)
+    scores = tf.map_fn(lambda block: tf.linalg.matvec(hidden(block[:, None], factors, form), w_v), blocks)
+    return out_of_blocks(scores[None], queries)
+
+
+def sequence_gradients(
+    upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, form: str
+) -> tuple[tf.Tensor, ...]:
+    """The gradients of queries, keys and w_v of one sequence."""
+    of_query = 2 * size(keys, 0) * size(keys, 1)  # the tanh and its slope
+    blocks, given = (in_blocks(array, BLOCK, of_query)[0] for array in (factor(queries, form), upstream))
+    factors = factor(keys, form)
+    count = size(blocks, 0)
+
+    def add(
+        index: tf.Tensor, of_queries: tf.TensorArray, of_keys: tf.Tensor, of_w_v: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        tanh = hidden(blocks[index][:, None], factors, form)
+        slope = w_v * (1.0 - tanh * tanh)
+        rows = given[index][:, None]
+        of_queries = of_queries.write(index, tf.squeeze(tf.matmul(rows, slope), axis=1))
+        terms = given[index][:, :, None] * slope
+        if form == "sum":  # an infinite weight makes NaN of the rows at the end of the last block
+            inside = index * size(rows, 0) + tf.range(size(rows, 0)) < size(queries, 0)
+            terms = tf.where(inside[:, None, None], terms, 0.0)
+        of_keys += tf.reduce_sum(terms, axis=0)
+        of_w_v += tf.reduce_sum(tf.matmul(rows, tanh), axis=(0, 1))
+        return index + 1, of_queries, of_keys, of_w_v
+
+    start = (0, tf.TensorArray(w_v.dtype, size=count), tf.zeros_like(keys), tf.zeros_like(w_v))
+    _, of_queries, of_keys, of_w_v = tf.while_loop(lambda index, *_: index < count, add, start)
+    return out_of_blocks(of_queries.stack()[None], queries), of_keys, of_w_v
+
+
+scores_of = tf.function(sequence_scores, jit_compile=True, autograph=False)
+gradients_of = tf.function(sequence_gradients, jit_compile=True, autograph=False)
+
+
+def factor(array: tf.Tensor, form: str) -> tf.Tensor:
+    """What that form makes of some queries, or of keys within their bound: e^(-2x), tanh x, or x itself."""
+    if form == "exponentials":
+        bound = QUERY_BOUND[array.dtype]
+        return tf.exp(-2.0 * tf.maximum(tf.minimum(array, bound), -bound))  # which keep a NaN
+    return tf.tanh(array) if form == "tangents" else array
+
+
+def hidden(queries: tf.Tensor, keys: tf.Tensor, form: str) -> tf.Tensor:
+    """Give tanh(q + k) of what `factor` makes of queries, (rows, 1, hidden_size), and of keys, (keys, hidden_size)."""
+    if form == "exponentials":
+        return 2.0 / (1.0 + queries * keys) - 1.0
+    if form == "tangents":
+        return (queries + keys) / (1.0 + queries * keys)
+    return tf.tanh(queries + keys)
+
+
+# ------------------------------------------------------------------------------------------------ the context alone
+
+
+# ------------------------------------------------------------------------------------------------ a decoder's steps

@@ -1,0 +1,251 @@
+"""What the kernels share in TensorFlow: blocks of rows and sequences, and the plain formula behind them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from attention_core.errors import AttentionError
+from backends.tf.masking import precise, size
+from backends.tf.pooling import _attention_pooling
+
+DOT_BLOCK = 2**21
+"""The scores of one block: products of larger matrices gain more than a smaller cache."""
+
+
+LIMIT = {tf.float32: 1e30, tf.float64: 1e300}
+"""How large half the sum of the squares of an array may be, so that inner products with another are finite."""
+
+
+def refused(*_: tf.Tensor) -> None:
+    """Refuse second derivatives."""
+    raise AttentionError(
+        'blocks have no second derivatives. Compute them by the plain formula: backends.tf.blocked.set_path("plain").'
+    )
+
+
+def merged(array: tf.Tensor) -> tf.Tensor:
+    """The array with one axis for sequences and their heads, (sequences, rows, features), and one sequence at least."""
+    lead, (rows, features) = math.prod(sizes(array)[:-2]), sizes(array)[-2:]
+    array = tf.reshape(array, (lead, rows, features))
+    # XLA compiles the body of a loop that never turns, and finds nothing there to take the first entry of.
+    none = int(lead == 0) if isinstance(lead, int) else tf.cast(tf.equal(lead, 0), tf.int32)
+    return tf.pad(array, [[0, none], [0, 0], [0, 0]])
+
+
+def in_blocks(array: tf.Tensor, most: int, of_query: int | tf.Tensor, fill: float = 0.0) -> tf.Tensor:
+    """Something of each query as (sequences, blocks, rows, features), with rows of fill at the end of the last block.
+
+    A block has at most that many elements, and a query so many of them.
+    """
+    array = merged(array)
+    sequences, queries, features = sizes(array)
+    # Sizes that are known make less to trace than those that have to be worked out.
+    known = isinstance(queries, int) and isinstance(of_query, int)
+    lower, higher = (min, max) if known else (tf.minimum, tf.maximum)
+    rows = higher(lower(most // higher(of_query, 1), queries), 1)
+    blocks = higher((queries + rows - 1) // rows, 1)
+    padding = [[0, 0], [0, blocks * rows - queries], [0, 0]]
+    padded = tf.pad(array, padding, constant_values=tf.cast(fill, array.dtype))
+    return tf.reshape(padded, (sequences, blocks, rows, features))
+
+
+def out_of_blocks(array: tf.Tensor, queries: tf.Tensor) -> tf.Tensor:
+    """The array with the axes of queries but the last, of one that stands in blocks."""
+    sequences, blocks, rows, features = sizes(array)
+    return unmerged(tf.reshape(array, (sequences, blocks * rows, features))[:, : size(queries, -2)], queries)
+
+
+def unmerged(array: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """The array with the axes before rows and features that `like` has, of one that is merged."""
+    lead = sizes(like)[:-2]
+    return tf.reshape(array[: math.prod(lead)], lead + sizes(array)[1:])
+
+
+def sizes(array: tf.Tensor) -> list[int | tf.Tensor]:
+    """The size of each axis, as `size` gives it."""
+    return [size(array, axis) for axis in range(array.shape.rank)]
+
+
+class Score(NamedTuple):
+    """A score: of whole arrays; of some queries with all keys of one sequence; and the gradients of these.
+
+    plain(queries, keys, *parameters) and rows(queries, keys, *parameters) give scores, and gradients(of_scores,
+    queries, keys, *parameters) what belongs to queries, keys and each parameter.
+    """
+
+    plain: Callable[..., tf.Tensor]
+    rows: Callable[..., tf.Tensor]
+    gradients: Callable[..., tuple[tf.Tensor, ...]]
+
+
+def attended(
+    score: Score, fits: bool | tf.Tensor, values: tf.Tensor, mask: tf.Tensor | None, *arrays: tf.Tensor
+) -> tf.Tensor:
+    """The context alone, of queries, keys and parameters: in blocks where that fits, and all is below LIMIT."""
+
+    @tf.custom_gradient
+    def with_gradients(*arrays: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """The context, and the function that gives the gradients."""
+        inside = tuple(map(tf.stop_gradient, arrays))  # a tape that saw the inside would keep every block
+        small = tf.logical_and(below_limit(*inside), fits)
+        found = tf.cond(small, lambda: by_blocks(score, mask, *inside), lambda: by_plain(score, mask, *inside))
+
+        @tf.custom_gradient
+        def gradients(upstream: tf.Tensor, *_: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Any]:
+            """The gradients, which have none themselves."""
+            given = tf.stop_gradient(upstream)
+            of_arrays = tf.cond(
+                tf.logical_and(small, below_limit(given)),
+                lambda: block_gradients(score, mask, given, *found[1:], *inside),
+                lambda: plain_gradients(score, mask, given, *inside),
+            )
+            for gradient, array in zip(of_arrays, arrays, strict=True):
+                gradient.set_shape(array.shape)
+            return of_arrays, refused
+
+        return found[0], lambda upstream: gradients(upstream, *arrays)
+
+    queries = arrays[0]
+    # A variable would be an argument that tf.custom_gradient does not expect.
+    context = with_gradients(*(precise(tf.convert_to_tensor(array)) for array in (values, *arrays)))
+    context.set_shape([*queries.shape[:-1], values.shape[-1]])
+    return tf.cast(context, queries.dtype)
+
+
+def below_limit(*arrays: tf.Tensor) -> tf.Tensor:
+    """Whether all is finite that is made of these arrays; False where one holds a NaN."""
+    return tf.reduce_all([tf.nn.l2_loss(array) <= LIMIT[array.dtype] for array in arrays])
+
+
+def by_blocks(
+    score: Score,
+    mask: tf.Tensor | None,
+    values: tf.Tensor,
+    queries: tf.Tensor,
+    keys: tf.Tensor,
+    *parameters: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The context, and each query's highest score and total of exponentials."""
+    outputs = (keys.dtype,) * 3
+    hiding, which = hidden_by(mask, queries, keys)
+
+    def of_sequence(arrays: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
+        blocks, own_keys, own_values, shown = arrays
+
+        def of_block(pair: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
+            index, block = pair
+            scores = score.rows(block, own_keys, *parameters) + hiding(shown, index)
+            highest = tf.reduce_max(scores, axis=-1, keepdims=True)
+            highest = tf.where(tf.math.is_finite(highest), highest, 0.0)
+            exponentials = tf.exp(scores - highest)
+            total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
+            total = tf.where(tf.not_equal(total, 0.0), total, 1.0)
+            return tf.matmul(exponentials, own_values) / total, highest, total
+
+        return tf.map_fn(of_block, (tf.range(size(blocks, 0)), blocks), fn_output_signature=outputs)
+
+    arrays = in_blocks(queries, DOT_BLOCK, size(keys, -2)), merged(keys), merged(values), which
+    found = tf.map_fn(of_sequence, arrays, fn_output_signature=outputs)
+    context, highest, total = (out_of_blocks(array, queries) for array in found)
+    return context, highest, total
+
+
+def block_gradients(
+    score: Score,
+    mask: tf.Tensor | None,
+    upstream: tf.Tensor,
+    highest: tf.Tensor,
+    total: tf.Tensor,
+    values: tf.Tensor,
+    queries: tf.Tensor,
+    keys: tf.Tensor,
+    *parameters: tf.Tensor,
+) -> tuple[tf.Tensor, ...]:
+    """The gradients of values, queries, keys and parameters."""
+    outputs = (keys.dtype,) * (3 + len(parameters))
+    hiding, which = hidden_by(mask, queries, keys)
+
+    def of_sequence(arrays: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
+        blocks, given, highest, inverse, own_keys, own_values, shown = arrays
+        count = size(blocks, 0)
+
+        def add(index: tf.Tensor, of_queries: tf.TensorArray, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            above = given[index] * inverse[index]
+            scores = score.rows(blocks[index], own_keys, *parameters) + hiding(shown, index)
+            exponentials = tf.exp(scores - highest[index])
+            slopes = tf.matmul(above, own_values, transpose_b=True)
+            # Not above · context, which is rounded otherwise: a single open key has to get a gradient of 0.
+            mean = tf.reduce_sum(exponentials * slopes, axis=-1, keepdims=True) * inverse[index]
+            slopes = exponentials * (slopes - mean)
+            of_block, *others = score.gradients(slopes, blocks[index], own_keys, *parameters)
+            found = tf.matmul(exponentials, above, transpose_a=True), *others
+            for own, start in zip(found, sums, strict=True):
+                own.set_shape(start.shape)  # what was traced for unknown sizes serves for known ones, too
+            return index + 1, of_queries.write(index, of_block), *map(tf.add, sums, found)
+
+        sums = map(tf.zeros_like, (own_values, own_keys, *parameters))
+        start = 0, tf.TensorArray(keys.dtype, size=count), *sums
+        _, of_queries, *sums = tf.while_loop(lambda index, *_: index < count, add, start)
+        return of_queries.stack(), *sums
+
+    # The rows at the end of the last block have an exponential of 0, whatever their score.
+    rows = ((queries, 0.0), (upstream, 0.0), (highest, math.inf), (1.0 / total, 0.0))
+    blocks = (in_blocks(array, DOT_BLOCK, size(keys, -2), fill) for array, fill in rows)
+    arrays = (*blocks, merged(keys), merged(values), which)
+    of_queries, of_values, of_keys, *others = tf.map_fn(of_sequence, arrays, fn_output_signature=outputs)
+    return (
+        unmerged(of_values, values),
+        out_of_blocks(of_queries, queries),
+        unmerged(of_keys, keys),
+        *(tf.reduce_sum(own, axis=0) for own in others),
+    )
+
+
+def by_plain(
+    score: Score,
+    mask: tf.Tensor | None,
+    values: tf.Tensor,
+    queries: tf.Tensor,
+    keys: tf.Tensor,
+    *parameters: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The context by the plain formula, and two arrays in place of what else by_blocks gives."""
+    scores, nothing = score.plain(queries, keys, *parameters), tf.zeros_like(queries[..., :1])
+    return _attention_pooling(scores, values, mask, None)[0], nothing, nothing
+
+
+def plain_gradients(
+    score: Score, mask: tf.Tensor | None, upstream: tf.Tensor, *arrays: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    """The gradients of the plain formula."""
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(arrays)
+        context, *_ = by_plain(score, mask, *arrays)
+    return tuple(tape.gradient(context, arrays, upstream))
+
+
+def hidden_by(
+    mask: tf.Tensor | None, queries: tf.Tensor, keys: tf.Tensor
+) -> tuple[Callable[[tf.Tensor, tf.Tensor], tf.Tensor], tf.Tensor]:
+    """What a block adds to its scores, -inf where the mask is closed, of the mask for a sequence; and which that is."""
+    lead = tf.shape(queries)[:-2]
+    own = tf.ones_like(lead) if mask is None else tf.shape(mask)[:-2]
+    which = tf.reshape(tf.broadcast_to(tf.reshape(tf.range(tf.reduce_prod(own)), own), lead), (-1,))
+    which = tf.pad(which, [[0, tf.cast(tf.equal(size(which, 0), 0), tf.int32)]])  # as merged does
+    if mask is None:
+        return lambda shown, index: tf.zeros((), keys.dtype), which
+    mask = tf.convert_to_tensor(mask)
+    one = mask.shape[-2] == 1
+    if not one:
+        rows = tf.concat([own, [size(queries, -2), tf.shape(mask)[-1]]], axis=0)
+        mask = tf.broadcast_to(mask, rows)
+    blocks = in_blocks(mask, DOT_BLOCK, 1 if one else size(keys, -2))
+
+    def hiding(shown: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+        return tf.where(blocks[shown, 0 if one else index], tf.zeros((), keys.dtype), -math.inf)
+
+    return hiding, which

@@ -1,0 +1,53 @@
+"""Attention by inner products in TensorFlow without the (batch, queries, keys) array."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from backends.tf.blocked.blocks import LIMIT, Score, attended
+from backends.tf.masking import precise
+
+__all__ = ["blocked_dot_attention"]
+
+DOT_MIN_ELEMENTS = 2**22
+"""The elements of one head, queries · keys · features, from which on blocks win: no block has more than one head."""
+
+
+def blocked_dot_attention(
+    queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | None, scale: float
+) -> tf.Tensor:
+    """Average the values by the softmax of scaled inner products, without keeping scores or weights.
+
+    context = attention_pooling(scale · queries keysᵀ, values, mask=mask), the context alone
+
+    A block is of some queries and all keys of one head. With s the scores and m[i] the largest that is open to query i,
+
+    e[i, j] = exp(s[i, j] - m[i]) where open, else 0;  total[i] = sum over j of e[i, j]
+    context[i] = sum over j of e[i, j] values[j] / total[i], 0 in a row that is closed
+
+    The backward computes each block again. With u[i] = upstream[i] / total[i] and p[i, j] = u[i]·values[j],
+
+    dvalues[j] = sum over i of e[i, j] u[i];  ds[i, j] = e[i, j] (p[i, j] - sum over k of e[i, k] p[i, k] / total[i])
+    dqueries[i] = scale · sum over j of ds[i, j] keys[j];  dkeys[j] = scale · sum over i of ds[i, j] queries[i]
+
+    Below LIMIT every score is finite, so that the mask alone hides keys, and a weight of 0 silences what it hides.
+    Beyond it, and where a number is NaN, the plain formula is computed. Half types are computed in float32.
+
+    Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features), with
+    heads after batch or without; mask of the same rank, each axis its size or 1, or None; returns the context, (batch,
+    queries, value_features), with heads or without. Second derivatives raise an AttentionError but for
+    set_path("plain").
+    """
+
+    # By Cauchy and Schwarz, no score is larger.
+    dtype = precise(tf.convert_to_tensor(queries)).dtype
+    finite = abs(scale) * 2 * LIMIT[dtype] <= dtype.max
+    score = Score(
+        lambda queries, keys: tf.matmul(queries, keys, transpose_b=True) * scale,
+        lambda rows, keys: tf.matmul(rows * scale, keys, transpose_b=True),
+        lambda slopes, rows, keys: (
+            tf.matmul(slopes, keys) * scale,
+            tf.matmul(slopes, rows * scale, transpose_a=True),
+        ),
+    )
+    return attended(score, finite, values, mask, queries, keys)

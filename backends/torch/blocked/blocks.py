@@ -1,0 +1,100 @@
+"""What the kernels share in PyTorch: blocks of rows and sequences, and the plain formula behind them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+BOUND = {torch.float32: 20.0, torch.float64: 160.0}
+"""How large projections may be for exponentials: far enough from overflow for sums of them, and of their products with
+gradients."""
+
+
+BY_SCORES = 2**18
+"""The scores of a block of rows in attention."""
+
+
+GROUP = 32
+"""The number of features that are added up by themselves, so that rounding grows with the number of groups."""
+
+
+def plain_gradients(
+    formula: Callable[..., tuple[torch.Tensor, ...]],
+    arguments: tuple[torch.Tensor, ...],
+    cotangents: tuple[torch.Tensor | None, ...],
+) -> tuple[torch.Tensor, ...]:
+    """The gradients of the plain formula."""
+    with torch.enable_grad():
+        given = [own.detach().requires_grad_() for own in arguments]
+        pairs = [(own, g) for own, g in zip(formula(*given), cotangents, strict=True) if g is not None]
+        return torch.autograd.grad([own for own, _ in pairs], given, [g for _, g in pairs])
+
+
+def precise(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in float32 at least."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in float32 at least, with batch and heads as one axis."""
+    return precise(tensor).flatten(0, -3)
+
+
+def blocks_of_scores(scores: torch.Tensor, elements: int, *, width: int = 1) -> Iterator[tuple[slice, slice]]:
+    """Slices of batch and queries: some sequences in one block, or some rows of one, and a row at least."""
+    batch, queries, keys = scores.shape
+    row = keys * width
+    sequences, rows = max(1, elements // (queries * row)), min(queries, max(1, elements // row))
+    for n in range(0, batch, sequences):
+        for first in range(0, queries, rows):
+            yield slice(n, n + sequences), slice(first, first + rows)
+
+
+def along(info: Any, in_dims: tuple[int | None, ...], arguments: tuple[torch.Tensor, ...]) -> Iterator[Any]:
+    """The arguments at each position of the axis that torch.func.vmap adds."""
+    for i in range(info.batch_size):
+        yield tuple(own if dim is None else own.select(dim, i) for own, dim in zip(arguments, in_dims, strict=True))
+
+
+def mapped(
+    function: type[torch.autograd.Function],
+    info: Any,
+    in_dims: tuple[int | None, ...],
+    arguments: tuple[torch.Tensor, ...],
+) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
+    """Several outputs at each position of the axis that torch.func.vmap adds, and where they have it: first."""
+    found = list(zip(*(function.apply(*given) for given in along(info, in_dims, arguments)), strict=True))
+    return tuple(torch.stack(own) for own in found), (0,) * len(found)
+
+
+def open_sequences(
+    queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None
+) -> Iterator[tuple[slice, int, torch.Tensor | None]]:
+    """Sequences, or heads, that make a block: the number of keys up to the last open one, what is hidden of these."""
+    (*lead, count, _), n = queries.shape, keys.shape[-2]
+    every, together = math.prod(lead), max(1, BY_SCORES // max(1, count * n))
+    for first in range(0, every, together):
+        own = slice(first, min(first + together, every))
+        if mask is None or n == 0:
+            yield own, n, None
+            continue
+        allowed = mask.expand(*lead, -1, n)[torch.unravel_index(torch.arange(own.start, own.stop), lead)]
+        length = int((allowed.any(dim=0).any(dim=0) * torch.arange(1, n + 1)).max())
+        hidden = ~allowed[..., :length]
+        yield own, length, hidden.expand(-1, count, -1) if hidden.any() else None
+
+
+def blocks_of_rows(queries: int, keys: int) -> Iterator[slice]:
+    """Rows of queries, so many that a block has BY_SCORES scores; none without keys."""
+    rows = max(1, BY_SCORES // max(keys, 1))
+    for first in range(0, queries if keys else 0, rows):
+        yield slice(first, first + rows)
+
+
+def seen(tensor: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor:
+    """In float32 at least, and 0 where no query may attend to it: a factor of 0 does not silence a NaN."""
+    tensor = precise(tensor)
+    return tensor if hidden is None else tensor.masked_fill(hidden.all(dim=-2)[..., None], 0.0)

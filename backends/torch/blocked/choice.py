@@ -1,0 +1,41 @@
+"""Whether to compute in blocks, in PyTorch: by sizes, or as the process is told."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from attention_core.errors import check_path
+
+__all__ = ["use_blocks", "set_path"]
+
+forced: str | None = None
+
+
+def use_blocks(queries: torch.Tensor, keys: torch.Tensor, least: int) -> bool:
+    """Whether to compute in blocks: from `least` elements on, or as `set_path` says.
+
+    elements = batch · heads · queries · keys · features
+
+    Only sizes are looked at, so that nothing waits for a device, and a compiled function is specialised to its sizes.
+    """
+    if forced is not None:
+        return forced == "blocked"
+    return queries.numel() * keys.shape[-2] >= least
+
+
+def set_path(path: str | None) -> None:
+    """Take one path for all sizes, "blocked" or "plain", or the one that suits them: None.
+
+    For the whole process, which begins as the environment variable ATTENTION_PARITY_PATH says at the import. A
+    function of torch.compile is compiled again where this changes.
+
+    Raises: OptionError.
+    """
+    global forced
+    check_path(path)
+    forced = path
+
+
+set_path(os.environ.get("ATTENTION_PARITY_PATH") or None)

@@ -1,0 +1,222 @@
+"""Attention by inner products in PyTorch without the (batch, queries, keys) array."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from backends.torch.blocked.blocks import BOUND, blocks_of_rows, mapped, plain_gradients, precise, seen
+from backends.torch.pooling import _attention_pooling
+
+__all__ = ["blocked_dot_attention"]
+
+DOT_MIN_ELEMENTS = 2**20
+"""The number of elements of one head, queries · keys · features, from which on inner products are faster in blocks."""
+
+
+LOG2_E = math.log2(math.e)
+"""exp x is 2 to the power of x log2 e, which takes half the time."""
+
+
+def blocked_dot_attention(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """Average the values by the softmax of scaled inner products, without keeping scores or weights.
+
+    context = attention_pooling(scale · queries keysᵀ, values, mask=mask), the context alone
+
+    Head by head, and some rows of queries at a time, over the keys up to the last that is open. With s the scores, l of
+    each query ln sum exp s, and g the gradient of the context, the backward computes each block again:
+
+        p = exp(s - l);  ds = p (dp - sum of p dp), dp = g valuesᵀ;  dvalues = pᵀ g
+        dqueries = scale ds keys;  dkeys = scale dsᵀ queries
+
+    float16 and bfloat16 are computed in float32. It has first derivatives, in reverse mode; others raise RuntimeError.
+    Where no gradient will be asked for and none of these keys is hidden, a head is scaled_dot_product_attention. The
+    plain formula stands in where a score may be infinite, in a compiled function, and on other devices than a CPU.
+    """
+    return dot_attention(queries, keys, values, mask, scale, False)[0]
+
+
+def dot_attention(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    need_weights: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The context as of blocked_dot_attention, and the weights, which the backward then does not compute again."""
+    narrow = need_weights and queries.dtype not in BOUND
+    if torch.compiler.is_compiling() or narrow or queries.device.type != "cpu":
+        context, weights = pooled(queries, keys, values, mask, scale)
+        return context, weights if need_weights else None
+    context, weights, _ = Attended.apply(queries, keys, values, mask, scale, need_weights, torch.is_grad_enabled())
+    return context, weights if need_weights else None
+
+
+def pooled(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Context and weights by the plain formula."""
+    return _attention_pooling(queries @ keys.mT * scale, values, mask, None)
+
+
+class Attended(torch.autograd.Function):
+    """Attention by inner products: context, weights if they are needed, and ln sum exp s of each query."""
+
+    @staticmethod
+    def forward(
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+        scale: float,
+        need_weights: bool,
+        keep: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(Context, weights, sums); without sums where it is computed by the plain formula."""
+        weights = queries.new_empty(*queries.shape[:-1], keys.shape[-2]) if need_weights else queries.new_empty(0)
+        sums = precise(queries).new_full(queries.shape[:-1], torch.inf)
+        if not finite(queries, keys, scale):
+            context, found = pooled(queries, keys, values, mask, scale)
+            return context, found if need_weights else weights, sums
+        context = values.new_zeros(*queries.shape[:-1], values.shape[-1])
+        for at, n, hidden in open_parts(queries, keys, mask):
+            q, k, v = precise(queries[at]), precise(keys[at][:n]), seen(values[at][:n], hidden)
+            if n and hidden is None and not (keep or need_weights):
+                given = (own[None, None] for own in (q, k, v))
+                context[at] = torch.nn.functional.scaled_dot_product_attention(*given, scale=scale)[0, 0]
+                continue
+            q = q * (scale * LOG2_E)
+            if need_weights:
+                weights[at][:, n:] = 0.0
+            for rows in blocks_of_rows(len(q), n):
+                p = torch.mm(q[rows], k.t(), out=weights[at][rows, :n] if need_weights else None)
+                if hidden is not None:
+                    p.masked_fill_(hidden[rows], -torch.inf)
+                top = p.amax(dim=-1, keepdim=True)
+                if hidden is not None:
+                    top.masked_fill_(top == -torch.inf, 0.0)
+                total = p.sub_(top).exp2_().sum(dim=-1, keepdim=True)
+                if hidden is not None:  # a sum of infinity makes all weights of a fully masked row 0
+                    total.masked_fill_(total == 0.0, torch.inf)
+                torch.add(top, total.log2(), out=sums[at][rows, None])
+                context[at][rows] = p.div_(total) @ v if need_weights else (p @ v).div_(total)
+        return context, weights, sums
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """Keep the arguments, and what was returned."""
+        *given, ctx.scale, ctx.need_weights, _ = inputs
+        ctx.save_for_backward(*given, *output[1:])
+        ctx.mark_non_differentiable(*output[1 if not ctx.need_weights else 2 :])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of queries, keys and values."""
+        found = AttendedGradients.apply(*gradients[:2], *ctx.saved_tensors, ctx.scale, ctx.need_weights)
+        return *found, None, None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        """One call for each position of the axis that torch.func.vmap adds."""
+        return mapped(Attended, info, in_dims, arguments)
+
+
+class AttendedGradients(torch.autograd.Function):
+    """The gradients of attention by inner products, of which there are no further ones."""
+
+    @staticmethod
+    def forward(
+        gradient: torch.Tensor | None,
+        of_weights: torch.Tensor | None,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+        weights: torch.Tensor,
+        sums: torch.Tensor,
+        scale: float,
+        need_weights: bool,
+    ) -> tuple[torch.Tensor, ...]:
+        """The gradients of queries, keys and values."""
+        if gradient is None:
+            gradient = values.new_zeros(*queries.shape[:-1], values.shape[-1])
+        if not finite(queries, keys, scale):
+            cotangents = gradient, of_weights if need_weights else None
+            return plain_gradients(partial(pooled, mask=mask, scale=scale), (queries, keys, values), cotangents)
+        d_queries, d_keys, d_values = (precise(torch.zeros_like(own)) for own in (queries, keys, values))
+        for at, n, hidden in open_parts(queries, keys, mask):
+            q, k, v = precise(queries[at]), precise(keys[at][:n]), seen(values[at][:n], hidden)
+            g, dk, dv, scaled = precise(gradient[at]), d_keys[at][:n], d_values[at][:n], q * (scale * LOG2_E)
+            for rows in blocks_of_rows(len(q), n):
+                if need_weights:
+                    p = weights[at][rows, :n]
+                else:
+                    p = torch.mm(scaled[rows], k.t()).sub_(sums[at][rows, None]).exp2_()
+                    if hidden is not None:
+                        p.masked_fill_(hidden[rows], 0.0)
+                dp = torch.mm(g[rows], v.t())
+                if of_weights is not None:
+                    dp += of_weights[at][rows, :n]
+                # Not by g · c, which may differ in the last bit where one weight is 1, and the gradient 0.
+                ds = dp.mul_(p)
+                ds.addcmul_(p, ds.sum(dim=-1, keepdim=True), value=-1)
+                dv.addmm_(p.t(), g[rows])
+                d_queries[at][rows].addmm_(ds, k, alpha=scale)
+                dk.addmm_(ds.t(), q[rows], alpha=scale)
+            if hidden is not None:
+                dv.masked_fill_(hidden.all(dim=0)[:, None], 0.0)
+        return d_queries.to(queries.dtype), d_keys.to(keys.dtype), d_values.to(values.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+        """Keep nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Refuse."""
+        raise RuntimeError(
+            "attention by inner products: no second derivative is known where it is computed in blocks. The plain "
+            'formula has all: call backends.torch.blocked.set_path("plain") before the attention is computed.'
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        """One call for each position of the axis that torch.func.vmap adds."""
+        return mapped(AttendedGradients, info, in_dims, arguments)
+
+
+def finite(queries: torch.Tensor, keys: torch.Tensor, scale: float) -> bool:
+    """Whether no score can be infinite, or NaN, by the largest entries."""
+    if not (queries.numel() and keys.numel()):
+        return True
+    largest = [max(abs(float(end)) for end in own.aminmax()) for own in (queries, keys)]
+    bound = largest[0] * largest[1] * queries.shape[-1] * max(abs(scale), 1.0)
+    return all(own == own for own in largest) and bound * LOG2_E < torch.finfo(queries.dtype).max / 2
+
+
+def open_parts(
+    queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None
+) -> Iterator[tuple[tuple[int, ...], int, torch.Tensor | None]]:
+    """Of each sequence, or head: its place, the number of keys up to the last open one, and what is hidden of these."""
+    lead, n = queries.shape[:-2], keys.shape[-2]
+    if mask is None or n == 0:
+        yield from ((at, n, None) for at in itertools.product(*map(range, lead)))
+        return
+    hidden = ~(mask if mask.ndim == queries.ndim else mask[:, None])
+    hidden = hidden.expand(*hidden.shape[:-1], n)
+    lens = (torch.arange(1, n + 1, device=mask.device) * ~hidden.all(dim=-2)).amax(dim=-1)
+    padding = torch.arange(n, device=mask.device) >= lens[..., None]
+    mixed = (hidden.any(dim=-2) != padding).any(dim=-1).expand(lead)
+    lens, hidden = lens.expand(lead), hidden.expand(*lead, queries.shape[-2], n)
+    for at in itertools.product(*map(range, lead)):
+        own = int(lens[at])
+        yield at, own, hidden[at][:, :own] if mixed[at] else None
