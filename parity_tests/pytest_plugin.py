@@ -56,7 +56,6 @@ class Target(pytest.Collector):
         """A test for each cell of a function that is there, or for every cell where all is required."""
         from parity_tests.cases.case import DTYPES
         from parity_tests.cases.expected import held, in_memory
-        from parity_tests.cases.selection import key
         from parity_tests.cases.suite import all_cases
         from parity_tests.judge.check import job_of, known_divergences
         from parity_tests.judge.divergences import DivergenceError
@@ -90,26 +89,26 @@ class Target(pytest.Collector):
             known = Abilities(job.backend).told(self.server.hello())
         except (DivergenceError, WorkerFault) as error:
             raise pytest.UsageError(f"{self.name} cannot be judged: {error}") from error
-        asked = [cell for cell in cells if request.require_all or known.has(cell[0].operator, cell[0].method)]
+        asked = [cell for cell in cells if request.require_all or known.has(cell.case.operator, cell.case.method)]
         with in_memory():
             self.drawn = request.drawn_cases(known, self.divergences)
         asked += [judged.cell for judged in self.drawn.values()]
         if not asked:
             raise pytest.UsageError(f"{self.name} implements nothing that was asked for")
-        self.repeated = set(map(key, few(asked)))
+        self.repeated = {cell.key for cell in few(asked)}
         tests: list[pytest.Item] = [CellTest.from_parent(self, cell=cell) for cell in asked]
         return tests + [DivergenceTest.from_parent(self, entry=entry, cells=asked) for entry in self.divergences]
 
     def verdicts(self, cell: Cell) -> list[Verdict]:
         """What is found for a cell."""
-        from parity_tests.cases.selection import key
+
         from parity_tests.judge.check import is_registered, judged
         from parity_tests.judge.run import recheck
         from parity_tests.workers.recordings import pack_cases
 
         recording: Recording = self.server.answers([cell], pack_cases([cell]))
         verdicts = list(judged([cell], recording, self.request.require_all, is_registered(self.server.job)))
-        if key(cell) in self.repeated or any(one.status == "fail" for one in verdicts):
+        if cell.key in self.repeated or any(one.status == "fail" for one in verdicts):
             recheck(self.read, [cell])
         return verdicts
 
@@ -143,9 +142,9 @@ class CellTest(ParityTest):
     """A cell: it fails if anything of it is red, and is skipped only if nothing of it can be judged."""
 
     def __init__(self, cell: Cell, **given: Any) -> None:
-        super().__init__(name=f"{cell[0].id}[{cell[1]}]", **given)
+        super().__init__(name=f"{cell.case.id}[{cell.dtype}]", **given)
         self.cell = cell
-        self.keywords.update({cell[0].operator: True, cell[1]: True})
+        self.keywords.update({cell.case.operator: True, cell.dtype: True})
 
     def runtest(self) -> None:
         """Judge the cell."""
@@ -171,7 +170,7 @@ class DivergenceTest(ParityTest):
 
     def runtest(self) -> None:
         """Look for one verdict that diverges."""
-        named = [cell for cell in self.cells if self.entry.names(cell[0].operator, cell[0].id, cell[1])]
+        named = [cell for cell in self.cells if self.entry.names(cell.case.operator, cell.case.id, cell.dtype)]
         verdicts = [verdict for cell in named for verdict in self.parent.verdicts(cell)]
         if not self.entry.asked_for(verdicts):
             pytest.skip("none of its cells is asked")

@@ -13,7 +13,7 @@ from attention_core import reference
 from parity_tests.behaviour.questions import HALF
 from parity_tests.cases.case import Arrays, Case, epsilon
 from parity_tests.cases.expected import computed_outputs, expected
-from parity_tests.cases.selection import Cell, key
+from parity_tests.cases.selection import Cell
 from parity_tests.judge.compare import compare
 from parity_tests.judge.tolerances import tolerance_of
 from parity_tests.judge.verdict import Verdict
@@ -37,8 +37,8 @@ class Answer:
     def of(cls, recording: Recording, cell: Cell) -> Answer:
         """The answer in a recording."""
         said = answered(recording, cell)
-        wanted = expected(*cell, withheld(said)) if said["status"] == "ok" and cell[0].gradients else {}
-        return cls(cell, said, recording.cells.get(key(cell), {}), wanted)
+        wanted = expected(*cell, withheld(said)) if said["status"] == "ok" and cell.case.gradients else {}
+        return cls(cell, said, recording.cells.get(cell.key, {}), wanted)
 
     @property
     def refused(self) -> str:
@@ -146,7 +146,7 @@ MOST_SINGLE = 100.0
 def precision(given: Answer, names: Sequence[str]) -> str:
     """How far off the worst number is: within its tolerance, or by how much."""
     case, dtype = given.cell
-    blank = Verdict(case.operator, case.id, "", "reference", "", dtype, "", "")
+    blank = Verdict(case.operator, case.id, "", "reference", "", dtype, "", "missing")
     worst, failed = 0.0, False
     for name in names:
         tolerance = tolerance_of(case.operator, case.id, dtype, name)

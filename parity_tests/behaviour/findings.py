@@ -20,7 +20,7 @@ from typing import Any
 from parity_tests.behaviour.classify import Answer, classified
 from parity_tests.behaviour.questions import HALF, asked
 from parity_tests.cases.case import FULL, Case
-from parity_tests.cases.selection import cells_of, key
+from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.third_party.attention import PEERS, Peer
 from parity_tests.workers.process import Job, Progress, record_cells, untold
 from parity_tests.workers.recordings import Recording, pack_cases
@@ -70,13 +70,13 @@ def recorded(place: str, peer: Peer, cases: Sequence[Case], python: str, device:
     cells = cells_of(cases, (*FULL, *HALF))
     recording = record_cells(Job(peer.name, place, python, device), cells, pack_cases(cells))
     if not recording.about:
-        raise RuntimeError(f"{peer.id} cannot be asked: {recording.status[key(cells[0])]['message']}")
+        raise RuntimeError(f"{peer.id} cannot be asked: {recording.status[cells[0].key]['message']}")
     return recording
 
 
 def told(name: str, case: Case, recording: Recording) -> Findings:
     """The finding in float32, and what is different in float64; for half precision, one of each."""
-    found = {dtype: classified(name, Answer.of(recording, (case, dtype))) for dtype in case.dtypes}
+    found = {dtype: classified(name, Answer.of(recording, Cell(case, dtype))) for dtype in case.dtypes}
     if name == "half":
         return found
     first, second = found["float32"], found["float64"]

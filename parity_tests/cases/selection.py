@@ -6,23 +6,29 @@ import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from parity_tests.cases.call import TRAINING
 from parity_tests.cases.case import DTYPES, Case
 from parity_tests.cases.suite import select
 
-Cell = tuple[Case, str]
 
+class Cell(NamedTuple):
+    """A case in one dtype: what a worker is given, and answers."""
 
-def key(cell: Cell) -> str:
-    """The name of a cell in files: case and dtype."""
-    return f"{cell[0].id}/{cell[1]}"
+    case: Case
+    dtype: str
+
+    @property
+    def key(self) -> str:
+        """Its name in files: case and dtype."""
+        return f"{self.case.id}/{self.dtype}"
 
 
 def cells_of(cases: Iterable[Case], dtypes: Iterable[str]) -> list[Cell]:
     """Every case in every dtype that it has among those given, dtype by dtype."""
     cases = list(cases)
-    return [(case, dtype) for dtype in dtypes for case in cases if dtype in case.dtypes]
+    return [Cell(case, dtype) for dtype in dtypes for case in cases if dtype in case.dtypes]
 
 
 CORE = Path(__file__).with_name("core.txt")
@@ -60,4 +66,4 @@ class Selection:
     def cells(self, cases: Sequence[Case]) -> list[Cell]:
         """The cells of the cases given."""
         cells = cells_of(self.cases(cases), self.dtypes)
-        return [cell for cell in cells if not self.core or cell[0].operator == TRAINING or key(cell) in core()]
+        return [cell for cell in cells if not self.core or cell.case.operator == TRAINING or cell.key in core()]

@@ -32,7 +32,7 @@ def _print_derived(pattern: str) -> int:
     for dimension in covering.DIMENSIONS:
         mutants = [one for one in derived_mutants([dimension]) if fnmatchcase(f"{one.scope}-{one.name}", pattern)]
         left = survivors(cells, mutants)
-        without = survivors([cell for cell in cells if not covering.varies(cell[0], dimension)], mutants)
+        without = survivors([cell for cell in cells if not covering.varies(cell.case, dimension)], mutants)
         counts = (len(mutants), len(mutants) - len(left), len(mutants) - len(without))
         table.add_row(dimension, *(f"{count:,}" for count in counts))
         total, alive = total + len(mutants), alive + left

@@ -16,7 +16,7 @@ from rich.text import Text
 import backends as registry
 from backends.archives import ArchiveError
 from parity_tests.cases.expected import expected, held
-from parity_tests.cases.selection import Cell, Selection, key
+from parity_tests.cases.selection import Cell, Selection
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.options import (
     CommaList,
@@ -225,7 +225,7 @@ def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_fi
     except (ArchiveError, Mismatch) as error:
         raise Refused(str(error)) from error
     with held(cells) as read, progress() as told:
-        wanted = {key(cell): expected(*cell) for cell in counted("reference", cells, told)}
+        wanted = {cell.key: expected(*cell) for cell in counted("reference", cells, told)}
         outcome.seconds["reference"] = time.perf_counter() - start
         verdicts = judge_all(cells, wanted, outcome.recordings, told)
     try:

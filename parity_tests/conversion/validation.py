@@ -24,7 +24,7 @@ from parity_tests.cases.call import bind
 from parity_tests.cases.case import FULL, SEED, Arrays, Case, drawn, is_floating
 from parity_tests.cases.drawn import IDS
 from parity_tests.cases.expected import build_reference, cotangents, in_memory, outputs, stackable
-from parity_tests.cases.selection import Cell, cells_of, key
+from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.judge.compare import excused
 from parity_tests.judge.run import Run, judge_cells, judge_switches, missing_verdict
 from parity_tests.workers.process import Job, Progress, record_cells, untold
@@ -111,9 +111,9 @@ def sampled(recording: Recording, cells: Sequence[Cell]) -> Recording:
     """
     answers: dict[str, Arrays] = {}
     for cell in cells:
-        inputs = cell[0].inputs
-        answers[key(cell)] = own = {}
-        for name, array in recording.cells.get(key(cell), {}).items():
+        inputs = cell.case.inputs
+        answers[cell.key] = own = {}
+        for name, array in recording.cells.get(cell.key, {}).items():
             by = name.removeprefix("gradient_")
             if by == name:
                 own[name] = array
@@ -128,7 +128,7 @@ def packed(cells: Sequence[Cell], parameters: Arrays) -> bytes:
     arrays, header = unpack_arrays(pack_cases(cells))
     rest = {name: array for name, array in arrays.items() if name.split("/")[2] != "parameter"}
     own = {
-        f"{key(cell)}/parameter/{name}": array.astype(cell[1]) for cell in cells for name, array in parameters.items()
+        f"{cell.key}/parameter/{name}": array.astype(cell.dtype) for cell in cells for name, array in parameters.items()
     }
     return pack_arrays({**rest, **own}, header)
 
@@ -166,7 +166,7 @@ def validate(
         with ThreadPoolExecutor(max_workers=max(1, len(sides))) as pool:
             futures = {side.job.name: pool.submit(run, side) for side in sides}
             begun = time.perf_counter()
-            wanted = {key(cell): expected(cell) for cell in cells}
+            wanted = {cell.key: expected(cell) for cell in cells}
             outcome.seconds["reference"] = time.perf_counter() - begun
             outcome.recordings = {name: future.result() for name, future in futures.items()}
     for side in sides:

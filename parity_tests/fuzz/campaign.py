@@ -17,7 +17,7 @@ from parity_tests.cases import expected as reference
 from parity_tests.cases.case import FULL
 from parity_tests.cases.draw import draw
 from parity_tests.cases.drawn import NAMES, Drawn
-from parity_tests.cases.selection import Cell, key
+from parity_tests.cases.selection import Cell
 from parity_tests.fuzz.shrink import MOST_SHRINKS, shrink
 from parity_tests.judge.compare import excused
 from parity_tests.judge.condition import Judged, judgeable
@@ -135,7 +135,7 @@ class Campaign:
             if judged is None:
                 self.left_out += 1
             else:
-                ready[key(judged.cell)] = number, judged
+                ready[judged.cell.key] = number, judged
         self.done += count
         return ready
 

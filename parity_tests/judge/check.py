@@ -120,7 +120,7 @@ def check(
             own = [judged.cell for judged in more.values()]
             recording = joined(recording, record_cells(job, own, packed, called("drawn", progress), stopped=stopped))
             seconds += time.perf_counter() - begun
-            cells = sorted([*cells, *own], key=lambda cell: (dtypes.index(cell[1]), NAMES.index(cell[0].operator)))
+            cells = sorted([*cells, *own], key=lambda cell: (dtypes.index(cell.dtype), NAMES.index(cell.case.operator)))
         if not cells:
             return outcome
         outcome.seconds.update(split_seconds(recording, job.name, seconds))

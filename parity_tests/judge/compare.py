@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from parity_tests.cases.case import Arrays, is_floating
-from parity_tests.cases.selection import Cell, key
+from parity_tests.cases.selection import Cell
 from parity_tests.judge.condition import tolerances_in
 from parity_tests.judge.pair import Pair
 from parity_tests.judge.tolerances import EntryTolerance, Tolerance
-from parity_tests.judge.verdict import Verdict
+from parity_tests.judge.verdict import Status, Verdict
 from parity_tests.workers.recordings import Recording, answered, withheld
 from parity_tests.workers.target import same
 
@@ -46,14 +46,14 @@ def judge(
         "missing",
     )
     said = answered(recording, cell)
-    found = recording.cells[key(cell)] if said["status"] == "ok" else {}
+    found = recording.cells[cell.key] if said["status"] == "ok" else {}
     if against is None:
         before = recording.cells.get(f"{case.again}/{dtype}", {}) if case.again else {}
         for name, check in CELL_CHECKS.items():
             yield from (replace(verdict, check=name) for verdict in check(blank, said, found, expected, before))
         wanted = expected
     else:
-        wanted = against.cells[key(cell)] if answered(against, cell)["status"] == "ok" else {}
+        wanted = against.cells[cell.key] if answered(against, cell)["status"] == "ok" else {}
     for quantity in expected:
         if quantity in found and quantity in wanted:
             tolerance, by_entry = tolerances_in(cell, quantity, withheld(said))
@@ -175,7 +175,7 @@ def _value(pair: Pair) -> str | None:
 
 def _entry(pair: Pair) -> str | None:
     """Small entries are as exact as large ones, where the formula lets them be."""
-    if pair.by_entry is None or pair.by_entry.shown or not is_floating(pair.reference):
+    if pair.by_entry is None or pair.by_entry.informational or not is_floating(pair.reference):
         return None
     errors = pair.entry_errors
     wrong = ~(errors <= pair.by_entry.eps)
@@ -211,7 +211,7 @@ def compare(
     pair = Pair(verdict.quantity, verdict.dtype, found, wanted, reference, eps, beside, by_entry)
     allowed = eps if pair.scale > 0.0 else 0.0
     for name, check in CHECKS.items():
-        reason = None if tolerance.shown and name == "value" else check(pair)
+        reason = None if tolerance.informational and name == "value" else check(pair)
         if reason is None:
             continue
         said = replace(verdict, status="fail", reason=reason, check=name)
@@ -219,7 +219,8 @@ def compare(
             error = _measured_by_entry(pair)
             return replace(said, error=error, tolerance=by_entry.eps, entry_error=error)
         return replace(said, error=_measured(pair) if name in ("exact", "zero", "value") else None, tolerance=allowed)
-    status, measured = "shown" if tolerance.shown else "pass", _measured(pair)
+    status: Status = "informational" if tolerance.informational else "pass"
+    measured = _measured(pair)
     own = _measured_by_entry(pair)
     return replace(verdict, status=status, error=measured, tolerance=allowed, reason=tolerance.reason, entry_error=own)
 

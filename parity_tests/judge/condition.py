@@ -69,7 +69,7 @@ class Judged:
     @property
     def cell(self) -> Cell:
         """The case in its dtype."""
-        return self.case, self.drawn.dtype
+        return Cell(self.case, self.drawn.dtype)
 
 
 def tolerances_in(cell: Cell, quantity: str, without: tuple[str, ...] = ()) -> tuple[Tolerance, EntryTolerance | None]:

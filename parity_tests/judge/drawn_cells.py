@@ -17,7 +17,7 @@ from parity_tests.cases import expected as reference
 from parity_tests.cases.case import FULL
 from parity_tests.cases.draw import FAMILY, draw
 from parity_tests.cases.drawn import NAMES, Drawn, methods_of, parsed
-from parity_tests.cases.selection import Cell, key
+from parity_tests.cases.selection import Cell
 from parity_tests.judge.compare import judge
 from parity_tests.judge.condition import DTYPES, Judged, judgeable, judgeable_as
 from parity_tests.judge.verdict import Verdict
@@ -129,7 +129,7 @@ def release_cases(
                 asked = known.concerns(drawn) and not known.lacking(drawn)
                 judged = judgeable(drawn) if asked else None
                 if judged is not None:
-                    own[key(judged.cell)] = judged
+                    own[judged.cell.key] = judged
                 if len(own) == DRAWN:
                     break
             found |= own
@@ -165,5 +165,5 @@ def given_cases(lines: Sequence[str]) -> dict[str, Judged]:
             raise LineError(f"{line} is no case: {error}") from error
         if judged is None:
             raise LineError(f"{line} cannot be judged: rounding alone could change the answer")
-        found[key(judged.cell)] = judged
+        found[judged.cell.key] = judged
     return found

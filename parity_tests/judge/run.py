@@ -21,7 +21,7 @@ from attention_core.operators import SPECIFICATION_VERSION
 from parity_tests.cases.call import TRAINING
 from parity_tests.cases.case import SEED, Arrays
 from parity_tests.cases.expected import expected, files, gradients, held, in_memory, outputs
-from parity_tests.cases.selection import Cell, key
+from parity_tests.cases.selection import Cell
 from parity_tests.judge.compare import judge
 from parity_tests.judge.divergences import Divergence, apply
 from parity_tests.judge.verdict import Explanation, Verdict
@@ -161,7 +161,7 @@ def run(
             for cell in counted("reference", cells, progress):
                 if stopped():
                     break
-                wanted[key(cell)] = expected(*cell)
+                wanted[cell.key] = expected(*cell)
             outcome.seconds["reference"] = time.perf_counter() - begun
             for job in jobs:
                 recordings, seconds = zip(*(ended(future) for future in futures[job.name]), strict=True)
@@ -172,7 +172,7 @@ def run(
     if outcome.interrupted:
         verdicts = [verdict for own in outcome.recordings.values() for verdict in judge_switches(own)]
         for cell in cells[: len(wanted)]:
-            told = {name: own for name, own in outcome.recordings.items() if key(cell) in own.status}
+            told = {name: own for name, own in outcome.recordings.items() if cell.key in own.status}
             verdicts += judge_cells([cell], wanted, told)
     else:
         verdicts = judge_all(cells, wanted, outcome.recordings, progress)
@@ -233,7 +233,7 @@ def judge_cells(
     """Each recording against the reference, and each against each other, itself on another device included."""
     verdicts: list[Verdict] = []
     for cell in counted("comparison", cells, progress):
-        own = wanted[key(cell)]
+        own = wanted[cell.key]
         for recording in recordings.values():
             verdicts += judge(cell, own, recording)
         for first, second in combinations(recordings.values(), 2):
@@ -248,14 +248,14 @@ class CacheError(ValueError):
 def suspects(cells: Sequence[Cell], verdicts: Iterable[Verdict]) -> list[Cell]:
     """A few cells that nobody can foresee, and a few of those that are red: no answer is red for the cache alone."""
     red = {f"{verdict.case}/{verdict.dtype}" for verdict in verdicts if verdict.status == "fail"}
-    return few([cell for cell in cells if key(cell) in red]) + few(cells)
+    return few([cell for cell in cells if cell.key in red]) + few(cells)
 
 
 def few(cells: Sequence[Cell]) -> list[Cell]:
     """A few of the cells, drawn from the system's noise; of trainings, which take long, one at most."""
     drawn = random.SystemRandom().sample(cells, len(cells))
-    trained = [key(cell) for cell in drawn if cell[0].operator == TRAINING]
-    return [cell for cell in drawn if key(cell) not in trained[1:]][:MOST_REPEATED]
+    trained = [cell.key for cell in drawn if cell.case.operator == TRAINING]
+    return [cell for cell in drawn if cell.key not in trained[1:]][:MOST_REPEATED]
 
 
 def recheck(read: Mapping[Path, Arrays], cells: Iterable[Cell]) -> None:
@@ -273,9 +273,9 @@ def recheck(read: Mapping[Path, Arrays], cells: Iterable[Cell]) -> None:
                     {f"gradient_{name}": array for name, array in own.items()} if part == "gradients" else own
                     for own in (read[path], {"outputs": outputs, "gradients": gradients}[part](case, dtype))
                 )
-                name = key((case, "float64"))
-                recording = Recording("cache", "cpu", cells={name: found}, status={name: {"status": "ok"}})
-                for verdict in judge((case, "float64"), wanted, recording):
+                double = Cell(case, "float64")
+                recording = Recording("cache", "cpu", cells={double.key: found}, status={double.key: {"status": "ok"}})
+                for verdict in judge(double, wanted, recording):
                     if verdict.red:
                         raise CacheError(
                             f"{path} does not hold what the reference gives for {case.id} in {dtype} "

@@ -15,7 +15,7 @@ class Tolerance:
 
     dtypes are names; operator, case and quantity are patterns with * and ?; the first tolerance that fits decides.
     Where a tensor is 0 but for rounding, beside names the quantity whose largest entry its errors are measured by, too.
-    What is shown is measured and printed, and not judged: its eps say nothing.
+    An informational tolerance decides nothing: errors are measured and printed, and its eps say nothing.
     """
 
     eps: float
@@ -26,7 +26,7 @@ class Tolerance:
     case: str = "*"
     quantity: str = "*"
     beside: str = ""
-    shown: bool = False
+    informational: bool = False
 
     @property
     def reason(self) -> str:
@@ -122,9 +122,9 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(30, 9.9, RECURRENT, DOUBLE + SINGLE, "FixedContextDecoder"),
     Tolerance(20, 6.9, RECURRENT, DOUBLE + SINGLE, "GRU*"),
     Tolerance(20, 7, RECURRENT, DOUBLE + SINGLE, "LSTM*"),
-    Tolerance(0, 0, LATER, SINGLE, "training", quantity="later_*", shown=True),
-    Tolerance(0, 0, LATER, SINGLE, "training", quantity="trained_*", shown=True),
-    Tolerance(0, 0, LATER, SINGLE, "training", quantity="evaluated", shown=True),
+    Tolerance(0, 0, LATER, SINGLE, "training", quantity="later_*", informational=True),
+    Tolerance(0, 0, LATER, SINGLE, "training", quantity="trained_*", informational=True),
+    Tolerance(0, 0, LATER, SINGLE, "training", quantity="evaluated", informational=True),
     Tolerance(1000, 369, DIVIDED, DOUBLE, "training", quantity="trained_decoder.attention.W_q"),
     Tolerance(300, 92, LONGER, DOUBLE, "training", quantity="later_*"),
     Tolerance(200, 57, TRAJECTORY, DOUBLE, "training", quantity="trained_*"),

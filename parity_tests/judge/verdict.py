@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from parity_tests.workers.recordings import labelled
 
-RED = ("fail", "crash", "timeout", "error", "missing")
+Status = Literal[
+    "pass",
+    "fail",
+    "crash",
+    "timeout",
+    "error",
+    "missing",
+    "not-applicable",
+    "not-implemented",
+    "known-divergence",
+    "informational",
+]
+"""What became of a comparison: not-implemented is missing where not all is required, informational is measured only."""
+
+RED: tuple[Status, ...] = ("fail", "crash", "timeout", "error", "missing")
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What was found for one quantity of one case of one backend, against the reference or another backend.
 
-    status: pass, fail, crash, timeout, error, missing, not-applicable, known-divergence; shown, which is measured and
-    not judged; not-implemented, which is missing where not all is asked for. error and tolerance are in eps of the
-    dtype and of the largest entry, or of the entry itself where that check said no; None where there is nothing to
-    measure. check is the name of what said no. entry_error is the largest error of an entry in eps of itself, None
-    where small entries are not asked for.
+    error and tolerance are in eps of the dtype and of the largest entry, or of the entry itself where that check said
+    no; None where there is nothing to measure. check is the name of what said no. entry_error is the largest error of
+    an entry in eps of itself, None where small entries are not asked for.
     """
 
     operator: str
@@ -30,7 +42,7 @@ class Verdict:
     device: str
     dtype: str
     quantity: str
-    status: str
+    status: Status
     error: float | None = None
     tolerance: float | None = None
     reason: str = ""

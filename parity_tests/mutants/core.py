@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from parity_tests.cases.case import DTYPES, FULL
 from parity_tests.cases.expected import expected
-from parity_tests.cases.selection import CORE, Cell, cells_of, key
+from parity_tests.cases.selection import CORE, Cell, cells_of
 from parity_tests.cases.suite import all_cases
 from parity_tests.judge.compare import judge
 from parity_tests.mutants.derived import derived, tellers
@@ -26,11 +26,11 @@ def told(cells: Sequence[Cell], attempts: Mapping[str, tuple[Sequence[Cell], Rec
 
     attempts is what each known mistake answers, by name.
     """
-    names = {key(cell) for cell in cells}
-    full = {key(cell) for cell in cells if cell[1] in FULL}
+    names = {cell.key for cell in cells}
+    full = {cell.key for cell in cells if cell.dtype in FULL}
     found: dict[str, set[str]] = {}
     for name, (own, recording) in attempts.items():
-        red = {key(cell) for cell in own if any(verdict.red for verdict in judge(cell, expected(*cell), recording))}
+        red = {cell.key for cell in own if any(verdict.red for verdict in judge(cell, expected(*cell), recording))}
         found[name] = red & names
     found |= {f"{one.scope}: {one.name}": own for one, own in tellers(cells, derived()).items()}
     return {name: frozenset(own & full or own) for name, own in found.items()}
@@ -58,11 +58,11 @@ def chosen(mistakes: Collection[frozenset[str]], sizes: Mapping[str, int], befor
 def computed() -> list[str]:
     """The names of the cells of the core, in the order of the cases."""
     cells = cells_of(all_cases(), DTYPES)
-    sizes = {key((case, dtype)): sum(array.size for array in case.inputs.values()) for case, dtype in cells}
-    before = {key((case, dtype)): f"{case.again}/{dtype}" for case, dtype in cells if case.again}
+    sizes = {Cell(case, dtype).key: sum(array.size for array in case.inputs.values()) for case, dtype in cells}
+    before = {Cell(case, dtype).key: f"{case.again}/{dtype}" for case, dtype in cells if case.again}
     mistakes = told(cells, {mutant.name: attempt(mutant) for mutant in MUTANTS})
     kept = chosen(mistakes.values(), sizes, before)
-    return [key(cell) for cell in cells if key(cell) in kept]
+    return [cell.key for cell in cells if cell.key in kept]
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from parity_tests.cases.covering import DIMENSIONS, SEARCHES, Call
 from parity_tests.cases.drawn import COUNTS, called_of, inputs_of
 from parity_tests.cases.expected import expected
 from parity_tests.cases.layouts import LAYOUTS
-from parity_tests.cases.selection import Cell, key
+from parity_tests.cases.selection import Cell
 from parity_tests.judge.compare import judge
 from parity_tests.workers.recordings import Recording
 
@@ -244,7 +244,7 @@ def survivors(cells: Iterable[Cell], mistakes: Iterable[Derived]) -> list[Derive
         scope = Call(find(case.operator), case.method).kin
         if alive[scope]:
             right = _right(case, dtype)
-            alive[scope] = [one for one in alive[scope] if not _is_red((case, dtype), right, one)]
+            alive[scope] = [one for one in alive[scope] if not _is_red(Cell(case, dtype), right, one)]
     return [mistake for own in alive.values() for mistake in own]
 
 
@@ -254,9 +254,9 @@ def tellers(cells: Iterable[Cell], mistakes: Iterable[Derived]) -> dict[Derived,
     told: dict[Derived, set[str]] = {mistake: set() for own in scopes.values() for mistake in own}
     for cell in cells:
         right = _right(*cell)
-        for mistake in scopes[Call(find(cell[0].operator), cell[0].method).kin]:
+        for mistake in scopes[Call(find(cell.case.operator), cell.case.method).kin]:
             if _is_red(cell, right, mistake):
-                told[mistake].add(key(cell))
+                told[mistake].add(cell.key)
     return told
 
 
@@ -280,7 +280,7 @@ def _is_red(cell: Cell, right: Arrays, mistake: Derived) -> bool:
     if not wrong:
         return False
     recording = Recording(mistake.name, "cpu")
-    recording.status[key(cell)], recording.cells[key(cell)] = {"status": "ok"}, {**right, **wrong}
+    recording.status[cell.key], recording.cells[cell.key] = {"status": "ok"}, {**right, **wrong}
     if case.again:
         recording.cells[f"{case.again}/{dtype}"] = right
     return any(verdict.red for verdict in judge(cell, expected(case, dtype), recording))

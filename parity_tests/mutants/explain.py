@@ -11,7 +11,7 @@ from attention_core.operators import FILE_OF
 from parity_tests.cases.call import TRAINING
 from parity_tests.cases.covering import FAMILIES
 from parity_tests.cases.expected import expected
-from parity_tests.cases.selection import Cell, key
+from parity_tests.cases.selection import Cell
 from parity_tests.cases.suite import NAMES
 from parity_tests.judge.compare import compare
 from parity_tests.judge.condition import tolerances_in
@@ -42,7 +42,7 @@ def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence
             red[verdict.operator][name].append(verdict)
         if _is_output(verdict) and name in recording.cells:
             outputs[verdict.operator][name].append(verdict)
-    by_key = {key(cell): cell for cell in cells}
+    by_key = {cell.key: cell for cell in cells}
     for operator, own in red.items():
         telling = _first(own, _is_wrong_number, _is_output)
         answered = [name for name in telling if name in recording.cells]

@@ -23,7 +23,7 @@ from attention_core import reference
 from parity_tests.cases.case import Arrays, Case, is_floating
 from parity_tests.cases.expected import computed_gradients, computed_outputs, cotangents, expected
 from parity_tests.cases.layouts import arranged
-from parity_tests.cases.selection import Cell, key
+from parity_tests.cases.selection import Cell
 from parity_tests.cases.suite import all_cases
 from parity_tests.judge.compare import judge
 from parity_tests.judge.verdict import Verdict
@@ -154,10 +154,10 @@ def attempt(mutant: Mutant, cases: Sequence[Case] | None = None) -> tuple[list[C
         chosen = [*(case for case in chosen if case.drawn is None and not case.again), *_smallest(mutant, chosen)]
     # A drawn case has one dtype, whichever that is.
     dtypes = [(case, case.dtypes[0] if case.drawn is not None else mutant.dtype) for case in chosen]
-    cells = [(case, dtype) for case, dtype in dtypes if dtype in case.dtypes]
+    cells = [Cell(case, dtype) for case, dtype in dtypes if dtype in case.dtypes]
     recording = Recording(mutant.name, "cpu")
     for cell in cells:
-        recording.status[key(cell)], recording.cells[key(cell)] = answer(mutant, *cell)
+        recording.status[cell.key], recording.cells[cell.key] = answer(mutant, *cell)
     return cells, recording
 
 

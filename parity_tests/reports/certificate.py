@@ -71,7 +71,7 @@ def _inputs(run: Run) -> dict[str, str]:
 
 def _said(verdict: Verdict) -> dict[str, Any]:
     told = {name: value for name, value in verdict.as_json().items() if name != "device" and value not in (None, "")}
-    if verdict.status in ("pass", "shown"):  # the tolerance's reason, which the project holds
+    if verdict.status in ("pass", "informational"):  # the tolerance's reason, which the project holds
         told.pop("reason", None)
     return told
 
@@ -218,7 +218,7 @@ def page(certificate: Certificate, name: str) -> str:
     return "\n".join(lines)
 
 
-NOT_RED = ("pass", "shown", "not-applicable", "known-divergence")
+NOT_RED = ("pass", "informational", "not-applicable", "known-divergence")
 
 
 def _rows(verdicts: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -43,7 +43,7 @@ def _tell(test: ElementTree.Element, verdicts: Sequence[Verdict], run: Run) -> N
         failure.text = _legal("\n".join([*lines, reproduce(red[0], run.command, run.drawn)]))
     elif not any(verdict.judged for verdict in verdicts):
         ElementTree.SubElement(test, "skipped", message=_legal(verdicts[0].reason))
-    rest = [v for v in verdicts if v.status in ("known-divergence", "not-implemented", "shown")]
+    rest = [v for v in verdicts if v.status in ("known-divergence", "not-implemented", "informational")]
     if rest:
         told = "\n".join(f"{v.status}: {v.quantity}: {v.reason}" for v in rest)
         ElementTree.SubElement(test, "system-out").text = _legal(told)

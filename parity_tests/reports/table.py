@@ -117,9 +117,9 @@ def _cell(verdicts: Sequence[Verdict]) -> str:
     if not any(verdict.judged for verdict in verdicts):
         return "[yellow]missing[/]"
     known = sum(verdict.status == "known-divergence" for verdict in verdicts)
-    shown = [verdict for verdict in verdicts if verdict.status == "shown"]
-    text = f"[green]{_worst([verdict for verdict in verdicts if verdict.status != 'shown'])}[/]"
-    text += f" [dim]({_worst(shown)} shown)[/]" if shown else ""
+    others = [verdict for verdict in verdicts if verdict.status == "informational"]
+    text = f"[green]{_worst([verdict for verdict in verdicts if verdict.status != 'informational'])}[/]"
+    text += f" [dim]({_worst(others)} informational)[/]" if others else ""
     return text + (f" [yellow]({known} known)[/]" if known else "")
 
 
@@ -219,12 +219,12 @@ def summary(run: Run) -> Text:
     if not run.judged:
         return Text(f"red         nothing was judged: {names} implements nothing that was asked for", style="bold red")
     known = sum(verdict.status == "known-divergence" for verdict in run.verdicts)
-    shown = sum(verdict.status == "shown" for verdict in run.verdicts)
+    informational = sum(verdict.status == "informational" for verdict in run.verdicts)
     tail = f", {known} known divergences" if known else ""
     tail += f"; {lacking:,} more are missing" if lacking else ""
     reasons = dict.fromkeys(verdict.reason for verdict in run.verdicts if verdict.status == "not-applicable")
     tail += f"; {absent:,} not applicable: {'; '.join(reasons)}" if absent else ""
-    tail += f"; {shown:,} of them shown, not judged" if shown else ""
+    tail += f"; {informational:,} of them informational" if informational else ""
     core = f"the core, {len(run.cells):,} of {run.of:,} cells"
     tail += f"; {core}: attention-parity run --all judges the rest" if run.of else ""
     return Text(f"green       {total} comparisons of {names}: all within tolerance{tail}", style="bold green")

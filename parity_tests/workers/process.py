@@ -20,7 +20,7 @@ import backends
 import parity_tests
 from backends.archives import ArchiveError, load_archive, unpack_arrays
 from parity_tests.cases.expected import CACHE, programs_folder
-from parity_tests.cases.selection import Cell, key
+from parity_tests.cases.selection import Cell
 from parity_tests.workers.environment import environment
 from parity_tests.workers.recordings import LISTS, Recording, labelled, pack_cases
 from parity_tests.workers.worker import CASE_FILE, LIFELINE
@@ -62,7 +62,7 @@ def called(part: str, progress: Progress) -> Progress:
 def counted(part: str, cells: Sequence[Cell], progress: Progress) -> Iterator[Cell]:
     """The cells of a part, told of one after the other."""
     for done, cell in enumerate(cells):
-        progress(part, done, len(cells), cell[0].id)
+        progress(part, done, len(cells), cell.case.id)
         yield cell
     progress(part, len(cells), len(cells))
 
@@ -133,13 +133,13 @@ def record(
                 recording.start_seconds += time.perf_counter() - begun
                 started = True
                 while done < len(cells):
-                    progress(job.name, done, len(cells), cells[done][0].id)
+                    progress(job.name, done, len(cells), cells[done].case.id)
                     arrays, header = worker.frame(cell_seconds)
-                    if done and header.get("key") == key(cells[done - 1]):
+                    if done and header.get("key") == cells[done - 1].key:
                         done -= 1  # the fault of the cell before, whose answer is not to be trusted
-                        recording.cells.pop(key(cells[done]), None)
+                        recording.cells.pop(cells[done].key, None)
                         raise worker.fault("error", "the worker answered this cell twice")
-                    if header.get("key") != key(cells[done]):
+                    if header.get("key") != cells[done].key:
                         raise worker.fault("error", f"the worker answered {header.get('key')} out of turn")
                     _keep(recording, arrays, header)
                     done += 1
@@ -148,11 +148,11 @@ def record(
         except WorkerFault as fault:
             said = {"status": fault.status, "message": str(fault), "trace": fault.trace}
             if started:
-                recording.status[key(cells[done])] = said
+                recording.status[cells[done].key] = said
                 done, deaths = done + 1, deaths + 1
                 said = {"status": "crash", "message": f"not tried: the worker died {deaths} times before"}
             if not started or deaths > MOST_RESTARTS:
-                recording.status |= {key(cell): said for cell in cells[done:]}
+                recording.status |= {cell.key: said for cell in cells[done:]}
                 done = len(cells)
     progress(job.name, done, len(cells))
     return recording
@@ -368,7 +368,7 @@ class Server:
             try:
                 while waiting:
                     arrays, header = worker.frame(self.cell_seconds)
-                    if header.get("key") != key(waiting[0]):
+                    if header.get("key") != waiting[0].key:
                         raise worker.fault("error", f"the worker answered {header.get('key')} out of turn")
                     recording.status[header["key"]] = header
                     if header["status"] == "ok":
@@ -376,9 +376,9 @@ class Server:
                     waiting.pop(0)
             except WorkerFault as fault:
                 fatal = waiting.pop(0)
-                recording.status[key(fatal)] = {"status": fault.status, "message": str(fault)}
+                recording.status[fatal.key] = {"status": fault.status, "message": str(fault)}
                 self.deadly.add((fatal[0].operator, fatal[0].method))
-                waiting = [cell for cell in waiting if (cell[0].operator, cell[0].method) not in self.deadly]
+                waiting = [cell for cell in waiting if (cell.case.operator, cell.case.method) not in self.deadly]
                 self.stop()
         return recording
 

@@ -16,7 +16,7 @@ from backends import FRAMEWORKS
 from backends.archives import ArchiveError, load_archive, pack_arrays, save_arrays
 from parity_tests.cases.case import DTYPES, SEED, Arrays, Case
 from parity_tests.cases.expected import cotangents
-from parity_tests.cases.selection import Cell, Selection, key
+from parity_tests.cases.selection import Cell, Selection
 from parity_tests.cases.suite import NAMES
 from parity_tests.workers.worker import CASE_FILE
 
@@ -45,7 +45,7 @@ def pack_cases(cells: Iterable[Cell]) -> bytes:
     described = []
     for cell in cells:
         said, own = _asked(cell)
-        arrays |= {f"{key(cell)}/{name}": array for name, array in own.items()}
+        arrays |= {f"{cell.key}/{name}": array for name, array in own.items()}
         described.append({**said, "digest": _digest(said, own)})
     header = {"kind": CASE_FILE, "cells": described, "seed": SEED, "specification": SPECIFICATION_VERSION}
     return pack_arrays(arrays, header)
@@ -53,7 +53,7 @@ def pack_cases(cells: Iterable[Cell]) -> bytes:
 
 def digests(cells: Iterable[Cell]) -> dict[str, str]:
     """A digest of all that each cell asks: operator, method, config, options, inputs, parameters and cotangents."""
-    return {key(cell): _digest(*_asked(cell)) for cell in cells}
+    return {cell.key: _digest(*_asked(cell)) for cell in cells}
 
 
 def _asked(cell: Cell) -> tuple[dict[str, Any], Arrays]:
@@ -63,7 +63,7 @@ def _asked(cell: Cell) -> tuple[dict[str, Any], Arrays]:
     arrays |= {f"parameter/{name}": array for name, array in parameters.items()}
     arrays |= {f"cotangent/{index}": array for index, array in cotangents(case, dtype).items()}
     said = {
-        "key": key(cell),
+        "key": cell.key,
         "dtype": dtype,
         "operator": case.operator,
         "method": case.method,
@@ -281,7 +281,7 @@ def joined(*recordings: Recording) -> Recording:
 
 def answered(recording: Recording, cell: Cell) -> Mapping[str, Any]:
     """What became of the cell, "missing" if nothing did."""
-    return recording.status.get(key(cell), MISSING)
+    return recording.status.get(cell.key, MISSING)
 
 
 def is_gradient(name: str) -> bool:

@@ -21,6 +21,7 @@ from parity_tests.behaviour.page import COLUMNS, Convention, conventions, page
 from parity_tests.behaviour.questions import asked
 from parity_tests.cases.case import Case
 from parity_tests.cases.expected import expected
+from parity_tests.cases.selection import Cell
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.behaviour import command
 from parity_tests.judge.check import KNOWN, check
@@ -97,7 +98,7 @@ def answered(name: str, change: str, operator: str = "DotProductAttention") -> A
         found = {key: array.astype("float32").astype("float64") for key, array in found.items()}
     elif change == "gradients absent":
         found = {key: array for key, array in found.items() if not key.startswith("gradient_")}
-    return Answer((case, "float64"), {"status": "ok"}, found, wanted)
+    return Answer(Cell(case, "float64"), {"status": "ok"}, found, wanted)
 
 
 @pytest.mark.parametrize(

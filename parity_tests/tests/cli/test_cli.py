@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 import backends
-from parity_tests.cases.selection import Cell, cells_of, key
+from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.cases.suite import NAMES, all_cases, select
 from parity_tests.cli import options
 from parity_tests.cli.main import main
@@ -160,7 +160,7 @@ def test_a_device_has_a_name_that_the_judge_knows():
 def test_what_cannot_exist_is_neither_green_nor_red(only_fake, monkeypatch: pytest.MonkeyPatch):
     def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress, **limits: Any) -> Recording:
         recording = Recording(job.backend, job.device)
-        recording.status = {key(cell): {"status": "not-applicable", "message": "no halves here"} for cell in cells}
+        recording.status = {cell.key: {"status": "not-applicable", "message": "no halves here"} for cell in cells}
         return recording
 
     monkeypatch.setattr("parity_tests.cli.run.record", recorder)
@@ -316,7 +316,7 @@ def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatc
     starts, told = [], []
 
     def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress) -> Recording:
-        starts.append({key(cell) for cell in cells})
+        starts.append({cell.key for cell in cells})
         return record(job, file, cells, progress)
 
     def judged(workers: int) -> dict:

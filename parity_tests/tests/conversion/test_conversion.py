@@ -251,7 +251,7 @@ def test_a_side_of_which_nothing_is_judged_is_red(fake_job: Callable[..., Job], 
     def silent(*arguments: Any) -> Any:
         recording = validation.Recording("fake", "cpu", about={"framework": "none"})
         cells = arguments[1]
-        recording.status = {validation.key(cell): {"status": "not-implemented", "message": "nothing"} for cell in cells}
+        recording.status = {cell.key: {"status": "not-implemented", "message": "nothing"} for cell in cells}
         return recording
 
     monkeypatch.setattr(validation, "record_cells", silent)

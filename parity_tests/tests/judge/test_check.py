@@ -21,7 +21,7 @@ import backends
 from backends import FRAMEWORKS
 from backends.archives import unpack_arrays
 from parity_tests.cases.case import Case
-from parity_tests.cases.selection import cells_of, key
+from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.cli.main import main
 from parity_tests.judge.check import is_registered, judged, name_of
@@ -166,7 +166,7 @@ SCORES = np.zeros((2, 3, 4))
 def asked_of(inputs: dict[str, np.ndarray]) -> dict[str, Any]:
     """What a worker is asked for a softmax of those arrays."""
     case = Case("masked_softmax", "own", "An example.", inputs)
-    cells: list[dict[str, Any]] = unpack_arrays(pack_cases([(case, "float64")]))[1]["cells"]
+    cells: list[dict[str, Any]] = unpack_arrays(pack_cases([Cell(case, "float64")]))[1]["cells"]
     return cells[0]
 
 
@@ -401,7 +401,7 @@ def test_what_a_registered_backend_cannot_have_is_not_red(monkeypatch: pytest.Mo
     cells = cells_of(select(all_cases(), "masked_softmax-mask"), ["float64"])
     for job, status in ((Job("fake", "numpy_backend"), "not-applicable"), (Job("other", "mine.py"), "missing")):
         said = {"status": "not-applicable", "message": "there is no such product"}
-        recording = Recording(job.backend, "cpu", status={key(cell): said for cell in cells})
+        recording = Recording(job.backend, "cpu", status={cell.key: said for cell in cells})
         (verdict,) = judged(cells, recording, True, is_registered(job))
         assert verdict.status == status
 

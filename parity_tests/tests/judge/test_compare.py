@@ -16,7 +16,7 @@ from backends.archives import unpack_arrays
 from parity_tests.cases.call import JUDGED_STEPS
 from parity_tests.cases.case import Case
 from parity_tests.cases.expected import cotangents, expected
-from parity_tests.cases.selection import cells_of, key
+from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.judge import tolerances
 from parity_tests.judge.compare import compare, judge
@@ -78,26 +78,26 @@ def test_shape_dtype_and_special_values_are_compared(found: np.ndarray, reason: 
 
 
 def test_what_is_shown_is_measured_and_not_judged_but_for_shape_dtype_and_special_values():
-    shown = Tolerance(0, 0, "later steps", ("float64",), shown=True)
+    shown = Tolerance(0, 0, "later steps", ("float64",), informational=True)
     verdict = compare(BLANK, REFERENCE + 1.0, REFERENCE, REFERENCE, shown)
-    assert (verdict.status, verdict.red) == ("shown", False) and verdict.error == pytest.approx(0.25 / EPS)
+    assert (verdict.status, verdict.red) == ("informational", False) and verdict.error == pytest.approx(0.25 / EPS)
     for found in (REFERENCE.T, REFERENCE.astype(np.float32), REFERENCE * np.nan):
         assert compare(BLANK, found, REFERENCE, REFERENCE, shown).status == "fail"
-    assert "shown" not in {tolerance_of("training", "training-gru_dot_sgd", "float64", "later_losses").reason}
-    assert tolerance_of("training", "training-gru_dot_sgd", "float32", "later_losses").shown
-    assert not tolerance_of("training", "training-gru_dot_sgd", "float32", "losses").shown
+    assert "informational" not in {tolerance_of("training", "training-gru_dot_sgd", "float64", "later_losses").reason}
+    assert tolerance_of("training", "training-gru_dot_sgd", "float32", "later_losses").informational
+    assert not tolerance_of("training", "training-gru_dot_sgd", "float32", "losses").informational
 
 
 def test_the_report_tells_what_is_shown_apart_from_what_is_judged(fake: ModuleType):
     (case,) = select(all_cases(), "dot_score-plain")
     recording = Recording("fake", "cpu")
     passed = replace(BLANK, operator=case.operator, case=case.id, status="pass", error=2.0)
-    verdicts = [passed, replace(passed, status="shown", error=77.0)]
-    outcome = Run([(case, "float64")], verdicts=verdicts, recordings={"fake": recording}, dtypes=["float64"])
+    verdicts = [passed, replace(passed, status="informational", error=77.0)]
+    outcome = Run([Cell(case, "float64")], verdicts=verdicts, recordings={"fake": recording}, dtypes=["float64"])
     console = Console(width=100, record=True, file=io.StringIO())
     report(outcome, console)
     said = console.export_text()
-    assert "2 (77 shown)" in said and "all within tolerance; 1 of them shown, not judged" in said
+    assert "2 (77 informational)" in said and "all within tolerance; 1 of them informational" in said
 
 
 def test_where_the_reference_is_zero_zero_is_demanded():
@@ -207,9 +207,9 @@ def recorded(fake: ModuleType, pattern: str) -> tuple[list, Recording]:
     for case, dtype in cells:
         inputs, parameters = case.at(dtype)
         factors = {str(position): array for position, array in cotangents(case, dtype).items()}
-        said = unpack_arrays(pack_cases([(case, dtype)]))[1]["cells"][0]
-        recording.cells[key((case, dtype))] = backend.run(said, inputs, parameters, factors).arrays
-        recording.status[key((case, dtype))] = {"status": "ok"}
+        said = unpack_arrays(pack_cases([Cell(case, dtype)]))[1]["cells"][0]
+        recording.cells[Cell(case, dtype).key] = backend.run(said, inputs, parameters, factors).arrays
+        recording.status[Cell(case, dtype).key] = {"status": "ok"}
     return cells, recording
 
 
@@ -260,7 +260,7 @@ def test_a_stopped_gradient_is_red_in_that_gradient_alone(fake: ModuleType, monk
 
 def test_what_is_not_answered_is_missing_and_what_is_not_asked_is_refused(fake: ModuleType):
     cells, recording = recorded(fake, "attention_pooling-mask")
-    answer = recording.cells[key(cells[0])]
+    answer = recording.cells[cells[0].key]
     answer["surprise"] = answer.pop("gradient_values")
     verdicts = {verdict.quantity: verdict for verdict in verdicts_of(cells, recording)}
     assert verdicts["gradient_values"].status == "missing" and verdicts["gradient_values"].red
@@ -277,14 +277,14 @@ def test_a_cell_without_an_answer_is_missing(fake: ModuleType):
 
 def test_a_call_that_changes_its_argument_is_red_though_its_answer_is_right(fake: ModuleType):
     cells, recording = recorded(fake, "dot_score-plain")
-    recording.status[key(cells[0])]["changed"] = ["keys"]
+    recording.status[cells[0].key]["changed"] = ["keys"]
     (red,) = [verdict for verdict in verdicts_of(cells, recording) if verdict.red]
     assert (red.quantity, red.status, red.check) == ("argument_keys", "fail", "input")
 
 
 def test_a_cell_that_cannot_exist_is_neither_red_nor_compared(fake: ModuleType):
     cells, recording = recorded(fake, "dot_score-plain")
-    recording.status[key(cells[0])] = {"status": "not-applicable", "message": "there is no such product"}
+    recording.status[cells[0].key] = {"status": "not-applicable", "message": "there is no such product"}
     (verdict,) = verdicts_of(cells, recording)
     assert (verdict.status, verdict.red, verdict.reason) == ("not-applicable", False, "there is no such product")
 
@@ -303,7 +303,7 @@ def test_backends_are_judged_against_each_other(fake: ModuleType):
     cells, first = recorded(fake, "dot_score-plain")
     _, second = recorded(fake, "dot_score-plain")
     second.backend = "other"
-    second.cells[key(cells[0])]["scores"] = second.cells[key(cells[0])]["scores"] + 1e-9
+    second.cells[cells[0].key]["scores"] = second.cells[cells[0].key]["scores"] + 1e-9
     verdicts = list(judge(cells[0], expected(*cells[0]), first, second))
     assert [(v.against, v.quantity, v.status) for v in verdicts] == [
         ("other", "scores", "fail"),

@@ -14,7 +14,7 @@ from attention_core import reference
 from parity_tests.cases.call import TRAINING
 from parity_tests.cases.case import Arrays, Case
 from parity_tests.cases.expected import expected
-from parity_tests.cases.selection import Cell, Selection, core, key
+from parity_tests.cases.selection import Cell, Selection, core
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.main import main
 from parity_tests.judge import compare
@@ -119,7 +119,7 @@ def test_the_core_tells_every_mistake_and_none_of_its_cells_could_be_left_out(an
     assert silent == {name for name in by_name if all(pattern.startswith(TRAINING) for pattern in by_name[name].cases)}
     alone = {name for own in mistakes.values() if len(own) == 1 for name in own}
     asked_before = {f"{case.again}/{dtype}" for case, dtype in cells if case.again}
-    assert {key(cell) for cell in cells} == {*core()} == alone | asked_before
+    assert {cell.key for cell in cells} == {*core()} == alone | asked_before
 
 
 def test_a_right_implementation_is_not_killed():

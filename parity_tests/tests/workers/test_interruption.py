@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from parity_tests.cases.selection import cells_of, key
+from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.cli.options import signals
 from parity_tests.judge.divergences import Divergence
@@ -144,7 +144,7 @@ def test_a_divergence_that_was_not_met_by_then_is_not_called_stale(fake_job):
 
     def recorder(job: Job, file: Path, cells: list, progress) -> Recording:
         finished.append(record(fake_job(), file, cells, progress, stopped=lambda: False))
-        del finished[0].status[key(cells[1])]
+        del finished[0].status[cells[1].key]
         return finished[0]
 
     outcome = run(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parity_tests.cases.expected import expected
-from parity_tests.cases.selection import cells_of, key
+from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.judge.compare import judge
 from parity_tests.workers.process import KEPT_BYTES, MOST_RESTARTS, Job, record
@@ -105,7 +105,7 @@ def run(tmp_path: Path, fake_job):
 
     def record_with(fault: str = "", **limits) -> tuple[list[str], Recording]:
         recording = record(fake_job(fault), file, cells, **limits)
-        return [recording.status[key(cell)]["status"] for cell in cells], recording
+        return [recording.status[cell.key]["status"] for cell in cells], recording
 
     record_with.cells = cells
     record_with.file = file
@@ -116,7 +116,7 @@ def test_a_healthy_worker_answers_every_cell(run):
     statuses, recording = run()
     assert statuses == ["ok"] * 4
     assert recording.about["framework"] == "NumPy" and recording.about["versions"]["numpy"]
-    assert set(recording.cells) == {key(cell) for cell in run.cells}
+    assert set(recording.cells) == {cell.key for cell in run.cells}
     assert all(said["changed"] == [] for said in recording.status.values())
 
 
@@ -128,7 +128,7 @@ def test_a_fault_is_told_as_what_it_was_in_its_own_cell_alone(
     statuses, recording = run(f"{fault.name}@valid_lens", **fault.limits)
     assert statuses == ["ok", fault.status, "ok", "ok"]
     faulty = run.cells[FAULTY]
-    said = recording.status[key(faulty)]
+    said = recording.status[faulty.key]
     assert re.fullmatch(fault.message, said.get("message", ""))
     assert re.search(fault.trace, said.get("trace", ""), re.DOTALL) and len(said.get("trace", "")) <= KEPT_BYTES
     for cell in run.cells:
@@ -147,7 +147,7 @@ def test_a_fault_is_told_as_what_it_was_in_its_own_cell_alone(
 def test_a_changed_argument_is_named(run):
     statuses, recording = run("change-argument@valid_lens")
     assert statuses == ["ok"] * 4
-    changed = [recording.status[key(cell)]["changed"] for cell in run.cells]
+    changed = [recording.status[cell.key]["changed"] for cell in run.cells]
     assert changed == [[], ["scores"], [], []]
 
 
@@ -167,8 +167,8 @@ def test_a_worker_that_cannot_start_takes_all_its_cells_along(
     job = Job(job.backend, job.module, device=device, variables=job.variables)
     recording = record(job, run.file, run.cells, start_seconds=1.5 if fault == "hang" else 60.0)
     for cell in run.cells:
-        assert recording.status[key(cell)]["status"] == status
-        assert message in recording.status[key(cell)]["message"]
+        assert recording.status[cell.key]["status"] == status
+        assert message in recording.status[cell.key]["message"]
 
 
 def test_an_interpreter_that_is_none_is_told(run, tmp_path: Path):
@@ -185,7 +185,7 @@ def test_a_worker_that_always_dies_is_given_up(fake_job, tmp_path: Path):
     file = tmp_path / "more.safetensors"
     file.write_bytes(pack_cases(cells))
     recording = record(fake_job("exit@queries"), file, cells)
-    said = [recording.status[key(cell)] for cell in cells]
+    said = [recording.status[cell.key] for cell in cells]
     assert {own["status"] for own in said} == {"crash"}
     tried = MOST_RESTARTS + 1
     assert len(cells) > tried
@@ -201,7 +201,7 @@ def test_another_interpreter_gets_our_packages_alone(run, tmp_path: Path):
     file = tmp_path / "one.safetensors"
     file.write_bytes(pack_cases(cells))
     recording = record(Job("nothing", "backends.no_such_backend", str(other)), file, cells)
-    said = recording.status[key(cells[0])]
+    said = recording.status[cells[0].key]
     assert said["status"] == "crash" and "No module named 'backends.no_such_backend'" in said["trace"]
 
 

@@ -24,7 +24,7 @@ from backends import FRAMEWORKS
 from backends.archives import ArchiveError, load_archive, save_arrays
 from parity_tests.cases.case import SEED, Case
 from parity_tests.cases.expected import programs_folder
-from parity_tests.cases.selection import Cell, Selection, key
+from parity_tests.cases.selection import Cell, Selection
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.cli.main import main
 from parity_tests.judge.divergences import Divergence, apply
@@ -130,7 +130,7 @@ def test_a_recording_says_what_ran_where_and_on_what(registry, tmp_path: Path):
     assert recording.about["switches"] == {} and recording.about["device"] == "cpu"
     assert recording.about["versions"] == {"numpy": np.__version__, "python": sys.version.split()[0]}
     cells = selection.cells(all_cases())
-    assert recording.inputs == digests(cells) and list(recording.inputs) == sorted(map(key, cells))
+    assert recording.inputs == digests(cells) and list(recording.inputs) == sorted(cell.key for cell in cells)
     assert set(recording.cells) == set(recording.inputs) and not recording.unanswered
 
 
@@ -373,9 +373,9 @@ def test_a_digest_covers_all_that_a_cell_asks():
         replace(case, parameters=swapped),
         replace(case, inputs={name if name != "keys" else "kezs": array for name, array in case.inputs.items()}),
     ]
-    found = [*(digests([(own, "float64")]).popitem()[1] for own in (case, *changed))]
+    found = [*(digests([Cell(own, "float64")]).popitem()[1] for own in (case, *changed))]
     assert len(set(found)) == len(changed) + 1
-    assert digests([(replace(case, shows="other words"), "float64")]).popitem()[1] == found[0]
+    assert digests([Cell(replace(case, shows="other words"), "float64")]).popitem()[1] == found[0]
 
 
 def test_the_cases_are_the_same_on_every_processor():
@@ -413,7 +413,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Callabl
         Recording("jax", "cuda", about, cells, status, {"A": "1"}, dict.fromkeys(status, "0" * 64)).save(path)
         return path, Recording.load
     case = Case("dot_score", "tiny", "", {"queries": np.ones((1, 2)), "keys": np.ones((3, 2))}, gradients=False)
-    path.write_bytes(pack_cases([(case, "float64")]))
+    path.write_bytes(pack_cases([Cell(case, "float64")]))
     return path, lambda path: load_archive(path, CASE_FILE)
 
 
