@@ -93,8 +93,9 @@ def check(operator: Operator, sizes: Sizes | None = None, dtype: Any = None, /, 
     _check_dtypes(operator, present, dtype)
     fixed = sizes or {}
     axes = _bind_axes(operator, fixed, {name: _shape(array) for name, array in present.items()})
+    known = {**fixed, **arguments}
     for rule in operator.rules:
-        rule(operator.title, {**fixed, **arguments}, axes)
+        rule(operator.title, known, axes)
     return axes
 
 
@@ -210,116 +211,6 @@ def _check_arrays(
             )
 
 
-# ------------------------------------------------------------------------------------------------ rules of operators
-
-
-def one_row(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse a mask whose rows a key padding mask cannot hold.
-
-    Raises: ShapeError.
-    """
-    if axes.get("one", 1) != 1:
-        raise ShapeError(
-            f"{title}: axis 'queries' is {axes['one']} in mask, expected 1: a key padding mask hides a key from "
-            f"every query. Give what has rows of its own as a mask. {_listed({'mask': tuple(given['mask'].shape)})}"
-        )
-
-
-def weights_per_head(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse to say which weights are returned where none are.
-
-    Raises: OptionError.
-    """
-    if given["per_head"] and not given["need_weights"]:
-        raise OptionError(f"{title}: per_head is True, expected False: need_weights=False returns no weights.")
-
-
-def position_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse more keys than there are positions, by which a location score scores them.
-
-    Raises: ShapeError.
-    """
-    num_keys, positions = given.get("num_keys", axes.get("keys")), given.get("num_positions", axes.get("positions"))
-    if num_keys is not None and positions is not None and num_keys > positions:
-        title = title if "num_keys" in given else "LocationAttention"
-        raise ShapeError(
-            f"{title}: num_keys is {num_keys} but queries has {positions} positions. "
-            "Score the first keys alone, or make the layer with a position for each key."
-        )
-
-
-def position_for_each_step(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse a step behind the last position.
-
-    Raises: ShapeError.
-    """
-    end, num_positions = given["offset"] + axes.get("steps", 0), given["num_positions"]
-    if end > num_positions:
-        raise ShapeError(
-            f"{title}: the last step stands at position {end - 1} but num_positions is {num_positions}. "
-            "Give fewer steps or a smaller offset, or make the layer with a position for each step."
-        )
-
-
-def offset_of_window(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse an offset that would be ignored.
-
-    Raises: OptionError.
-    """
-    if given["mode"] != "monotonic":
-        check_unused(title, "offset", given["offset"], f"mode={given['mode']!r} predicts where its window stands")
-
-
-def known_tokens(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse a first and a last token outside the vocabulary.
-
-    Raises: TokenError.
-    """
-    vocab_size = given.get("target_vocab_size") or given["vocab_size"]
-    for name in ("bos", "eos"):
-        check_tokens(title, name, given[name], given[name], vocab_size)
-
-
-def hypotheses(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse to return more hypotheses than are kept, or to keep more than there are tokens.
-
-    Raises: OptionError.
-    """
-    width, num_best = given["width"], given["num_best"]
-    vocab_size = given.get("target_vocab_size") or given["vocab_size"]
-    if num_best > width:
-        raise OptionError(f"{title}: num_best is {num_best}, expected at most width, which is {width}. Widen the beam.")
-    if width > vocab_size:
-        raise OptionError(
-            f"{title}: width is {width}, expected at most vocab_size, which is {vocab_size}: a first step has no more "
-            "hypotheses."
-        )
-
-
-def initial_state(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse a state that would be ignored, and the want of one.
-
-    Raises: OptionError.
-    """
-    initial, state = given["initial"], given["state"]
-    if initial == "encoder":
-        check_needed(title, "state", state, "initial='encoder' starts with the encoder's last state")
-    else:
-        check_unused(title, "state", state, f"initial={initial!r} starts without the encoder's state")
-
-
-def one_direction(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse a single step of a layer that also reads backward.
-
-    Raises: OptionError.
-    """
-    if given["bidirectional"]:
-        raise OptionError(
-            f"{title}: bidirectional is True, expected False: the backward direction begins at the last step. "
-            "Call the layer on whole sequences."
-        )
-
-
 # ------------------------------------------------------------------------------------------------ one check each
 
 
@@ -392,7 +283,7 @@ def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int 
         if layout is None:
             raise ShapeError(
                 f"{operator.title}: {tensor.name} has {len(shape)} {'axis' if len(shape) == 1 else 'axes'}, expected "
-                f"{tensor.layout_text}. {_listed(shapes)}"
+                f"{tensor.layout_text}. {listed(shapes)}"
             )
         if "heads?" in tensor.axes:
             with_heads.setdefault("heads" in layout, tensor.name)
@@ -403,12 +294,12 @@ def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int 
             if size != expected:
                 raise ShapeError(
                     f"{operator.title}: axis '{axis}' is {size} in {tensor.name} but {expected} in {owner}. "
-                    f"{_advice(axis, owner)} {_listed(shapes)}"
+                    f"{_advice(axis, owner)} {listed(shapes)}"
                 )
     if len(with_heads) == 2:
         raise ShapeError(
             f"{operator.title}: axis 'heads' is in {with_heads[True]} but not in {with_heads[False]}. "
-            f"{ADVICE['heads']} {_listed(shapes)}"
+            f"{ADVICE['heads']} {listed(shapes)}"
         )
     return {axis: size for axis, (size, _) in bound.items()}
 
@@ -417,9 +308,9 @@ def _advice(axis: str, owner: str) -> str:
     return ADVICE.get(f"{owner}'s {axis}") or ADVICE.get(axis, "Give both the same size.")
 
 
-def _listed(shapes: Mapping[str, tuple[int | None, ...] | None]) -> str:
-    listed = ", ".join(f"{name}={shape}" for name, shape in shapes.items() if shape is not None)
-    return f"Shapes: {listed}."
+def listed(shapes: Mapping[str, tuple[int | None, ...] | None]) -> str:
+    """The shapes of a call, as the last sentence of a refusal."""
+    return f"Shapes: {', '.join(f'{name}={shape}' for name, shape in shapes.items() if shape is not None)}."
 
 
 def _check_option(title: str, option: Option, value: Any) -> None:

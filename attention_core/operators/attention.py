@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attention_core.errors import OptionError, check_needed, check_unused, position_for_each_key
+from attention_core.errors import OptionError, check_needed, check_unused
 from attention_core.operators.common import (
     BAHDANAU,
     CONTEXT,
@@ -21,6 +21,7 @@ from attention_core.operators.common import (
     WEIGHTS,
 )
 from attention_core.operators.scoring import COSINE_SCORE
+from attention_core.rules import position_for_each_key
 from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Rule, Tensor
 
 # ------------------------------------------------------------------------------------------------ options by name

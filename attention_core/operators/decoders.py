@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from attention_core.errors import (
-    check_needed,
-    check_unused,
-    hypotheses,
-    initial_state,
-    known_tokens,
-    position_for_each_key,
-)
+from attention_core.errors import check_needed, check_unused
 from attention_core.operators.attention import HIDDEN_SCORES, score_option, scored
 from attention_core.operators.common import BAHDANAU, CHO_CONTEXT, LUONG, LUONG_FEEDING, MASK, VALID_LENS, WU
 from attention_core.operators.encoders import CELL, EMBED_SIZE, EMBEDDING, TOKENS, VOCAB_SIZE
@@ -23,6 +16,7 @@ from attention_core.operators.recurrent import (
     recurrent_part,
     recurrent_sizes,
 )
+from attention_core.rules import hypotheses, initial_state, known_tokens, position_for_each_key
 from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Sizes, Tensor
 
 # ------------------------------------------------------------------------------------------------ options by name
@@ -128,7 +122,7 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
             tensors=(Tensor("tokens", ("batch",), "token ids", "integer"), *state, *memory_of_step),
             keyword_tensors=(
                 BETWEEN_STEP_MASK,
-                Tensor("attention_dropout_mask", ("batch", "keys"), "a factor of each weight", optional=True),
+                Tensor("attention_dropout_mask", ("batch", "keys"), _ATTENTION_DROPOUT.meaning, optional=True),
             ),
             outputs=(
                 Tensor("logits", ("batch", "vocab_size"), "scores of the next token (natural logarithm)"),

@@ -74,7 +74,7 @@ LSTM_ENCODER = _encoder(
 
 
 _BRIDGE_FORMULA = (
-    "[f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the "
+    "state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the "
     "forward half f and the backward half b of the state, and of the outputs where they are summed"
 )
 
@@ -144,7 +144,11 @@ BRIDGE = Layer(
             source=BAHDANAU.replace("A.1.2", "A.2.2"),
             tensors=(
                 Tensor("outputs", ("batch", "steps", "both_outputs"), "forward outputs, then backward ones"),
-                Tensor("state", ("num_layers", "batch", "both_states"), "the same for the state, and for its cells"),
+                Tensor(
+                    "state",
+                    ("num_layers", "batch", "both_states"),
+                    "forward states, then backward ones, and the cells of an LSTM alike",
+                ),
             ),
             outputs=(
                 Tensor("encoder_outputs", ("batch", "steps", "memory_size"), "summed, or as they are"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attention_core.errors import check_unused, offset_of_window
+from attention_core.errors import check_unused
 from attention_core.operators.attention import (
     _HIDDEN_OR_QUERY,
     _KEY_SIZE,
@@ -13,6 +13,7 @@ from attention_core.operators.attention import (
     scored,
 )
 from attention_core.operators.common import DROPOUT, DROPOUT_MASK, LUONG_LOCAL, TIME_MAJOR
+from attention_core.rules import offset_of_window
 from attention_core.specification import Config, Layer, Option, Parameter, Part, Sizes, Tensor
 
 NUM_POSITIONS = Option(

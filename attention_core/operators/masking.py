@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from attention_core.errors import one_row
 from attention_core.operators.common import (
     CHILD,
     LIU,
@@ -15,6 +14,7 @@ from attention_core.operators.common import (
     VALID_LENS,
     WEIGHTS,
 )
+from attention_core.rules import one_row
 from attention_core.specification import FLOATING, Operator, Option, Tensor
 
 ATTENTION_MASK = Operator(

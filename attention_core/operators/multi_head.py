@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attention_core.errors import OptionError, position_for_each_key, weights_per_head
+from attention_core.errors import OptionError
 from attention_core.operators.attention import _QUERY_SIZE, score_option, scored
 from attention_core.operators.common import (
     DROPOUT,
@@ -16,6 +16,7 @@ from attention_core.operators.common import (
     WEIGHTS,
 )
 from attention_core.operators.local import NUM_POSITIONS
+from attention_core.rules import position_for_each_key, weights_per_head
 from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Sizes, Tensor
 
 _HEADS_FORMULA = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from attention_core.errors import position_for_each_step
 from attention_core.operators.common import VASWANI_POSITIONS
+from attention_core.rules import position_for_each_step
 from attention_core.specification import Layer, Operator, Option, Parameter, Tensor
 
 _POSITIONED = Tensor("inputs", ("batch", "steps", "features"), "one vector for each position")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from attention_core.errors import one_direction
 from attention_core.operators.common import CHO, HOCHREITER, SCHUSTER
+from attention_core.rules import one_direction
 from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Sizes, Tensor
 
 GRU_FORMULA = (
@@ -54,7 +54,7 @@ BETWEEN_MASK = Tensor(
     optional=True,
 )
 BETWEEN_STEP_MASK = Tensor(
-    "dropout_mask", ("num_layers - 1", "batch", "output_size"), "the same for one step", optional=True
+    "dropout_mask", ("num_layers - 1", "batch", "output_size"), BETWEEN_MASK.meaning, optional=True
 )
 
 # ------------------------------------------------------------------------------------------------ recurrent layers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from attention_core.errors import position_for_each_key
 from attention_core.operators.common import (
     BAHDANAU,
     GRAVES,
@@ -15,6 +14,7 @@ from attention_core.operators.common import (
     SCORES,
     VASWANI,
 )
+from attention_core.rules import position_for_each_key
 from attention_core.specification import Operator, Option, Tensor
 
 DOT_SCORE = Operator(

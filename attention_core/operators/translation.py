@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attention_core.errors import check_unused, hypotheses, known_tokens, position_for_each_key
+from attention_core.errors import check_unused
 from attention_core.operators.attention import SCORE_NAMES
 from attention_core.operators.common import BAHDANAU, WU
 from attention_core.operators.decoders import (
@@ -18,6 +18,7 @@ from attention_core.operators.decoders import (
 from attention_core.operators.encoders import BRIDGE, CELL, EMBED_SIZE, GRU_ENCODER, LSTM_ENCODER
 from attention_core.operators.local import NUM_POSITIONS
 from attention_core.operators.recurrent import BIDIRECTIONAL, HIDDEN_SIZE, NUM_LAYERS
+from attention_core.rules import hypotheses, known_tokens, position_for_each_key
 from attention_core.specification import Config, Layer, Operator, Option, Part, Sizes, Tensor
 
 _SOURCE = Tensor("source", ("batch", "keys"), "token ids of the sentences to translate", "integer")
@@ -145,7 +146,7 @@ TRANSLATOR = Layer(
                 Tensor(
                     "decoder_dropout_mask",
                     ("num_layers - 1", "batch", "steps", "decoder_size"),
-                    "the same for the decoder",
+                    "0 or 1/(1 - rate), a factor of the outputs of every layer of the decoder but the top one",
                     optional=True,
                 ),
                 Tensor(

@@ -99,7 +99,7 @@ class Attention(Specified):
     ) -> tuple[jax.Array, jax.Array | Any]:
         """Attend with queries to a prepared memory.
 
-        context, weights = attention_pooling(score(queries, project(keys)), values)
+        context, weights = attention_pooling(score(queries, memory.keys), memory.values)
 
         Args:
             queries: (batch, [heads], queries, features or query_size); what is looked for

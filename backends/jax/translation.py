@@ -133,7 +133,8 @@ class Translator(Specified):
             valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
             encoder_dropout_mask (default None): (num_layers - 1, batch, keys, encoder_size); 0 or 1/(1 - rate), a
                 factor of the outputs of every layer of the encoder but the top one
-            decoder_dropout_mask (default None): (num_layers - 1, batch, steps, decoder_size); the same for the decoder
+            decoder_dropout_mask (default None): (num_layers - 1, batch, steps, decoder_size); 0 or 1/(1 - rate), a
+                factor of the outputs of every layer of the decoder but the top one
             attention_dropout_mask (default None): (batch, steps, keys); 0 or 1/(1 - rate), a factor of each weight
         Returns:
             logits: (batch, steps, target_vocab_size); scores of the token that follows each input (natural logarithm)

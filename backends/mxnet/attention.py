@@ -97,7 +97,7 @@ class Attention(Specified):
     ) -> Answer:
         """Attend with queries to a prepared memory.
 
-        context, weights = attention_pooling(score(queries, project(keys)), values)
+        context, weights = attention_pooling(score(queries, memory.keys), memory.values)
 
         Args:
             queries: (batch, [heads], queries, features or query_size); what is looked for
@@ -219,7 +219,7 @@ class DotProductAttention(Attention):
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Raises:
         OptionError: an argument is outside its domain
     Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762
@@ -260,7 +260,7 @@ class AdditiveAttention(Attention):
             heads
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         W_q: (hidden_size, query_size), projects queries
         W_k: (hidden_size, key_size), projects keys
@@ -325,7 +325,7 @@ class GeneralAttention(Attention):
             heads
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         W: (query_size, key_size), projects keys to the size of queries
     Raises:
@@ -384,7 +384,7 @@ class ConcatAttention(Attention):
             heads
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         W: (hidden_size, query_size + key_size), projects [query; key]
         v: (hidden_size,), weight of each hidden feature
@@ -454,7 +454,7 @@ class CosineAttention(Attention):
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Raises:
         OptionError: an argument is outside its domain
     Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401
@@ -496,7 +496,7 @@ class LocationAttention(Attention):
             heads
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         W: (num_positions, query_size), scores of each position
     Raises:
@@ -550,7 +550,7 @@ class KernelAttention(Attention):
             heads
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         w: (), inverse width of the kernel; there if learned
     Raises:

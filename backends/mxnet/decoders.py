@@ -108,8 +108,9 @@ class Decoder(Specified):
             tokens: integers (batch,); token ids
             state: as `start` returns it
             memory: as `prepare` returns it
-            dropout_mask (default None): (num_layers - 1, batch, output_size); the same for one step
-            attention_dropout_mask (default None): (batch, keys); a factor of each weight
+            dropout_mask (default None): (num_layers - 1, batch, output_size); 0 or 1/(1 - rate), a factor of the
+                outputs of every layer but the top one
+            attention_dropout_mask (default None): (batch, keys); 0 or 1/(1 - rate), a factor of each weight
         Returns:
             logits: (batch, vocab_size); scores of the next token (natural logarithm)
             state: what the next `step` takes
@@ -429,7 +430,7 @@ class BahdanauDecoder(Decoder):
             training
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
         initial: (num_layers, state_size), the first state, if initial='learned'
@@ -551,7 +552,7 @@ class LuongDecoder(Decoder):
             training
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
         initial: (num_layers, state_size), the first state, if initial='learned'
@@ -666,7 +667,7 @@ class FixedContextDecoder(Decoder):
             training
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
         initial: (num_layers, state_size), the first state, if initial='learned'

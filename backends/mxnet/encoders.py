@@ -105,7 +105,7 @@ class GRUEncoder(Encoder):
             first
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
         rnn.*: the GRU that reads the embedded tokens
@@ -136,7 +136,7 @@ class LSTMEncoder(Encoder):
             first
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
         rnn.*: the LSTM that reads the embedded tokens
@@ -155,7 +155,7 @@ class LSTMEncoder(Encoder):
 class Bridge(Specified):
     """Hand the two directions of an encoder to a decoder that has one.
 
-    [f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+    state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
     forward half f and the backward half b of the state, and of the outputs where they are summed
 
     Args:
@@ -167,7 +167,7 @@ class Bridge(Specified):
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         {layer}.W: (outputs and cells, output_size, both or backward), weights
         {layer}.b_s: (outputs and cells, output_size), biases
@@ -214,12 +214,12 @@ class Bridge(Specified):
     def __call__(self, outputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Turn outputs and state of both directions into those that a decoder takes.
 
-        [f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+        state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
         forward half f and the backward half b of the state, and of the outputs where they are summed
 
         Args:
             outputs: (batch, steps, both_outputs); forward outputs, then backward ones
-            state: (num_layers, batch, both_states); the same for the state, and for its cells
+            state: (num_layers, batch, both_states); forward states, then backward ones, and the cells of an LSTM alike
         Returns:
             encoder_outputs: (batch, steps, memory_size); summed, or as they are
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM

@@ -36,7 +36,7 @@ class HardAttention(Attention):
             heads
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         scored.*: the attention layer of score, which projects keys and scores them
     Raises:

@@ -40,7 +40,7 @@ class LocalAttention(Attention):
             heads
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         W_p: (hidden_size, query_size), projects queries, if predictive
         v_p: (hidden_size,), weight of each hidden feature, if predictive

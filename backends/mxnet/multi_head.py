@@ -40,7 +40,7 @@ class MultiHeadAttention(Attention):
             heads
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         W_q: (hidden_size, query_size), projects queries
         W_k: (hidden_size, key_size), projects keys

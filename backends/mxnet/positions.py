@@ -27,7 +27,7 @@ class SinusoidalPositions(Specified):
         layout (default 'interleaved'): whether sines and cosines take turns, or the sines come first: 'interleaved',
             'concatenated'
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Raises:
         OptionError: an argument is outside its domain
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762
@@ -89,7 +89,7 @@ class LearnedPositions(Specified):
         features: features of an input
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         P: (num_positions, features), one row for each position
     Raises:

@@ -64,12 +64,11 @@ class Recurrent(Specified):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Run one step.
 
-        outputs[t], state[t] = step(inputs[t], state[t - 1]) where t < valid_len; else 0 and state[t - 1]
-
         Args:
             inputs: (batch, input_size); one vector
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
-            dropout_mask (default None): (num_layers - 1, batch, output_size); the same for one step
+            dropout_mask (default None): (num_layers - 1, batch, output_size); 0 or 1/(1 - rate), a factor of the
+                outputs of every layer but the top one
         Returns:
             output: (batch, output_size); output of the top layer
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
@@ -201,7 +200,7 @@ class GRU(Recurrent):
             first
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         {layer}.W: (3, hidden_size, input_size, then output_size), input weights of the gates r, z, n
         {layer}.U: (3, hidden_size, hidden_size), hidden weights of the gates r, z, n
@@ -272,7 +271,7 @@ class LSTM(Recurrent):
             first
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         {layer}.W: (4, hidden_size, input_size, then output_size), input weights of the gates i, f, g, o
         {layer}.U: (4, hidden_size, hidden_size), hidden weights of the gates i, f, g, o

@@ -23,7 +23,7 @@ class NadarayaWatson(Specified):
         learned (default False): whether w = 1/width is a parameter that begins there, or a constant
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
-        params: a ParameterDict with parameters to share
+        params: a ParameterDict whose parameters are shared
     Parameters:
         kernel.*: the KernelAttention that weighs the keys
     Raises:

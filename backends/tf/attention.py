@@ -108,14 +108,14 @@ class Attention(Specified):
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
-        context, weights = attention_pooling(score(queries, project(keys)), values)
+        context, weights = attention_pooling(score(queries, memory.keys), memory.values)
 
         Args:
             queries: (batch, [heads], queries, features or query_size); what is looked for
             memory: as `prepare` returns it
             need_weights (default True): whether to return the weights; without, they need not be kept, and are None
             dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
-            training: whether to drop in this call; the mode of the layer around it unless given
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
@@ -152,7 +152,7 @@ class Attention(Specified):
                 may attend to a key; combines with valid_lens by and
             need_weights (default True): whether to return the weights; without, they need not be kept, and are None
             dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
-            training: whether to drop in this call; the mode of the layer around it unless given
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights

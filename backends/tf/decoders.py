@@ -119,9 +119,10 @@ class Decoder(Specified):
             tokens: integers (batch,); token ids
             state: as `start` returns it
             memory: as `prepare` returns it
-            dropout_mask (default None): (num_layers - 1, batch, output_size); the same for one step
-            attention_dropout_mask (default None): (batch, keys); a factor of each weight
-            training: whether to drop in this call; the mode of the layer around it unless given
+            dropout_mask (default None): (num_layers - 1, batch, output_size); 0 or 1/(1 - rate), a factor of the
+                outputs of every layer but the top one
+            attention_dropout_mask (default None): (batch, keys); 0 or 1/(1 - rate), a factor of each weight
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             logits: (batch, vocab_size); scores of the next token (natural logarithm)
             state: what the next `step` takes
@@ -171,7 +172,7 @@ class Decoder(Specified):
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); 0 or 1/(1 - rate), a factor of the
                 outputs of every layer but the top one
             attention_dropout_mask (default None): (batch, steps, keys); 0 or 1/(1 - rate), a factor of each weight
-            training: whether to drop in this call; the mode of the layer around it unless given
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             logits: (batch, steps, vocab_size); scores of each next token (natural logarithm)
             state: what the next `step` takes

@@ -66,7 +66,7 @@ class Encoder(Specified):
             state (default None): (num_layers, batch, state_size); state before the first step; zeros unless given
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); 0 or 1/(1 - rate), a factor of the
                 outputs of every layer but the top one
-            training: whether to drop in this call; the mode of the layer around it unless given
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
@@ -158,7 +158,7 @@ class LSTMEncoder(Encoder):
 class Bridge(Specified):
     """Hand the two directions of an encoder to a decoder that has one.
 
-    [f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+    state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
     forward half f and the backward half b of the state, and of the outputs where they are summed
 
     Args:
@@ -214,12 +214,12 @@ class Bridge(Specified):
     def __call__(self, outputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Turn outputs and state of both directions into those that a decoder takes.
 
-        [f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+        state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
         forward half f and the backward half b of the state, and of the outputs where they are summed
 
         Args:
             outputs: (batch, steps, both_outputs); forward outputs, then backward ones
-            state: (num_layers, batch, both_states); the same for the state, and for its cells
+            state: (num_layers, batch, both_states); forward states, then backward ones, and the cells of an LSTM alike
         Returns:
             encoder_outputs: (batch, steps, memory_size); summed, or as they are
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM

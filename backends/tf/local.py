@@ -112,7 +112,7 @@ class LocalAttention(Attention):
             need_weights (default True): whether to return the weights; without, they need not be kept, and are None
             offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic'
             dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
-            training: whether to drop in this call; the mode of the layer around it unless given
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
@@ -155,7 +155,7 @@ class LocalAttention(Attention):
             need_weights (default True): whether to return the weights; without, they need not be kept, and are None
             offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic'
             dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
-            training: whether to drop in this call; the mode of the layer around it unless given
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights

@@ -148,7 +148,7 @@ class MultiHeadAttention(Attention):
             head_mask (default None): ([batch], heads); a factor of what each head gives to the context; 0 switches it
                 off
             dropout_mask (default None): (batch, heads, queries, keys); 0 or 1/(1 - rate), a factor of each weight
-            training: whether to drop in this call; the mode of the layer around it unless given
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             context: (batch, queries, query_size); the heads' averages, projected
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
@@ -198,7 +198,7 @@ class MultiHeadAttention(Attention):
             head_mask (default None): ([batch], heads); a factor of what each head gives to the context; 0 switches it
                 off
             dropout_mask (default None): (batch, heads, queries, keys); 0 or 1/(1 - rate), a factor of each weight
-            training: whether to drop in this call; the mode of the layer around it unless given
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             context: (batch, queries, query_size); the heads' averages, projected
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights

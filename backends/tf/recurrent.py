@@ -148,13 +148,12 @@ class Recurrent(Specified):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Run one step.
 
-        outputs[t], state[t] = step(inputs[t], state[t - 1]) where t < valid_len; else 0 and state[t - 1]
-
         Args:
             inputs: (batch, input_size); one vector
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
-            dropout_mask (default None): (num_layers - 1, batch, output_size); the same for one step
-            training: whether to drop in this call; the mode of the layer around it unless given
+            dropout_mask (default None): (num_layers - 1, batch, output_size); 0 or 1/(1 - rate), a factor of the
+                outputs of every layer but the top one
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             output: (batch, output_size); output of the top layer
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
@@ -191,7 +190,7 @@ class Recurrent(Specified):
             state (default None): (num_layers, batch, state_size); state before the first step; zeros unless given
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); 0 or 1/(1 - rate), a factor of the
                 outputs of every layer but the top one
-            training: whether to drop in this call; the mode of the layer around it unless given
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM

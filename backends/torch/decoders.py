@@ -107,8 +107,9 @@ class Decoder(Specified):
             tokens: integers (batch,); token ids
             state: as `start` returns it
             memory: as `prepare` returns it
-            dropout_mask (default None): (num_layers - 1, batch, output_size); the same for one step
-            attention_dropout_mask (default None): (batch, keys); a factor of each weight
+            dropout_mask (default None): (num_layers - 1, batch, output_size); 0 or 1/(1 - rate), a factor of the
+                outputs of every layer but the top one
+            attention_dropout_mask (default None): (batch, keys); 0 or 1/(1 - rate), a factor of each weight
         Returns:
             logits: (batch, vocab_size); scores of the next token (natural logarithm)
             state: what the next `step` takes

@@ -132,7 +132,7 @@ class LSTMEncoder(Encoder):
 class Bridge(Specified):
     """Hand the two directions of an encoder to a decoder that has one.
 
-    [f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+    state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
     forward half f and the backward half b of the state, and of the outputs where they are summed
 
     Args:
@@ -185,12 +185,12 @@ class Bridge(Specified):
     def forward(self, outputs: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Turn outputs and state of both directions into those that a decoder takes.
 
-        [f; b] = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+        state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
         forward half f and the backward half b of the state, and of the outputs where they are summed
 
         Args:
             outputs: (batch, steps, both_outputs); forward outputs, then backward ones
-            state: (num_layers, batch, both_states); the same for the state, and for its cells
+            state: (num_layers, batch, both_states); forward states, then backward ones, and the cells of an LSTM alike
         Returns:
             encoder_outputs: (batch, steps, memory_size); summed, or as they are
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM

@@ -57,12 +57,11 @@ class Recurrent(Specified):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run one step.
 
-        outputs[t], state[t] = step(inputs[t], state[t - 1]) where t < valid_len; else 0 and state[t - 1]
-
         Args:
             inputs: (batch, input_size); one vector
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
-            dropout_mask (default None): (num_layers - 1, batch, output_size); the same for one step
+            dropout_mask (default None): (num_layers - 1, batch, output_size); 0 or 1/(1 - rate), a factor of the
+                outputs of every layer but the top one
         Returns:
             output: (batch, output_size); output of the top layer
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from attention_core import rules
 from attention_core.operators import FILE_OF, LAYERS, OF_FILES
 from attention_core.specification import Layer, Operator, Option, Tensor
 from backends import FRAMEWORKS
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "operators.md"
 WIDTH = 120
 TITLES = {"torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX", "mxnet": "MXNet"}
-CALLS = {"torch": "forward", "tf": "__call__", "jax": "__call__", "mxnet": "__call__"}
+CALL = {"torch": "forward", "tf": "__call__", "jax": "__call__", "mxnet": "__call__"}
 """The method that a user's call enters, in which arguments are named."""
 KEYWORDS = {
     "dtype": "floating type of the parameters",
@@ -31,8 +32,8 @@ KEYWORDS = {
     "rngs": "streams of random numbers, for the first values of the parameters and for dropout",
     "name": "the layer's name in Keras",
     "prefix": "prefix of the parameters' names in Gluon",
-    "params": "a ParameterDict with parameters to share",
-    "training": "whether to drop in this call; the mode of the layer around it unless given",
+    "params": "a ParameterDict whose parameters are shared",
+    "training": "whether dropout is active; by default the mode of the enclosing layer",
     "ctx": "device of the result",
 }
 """The keywords that a framework's users expect, by name."""
@@ -41,9 +42,9 @@ RETURNED = {"memory": "a `Memory`, which `attend` and `step` take", "state": "wh
 """Arguments that have fields, where they come from, and where they go."""
 TOKENS = ("tokens", "source", "inputs", "targets")
 GENERAL = {
-    "Attention": "context, weights = attention_pooling(score(queries, project(keys)), values)",
-    "Recurrent": "outputs[t], state[t] = step(inputs[t], state[t - 1]) where t < valid_len; else 0 and state[t - 1]",
-    "Encoder": "outputs, state = rnn(embedding[tokens])",
+    "Attention.attend": "context, weights = attention_pooling(score(queries, memory.keys), memory.values)",
+    "Attention.call": "context, weights = attention_pooling(score(queries, project(keys)), values)",
+    "Encoder.call": "outputs, state = rnn(embedding[tokens])",
 }
 """The formula of what several layers inherit, where each has its own."""
 
@@ -104,7 +105,7 @@ def of_method(name: str, operators: Sequence[Operator], keywords: Sequence[str])
     """The docstring of a method, which the layers of these operators have in common."""
     first = operators[0]
     formulas = {operator.formula for operator in operators}
-    formula = first.formula if len(formulas) == 1 else GENERAL.get(name, "")
+    formula = first.formula if len(formulas) == 1 else GENERAL.get(f"{name}.{first.name.partition('.')[2]}", "")
     joined = replace(
         first,
         tensors=_joined([operator.tensors for operator in operators]),
@@ -202,12 +203,12 @@ def _axes(axes: Sequence[str]) -> str:
 
 def _raises(operator: Operator) -> list[str]:
     kinds = {tensor.kind for tensor in operator.inputs}
-    rules = {rule.__name__ for rule in operator.rules}
     errors = ["ShapeError", "DtypeError", *(["MaskError"] if "boolean" in kinds else [])] if kinds else []
     lines = [f"{', '.join(errors)}: an array does not fit the operator or the other arrays"] if errors else []
-    if operator.options or rules & {"initial_state", "offset_of_window", "one_direction"}:
+    if operator.options or {rules.initial_state, rules.offset_of_window, rules.one_direction} & {*operator.rules}:
         lines.append("OptionError: an argument is outside its domain")
-    if "known_tokens" in rules or any(own.name in TOKENS and own.kind == "integer" for own in operator.inputs):
+    tokens = any(tensor.name in TOKENS and tensor.kind == "integer" for tensor in operator.inputs)
+    if tokens or rules.known_tokens in operator.rules:
         lines.append("TokenError: a token id is outside the vocabulary")
     return lines
 
@@ -260,7 +261,7 @@ def _inherited(name: str, made: Mapping[str, Definition], file: str, framework: 
         )
         for operator in layer.methods if derived else ():
             method = operator.name.partition(".")[2]
-            method = CALLS[framework] if method == "call" else method
+            method = CALL[framework] if method == "call" else method
             overrides = layer.name != name and _method(made[layer.name], method, {}) is not None
             if not overrides:
                 found.setdefault(method, []).append(operator)

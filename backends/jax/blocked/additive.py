@@ -19,7 +19,6 @@ __all__ = ["blocked_additive_score", "blocked_additive_attention"]
 ADDITIVE_MIN_ELEMENTS = 2**24
 """So many elements, batch · heads · queries · keys · hidden_size, take blocks: measured on a CPU."""
 
-
 BOUND = {"float32": 10.75, "float64": 88.0}
 """Up to this magnitude of x and y (1 + e^(-2(x + y)))² is a number of that dtype."""
 

@@ -19,10 +19,8 @@ ADDITIVE_MIN_ELEMENTS = 2**24
 SEQUENCE_MIN_ELEMENTS = 2**20
 """The elements of one sequence, queries · keys · hidden_size, from which on a context may be computed on its own."""
 
-
 BLOCK = 2**19
 """The elements of one block: 2 MiB in float32, what a cache holds."""
-
 
 FORMS = ("sum", "exponentials", "tangents")
 """How a block computes tanh(q + k): of the sum itself, or from what `factor` makes of queries and of keys."""

@@ -15,7 +15,6 @@ from backends.tf.pooling import _attention_pooling
 DOT_BLOCK = 2**21
 """The scores of one block: products of larger matrices gain more than a smaller cache."""
 
-
 LIMIT = {tf.float32: 1e30, tf.float64: 1e300}
 """How large half the sum of the squares of an array may be, so that inner products with another are finite."""
 

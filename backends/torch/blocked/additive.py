@@ -32,7 +32,6 @@ import torch
 from backends.torch.blocked import choice
 from backends.torch.blocked.blocks import (
     BOUND,
-    GROUP,
     along,
     blocks_of_rows,
     blocks_of_scores,
@@ -50,13 +49,14 @@ __all__ = ["blocked_additive_score", "blocked_additive_attention"]
 ADDITIVE_MIN_ELEMENTS = 2**19
 """The number of elements, batch · heads · queries · keys · hidden_size, from which on blocks are faster on a CPU."""
 
-
 QUERIES, SCORES = 8, 2**15
 """The number of queries, and of scores, from which on features are faster than rows."""
 
+GROUP = 32
+"""The number of features that are added up by themselves, so that rounding grows with the number of groups."""
+
 SATURATED = {torch.float32: 10.0, torch.float64: 20.0}
 """From here on tanh is 1 to the last bit."""
-
 
 BY_FEATURES, BY_ROWS = 2**18, 2**17
 """The elements of a block on a CPU: what stays in its cache, and is worth the cost of a call."""

@@ -12,13 +12,8 @@ BOUND = {torch.float32: 20.0, torch.float64: 160.0}
 """How large projections may be for exponentials: far enough from overflow for sums of them, and of their products with
 gradients."""
 
-
 BY_SCORES = 2**18
 """The scores of a block of rows in attention."""
-
-
-GROUP = 32
-"""The number of features that are added up by themselves, so that rounding grows with the number of groups."""
 
 
 def plain_gradients(

@@ -14,7 +14,6 @@ from backends.torch.blocked.choice import use_blocks
 STEPS_MIN_ELEMENTS = 2**12
 """The number of elements, batch · steps · keys · features, from which on a decoder's steps are faster as one."""
 
-
 BY_STEPS = 2**19
 """The elements of a block in a decoder's step."""
 

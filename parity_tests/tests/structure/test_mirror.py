@@ -10,6 +10,7 @@ import pytest
 from attention_core.operators import FILE_OF, LAYERS, OF_FILES, OPERATORS
 from attention_core.operators.training import UPDATES
 from backends import FRAMEWORKS, read_requirements
+from parity_tests.reports.docstrings import CALL
 from parity_tests.tests.places import ROOT
 from parity_tests.tests.structure.source import EXPORTED, FILES, backend_file, files_of, parsed, public, top
 
@@ -132,9 +133,6 @@ def test_a_function_has_the_arguments_of_the_specification(framework: str, opera
     assert isinstance(function, ast.FunctionDef)
     known = {option.name for option in operator.options}
     assert arguments(function, framework, known) == operator.signature
-
-
-CALL = {"torch": "forward", "tf": "__call__", "jax": "__call__", "mxnet": "__call__"}
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)

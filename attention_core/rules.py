@@ -1,0 +1,118 @@
+"""What single operators refuse beyond shapes, dtypes and domains: rules that the specification names, and `check` asks.
+
+A rule takes the operator's title, its sizes and arguments by name, and the size of every axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attention_core.errors import OptionError, ShapeError, check_needed, check_tokens, check_unused, listed
+
+
+def one_row(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse a mask whose rows a key padding mask cannot hold.
+
+    Raises: ShapeError.
+    """
+    if axes.get("one", 1) != 1:
+        raise ShapeError(
+            f"{title}: axis 'queries' is {axes['one']} in mask, expected 1: a key padding mask hides a key from "
+            f"every query. Give what has rows of its own as a mask. {listed({'mask': tuple(given['mask'].shape)})}"
+        )
+
+
+def weights_per_head(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse to say which weights are returned where none are.
+
+    Raises: OptionError.
+    """
+    if given["per_head"] and not given["need_weights"]:
+        raise OptionError(f"{title}: per_head is True, expected False: need_weights=False returns no weights.")
+
+
+def position_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse more keys than there are positions, by which a location score scores them.
+
+    Raises: ShapeError.
+    """
+    num_keys, positions = given.get("num_keys", axes.get("keys")), given.get("num_positions", axes.get("positions"))
+    if num_keys is not None and positions is not None and num_keys > positions:
+        title = title if "num_keys" in given else "LocationAttention"
+        raise ShapeError(
+            f"{title}: num_keys is {num_keys} but queries has {positions} positions. "
+            "Score the first keys alone, or make the layer with a position for each key."
+        )
+
+
+def position_for_each_step(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse a step behind the last position.
+
+    Raises: ShapeError.
+    """
+    end, num_positions = given["offset"] + axes.get("steps", 0), given["num_positions"]
+    if end > num_positions:
+        raise ShapeError(
+            f"{title}: the last step stands at position {end - 1} but num_positions is {num_positions}. "
+            "Give fewer steps or a smaller offset, or make the layer with a position for each step."
+        )
+
+
+def offset_of_window(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse an offset that would be ignored.
+
+    Raises: OptionError.
+    """
+    if given["mode"] != "monotonic":
+        check_unused(title, "offset", given["offset"], f"mode={given['mode']!r} predicts where its window stands")
+
+
+def known_tokens(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse a first and a last token outside the vocabulary.
+
+    Raises: TokenError.
+    """
+    vocab_size = given.get("target_vocab_size") or given["vocab_size"]
+    for name in ("bos", "eos"):
+        check_tokens(title, name, given[name], given[name], vocab_size)
+
+
+def hypotheses(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse to return more hypotheses than are kept, or to keep more than there are tokens.
+
+    Raises: OptionError.
+    """
+    width, num_best = given["width"], given["num_best"]
+    vocab_size = given.get("target_vocab_size") or given["vocab_size"]
+    if num_best > width:
+        raise OptionError(f"{title}: num_best is {num_best}, expected at most width, which is {width}. Widen the beam.")
+    if width > vocab_size:
+        raise OptionError(
+            f"{title}: width is {width}, expected at most vocab_size, which is {vocab_size}: a first step has no more "
+            "hypotheses."
+        )
+
+
+def initial_state(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse a state that would be ignored, and the want of one.
+
+    Raises: OptionError.
+    """
+    initial, state = given["initial"], given["state"]
+    if initial == "encoder":
+        check_needed(title, "state", state, "initial='encoder' starts with the encoder's last state")
+    else:
+        check_unused(title, "state", state, f"initial={initial!r} starts without the encoder's state")
+
+
+def one_direction(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse a single step of a layer that also reads backward.
+
+    Raises: OptionError.
+    """
+    if given["bidirectional"]:
+        raise OptionError(
+            f"{title}: bidirectional is True, expected False: the backward direction begins at the last step. "
+            "Call the layer on whole sequences."
+        )
