@@ -87,7 +87,7 @@ def causal_mask(num_queries: int, num_keys: int, *, offset: int = 0, ctx: mx.Con
         num_queries: number of queries
         num_keys: number of keys
         offset (default 0): position of the first query among the keys
-        ctx: device of the result
+        ctx: where to allocate
     Returns:
         mask: booleans (one, queries, keys); True = may attend; the same for every sequence
     Raises:
@@ -113,7 +113,7 @@ def window_mask(
         left: number of keys before the query's position
         right: number of keys after the query's position
         offset (default 0): position of the first query among the keys
-        ctx: device of the result
+        ctx: where to allocate
     Returns:
         mask: booleans (one, queries, keys); True = may attend; the same for every sequence
     Raises:
@@ -140,7 +140,7 @@ def block_mask(
         num_keys: number of keys
         size: number of positions in a block
         offset (default 0): position of the first query among the keys
-        ctx: device of the result
+        ctx: where to allocate
     Returns:
         mask: booleans (one, queries, keys); True = may attend; the same for every sequence
     Raises:
@@ -166,7 +166,7 @@ def stride_mask(
         num_keys: number of keys
         stride: distance of two positions that are attended to
         offset (default 0): position of the first query among the keys
-        ctx: device of the result
+        ctx: where to allocate
     Returns:
         mask: booleans (one, queries, keys); True = may attend; the same for every sequence
     Raises:

@@ -148,7 +148,7 @@ def position_permutation(features: int, *, ctx: mx.Context | None = None) -> np.
 
     Args:
         features: features of an input
-        ctx: device of the result
+        ctx: where to allocate
     Returns:
         permutation: integers (features,); the place of each concatenated feature
     Raises:

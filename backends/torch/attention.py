@@ -280,7 +280,7 @@ class AdditiveAttention(Attention):
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         W_q: (hidden_size, query_size), projects queries
         W_k: (hidden_size, key_size), projects keys
@@ -340,7 +340,7 @@ class GeneralAttention(Attention):
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         W: (query_size, key_size), projects keys to the size of queries
     Raises:
@@ -392,7 +392,7 @@ class ConcatAttention(Attention):
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         W: (hidden_size, query_size + key_size), projects [query; key]
         v: (hidden_size,), weight of each hidden feature
@@ -480,7 +480,7 @@ class LocationAttention(Attention):
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         W: (num_positions, query_size), scores of each position
     Raises:
@@ -523,7 +523,7 @@ class KernelAttention(Attention):
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         w: (), inverse width of the kernel; there if learned
     Raises:

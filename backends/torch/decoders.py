@@ -408,7 +408,7 @@ class BahdanauDecoder(Decoder):
         dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
             training
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
         initial: (num_layers, state_size), the first state, if initial='learned'
@@ -556,7 +556,7 @@ class LuongDecoder(Decoder):
         dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
             training
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
         initial: (num_layers, state_size), the first state, if initial='learned'
@@ -661,7 +661,7 @@ class FixedContextDecoder(Decoder):
         dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
             training
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
         initial: (num_layers, state_size), the first state, if initial='learned'

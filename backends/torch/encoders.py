@@ -83,7 +83,7 @@ class GRUEncoder(Encoder):
         bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
             first
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
         rnn.*: the GRU that reads the embedded tokens
@@ -113,7 +113,7 @@ class LSTMEncoder(Encoder):
         bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
             first
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
         rnn.*: the LSTM that reads the embedded tokens
@@ -143,7 +143,7 @@ class Bridge(Specified):
             given
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         {layer}.W: (outputs and cells, output_size, both or backward), weights
         {layer}.b_s: (outputs and cells, output_size), biases

@@ -33,7 +33,7 @@ class HardAttention(Attention):
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         scored.*: the attention layer of score, which projects keys and scores them
     Raises:

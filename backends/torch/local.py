@@ -39,7 +39,7 @@ class LocalAttention(Attention):
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         W_p: (hidden_size, query_size), projects queries, if predictive
         v_p: (hidden_size,), weight of each hidden feature, if predictive

@@ -85,7 +85,7 @@ def causal_mask(
         num_queries: number of queries
         num_keys: number of keys
         offset (default 0): position of the first query among the keys
-        device: device of the parameters, or of the result
+        device: where to allocate
     Returns:
         mask: booleans (one, queries, keys); True = may attend; the same for every sequence
     Raises:
@@ -111,7 +111,7 @@ def window_mask(
         left: number of keys before the query's position
         right: number of keys after the query's position
         offset (default 0): position of the first query among the keys
-        device: device of the parameters, or of the result
+        device: where to allocate
     Returns:
         mask: booleans (one, queries, keys); True = may attend; the same for every sequence
     Raises:
@@ -137,7 +137,7 @@ def block_mask(
         num_keys: number of keys
         size: number of positions in a block
         offset (default 0): position of the first query among the keys
-        device: device of the parameters, or of the result
+        device: where to allocate
     Returns:
         mask: booleans (one, queries, keys); True = may attend; the same for every sequence
     Raises:
@@ -163,7 +163,7 @@ def stride_mask(
         num_keys: number of keys
         stride: distance of two positions that are attended to
         offset (default 0): position of the first query among the keys
-        device: device of the parameters, or of the result
+        device: where to allocate
     Returns:
         mask: booleans (one, queries, keys); True = may attend; the same for every sequence
     Raises:

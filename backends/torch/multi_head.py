@@ -37,7 +37,7 @@ class MultiHeadAttention(Attention):
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         W_q: (hidden_size, query_size), projects queries
         W_k: (hidden_size, key_size), projects keys

@@ -76,7 +76,7 @@ class LearnedPositions(Specified):
         num_positions: positions that have a vector
         features: features of an input
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         P: (num_positions, features), one row for each position
     Raises:
@@ -127,7 +127,7 @@ def position_permutation(features: int, *, device: torch.device | str | None = N
 
     Args:
         features: features of an input
-        device: device of the parameters, or of the result
+        device: where to allocate
     Returns:
         permutation: integers (features,); the place of each concatenated feature
     Raises:

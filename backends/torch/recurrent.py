@@ -176,7 +176,7 @@ class GRU(Recurrent):
         bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
             first
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         {layer}.W: (3, hidden_size, input_size, then output_size), input weights of the gates r, z, n
         {layer}.U: (3, hidden_size, hidden_size), hidden weights of the gates r, z, n
@@ -236,7 +236,7 @@ class LSTM(Recurrent):
         bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
             first
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         {layer}.W: (4, hidden_size, input_size, then output_size), input weights of the gates i, f, g, o
         {layer}.U: (4, hidden_size, hidden_size), hidden weights of the gates i, f, g, o

@@ -21,7 +21,7 @@ class NadarayaWatson(Specified):
         width (default 1.0): standard deviation of the kernel, 1/w
         learned (default False): whether w = 1/width is a parameter that begins there, or a constant
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         kernel.*: the KernelAttention that weighs the keys
     Raises:

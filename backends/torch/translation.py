@@ -45,7 +45,7 @@ class Translator(Specified):
         dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
             training
         dtype: floating type of the parameters
-        device: device of the parameters, or of the result
+        device: where to allocate
     Parameters:
         encoder.*: the GRUEncoder or LSTMEncoder
         bridge.*: the Bridge, if bidirectional

@@ -28,13 +28,13 @@ CALL = {"torch": "forward", "tf": "__call__", "jax": "__call__", "mxnet": "__cal
 """The method that a user's call enters, in which arguments are named."""
 KEYWORDS = {
     "dtype": "floating type of the parameters",
-    "device": "device of the parameters, or of the result",
+    "device": "where to allocate",
     "rngs": "streams of random numbers, for the first values of the parameters and for dropout",
     "name": "the layer's name in Keras",
     "prefix": "prefix of the parameters' names in Gluon",
     "params": "a ParameterDict whose parameters are shared",
     "training": "whether dropout is active; by default the mode of the enclosing layer",
-    "ctx": "device of the result",
+    "ctx": "where to allocate",
 }
 """The keywords that a framework's users expect, by name."""
 GIVEN = {"memory": "as `prepare` returns it", "state": "as `start` returns it"}
