@@ -102,12 +102,15 @@ class Target(pytest.Collector):
     def verdicts(self, cell: Cell) -> list[Verdict]:
         """What is found for a cell."""
 
-        from parity_tests.judge.check import is_registered, judged
+        from parity_tests.judge.check import is_registered, required
+        from parity_tests.judge.compare import judge_all
+        from parity_tests.judge.question import Questions
         from parity_tests.judge.run import recheck
         from parity_tests.workers.recordings import pack_cases
 
         recording: Recording = self.server.answers([cell], pack_cases([cell]))
-        verdicts = list(judged([cell], recording, self.request.require_all, is_registered(self.server.job)))
+        verdicts = judge_all([cell], [recording], Questions())
+        verdicts = list(required(verdicts, self.request.require_all, is_registered(self.server.job)))
         if cell.key in self.repeated or any(one.status == "fail" for one in verdicts):
             recheck(self.read, [cell])
         return verdicts

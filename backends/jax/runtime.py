@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib.metadata import version
 from itertools import count
 from typing import Any
@@ -78,13 +78,19 @@ def describe() -> dict[str, Any]:
 
 def build(layer: type[nnx.Module], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> nnx.Module:
     """Make a layer of that floating type on the device, in evaluation mode, for parameters that are still to be set."""
-    keywords = {"dtype": jnp.dtype(dtype)} if layer.specification.trainable else {}
-    # From shapes alone: drawing the first values would compile a dozen functions for every layer.
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: layer(**options, **keywords, rngs=nnx.Rngs(0))))
+    graphdef, state = shapes(layer, dtype, **options)
     with jax.default_device(located(device)):
         built = nnx.merge(graphdef, jax.tree.map(blank, state))
     built.eval()
     return built
+
+
+@functools.cache
+def shapes(layer: type[nnx.Module], dtype: str, **options: Any) -> tuple[nnx.GraphDef, nnx.State]:
+    """The structure of a layer and the shapes of its arrays: drawing first values would compile a dozen functions."""
+    keywords = {"dtype": jnp.dtype(dtype)} if layer.specification.trainable else {}
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: layer(**options, **keywords, rngs=nnx.Rngs(0))))
+    return graphdef, state
 
 
 def blank(leaf: jax.ShapeDtypeStruct) -> jax.Array:
@@ -136,7 +142,7 @@ forward = jax.jit(called, static_argnums=(0, 1))
 """Outputs, as one compiled function."""
 
 
-@partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def forward_and_back(
     function: Callable[..., tuple[jax.Array, ...]],
     graphdef: nnx.GraphDef | None,

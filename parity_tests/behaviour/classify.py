@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from parity_tests.cases.case import Arrays, Case, epsilon
 from parity_tests.cases.expected import computed_outputs, expected
 from parity_tests.cases.selection import Cell
 from parity_tests.judge.compare import compare
+from parity_tests.judge.pair import Quantity
 from parity_tests.judge.tolerances import tolerance_of
 from parity_tests.judge.verdict import Verdict
 from parity_tests.polarity import answer
@@ -150,8 +151,9 @@ def precision(given: Answer, names: Sequence[str]) -> str:
     worst, failed = 0.0, False
     for name in names:
         tolerance = tolerance_of(case.operator, case.id, dtype, name)
-        arrays = given.found[name], given.wanted[name], given.wanted[name]
-        verdict = compare(replace(blank, quantity=name), *arrays, tolerance, given.wanted.get(tolerance.beside))
+        wanted = given.wanted[name]
+        quantity = Quantity(name, dtype, wanted, tolerance, beside=given.wanted.get(tolerance.beside))
+        verdict = compare(blank, quantity, given.found[name], wanted)
         failed |= verdict.status == "fail"
         if verdict.check == "nan":
             return "NaN"

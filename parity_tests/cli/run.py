@@ -15,7 +15,7 @@ from rich.text import Text
 
 import backends as registry
 from backends.archives import ArchiveError
-from parity_tests.cases.expected import expected, held
+from parity_tests.cases.expected import held
 from parity_tests.cases.selection import Cell, Selection
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.options import (
@@ -35,12 +35,13 @@ from parity_tests.cli.options import (
     worker_options,
     write_json,
 )
-from parity_tests.judge.divergences import apply, load_divergences
-from parity_tests.judge.run import CacheError, Run, judge_all, recheck, suspects
+from parity_tests.judge.divergences import load_divergences
+from parity_tests.judge.question import Questions
+from parity_tests.judge.run import CacheError, Run, conclude
 from parity_tests.judge.run import run as run_parity
 from parity_tests.reports.table import MOST_RED, report
 from parity_tests.translation.corpus import CorpusError, Pair, dates
-from parity_tests.workers.process import WAITING, Job, counted, record, record_cells
+from parity_tests.workers.process import WAITING, Job, record, record_cells
 from parity_tests.workers.recordings import Mismatch, Recording, common_cells, named, pack_cases
 
 SENTENCES = 8
@@ -225,14 +226,10 @@ def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_fi
     except (ArchiveError, Mismatch) as error:
         raise Refused(str(error)) from error
     with held(cells) as read, progress() as told:
-        wanted = {cell.key: expected(*cell) for cell in counted("reference", cells, told)}
-        outcome.seconds["reference"] = time.perf_counter() - start
-        verdicts = judge_all(cells, wanted, outcome.recordings, told)
-    try:
-        recheck(read, suspects(cells, verdicts))
-    except CacheError as error:
-        raise Refused(str(error)) from error
-    outcome.verdicts = apply(verdicts, load_divergences())
+        try:
+            conclude(outcome, cells, Questions(), read, divergences=load_divergences(), progress=told)
+        except CacheError as error:
+            raise Refused(str(error)) from error
     outcome.seconds["total"] = time.perf_counter() - start
     report(outcome, console)
     if json_file is not None:

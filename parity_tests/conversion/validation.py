@@ -26,7 +26,8 @@ from parity_tests.cases.drawn import IDS
 from parity_tests.cases.expected import build_reference, cotangents, in_memory, outputs, stackable
 from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.judge.compare import excused
-from parity_tests.judge.run import Run, judge_cells, judge_switches, missing_verdict
+from parity_tests.judge.question import Questions
+from parity_tests.judge.run import Run, conclude, missing_verdict
 from parity_tests.workers.process import Job, Progress, record_cells, untold
 from parity_tests.workers.recordings import Recording, pack_cases
 
@@ -166,12 +167,12 @@ def validate(
         with ThreadPoolExecutor(max_workers=max(1, len(sides))) as pool:
             futures = {side.job.name: pool.submit(run, side) for side in sides}
             begun = time.perf_counter()
-            wanted = {cell.key: expected(cell) for cell in cells}
+            answers = {cell.key: expected(cell) for cell in cells}
             outcome.seconds["reference"] = time.perf_counter() - begun
             outcome.recordings = {name: future.result() for name, future in futures.items()}
-    for side in sides:
-        outcome.verdicts += judge_switches(outcome.recordings[side.job.name], side.framework)
-    outcome.verdicts += excused(judge_cells(cells, wanted, outcome.recordings, progress))
+    frameworks = {side.job.name: side.framework for side in sides}
+    questions = Questions(lambda cell, without: answers[cell.key])
+    conclude(outcome, cells, questions, {}, frameworks=frameworks, forgive=excused, progress=progress)
     outcome.verdicts += [missing_verdict(name, reason) for name, reason in outcome.missing.items()]
     outcome.verdicts += [
         missing_verdict(name, "nothing of it could be judged", layer.name)

@@ -19,9 +19,10 @@ from parity_tests.cases.draw import draw
 from parity_tests.cases.drawn import NAMES, Drawn
 from parity_tests.cases.selection import Cell
 from parity_tests.fuzz.shrink import MOST_SHRINKS, shrink
-from parity_tests.judge.compare import excused
+from parity_tests.judge.compare import excused, judge_all
 from parity_tests.judge.condition import Judged, judgeable
-from parity_tests.judge.drawn_cells import Abilities, verdicts_on
+from parity_tests.judge.drawn_cells import Abilities
+from parity_tests.judge.question import Questions
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.mutants.explain import explanations
 from parity_tests.workers.process import Progress, Server, untold
@@ -165,7 +166,7 @@ class Campaign:
                     self.lacking[said.get("message", "")] += 1
                     self.known[recording.backend].learn(said)
                     continue
-                found[name] = list(excused(verdicts_on(judged.cell, recording)))
+                found[name] = list(excused(judge_all([judged.cell], [recording], Questions())))
                 self.left_out += not found[name]
         for name, verdicts in found.items():
             if not verdicts:
@@ -216,4 +217,5 @@ def verdict_of(server: Server, drawn: Drawn) -> Verdict | None:
         if judged is None:
             return None
         recording = server.answers([judged.cell], pack_cases([judged.cell]))
-        return next((verdict for verdict in excused(verdicts_on(judged.cell, recording)) if verdict.red), None)
+        verdicts = excused(judge_all([judged.cell], [recording], Questions()))
+        return next((verdict for verdict in verdicts if verdict.red), None)

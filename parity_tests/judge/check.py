@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import backends as registry
@@ -16,12 +17,12 @@ from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.cases.suite import NAMES
 from parity_tests.judge.compare import excused
 from parity_tests.judge.condition import Judged
-from parity_tests.judge.divergences import Divergence, apply, load_divergences
-from parity_tests.judge.drawn_cells import verdicts_on
-from parity_tests.judge.run import Run, judge_switches, recheck, split_seconds, suspects
+from parity_tests.judge.divergences import Divergence, load_divergences
+from parity_tests.judge.question import Questions
+from parity_tests.judge.run import Run, conclude, implemented, split_seconds
 from parity_tests.judge.verdict import Explanation, Verdict
-from parity_tests.workers.process import Job, Progress, Stopped, WorkerFault, called, counted, record_cells, untold
-from parity_tests.workers.recordings import Recording, answered, joined, pack_cases
+from parity_tests.workers.process import Job, Progress, Stopped, WorkerFault, called, record_cells, untold
+from parity_tests.workers.recordings import Recording, joined, pack_cases
 from parity_tests.workers.target import parted
 
 Explain = Callable[[Sequence[Cell], Recording, Sequence[Verdict]], Iterable[Explanation]]
@@ -129,14 +130,17 @@ def check(
         if not recording.about and not outcome.interrupted:
             said = next(iter(recording.status.values()))
             raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
-        begun = time.perf_counter()
-        verdicts = [*judge_switches(recording), *judged(cells, recording, require_all, is_registered(job), progress)]
-        outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
-        outcome.cells = [cell for cell in cells if answered(recording, cell)["status"] != "not-implemented"]
-        if not outcome.interrupted:
-            recheck(read, suspects(outcome.cells, verdicts))
+        conclude(
+            outcome,
+            cells,
+            Questions(),
+            read,
+            forgive=partial(required, require_all=require_all, registered=is_registered(job)),
+            divergences=divergences,
+            progress=progress,
+        )
+        outcome.cells = implemented(cells, [recording])
         outcome.explanations = list(explain(outcome.cells, recording, outcome.verdicts))
-    outcome.seconds["reference"] = time.perf_counter() - begun
     outcome.seconds["total"] = time.perf_counter() - start
     return outcome
 
@@ -147,24 +151,14 @@ def is_registered(job: Job) -> bool:
     return known is not None and known.module == job.module
 
 
-def judged(
-    cells: Sequence[Cell],
-    recording: Recording,
-    require_all: bool,
-    registered: bool = False,
-    progress: Progress = untold,
-) -> Iterator[Verdict]:
-    """What is found for each cell that was run; what is missing is not-implemented, unless all is required.
+def required(verdicts: Iterable[Verdict], require_all: bool, registered: bool = False) -> Iterator[Verdict]:
+    """Yield the verdicts with what is missing as not implemented, unless all is required.
 
-    Where all is required, what an implementation says that its framework cannot have is missing, too.
+    Where all is required, what an implementation that is not registered declares impossible is missing, too.
     """
-    for cell in counted("comparison", cells, progress):
-        if answered(recording, cell)["status"] == "missing":  # the run was interrupted before
-            continue
-        verdicts = verdicts_on(cell, recording)
-        if not require_all:
-            yield from excused(verdicts)
-        elif registered:
-            yield from verdicts
-        else:
-            yield from (replace(own, status="missing") if own.status == "not-applicable" else own for own in verdicts)
+    if not require_all:
+        yield from excused(verdicts)
+    elif registered:
+        yield from verdicts
+    else:
+        yield from (replace(one, status="missing") if one.status == "not-applicable" else one for one in verdicts)

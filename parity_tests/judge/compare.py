@@ -1,125 +1,166 @@
-"""The judge: checks of a cell, then of each array; every answer is a verdict with its numbers.
+"""From answers to verdicts: checks of a cell, then of each array, each verdict with its numbers.
 
-The checks are a table, and a test takes each of them out in turn: without it, some mutant would pass.
+The checks are a table, and a test takes each of them out in turn: without it, some mutant would survive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from parity_tests.cases.case import Arrays, is_floating
+from parity_tests.cases.case import Arrays
 from parity_tests.cases.selection import Cell
-from parity_tests.judge.condition import tolerances_in
-from parity_tests.judge.pair import Pair
-from parity_tests.judge.tolerances import EntryTolerance, Tolerance
+from parity_tests.judge.pair import Pair, Quantity
+from parity_tests.judge.question import Question, Questions
 from parity_tests.judge.verdict import Status, Verdict
+from parity_tests.workers.environment import violations
+from parity_tests.workers.process import Progress, counted, untold
 from parity_tests.workers.recordings import Recording, answered, withheld
 from parity_tests.workers.target import same
+
+# ------------------------------------------------------------------------------------------------ recordings
+
+
+def judge_all(
+    cells: Sequence[Cell],
+    recordings: Sequence[Recording],
+    questions: Questions,
+    progress: Progress = untold,
+    *,
+    partial: bool = False,
+) -> list[Verdict]:
+    """Judge every cell: each recording against the reference, then each against each other.
+
+    A cell without an answer is missing, which is red; under partial, as of a run that was interrupted, it is skipped.
+    """
+    verdicts: list[Verdict] = []
+    for cell in counted("comparison", cells, progress):
+        answers = [
+            (recording, questions.of(cell, withheld(answered(recording, cell))))
+            for recording in recordings
+            if not partial or cell.key in recording.status
+        ]
+        for recording, question in answers:
+            verdicts += judge(question, recording)
+        for (first, question), (second, _) in combinations(answers, 2):
+            verdicts += judge(question, first, second)
+    return verdicts
+
+
+def judge_settings(recording: Recording, framework: str = "") -> list[Verdict]:
+    """Return a red verdict for each determinism setting that is not in force: it would be another arithmetic.
+
+    framework is the one whose settings count, the backend of that name unless given.
+    """
+    blank = Verdict("*", "*", recording.backend, "reference", recording.device, "*", "switches", "fail")
+    reasons = violations(framework or recording.backend, recording.device, recording.about.get("switches", {}))
+    return [replace(blank, reason=reason, check="switches") for reason in reasons if recording.about]
+
 
 # ------------------------------------------------------------------------------------------------ cells
 
 
-def judge(
-    cell: Cell,
-    expected: Arrays,
-    recording: Recording,
-    against: Recording | None = None,
-) -> Iterator[Verdict]:
-    """Verdicts for every quantity of a cell: a recording against the reference, or against another recording.
+def judge(question: Question, recording: Recording, against: Recording | None = None) -> Iterator[Verdict]:
+    """Yield the verdicts on a recording's answer, against the reference or against another recording's.
 
     Between two recordings, errors are still measured in eps of the reference's entries, so that the numbers of both
-    kinds compare; what either lacks is told by the verdicts against the reference.
+    kinds compare; what either lacks is reported by the verdicts against the reference. A drawn case of which outputs
+    are withheld has no verdict where rounding alone could change the rest.
     """
-    case, dtype = cell
-    blank = Verdict(
-        case.operator,
-        case.id,
-        recording.backend,
-        against.name if against else "reference",
-        recording.device,
-        dtype,
-        "*",
-        "missing",
-    )
-    said = answered(recording, cell)
-    found = recording.cells[cell.key] if said["status"] == "ok" else {}
+    case, dtype = cell = question.cell
+    status = answered(recording, cell)
+    quantities = question.quantities if status["status"] == "ok" else {}
+    if quantities is None:
+        return
+    actual = recording.cells[cell.key] if status["status"] == "ok" else {}
+    name = "reference" if against is None else against.name
+    blank = Verdict(case.operator, case.id, recording.backend, name, recording.device, dtype, "*", "missing")
     if against is None:
         before = recording.cells.get(f"{case.again}/{dtype}", {}) if case.again else {}
-        for name, check in CELL_CHECKS.items():
-            yield from (replace(verdict, check=name) for verdict in check(blank, said, found, expected, before))
-        wanted = expected
+        answer = Answer(blank, status, actual, quantities, before)
+        for kind, check in CELL_CHECKS.items():
+            yield from (replace(verdict, check=kind) for verdict in check(answer))
+        expected = {name: quantity.reference for name, quantity in quantities.items()}
     else:
-        wanted = against.cells[cell.key] if answered(against, cell)["status"] == "ok" else {}
-    for quantity in expected:
-        if quantity in found and quantity in wanted:
-            tolerance, by_entry = tolerances_in(cell, quantity, withheld(said))
-            verdict = replace(blank, quantity=quantity)
-            arrays = found[quantity], wanted[quantity], expected[quantity]
-            yield compare(verdict, *arrays, tolerance, expected.get(tolerance.beside), by_entry)
+        expected = against.cells[cell.key] if answered(against, cell)["status"] == "ok" else {}
+    for name, quantity in quantities.items():
+        if name in actual and name in expected:
+            yield compare(blank, quantity, actual[name], expected[name])
 
 
-CellCheck = Callable[[Verdict, Any, Arrays, Arrays, Arrays], Iterator[Verdict]]
-"""What is said of a cell, found, expected, and what was found when the same was asked before."""
+@dataclass(frozen=True)
+class Answer:
+    """What a recording holds of a cell: its status, its arrays, and those of the same cell asked before."""
+
+    blank: Verdict
+    status: Mapping[str, Any]
+    actual: Arrays
+    quantities: Mapping[str, Quantity]
+    before: Arrays
+
+    def verdict(self, reason: str, quantity: str = "*", status: Status = "missing") -> Verdict:
+        """A red verdict on the cell, or on one of its quantities."""
+        return replace(self.blank, reason=reason, quantity=quantity, status=status)
 
 
-def _answered(blank: Verdict, said: Any, found: Arrays, expected: Arrays, before: Arrays) -> Iterator[Verdict]:
-    if said["status"] not in ("ok", "not-implemented"):
-        yield replace(blank, status=said["status"], reason=said.get("message", ""))
+def _answered(answer: Answer) -> Iterator[Verdict]:
+    status = answer.status["status"]
+    if status not in ("ok", "not-implemented"):
+        yield answer.verdict(answer.status.get("message", ""), status=status)
 
 
-def _complete(blank: Verdict, said: Any, found: Arrays, expected: Arrays, before: Arrays) -> Iterator[Verdict]:
-    for quantity in expected if said["status"] == "ok" else ():
-        if quantity not in found and quantity not in said.get("lacking", ()):
-            yield replace(blank, quantity=quantity, reason="the backend did not answer this quantity")
+def _implemented(answer: Answer) -> Iterator[Verdict]:
+    if answer.status["status"] == "not-implemented":
+        yield answer.verdict(answer.status.get("message", ""))
+    for quantity in answer.status.get("lacking", ()):
+        if quantity in answer.quantities:
+            yield answer.verdict("the target does not give this quantity", quantity)
 
 
-def _implemented(blank: Verdict, said: Any, found: Arrays, expected: Arrays, before: Arrays) -> Iterator[Verdict]:
-    if said["status"] == "not-implemented":
-        yield replace(blank, reason=said.get("message", ""))
-    for quantity in said.get("lacking", ()):
-        if quantity in expected:
-            yield replace(blank, quantity=quantity, reason="the target does not give this quantity")
+def _complete(answer: Answer) -> Iterator[Verdict]:
+    for quantity in answer.quantities:
+        if quantity not in answer.actual and quantity not in answer.status.get("lacking", ()):
+            yield answer.verdict("the backend did not answer this quantity", quantity)
 
 
-def _asked(blank: Verdict, said: Any, found: Arrays, expected: Arrays, before: Arrays) -> Iterator[Verdict]:
-    for quantity in found:
-        if quantity not in expected:
-            reason = "the specification has no such quantity"
-            yield replace(blank, quantity=quantity, status="fail", reason=reason)
+def _specified(answer: Answer) -> Iterator[Verdict]:
+    for quantity in answer.actual:
+        if quantity not in answer.quantities:
+            yield answer.verdict("the specification has no such quantity", quantity, "fail")
 
 
-def _untouched(blank: Verdict, said: Any, found: Arrays, expected: Arrays, before: Arrays) -> Iterator[Verdict]:
-    for name in said.get("changed", ()):
+def _untouched(answer: Answer) -> Iterator[Verdict]:
+    for name in answer.status.get("changed", ()):
         reason = f"the call changed its argument {name}: the caller's array has other values than before"
-        yield replace(blank, quantity=f"argument_{name}", status="fail", reason=reason)
+        yield answer.verdict(reason, f"argument_{name}", "fail")
 
 
-def _again(blank: Verdict, said: Any, found: Arrays, expected: Arrays, before: Arrays) -> Iterator[Verdict]:
-    for quantity in before:
-        if quantity in found and not same(found[quantity], before[quantity]):
+def _repeatable(answer: Answer) -> Iterator[Verdict]:
+    for quantity, array in answer.before.items():
+        if quantity in answer.actual and not same(answer.actual[quantity], array):
             reason = f"{quantity} has other bits than when the same was asked before, with other cells in between"
-            yield replace(blank, quantity=quantity, status="fail", reason=reason)
+            yield answer.verdict(reason, quantity, "fail")
 
 
-CELL_CHECKS: dict[str, CellCheck] = {
+CELL_CHECKS: dict[str, Callable[[Answer], Iterator[Verdict]]] = {
     "answer": _answered,
     "has": _implemented,
     "whole": _complete,
-    "asked": _asked,
+    "asked": _specified,
     "input": _untouched,
-    "again": _again,
+    "again": _repeatable,
 }
-"""What is asked of a cell as a whole: an answer, all of it, every quantity, no other, arguments left as they were, and
-the same bits as before.
+"""The checks of a cell as a whole: an answer, of every quantity, and no other; arguments left as they were; and the
+same bits as before.
 """
 
 
 def excused(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
-    """The verdicts where not all is required: what is not implemented is no longer red."""
+    """Yield the verdicts where not all is required: what is not implemented is no longer red."""
     for verdict in verdicts:
         yield replace(verdict, status="not-implemented") if verdict.check == "has" else verdict
 
@@ -128,28 +169,27 @@ def excused(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
 
 
 def _shape(pair: Pair) -> str | None:
-    if pair.found.shape == pair.wanted.shape:
+    if pair.actual.shape == pair.expected.shape:
         return None
-    return f"{pair.name} has shape {pair.found.shape}, expected {pair.wanted.shape}"
+    return f"{pair.quantity.name} has shape {pair.actual.shape}, expected {pair.expected.shape}"
 
 
 def _dtype(pair: Pair) -> str | None:
-    if pair.found.dtype.name == pair.expected_dtype:
-        return None
-    return f"{pair.name} is {pair.found.dtype.name}, expected {pair.expected_dtype}"
+    actual, expected = pair.actual.dtype.name, pair.quantity.expected_dtype
+    return None if actual == expected else f"{pair.quantity.name} is {actual}, expected {expected}"
 
 
 def _exact(pair: Pair) -> str | None:
     """Integers and booleans have no tolerance."""
-    if is_floating(pair.reference):
+    if pair.quantity.floating:
         return None
-    wrong = np.asarray(pair.found != pair.wanted)
+    wrong = np.asarray(pair.actual != pair.expected)
     return f"{pair.worst(wrong)} ({_share(wrong)} of elements differ)" if wrong.any() else None
 
 
 def _special(pair: Pair) -> str | None:
     """NaN and inf stand where they are expected, and nowhere else."""
-    if not is_floating(pair.reference):
+    if not pair.quantity.floating or pair.finite.all():
         return None
     wrong = ~pair.finite & ~pair.same
     return f"{pair.worst(wrong)} ({_share(wrong)} of elements)" if wrong.any() else None
@@ -157,31 +197,34 @@ def _special(pair: Pair) -> str | None:
 
 def _zero(pair: Pair) -> str | None:
     """Where the reference is all zero there is nothing to measure in, and zero is demanded."""
-    if not is_floating(pair.reference) or pair.scale > 0.0:
+    if not pair.quantity.floating or pair.quantity.scale > 0.0:
         return None
     wrong = pair.finite & ~pair.same
     return f"{pair.worst(wrong)}: all is zero here ({_share(wrong)} of elements are not)" if wrong.any() else None
 
 
 def _value(pair: Pair) -> str | None:
-    if not is_floating(pair.reference) or pair.scale == 0.0:
+    quantity = pair.quantity
+    if not quantity.floating or quantity.scale == 0.0 or quantity.tolerance.informational:
         return None
-    wrong = ~(pair.errors <= pair.tolerance)
-    if not wrong.any():
+    if pair.error <= quantity.allowed:
         return None
-    measured = f"{pair.errors.max():.3g} eps, allowed {pair.tolerance:g} ({_share(wrong)} of elements too far)"
-    return f"{pair.worst(wrong)}: {measured}"
+    wrong = ~(pair.errors <= quantity.allowed)
+    return (
+        f"{pair.worst(wrong)}: {pair.error:.3g} eps, allowed {quantity.allowed:g} ({_share(wrong)} of elements too far)"
+    )
 
 
 def _entry(pair: Pair) -> str | None:
     """Small entries are as exact as large ones, where the formula lets them be."""
-    if pair.by_entry is None or pair.by_entry.informational or not is_floating(pair.reference):
+    tolerance = pair.quantity.by_entry
+    if tolerance is None or tolerance.informational or not pair.quantity.floating:
         return None
     errors = pair.entry_errors
-    wrong = ~(errors <= pair.by_entry.eps)
+    wrong = ~(errors <= tolerance.eps)
     if not wrong.any():
         return None
-    measured = f"{errors.max():.3g} eps, allowed {pair.by_entry.eps:g} ({_share(wrong)} of elements too far)"
+    measured = f"{errors.max():.3g} eps, allowed {tolerance.eps:g} ({_share(wrong)} of elements too far)"
     return f"{pair.worst(wrong, errors)}: measured by itself, {measured}"
 
 
@@ -194,47 +237,32 @@ CHECKS: dict[str, Callable[[Pair], str | None]] = {
     "value": _value,
     "entry": _entry,
 }
-"""What is asked of an array, in this order; the first that says no decides."""
+"""The checks of an array, in this order; the first that fails decides."""
 
 
-def compare(
-    verdict: Verdict,
-    found: np.ndarray,
-    wanted: np.ndarray,
-    reference: np.ndarray,
-    tolerance: Tolerance,
-    beside: np.ndarray | None = None,
-    by_entry: EntryTolerance | None = None,
-) -> Verdict:
-    """Compare two arrays by every check; the verdict says which of them says no, and where."""
-    eps = tolerance.eps if is_floating(reference) else 0.0
-    pair = Pair(verdict.quantity, verdict.dtype, found, wanted, reference, eps, beside, by_entry)
-    allowed = eps if pair.scale > 0.0 else 0.0
-    for name, check in CHECKS.items():
-        reason = None if tolerance.informational and name == "value" else check(pair)
-        if reason is None:
-            continue
-        said = replace(verdict, status="fail", reason=reason, check=name)
-        if name == "entry" and by_entry is not None:
-            error = _measured_by_entry(pair)
-            return replace(said, error=error, tolerance=by_entry.eps, entry_error=error)
-        return replace(said, error=_measured(pair) if name in ("exact", "zero", "value") else None, tolerance=allowed)
-    status: Status = "informational" if tolerance.informational else "pass"
-    measured = _measured(pair)
-    own = _measured_by_entry(pair)
-    return replace(verdict, status=status, error=measured, tolerance=allowed, reason=tolerance.reason, entry_error=own)
-
-
-def _measured(pair: Pair) -> float:
-    """The largest error in eps, or the number of elements that differ where there are no eps."""
-    if not is_floating(pair.reference):
-        return float(np.sum(pair.found != pair.wanted))
-    return float(pair.errors.max(initial=0.0))
-
-
-def _measured_by_entry(pair: Pair) -> float | None:
-    """The largest error of an entry in eps of itself, None where none is asked for."""
-    return None if pair.by_entry is None else float(pair.entry_errors.max(initial=0.0))
+def compare(blank: Verdict, quantity: Quantity, actual: np.ndarray, expected: np.ndarray) -> Verdict:
+    """Compare two arrays by every check; the verdict names the one that fails, and where."""
+    pair = Pair(quantity, actual, expected)
+    failures = ((name, reason) for name, check in CHECKS.items() if (reason := check(pair)) is not None)
+    name, reason = next(failures, ("", quantity.tolerance.reason))
+    status: Status = "fail" if name else "informational" if quantity.tolerance.informational else "pass"
+    error, allowed, entry_error = None, quantity.allowed, None
+    if name in ("", "exact", "zero", "value"):
+        error = pair.error
+    if name in ("", "entry"):
+        entry_error = pair.entry_error
+    if name == "entry" and quantity.by_entry is not None:
+        error, allowed = entry_error, quantity.by_entry.eps
+    return replace(
+        blank,
+        quantity=quantity.name,
+        status=status,
+        error=error,
+        tolerance=allowed,
+        reason=reason,
+        check=name,
+        entry_error=entry_error,
+    )
 
 
 def _share(wrong: np.ndarray) -> str:

@@ -14,8 +14,8 @@ from parity_tests.cases.call import SECOND
 from parity_tests.cases.case import Arrays, Case, epsilon, is_floating
 from parity_tests.cases.drawn import LEAST, Drawn
 from parity_tests.cases.selection import Cell
-from parity_tests.judge.pair import Pair
-from parity_tests.judge.tolerances import EntryTolerance, Tolerance, entry_tolerance_of, tolerance_of
+from parity_tests.judge.pair import Pair, Quantity
+from parity_tests.judge.tolerances import EntryTolerance, Tolerance, entry_tolerance_of
 from parity_tests.workers.recordings import is_gradient
 
 
@@ -70,22 +70,6 @@ class Judged:
     def cell(self) -> Cell:
         """The case in its dtype."""
         return Cell(self.case, self.drawn.dtype)
-
-
-def tolerances_in(cell: Cell, quantity: str, without: tuple[str, ...] = ()) -> tuple[Tolerance, EntryTolerance | None]:
-    """The tolerance of a quantity of a cell, and of each of its entries: of its name, or of the case if that was drawn.
-
-    Gradients are those of the outputs that are not left out.
-    Raises: ValueError if the case was drawn, and rounding alone could change its answer.
-    """
-    case, dtype = cell
-    if case.drawn is None:
-        named = case.operator, case.id, dtype, quantity
-        return tolerance_of(*named), entry_tolerance_of(*named)
-    judged = judgeable_as(case, without)
-    if judged is None:
-        raise ValueError(f"{case.id}: rounding alone could change the answer to {case.drawn}")
-    return judged.tolerances[quantity], judged.entry_tolerances.get(quantity)
 
 
 def judgeable_as(case: Case, without: tuple[str, ...] = ()) -> Judged | None:
@@ -164,7 +148,7 @@ def growth_of_outputs(drawn: Drawn, case: Case) -> Growth | None:
                 growth.worst = max(growth.worst, float(moves))
                 own = entry_tolerance_of(case.operator, case.id, drawn.dtype, name.removeprefix(SECOND))
                 if own is not None:
-                    pair = Pair(name, "float64", after[name], array, array, 0.0, by_entry=own)
+                    pair = Pair(Quantity(name, "float64", array, own, own), after[name], array)
                     moved_by = float(pair.entry_errors.max() * epsilon("float64") / nudge)
                     growth.by_entry[name] = max(growth.by_entry.get(name, 1.0), moved_by)
     return growth

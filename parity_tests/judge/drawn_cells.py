@@ -13,15 +13,11 @@ from typing import Any
 from attention_core.errors import AttentionError
 from attention_core.operators import find
 from attention_core.specification import Layer
-from parity_tests.cases import expected as reference
 from parity_tests.cases.case import FULL
 from parity_tests.cases.draw import FAMILY, draw
 from parity_tests.cases.drawn import NAMES, Drawn, methods_of, parsed
-from parity_tests.cases.selection import Cell
-from parity_tests.judge.compare import judge
-from parity_tests.judge.condition import DTYPES, Judged, judgeable, judgeable_as
-from parity_tests.judge.verdict import Verdict
-from parity_tests.workers.recordings import Recording, answered, own_version, withheld
+from parity_tests.judge.condition import DTYPES, Judged, judgeable
+from parity_tests.workers.recordings import Recording, own_version
 from parity_tests.workers.target import NOT_TAKEN, function_name
 
 ABSENT: Mapping[str, tuple[str, ...]] = {"mxnet": ("bfloat16", "int16")}
@@ -89,21 +85,6 @@ class Abilities:
         arguments = {name for name, value in said.items() if name not in defaults or value != defaults[name]}
         untaken = self.untaken.get(function, set()) & {*drawn.given, *arguments}
         return f"{function}{NOT_TAKEN}{min(untaken)}" if untaken else ""
-
-
-def verdicts_on(cell: Cell, recording: Recording) -> list[Verdict]:
-    """What is found for a cell that was run, the tolerances those of the outputs that a target does not withhold.
-
-    Nothing is of a drawn case where rounding alone could change what a target does not withhold.
-    """
-    said, (case, dtype) = answered(recording, cell), cell
-    without, wanted = withheld(said), {}
-    own = None if case.drawn is None or said["status"] != "ok" else judgeable_as(case, without)
-    if own is None and without and case.drawn is not None:
-        return []
-    if said["status"] == "ok":
-        wanted = own.expected if own is not None else reference.expected(case, dtype, without)
-    return list(judge(cell, wanted, recording))
 
 
 # ------------------------------------------------------------------------------------------------ those of a release

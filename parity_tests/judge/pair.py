@@ -1,4 +1,4 @@
-"""Two arrays beside each other, and how far apart they are."""
+"""A quantity of the expected answer, two arrays compared by it, and how far apart they are."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from dataclasses import dataclass
 import numpy as np
 
 from parity_tests.cases.case import FULL, epsilon, is_floating, least_normal
-from parity_tests.judge.tolerances import EntryTolerance
+from parity_tests.judge.tolerances import EntryTolerance, Tolerance
 
 
 @dataclass(frozen=True)
-class Pair:
-    """An answer beside what is wanted; errors are measured in eps of the dtype and the reference's largest entry.
+class Quantity:
+    """An array of the reference's answer in a dtype, with its tolerance, and with that of each entry if there is one.
 
-    Where there is a tensor beside, its largest entry counts if it is the larger one. Where there is a tolerance by
-    entry, errors are measured in eps of each entry, too.
+    beside is the tensor whose largest entry counts if it is the larger one (see `Tolerance.beside`).
     """
 
     name: str
     dtype: str
-    found: np.ndarray
-    wanted: np.ndarray
     reference: np.ndarray
-    tolerance: float
-    beside: np.ndarray | None = None
+    tolerance: Tolerance
     by_entry: EntryTolerance | None = None
+    beside: np.ndarray | None = None
+
+    @functools.cached_property
+    def floating(self) -> bool:
+        """Whether it holds floating numbers; others have no tolerance."""
+        return is_floating(self.reference)
 
     @functools.cached_property
     def expected_dtype(self) -> str:
-        """The dtype that the answer has to have."""
-        return self.dtype if is_floating(self.reference) else self.reference.dtype.name
+        """The dtype that an answer must have."""
+        return self.dtype if self.floating else self.reference.dtype.name
 
     @functools.cached_property
     def scale(self) -> float:
@@ -42,54 +44,89 @@ class Pair:
         return max(largest, smallest_scale(self.dtype)) if largest else 0.0
 
     @functools.cached_property
+    def unit(self) -> float:
+        """One eps of the largest entry; of 1 where all entries are 0."""
+        return epsilon(self.dtype) * (self.scale or 1.0)
+
+    @property
+    def allowed(self) -> float:
+        """The largest error that passes, in eps: 0 for whole numbers, and where all is zero."""
+        return self.tolerance.eps if self.floating and self.scale > 0.0 else 0.0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An actual array beside the expected one, which is the reference's or that of another backend.
+
+    Errors are measured in eps of the dtype and of the reference's largest entry, so that both kinds compare; where
+    there is a tolerance by entry, also in eps of each entry.
+    """
+
+    quantity: Quantity
+    actual: np.ndarray
+    expected: np.ndarray
+
+    @functools.cached_property
     def doubles(self) -> tuple[np.ndarray, np.ndarray]:
         """Both as float64, in which every dtype is exact."""
-        return self.found.astype(np.float64), self.wanted.astype(np.float64)
+        return self.actual.astype(np.float64), self.expected.astype(np.float64)
 
     @functools.cached_property
     def finite(self) -> np.ndarray:
         """Where both are finite."""
-        found, wanted = self.doubles
-        return np.isfinite(found) & np.isfinite(wanted)
+        actual, expected = self.doubles
+        return np.isfinite(actual) & np.isfinite(expected)
 
     @functools.cached_property
     def same(self) -> np.ndarray:
         """Where both are equal, or both NaN."""
-        found, wanted = self.doubles
-        return (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+        actual, expected = self.doubles
+        return (actual == expected) | (np.isnan(actual) & np.isnan(expected))
 
     @functools.cached_property
     def errors(self) -> np.ndarray:
         """The distance of finite entries, in eps of the largest entry."""
-        found, wanted = self.doubles
+        actual, expected = self.doubles
         with np.errstate(invalid="ignore", over="ignore"):
-            distance = np.where(self.finite, np.abs(found - wanted), 0.0)
-        return distance / (epsilon(self.dtype) * (self.scale or 1.0))
+            distance = np.where(self.finite, np.abs(actual - expected), 0.0)
+        return distance / self.quantity.unit
 
     @functools.cached_property
     def entry_errors(self) -> np.ndarray:
         """The distance of finite entries, in eps of each; what lies below the least normal number counts as that."""
-        least, reference = least_normal(self.dtype), self.reference.astype(np.float64)
+        quantity = self.quantity
+        least, reference = least_normal(quantity.dtype), quantity.reference.astype(np.float64)
 
         def normal(array: np.ndarray) -> np.ndarray:
             return np.where(np.abs(array) < least, np.copysign(least, reference), array)
 
-        found, wanted = self.doubles
+        actual, expected = self.doubles
         size = np.abs(normal(reference))
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            distance = np.where(self.finite, np.abs(normal(found) - normal(wanted)), 0.0)
-            if self.by_entry is not None and self.by_entry.softmax:
+            distance = np.where(self.finite, np.abs(normal(actual) - normal(expected)), 0.0)
+            if quantity.by_entry is not None and quantity.by_entry.softmax:
                 apart = np.where(reference > 0.0, -np.log(reference), 0.0)
                 size = size * (1.0 + apart.max(axis=-1, keepdims=True, initial=0.0))
-            return np.where(distance > 0.0, distance / (epsilon(self.dtype) * size), 0.0)
+            return np.where(distance > 0.0, distance / (epsilon(quantity.dtype) * size), 0.0)
+
+    @functools.cached_property
+    def error(self) -> float:
+        """The largest error in eps, or the number of elements that differ where there are no eps."""
+        if not self.quantity.floating:
+            return float(np.sum(self.actual != self.expected))
+        return float(self.errors.max(initial=0.0))
+
+    @functools.cached_property
+    def entry_error(self) -> float | None:
+        """The largest error of an entry in eps of itself; None without a tolerance by entry."""
+        return None if self.quantity.by_entry is None else float(self.entry_errors.max(initial=0.0))
 
     def worst(self, wrong: np.ndarray, errors: np.ndarray | None = None) -> str:
         """The first of the worst elements among the wrong ones, in words."""
-        rank = np.where(wrong, self.errors if errors is None else errors, -1.0)
-        rank = rank if is_floating(self.reference) else wrong
+        rank = np.where(wrong, self.errors if errors is None else errors, -1.0) if self.quantity.floating else wrong
         where = np.unravel_index(int(rank.argmax()), wrong.shape)
-        place = f"{self.name}[{', '.join(map(str, where))}]"
-        return f"{place} is {self.found[where]}, expected {self.wanted[where]}"
+        place = f"{self.quantity.name}[{', '.join(map(str, where))}]"
+        return f"{place} is {self.actual[where]}, expected {self.expected[where]}"
 
 
 def smallest_scale(dtype: str) -> float:

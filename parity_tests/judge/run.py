@@ -9,9 +9,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,14 +19,14 @@ import numpy as np
 from attention_core.operators import SPECIFICATION_VERSION
 from parity_tests.cases.call import TRAINING
 from parity_tests.cases.case import SEED, Arrays
-from parity_tests.cases.expected import expected, files, gradients, held, in_memory, outputs
+from parity_tests.cases.expected import files, gradients, held, in_memory, outputs
 from parity_tests.cases.selection import Cell
-from parity_tests.judge.compare import judge
+from parity_tests.judge.compare import judge, judge_all, judge_settings
 from parity_tests.judge.divergences import Divergence, apply
+from parity_tests.judge.question import Question, Questions
 from parity_tests.judge.verdict import Explanation, Verdict
-from parity_tests.workers.environment import violations
 from parity_tests.workers.process import PATIENCE_SECONDS, WAITING, Job, Progress, Stopped, counted, record, untold
-from parity_tests.workers.recordings import Recording, joined, own_version, pack_cases
+from parity_tests.workers.recordings import Recording, answered, joined, own_version, pack_cases
 
 Answer = TypeVar("Answer")
 
@@ -42,6 +41,9 @@ MOST_ON_GPU = 4
 
 MOST_REPEATED = 8
 """So many cells whose expected values were read from the cache are computed anew, and as many of those that are red."""
+
+Forgive = Callable[[Iterable[Verdict]], Iterable[Verdict]]
+"""The verdicts, with another status on what is not required."""
 
 Recorder = Callable[[Job, Path, Sequence[Cell], Progress], Recording]
 
@@ -157,32 +159,58 @@ def run(
                     for index, (file, part) in enumerate(own)
                 ]
             begun = time.perf_counter()
-            wanted: dict[str, Arrays] = {}
+            questions, prepared = Questions(), 0
             for cell in counted("reference", cells, progress):
                 if stopped():
                     break
-                wanted[cell.key] = expected(*cell)
+                prepared += questions.of(cell).quantities is not None
             outcome.seconds["reference"] = time.perf_counter() - begun
             for job in jobs:
                 recordings, seconds = zip(*(ended(future) for future in futures[job.name]), strict=True)
                 outcome.recordings[job.name] = joined(*recordings)
                 outcome.seconds.update(split_seconds(outcome.recordings[job.name], job.name, sum(seconds)))
-    begun = time.perf_counter()
-    outcome.interrupted = stopped()
-    if outcome.interrupted:
-        verdicts = [verdict for own in outcome.recordings.values() for verdict in judge_switches(own)]
-        for cell in cells[: len(wanted)]:
-            told = {name: own for name, own in outcome.recordings.items() if cell.key in own.status}
-            verdicts += judge_cells([cell], wanted, told)
-    else:
-        verdicts = judge_all(cells, wanted, outcome.recordings, progress)
-        recheck(read, suspects(cells, verdicts))
+        outcome.interrupted = stopped()
+        conclude(outcome, cells[:prepared], questions, read, divergences=divergences, progress=progress)
     if require_all:
-        verdicts += [missing_verdict(name, reason) for name, reason in outcome.missing.items()]
-    outcome.verdicts = apply(verdicts, divergences, whole=not outcome.interrupted)
-    outcome.seconds["comparison"] = time.perf_counter() - begun
+        outcome.verdicts += [missing_verdict(name, reason) for name, reason in outcome.missing.items()]
     outcome.seconds["total"] = time.perf_counter() - start
     return outcome
+
+
+def conclude(
+    outcome: Run,
+    cells: Sequence[Cell],
+    questions: Questions,
+    read: Mapping[Path, Arrays],
+    *,
+    frameworks: Mapping[str, str] | None = None,
+    forgive: Forgive = list,
+    divergences: Sequence[Divergence] = (),
+    progress: Progress = untold,
+) -> None:
+    """Judge the recordings of a run: their settings, every cell, and the cache; then apply known divergences.
+
+    read is what the cache had of the cells; frameworks names, by recording, the one whose settings count; forgive
+    changes verdicts on what is not required.
+    Raises: CacheError if the cache had something else than what is expected.
+    """
+    begun = time.perf_counter()
+    recordings, frameworks = list(outcome.recordings.values()), frameworks or {}
+    verdicts = [verdict for one in recordings for verdict in judge_settings(one, frameworks.get(one.name, ""))]
+    verdicts += judge_all(cells, recordings, questions, progress, partial=outcome.interrupted)
+    if not outcome.interrupted:
+        recheck(read, suspects(implemented(cells, recordings), verdicts))
+    outcome.verdicts = apply(forgive(verdicts), divergences, whole=not outcome.interrupted)
+    outcome.seconds["comparison"] = time.perf_counter() - begun
+
+
+def implemented(cells: Iterable[Cell], recordings: Sequence[Recording]) -> list[Cell]:
+    """The cells that any of the recordings implements."""
+    return [
+        cell
+        for cell in cells
+        if any(answered(recording, cell)["status"] != "not-implemented" for recording in recordings)
+    ]
 
 
 def ended(future: Future[Answer]) -> Answer:
@@ -213,34 +241,6 @@ def _summed(progress: Progress, sizes: Sequence[int]) -> list[Progress]:
     return [partial(told, index) for index in range(len(sizes))]
 
 
-def judge_all(
-    cells: Sequence[Cell],
-    wanted: Mapping[str, Arrays],
-    recordings: Mapping[str, Recording],
-    progress: Progress = untold,
-) -> list[Verdict]:
-    """The switches of each recording, then every cell."""
-    verdicts = [verdict for recording in recordings.values() for verdict in judge_switches(recording)]
-    return verdicts + judge_cells(cells, wanted, recordings, progress)
-
-
-def judge_cells(
-    cells: Sequence[Cell],
-    wanted: Mapping[str, Arrays],
-    recordings: Mapping[str, Recording],
-    progress: Progress = untold,
-) -> list[Verdict]:
-    """Each recording against the reference, and each against each other, itself on another device included."""
-    verdicts: list[Verdict] = []
-    for cell in counted("comparison", cells, progress):
-        own = wanted[cell.key]
-        for recording in recordings.values():
-            verdicts += judge(cell, own, recording)
-        for first, second in combinations(recordings.values(), 2):
-            verdicts += judge(cell, own, first, second)
-    return verdicts
-
-
 class CacheError(ValueError):
     """The cache holds other values than the reference gives."""
 
@@ -269,13 +269,14 @@ def recheck(read: Mapping[Path, Arrays], cells: Iterable[Cell]) -> None:
             for part, path in files(case, dtype).items():
                 if path not in read:
                     continue
-                found, wanted = (
-                    {f"gradient_{name}": array for name, array in own.items()} if part == "gradients" else own
-                    for own in (read[path], {"outputs": outputs, "gradients": gradients}[part](case, dtype))
+                compute = {"outputs": outputs, "gradients": gradients}[part]
+                cached, computed = (
+                    {f"gradient_{name}": array for name, array in arrays.items()} if part == "gradients" else arrays
+                    for arrays in (read[path], compute(case, dtype))
                 )
                 double = Cell(case, "float64")
-                recording = Recording("cache", "cpu", cells={double.key: found}, status={double.key: {"status": "ok"}})
-                for verdict in judge(double, wanted, recording):
+                recording = Recording("cache", "cpu", cells={double.key: cached}, status={double.key: {"status": "ok"}})
+                for verdict in judge(Question(double, expect=partial(_known, computed)), recording):
                     if verdict.red:
                         raise CacheError(
                             f"{path} does not hold what the reference gives for {case.id} in {dtype} "
@@ -283,14 +284,8 @@ def recheck(read: Mapping[Path, Arrays], cells: Iterable[Cell]) -> None:
                         )
 
 
-def judge_switches(recording: Recording, framework: str = "") -> list[Verdict]:
-    """A red verdict for each switch that is not in force: the numbers would be those of another arithmetic.
-
-    framework is the one whose switches count, the backend of that name unless given.
-    """
-    blank = Verdict("*", "*", recording.backend, "reference", recording.device, "*", "switches", "fail")
-    lacking = violations(framework or recording.backend, recording.device, recording.about.get("switches", {}))
-    return [replace(blank, reason=reason, check="switches") for reason in lacking if recording.about]
+def _known(arrays: Arrays, cell: Cell, without: tuple[str, ...]) -> Arrays:
+    return arrays
 
 
 def missing_verdict(name: str, reason: str, operator: str = "*") -> Verdict:

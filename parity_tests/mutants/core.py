@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from parity_tests.cases.case import DTYPES, FULL
-from parity_tests.cases.expected import expected
 from parity_tests.cases.selection import CORE, Cell, cells_of
 from parity_tests.cases.suite import all_cases
 from parity_tests.judge.compare import judge
+from parity_tests.judge.question import Question
 from parity_tests.mutants.derived import derived, tellers
 from parity_tests.mutants.families import MUTANTS
 from parity_tests.mutants.mutant import attempt
@@ -30,7 +30,7 @@ def told(cells: Sequence[Cell], attempts: Mapping[str, tuple[Sequence[Cell], Rec
     full = {cell.key for cell in cells if cell.dtype in FULL}
     found: dict[str, set[str]] = {}
     for name, (own, recording) in attempts.items():
-        red = {cell.key for cell in own if any(verdict.red for verdict in judge(cell, expected(*cell), recording))}
+        red = {cell.key for cell in own if any(verdict.red for verdict in judge(Question(cell), recording))}
         found[name] = red & names
     found |= {f"{one.scope}: {one.name}": own for one, own in tellers(cells, derived()).items()}
     return {name: frozenset(own & full or own) for name, own in found.items()}

@@ -26,6 +26,7 @@ from parity_tests.cases.expected import expected
 from parity_tests.cases.layouts import LAYOUTS
 from parity_tests.cases.selection import Cell
 from parity_tests.judge.compare import judge
+from parity_tests.judge.question import Question
 from parity_tests.workers.recordings import Recording
 
 CLASSES: Mapping[str, Callable[[int], bool]] = {
@@ -283,4 +284,4 @@ def _is_red(cell: Cell, right: Arrays, mistake: Derived) -> bool:
     recording.status[cell.key], recording.cells[cell.key] = {"status": "ok"}, {**right, **wrong}
     if case.again:
         recording.cells[f"{case.again}/{dtype}"] = right
-    return any(verdict.red for verdict in judge(cell, expected(case, dtype), recording))
+    return any(verdict.red for verdict in judge(Question(cell), recording))

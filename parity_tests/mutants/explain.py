@@ -10,11 +10,10 @@ from fnmatch import fnmatchcase
 from attention_core.operators import FILE_OF
 from parity_tests.cases.call import TRAINING
 from parity_tests.cases.covering import FAMILIES
-from parity_tests.cases.expected import expected
 from parity_tests.cases.selection import Cell
 from parity_tests.cases.suite import NAMES
 from parity_tests.judge.compare import compare
-from parity_tests.judge.condition import tolerances_in
+from parity_tests.judge.question import Question
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.mutants.families import MUTANTS
 from parity_tests.mutants.mutant import Mutant, answer
@@ -107,11 +106,10 @@ def _held(mutant: Mutant, operator: str, red: Red, cells: Mapping[str, Cell], re
         without = withheld(recording.status[name])
         whole = mutant.spoiled is not None or not all(map(_is_output, verdicts))
         said, wrong = answer(mutant, case if whole else replace(case, gradients=False), dtype, without)
-        wanted = expected(case, dtype, without)
-        found = recording.cells[name]
+        quantities = Question(cells[name], without).quantities or {}
+        actual = recording.cells[name]
         for verdict in verdicts:
-            if said["status"] == "ok" and all(verdict.quantity in arrays for arrays in (found, wrong, wanted)):
-                arrays = found[verdict.quantity], wrong[verdict.quantity], wanted[verdict.quantity]
-                tolerance, by_entry = tolerances_in(cells[name], verdict.quantity, without)
-                same += compare(verdict, *arrays, tolerance, by_entry=by_entry).status == "pass"
+            quantity = verdict.quantity
+            if said["status"] == "ok" and all(quantity in arrays for arrays in (actual, wrong, quantities)):
+                same += compare(verdict, quantities[quantity], actual[quantity], wrong[quantity]).status == "pass"
     return Explanation(operator, mutant.name, mutant.described, same, sum(map(len, red.values())))

@@ -21,11 +21,12 @@ import numpy as np
 
 from attention_core import reference
 from parity_tests.cases.case import Arrays, Case, is_floating
-from parity_tests.cases.expected import computed_gradients, computed_outputs, cotangents, expected
+from parity_tests.cases.expected import computed_gradients, computed_outputs, cotangents
 from parity_tests.cases.layouts import arranged
 from parity_tests.cases.selection import Cell
 from parity_tests.cases.suite import all_cases
 from parity_tests.judge.compare import judge
+from parity_tests.judge.question import Question
 from parity_tests.judge.verdict import Verdict
 from parity_tests.workers.recordings import Recording
 
@@ -196,7 +197,7 @@ def answer(mutant: Mutant, case: Case, dtype: str, without: tuple[str, ...] = ()
 
 def judged(mutant: Mutant, cells: Sequence[Cell], recording: Recording) -> Outcome:
     """Hold the mutant's answers against the reference, and the verdicts against what it states."""
-    verdicts: list[Verdict] = [verdict for cell in cells for verdict in judge(cell, expected(*cell), recording)]
+    verdicts: list[Verdict] = [verdict for cell in cells for verdict in judge(Question(cell), recording)]
     red = [f"{verdict.case}:{verdict.quantity}" for verdict in verdicts if verdict.red]
     by = Counter(verdict.check for verdict in verdicts if verdict.red)
     if mutant.touches is not None:

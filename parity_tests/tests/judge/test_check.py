@@ -24,8 +24,10 @@ from parity_tests.cases.case import Case
 from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.cli.main import main
-from parity_tests.judge.check import is_registered, judged, name_of
+from parity_tests.judge.check import is_registered, name_of, required
+from parity_tests.judge.compare import judge_all
 from parity_tests.judge.drawn_cells import DRAWN
+from parity_tests.judge.question import Questions
 from parity_tests.judge.run import CacheError, run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports import certificate
@@ -268,7 +270,7 @@ def verdicts_of(target: Target, pattern: str) -> list[Verdict]:
     for own, said in map(unpack_arrays, frames(stream)):
         recording.status[said["key"]] = said
         recording.cells[said["key"]] = own
-    return list(judged(cells, recording, require_all=False))
+    return list(required(judge_all(cells, [recording], Questions()), require_all=False))
 
 
 RIGHT = [name for name, own in vars(load(str(SHAPES))[0]).items() if hasattr(own, "cases") and name[0] != "_"]
@@ -402,7 +404,7 @@ def test_what_a_registered_backend_cannot_have_is_not_red(monkeypatch: pytest.Mo
     for job, status in ((Job("fake", "numpy_backend"), "not-applicable"), (Job("other", "mine.py"), "missing")):
         said = {"status": "not-applicable", "message": "there is no such product"}
         recording = Recording(job.backend, "cpu", status={cell.key: said for cell in cells})
-        (verdict,) = judged(cells, recording, True, is_registered(job))
+        (verdict,) = required(judge_all(cells, [recording], Questions()), True, is_registered(job))
         assert verdict.status == status
 
 

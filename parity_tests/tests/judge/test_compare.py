@@ -6,6 +6,7 @@ import io
 import json
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,11 @@ from parity_tests.cases.expected import cotangents, expected
 from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.judge import tolerances
-from parity_tests.judge.compare import compare, judge
+from parity_tests.judge.compare import compare, judge, judge_all, judge_settings
 from parity_tests.judge.divergences import Divergence, apply, load_divergences
-from parity_tests.judge.run import Run, judge_switches
+from parity_tests.judge.pair import Quantity
+from parity_tests.judge.question import Question, Questions
+from parity_tests.judge.run import Run
 from parity_tests.judge.tolerances import Calibration, EntryTolerance, Tolerance, entry_tolerance_of, tolerance_of
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import report
@@ -35,8 +38,13 @@ EPS = 2.0**-52
 REFERENCE = np.array([[1.0, -4.0, 0.0], [2.0, 3.0, 0.5]])
 
 
-def verdict_on(found: np.ndarray, wanted: np.ndarray = REFERENCE) -> Verdict:
-    return compare(BLANK, found, wanted, REFERENCE, TOLERANCE)
+def verdict_on(
+    actual: np.ndarray, expected: np.ndarray | None = None, reference: np.ndarray = REFERENCE, **quantity: Any
+) -> Verdict:
+    own = Quantity(
+        **{"name": "weights", "dtype": "float64", "reference": reference, "tolerance": TOLERANCE, **quantity}
+    )
+    return compare(replace(BLANK, dtype=own.dtype), own, actual, reference if expected is None else expected)
 
 
 def test_an_exact_answer_passes_with_error_zero():
@@ -79,10 +87,10 @@ def test_shape_dtype_and_special_values_are_compared(found: np.ndarray, reason: 
 
 def test_what_is_shown_is_measured_and_not_judged_but_for_shape_dtype_and_special_values():
     shown = Tolerance(0, 0, "later steps", ("float64",), informational=True)
-    verdict = compare(BLANK, REFERENCE + 1.0, REFERENCE, REFERENCE, shown)
+    verdict = verdict_on(REFERENCE + 1.0, tolerance=shown)
     assert (verdict.status, verdict.red) == ("informational", False) and verdict.error == pytest.approx(0.25 / EPS)
     for found in (REFERENCE.T, REFERENCE.astype(np.float32), REFERENCE * np.nan):
-        assert compare(BLANK, found, REFERENCE, REFERENCE, shown).status == "fail"
+        assert verdict_on(found, tolerance=shown).status == "fail"
     assert "informational" not in {tolerance_of("training", "training-gru_dot_sgd", "float64", "later_losses").reason}
     assert tolerance_of("training", "training-gru_dot_sgd", "float32", "later_losses").informational
     assert not tolerance_of("training", "training-gru_dot_sgd", "float32", "losses").informational
@@ -102,9 +110,9 @@ def test_the_report_tells_what_is_shown_apart_from_what_is_judged(fake: ModuleTy
 
 def test_where_the_reference_is_zero_zero_is_demanded():
     zero = np.zeros((2, 3))
-    assert compare(BLANK, zero.copy(), zero, zero, TOLERANCE).status == "pass"
+    assert verdict_on(zero.copy(), reference=zero).status == "pass"
     tiny = np.full((2, 3), 1e-300)
-    assert compare(BLANK, tiny, zero, zero, TOLERANCE).status == "fail"
+    assert verdict_on(tiny, reference=zero).status == "fail"
 
 
 # ------------------------------------------------------------------------------------------------ each entry by itself
@@ -118,7 +126,7 @@ def by_entry(
     found: np.ndarray, wanted: np.ndarray = SMALL, own: EntryTolerance = BY_ENTRY, dtype: str = "float64"
 ) -> Verdict:
     found, wanted = found.astype(dtype), wanted.astype(dtype)
-    return compare(replace(BLANK, dtype=dtype), found, wanted, SMALL, TOLERANCE, by_entry=own)
+    return verdict_on(found, wanted, SMALL, dtype=dtype, by_entry=own)
 
 
 def test_a_small_entry_that_comes_back_as_zero_is_red():
@@ -130,7 +138,7 @@ def test_a_small_entry_that_comes_back_as_zero_is_red():
     assert verdict.reason == (
         "weights[1, 2] is 0.0, expected 1e-30: measured by itself, 4.5e+15 eps, allowed 4 (17% of elements too far)"
     )
-    assert compare(BLANK, found, SMALL, SMALL, TOLERANCE).status == "pass", "where small entries are not asked for"
+    assert verdict_on(found, reference=SMALL).status == "pass", "where small entries are not asked for"
 
 
 def test_the_verdict_tells_both_errors_of_what_passes():
@@ -160,7 +168,7 @@ def test_a_hidden_key_has_a_weight_of_zero():
 def test_what_lies_below_the_least_normal_number_may_be_flushed(wanted: float, found: float, status: str):
     reference = np.array([[1.0, wanted]])
     arrays = np.array([[1.0, found]], np.float32), reference.astype(np.float32), reference
-    assert compare(replace(BLANK, dtype="float32"), *arrays, TOLERANCE, by_entry=BY_ENTRY).status == status
+    assert verdict_on(*arrays, dtype="float32", by_entry=BY_ENTRY).status == status
 
 
 def test_weights_of_scores_that_lie_far_apart_may_be_off_by_the_rounding_of_these():
@@ -182,18 +190,16 @@ def test_two_backends_differ_in_eps_of_the_reference():
 
 def test_whole_numbers_and_booleans_have_no_tolerance():
     tokens = np.array([3, 1, 2], np.int32)
-    assert compare(BLANK, tokens.copy(), tokens, tokens, TOLERANCE).status == "pass"
-    verdict = compare(BLANK, tokens + np.int32(tokens == 1), tokens, tokens, TOLERANCE)
+    assert verdict_on(tokens.copy(), reference=tokens).status == "pass"
+    verdict = verdict_on(tokens + np.int32(tokens == 1), reference=tokens)
     assert verdict.status == "fail" and verdict.reason.startswith("weights[1] is 2, expected 1")
-    assert (
-        compare(BLANK, tokens.astype(np.int64), tokens, tokens, TOLERANCE).reason == "weights is int64, expected int32"
-    )
+    assert verdict_on(tokens.astype(np.int64), reference=tokens).reason == "weights is int64, expected int32"
 
 
 def test_empty_arrays_are_compared_by_shape_and_dtype():
     empty = np.zeros((2, 0))
-    assert compare(BLANK, empty, empty, empty, TOLERANCE).status == "pass"
-    assert compare(BLANK, np.zeros((0, 2)), empty, empty, TOLERANCE).status == "fail"
+    assert verdict_on(empty, reference=empty).status == "pass"
+    assert verdict_on(np.zeros((0, 2)), reference=empty).status == "fail"
 
 
 # ------------------------------------------------------------------------------------------------ whole cells
@@ -214,7 +220,7 @@ def recorded(fake: ModuleType, pattern: str) -> tuple[list, Recording]:
 
 
 def verdicts_of(cells: list, recording: Recording) -> list[Verdict]:
-    return [verdict for cell in cells for verdict in judge(cell, expected(*cell), recording)]
+    return judge_all(cells, [recording], Questions())
 
 
 def red_quantities(verdicts: list[Verdict]) -> set[tuple[str, str]]:
@@ -292,10 +298,10 @@ def test_a_cell_that_cannot_exist_is_neither_red_nor_compared(fake: ModuleType):
 def test_a_switch_that_is_not_in_force_is_red():
     switches = {name: value for name, value in asked("torch", "cuda").items() if name in determinism("torch")}
     recording = Recording("torch", "cuda", {"switches": switches})
-    assert judge_switches(recording) == []
+    assert judge_settings(recording) == []
     switches["cuda.matmul.allow_tf32"] = True
     del switches["threads"]
-    reasons = [verdict.reason for verdict in judge_switches(recording) if verdict.red]
+    reasons = [verdict.reason for verdict in judge_settings(recording) if verdict.red]
     assert reasons == ["cuda.matmul.allow_tf32 is True, expected False", "threads was not read back"]
 
 
@@ -304,7 +310,7 @@ def test_backends_are_judged_against_each_other(fake: ModuleType):
     _, second = recorded(fake, "dot_score-plain")
     second.backend = "other"
     second.cells[cells[0].key]["scores"] = second.cells[cells[0].key]["scores"] + 1e-9
-    verdicts = list(judge(cells[0], expected(*cells[0]), first, second))
+    verdicts = list(judge(Question(cells[0]), first, second))
     assert [(v.against, v.quantity, v.status) for v in verdicts] == [
         ("other", "scores", "fail"),
         ("other", "gradient_queries", "pass"),

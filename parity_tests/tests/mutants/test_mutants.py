@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from attention_core import reference
 from parity_tests.cases.call import TRAINING
 from parity_tests.cases.case import Arrays, Case
-from parity_tests.cases.expected import expected
 from parity_tests.cases.selection import Cell, Selection, core
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.main import main
 from parity_tests.judge import compare
-from parity_tests.judge.compare import CELL_CHECKS, CHECKS, judge
+from parity_tests.judge.compare import CELL_CHECKS, CHECKS, judge_all
+from parity_tests.judge.question import Questions
 from parity_tests.mutants import explain
 from parity_tests.mutants.core import told
 from parity_tests.mutants.explain import explanations
@@ -95,7 +95,7 @@ def test_many_are_mistakes_that_libraries_have_made():
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library_that_is_so_is_told_its_mistake(name: str, answers: Answers, answered_once: None):
     cells, recording = answers[name]
-    verdicts = [verdict for cell in cells for verdict in judge(cell, expected(*cell), recording)]
+    verdicts = judge_all(cells, [recording], Questions())
     # One training is enough, and all that is known to be wrong with one takes long to be asked about another.
     trainings = list(
         dict.fromkeys(verdict.case for verdict in verdicts if verdict.red and verdict.operator == TRAINING)

@@ -111,7 +111,7 @@ def test_workers_end_with_a_judge_that_is_killed(start, running, fault: str, cou
 
 
 def test_the_reference_is_not_computed_for_a_run_that_shall_stop(fake_job, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delattr("parity_tests.judge.run.expected")
+    monkeypatch.delattr("parity_tests.cases.expected.expected")
     recorder = partial(record, stopped=lambda: True)
     cells = cells_of(select(all_cases(), "dot_score-*"), ["float64"])
     outcome = run(cells, [fake_job()], recorder=recorder, stopped=lambda: True)

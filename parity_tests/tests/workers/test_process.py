@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from parity_tests.cases.expected import expected
 from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.judge.compare import judge
+from parity_tests.judge.question import Question
 from parity_tests.workers.process import KEPT_BYTES, MOST_RESTARTS, Job, record
 from parity_tests.workers.recordings import Recording, pack_cases
 
@@ -132,7 +132,7 @@ def test_a_fault_is_told_as_what_it_was_in_its_own_cell_alone(
     assert re.fullmatch(fault.message, said.get("message", ""))
     assert re.search(fault.trace, said.get("trace", ""), re.DOTALL) and len(said.get("trace", "")) <= KEPT_BYTES
     for cell in run.cells:
-        verdicts = list(judge(cell, expected(*cell), recording))
+        verdicts = list(judge(Question(cell), recording))
         wanted = dict.fromkeys((verdict.quantity for verdict in verdicts), ("pass", ""))
         if cell is faulty:
             wanted |= {"*": (fault.status, fault.message)} if fault.status != "ok" else fault.verdicts or {}

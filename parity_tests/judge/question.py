@@ -1,0 +1,75 @@
+"""A cell with its expected answer: made once, for every recording that is compared with it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from parity_tests.cases import expected as reference
+from parity_tests.cases.case import Arrays
+from parity_tests.cases.selection import Cell
+from parity_tests.judge.condition import judgeable_as
+from parity_tests.judge.pair import Quantity
+from parity_tests.judge.tolerances import entry_tolerance_of, tolerance_of
+
+Expect = Callable[[Cell, tuple[str, ...]], Arrays]
+"""The expected arrays of a cell, gradients being those of the outputs that are not left out."""
+
+
+def expected(cell: Cell, without: tuple[str, ...]) -> Arrays:
+    """The reference's answer."""
+    if cell.case.drawn is not None and (judged := judgeable_as(cell.case, without)) is not None:
+        return judged.expected
+    return reference.expected(*cell, without)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A cell, and the quantities of its expected answer; gradients are those of the outputs that are not left out.
+
+    The answer is computed when it is first needed: a cell that is not implemented needs none.
+    """
+
+    cell: Cell
+    without: tuple[str, ...] = ()
+    expect: Expect = expected
+
+    @functools.cached_property
+    def quantities(self) -> dict[str, Quantity] | None:
+        """Each quantity with its tolerances, those of its name, or of the case if that was drawn.
+
+        None if outputs are left out of a drawn case, and rounding alone could change what remains.
+        Raises: ValueError if rounding alone could change the whole answer.
+        """
+        case, dtype = self.cell
+        judged = None if case.drawn is None else judgeable_as(case, self.without)
+        if case.drawn is not None and judged is None:
+            if not self.without:
+                raise ValueError(f"{case.id}: rounding alone could change the answer to {case.drawn}")
+            return None
+        arrays = self.expect(self.cell, self.without)
+        quantities = {}
+        for name, array in arrays.items():
+            if judged is None:
+                key = case.operator, case.id, dtype, name
+                tolerance, by_entry = tolerance_of(*key), entry_tolerance_of(*key)
+            else:
+                tolerance, by_entry = judged.tolerances[name], judged.entry_tolerances.get(name)
+            quantities[name] = Quantity(name, dtype, array, tolerance, by_entry, arrays.get(tolerance.beside))
+        return quantities
+
+
+class Questions:
+    """The question of each cell, made once for each set of outputs that somebody leaves out."""
+
+    def __init__(self, expect: Expect = expected) -> None:
+        self.expect = expect
+        self._made: dict[tuple[str, tuple[str, ...]], Question] = {}
+
+    def of(self, cell: Cell, without: tuple[str, ...] = ()) -> Question:
+        """The question of a cell."""
+        key = cell.key, without
+        if key not in self._made:
+            self._made[key] = Question(cell, without, self.expect)
+        return self._made[key]
