@@ -12,8 +12,8 @@ from attention_core import draws
 from attention_core.operators import find
 from attention_core.operators.attention import ALIKE_SCORES, HIDDEN_SCORES, SCORE_NAMES
 from attention_core.specification import Layer
-from parity_tests.cases.attention import closed_mask, full_lens, open_mask, some_mask, with_hidden
 from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, SEEDS, Arrays, Case, Sizes, drawn_parameters
+from parity_tests.cases.masking import closed_mask, full_lens, open_mask, some_mask, with_hidden
 from parity_tests.cases.recurrent import CELLS, drawn_state
 
 DECODER = {

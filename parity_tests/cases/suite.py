@@ -9,7 +9,19 @@ from fnmatch import fnmatchcase
 
 from attention_core.operators import LAYERS, OPERATORS
 from attention_core.operators.training import UPDATES
-from parity_tests.cases import attention, covering, decoders, recurrent, training, translation
+from parity_tests.cases import (
+    attention,
+    choices,
+    covering,
+    decoders,
+    masking,
+    multi_head,
+    positions,
+    recurrent,
+    scoring,
+    training,
+    translation,
+)
 from parity_tests.cases.call import TRAINING
 from parity_tests.cases.case import Case
 from parity_tests.cases.regressions import FOUND
@@ -30,12 +42,14 @@ def all_cases(pairs: Sequence[corpus.Pair] | None = None, trained: bool = False)
     return [*_made(tuple(pairs or corpus.dates(8))), *(training.cases() if trained else ())]
 
 
+FAMILIES = (masking, scoring, attention, choices, multi_head, positions, recurrent, decoders)
+"""The modules of cases that need nothing but the specification."""
+
+
 @functools.cache
 def _made(pairs: tuple[corpus.Pair, ...]) -> tuple[Case, ...]:
     made = [
-        *attention.cases(),
-        *recurrent.cases(),
-        *decoders.cases(),
+        *(case for family in FAMILIES for case in family.cases()),
         *translation.cases(pairs),
         *training.clipping_cases(),
         *training.optimiser_cases(),
@@ -58,7 +72,7 @@ def select(cases: Sequence[Case], pattern: str | None = None, operators: Sequenc
 
 def seeded(case: Case, seed: int) -> Case | None:
     """The case with numbers of that seed where they decide a token, a choice or a window; None where none is."""
-    for module in (translation, attention, decoders):
+    for module in (translation, choices, decoders):
         if module.decides(case):
             return module.seeded(case, seed)
     return None

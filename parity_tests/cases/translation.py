@@ -13,7 +13,6 @@ from attention_core import draws
 from attention_core.operators import find
 from attention_core.operators.attention import SCORE_NAMES
 from attention_core.specification import Layer
-from parity_tests.cases.attention import BATCH_LENS
 from parity_tests.cases.case import (
     DTYPES,
     EXACT,
@@ -27,6 +26,7 @@ from parity_tests.cases.case import (
     first_steady,
 )
 from parity_tests.cases.decoders import SPECIAL, WIDE, read_out
+from parity_tests.cases.masking import BATCH_LENS
 from parity_tests.translation import corpus
 
 TRANSLATOR = {

@@ -1,0 +1,117 @@
+"""Cases of layers in which the numbers decide on a window or a key: local and hard attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attention_core import draws
+from attention_core.operators import find
+from attention_core.specification import Layer
+from parity_tests.cases.attention import attention_layer_cases, score_variants
+from parity_tests.cases.case import (
+    EXACT,
+    FULL,
+    SEED,
+    SEEDS,
+    Arrays,
+    Case,
+    drawn_parameters,
+    drawn_tensors,
+)
+from parity_tests.cases.masking import ATTENTION, CLOSED_LENS, HIDDEN, ROW_LENS, SIZED, closed_mask, open_inputs
+
+
+def seeded(case: Case, seed: int) -> Case:
+    """The case with queries of that seed."""
+    queries = draws.uniform(f"{case.operator}/queries", case.inputs["queries"].shape, 1.0, seed)
+    return replace(case, inputs={**case.inputs, "queries": queries})
+
+
+def decides(case: Case) -> bool:
+    """Whether a choice or a window depends on the numbers of a case."""
+    predicted = case.config.get("mode") == "predictive"
+    return case.operator == "HardAttention" or (case.operator == "LocalAttention" and predicted)
+
+
+def decided(cases: Iterator[Case]) -> Iterator[Case]:
+    """The cases with queries that rounding cannot turn to another choice or window."""
+    return (seeded(case, SEEDS.get(case.id, 1)) if decides(case) else case for case in cases)
+
+
+def local_cases() -> Iterator[Case]:
+    """A window around the query's position, and around one that it predicts."""
+    layer = find("LocalAttention")
+    assert isinstance(layer, Layer)
+    monotonic = {**SIZED, "window": 1}
+    yield from attention_layer_cases("LocalAttention", monotonic)
+    call, sizes = layer.method("call"), ATTENTION
+    plain = drawn_tensors(call, sizes)
+    full: Arrays = {
+        **open_inputs(plain, sizes, dropout=True),
+        "offset": np.array([2, 1], np.int32),
+        "valid_lens": ROW_LENS,
+    }
+
+    def case(label: str, shows: str, config: Mapping[str, Any], inputs: Arrays = full, **changes: Any) -> Case:
+        parameters = drawn_parameters(layer, config)
+        if "v_p" in parameters:  # wide, so that the predicted positions differ
+            parameters["v_p"] = 8.0 * parameters["v_p"]
+        made = Case("LocalAttention", label, shows, inputs, method="call", config=config, parameters=parameters)
+        return replace(made, **changes)
+
+    yield case("offset", "Queries that stand behind others.", monotonic)
+    yield case("wide", "A wider window.", {**monotonic, "window": 2})
+    predictive = {**SIZED, "window": 2, "mode": "predictive"}
+    own = case("", "", predictive).parameters
+    yield from attention_layer_cases("LocalAttention", predictive, "predictive_", own)
+    without = {key: array for key, array in full.items() if key != "offset"}
+    yield case("predictive_none", "Neither lengths nor mask.", predictive, plain, dtypes=EXACT)
+    yield case("predictive_hidden_size", "Another hidden size.", {**predictive, "hidden_size": 8}, without)
+    yield case("predictive_wide", "A wider window, and Gaussian.", {**predictive, "window": 3}, without)
+    for score, config, key_size in score_variants(9, "general"):
+        inputs = {**full, "keys": draws.uniform(f"local/{score}", (*plain["keys"].shape[:2], key_size), 1.0, SEED)}
+        options = {**monotonic, "key_size": key_size, **config}
+        yield case(f"score_{score}", f"The score {score} inside.", options, inputs, dtypes=EXACT)
+
+
+def hard_cases() -> Iterator[Case]:
+    """One key for each query."""
+    layer = find("HardAttention")
+    assert isinstance(layer, Layer)
+
+    def wide(config: Mapping[str, Any], factor: float = 3.0) -> Arrays:
+        """Wide scores, whose best two lie apart."""
+        parameters = drawn_parameters(layer, config)
+        return {
+            name: array * (factor if name in ("scored.w_v", "scored.v", "scored.W") else 1.0)
+            for name, array in parameters.items()
+        }
+
+    yield from attention_layer_cases("HardAttention", HIDDEN, parameters=wide(HIDDEN))
+    call, sizes = layer.method("call"), ATTENTION
+    plain = drawn_tensors(call, sizes)
+    full = open_inputs(plain, sizes, dropout=False)
+    noise = 0.5 * (draws.uniform("noise", (sizes["batch"], sizes["queries"], sizes["keys"]), 1.0, SEED) + 1.0)
+
+    def case(label: str, shows: str, config: Mapping[str, Any], inputs: Arrays, dtypes: tuple[str, ...] = FULL) -> Case:
+        return Case("HardAttention", label, shows, inputs, {}, "call", config, wide(config), dtypes)
+
+    drawn_key = case("noise", "A key drawn by given noise.", HIDDEN, {**full, "noise": noise})
+    drawn_key = replace(drawn_key, parameters=wide(HIDDEN, 1.0))
+    yield drawn_key
+    masked = {**full, "noise": noise, "valid_lens": CLOSED_LENS, "mask": closed_mask(sizes)}
+    yield replace(drawn_key, name="noise_closed", shows="The same under lengths and a mask.", inputs=masked)
+    for score, config, key_size in score_variants(9, "additive"):
+        keys = draws.uniform(f"hard/{score}", (*plain["keys"].shape[:2], key_size), 1.0, SEED)
+        options = {"query_size": 9, "key_size": key_size, **config}
+        yield case(f"score_{score}", f"The score {score} inside.", options, {**full, "keys": keys}, EXACT)
+
+
+def cases() -> Iterator[Case]:
+    """Every case of local and hard attention."""
+    yield from decided(local_cases())
+    yield from decided(hard_cases())

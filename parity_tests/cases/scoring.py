@@ -1,0 +1,137 @@
+"""Cases of scores and of pooling by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from attention_core import draws
+from attention_core.operators import find
+from attention_core.specification import Operator
+from parity_tests.cases.case import (
+    DTYPES,
+    EXACT,
+    FULL,
+    SEED,
+    Arrays,
+    Case,
+    Sizes,
+    drawn_tensors,
+)
+from parity_tests.cases.masking import (
+    ATTENTION,
+    gap_cases,
+    hidden_variants,
+    infinite_scores,
+    large_scores,
+    masked_variants,
+    open_inputs,
+)
+
+
+def score_cases(name: str) -> Iterator[Case]:
+    """A score function."""
+    operator = find(name)
+    assert isinstance(operator, Operator)
+    sizes = ATTENTION
+
+    def case(name: str, shows: str, inputs: Arrays, dtypes: tuple[str, ...] = FULL, **options: Any) -> Case:
+        return Case(operator.name, name, shows, inputs, options, dtypes=dtypes)
+
+    plain = drawn_tensors(operator, sizes)
+    yield case("plain", "Queries and keys.", plain, DTYPES)
+    yield case("heads", "Queries and keys with heads.", drawn_tensors(operator, sizes, heads=True))
+    yield case(
+        "large",
+        "Features in the hundreds.",
+        {key: array * (1.0 if key == "w_v" else 300.0) for key, array in plain.items()},
+    )
+    if name in ("scaled_dot_score", "cosine_score"):
+        yield case("scale", "A scale of its own.", plain, scale=0.375)
+    if name == "gaussian_score":
+        yield case("width", "A width of its own.", {**plain, "w": np.array(0.625)})
+    if name == "cosine_score":
+        zeros = {key: array.copy() for key, array in plain.items()}
+        zeros["queries"][0, 1], zeros["keys"][1, 2] = 0.0, 0.0
+        yield case("zero", "A query and a key of zeros have no direction: score 0, gradient 0.", zeros)
+        for label, size in (("tiny", 1e-30), ("huge", 1e30)):
+            shows = f"Entries near {size:g}, whose squares float32 does not hold."
+            yield case(label, shows, {key: size * array for key, array in plain.items()})
+    features = "hidden_size" if name == "additive_score" else "features"
+    for label, shows, axis, size in (
+        ("one_key", "A single key.", "keys", 1),
+        ("no_keys", "There are no keys.", "keys", 0),
+        ("no_queries", "There are no queries.", "queries", 0),
+        ("no_batch", "There are no sequences.", "batch", 0),
+        ("no_features", "There are no features: every score is 0.", features, 0),
+    ):
+        yield case(label, shows, drawn_tensors(operator, {**sizes, axis: size}), EXACT)
+
+
+def location_cases() -> Iterator[Case]:
+    """Scores from the query alone."""
+    operator = find("location_score")
+    assert isinstance(operator, Operator)
+    sizes = ATTENTION
+    full = {"num_keys": sizes["keys"]}
+    plain = drawn_tensors(operator, sizes)
+    yield Case(operator.name, "plain", "Fewer keys than positions.", plain, full, dtypes=DTYPES)
+    yield Case(
+        operator.name, "heads", "Projected queries with heads.", drawn_tensors(operator, sizes, heads=True), full
+    )
+    yield Case(operator.name, "all", "A key for every position.", plain, {"num_keys": 8}, dtypes=EXACT)
+    yield Case(operator.name, "no_keys", "There are no keys.", plain, {"num_keys": 0}, dtypes=EXACT)
+    for name, shows, axis in (
+        ("no_queries", "There are no queries.", "queries"),
+        ("no_batch", "There are no sequences.", "batch"),
+    ):
+        yield Case(operator.name, name, shows, drawn_tensors(operator, {**sizes, axis: 0}), full, dtypes=EXACT)
+
+
+def pooling_cases() -> Iterator[Case]:
+    """From scores and values to context and weights."""
+    sizes = ATTENTION
+    operator = find("attention_pooling")
+    assert isinstance(operator, Operator)
+
+    def base(sizes: Sizes, heads: bool) -> Arrays:
+        return drawn_tensors(operator, sizes, heads)
+
+    for name, shows, inputs, dtypes in masked_variants(sizes, base, dropout=True):
+        yield Case(operator.name, name, shows, inputs, dtypes=dtypes)
+    full = open_inputs(base(sizes, False), sizes, dropout=True)
+    for name, shows, inputs in hidden_variants(full, sizes):
+        yield Case(operator.name, name, shows, inputs)
+    scores, mask = large_scores(sizes)
+    yield Case(
+        operator.name,
+        "large",
+        "Scores to ±2e6; a finite fill would win over the first row.",
+        {**full, "scores": scores, "mask": mask},
+    )
+    yield from gap_cases(operator.name, full)
+    values = full["values"].copy()
+    values[1, 2] = np.nan
+    yield Case(
+        operator.name,
+        "infinite",
+        "Scores of -inf count as hidden; NaN in a value that all of them hide.",
+        {**full, "scores": infinite_scores(full["scores"]), "values": values},
+    )
+    dropped = draws.dropout_mask(operator.name, full["scores"].shape, 0.3, SEED)
+    yield Case(
+        operator.name,
+        "dropout",
+        "Dropout acts on the weights; those returned are from before it.",
+        {**full, "dropout_mask": dropped},
+    )
+
+
+def cases() -> Iterator[Case]:
+    """Every case of scores and of pooling."""
+    for name in ("dot_score", "scaled_dot_score", "additive_score", "cosine_score", "gaussian_score"):
+        yield from score_cases(name)
+    yield from location_cases()
+    yield from pooling_cases()
