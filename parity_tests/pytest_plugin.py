@@ -86,7 +86,7 @@ class Target(pytest.Collector):
         self.config.add_cleanup(self.server.stop)
         try:
             self.divergences = known_divergences(self.name, job.backend, request.divergences)
-            known = Abilities(job.backend).told(self.server.hello())
+            known = Abilities(job.backend).with_functions(self.server.hello())
         except (DivergenceError, WorkerFault) as error:
             raise pytest.UsageError(f"{self.name} cannot be judged: {error}") from error
         asked = [cell for cell in cells if request.require_all or known.has(cell.case.operator, cell.case.method)]

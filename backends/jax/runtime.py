@@ -78,7 +78,7 @@ def describe() -> dict[str, Any]:
 
 def build(layer: type[nnx.Module], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> nnx.Module:
     """Make a layer of that floating type on the device, in evaluation mode, for parameters that are still to be set."""
-    graphdef, state = shapes(layer, dtype, **options)
+    graphdef, state = shapes(layer, dtype, **options)  # type: ignore[arg-type]  # a class is hashable
     with jax.default_device(located(device)):
         built = nnx.merge(graphdef, jax.tree.map(blank, state))
     built.eval()

@@ -122,7 +122,7 @@ def check(
     seconds: float | None,
     examples: int | None,
 ) -> None:
-    """Hold an implementation against the specification: its outputs and gradients, case by case.
+    """Test an implementation against the specification: its outputs and gradients, case by case.
 
     TARGET is an installed backend's name, a module, a file.py, or an object in one, as module:object or file.py:object.
     It has functions under the specification's names (`attention-parity list`), which take and return NumPy arrays, or
@@ -153,20 +153,20 @@ def check(
         write_junit(run, junit_file)
     if certificate_file is not None:
         write_certificate(certify(run, request.asked, request.files), certificate_file)
-    found = fuzzing and fuzz(request, secrets.randbits(32) if seed is None else seed, seconds, examples)
-    sys.exit(1 if run.red or found or not run.judged else 0)
+    differing = fuzzing and fuzz(request, secrets.randbits(32) if seed is None else seed, seconds, examples)
+    sys.exit(1 if run.red or differing or not run.judged else 0)
 
 
 def judged(request: Request | Conversion) -> Run:
-    """The verdicts on what is asked, behind bars; Ctrl-C reports those that there are by then, and exits.
+    """Judge a request behind progress bars; Ctrl-C reports the verdicts so far, and exits.
 
     Raises: Refused if it cannot be judged.
     """
     try:
-        with signals() as caught, progress() as told:
+        with signals() as caught, progress() as report_progress:
             if isinstance(request, Conversion):
-                return request.judge(told)
-            run = request.judge(told, lambda: bool(caught), explanations)
+                return request.judge(report_progress)
+            run = request.judge(report_progress, lambda: bool(caught), explanations)
     except (DivergenceError, LineError, CacheError, ArchiveError, AttentionError, WeightError) as error:
         raise Refused(str(error)) from error
     except WorkerFault as fault:
@@ -201,14 +201,14 @@ def fuzz(request: Request, seed: int, seconds: float | None, examples: int | Non
     job = request.job
     divergences = known_divergences(request.target, job.backend, request.divergences)
     try:
-        with optimised(), progress() as told, Server(job) as server:
-            told("fuzz", 0, 1, f"starting {job.name}")
+        with optimised(), progress() as report_progress, Server(job) as server:
+            report_progress("fuzz", 0, 1, f"starting {job.name}")
             about = server.hello()
-            operators = request.drawable(Abilities(job.backend).told(about), divergences)
+            operators = request.drawable(Abilities(job.backend).with_functions(about), divergences)
             # What compiles does it once for cases that differ in their numbers alone.
             step = 1 if str(about.get("framework")).lower() in COMPILING else STEP
             campaign = Campaign([server], seed, step=step, operators=operators, dtypes=request.dtypes)
-            for finding in campaign.run(seconds, examples, told) if operators else ():
+            for finding in campaign.run(seconds, examples, report_progress) if operators else ():
                 again = reproduce(finding.verdict, request.command, {finding.verdict.case: repr(finding.drawn)})
                 report_finding(finding, f"{again}  # number {finding.number} of seed {seed}", console)
     except WorkerFault as fault:
@@ -260,14 +260,14 @@ def verify(certificate: Path, pythons: tuple[str, ...]) -> None:
     after = certify(judged(request), request.asked, request.files)
     for line in environment_changes(before, after):
         console.print(Text(f"other       {line}", style="yellow"), soft_wrap=True)
-    told = differences(before, after)
-    for line in told[:MOST_RED]:
+    changes = differences(before, after)
+    for line in changes[:MOST_RED]:
         console.print(Text(f"differs     {line}", style="bold red"), soft_wrap=True)
-    if told[MOST_RED:]:
-        console.print(f"            ... and {len(told) - MOST_RED} more")
+    if changes[MOST_RED:]:
+        console.print(f"            ... and {len(changes) - MOST_RED} more")
     count, outcome = len(before["verdicts"]), before["outcome"]
-    if told:
-        console.print(Text(f"not verified {certificate}: {len(told)} differences", style="bold red"), soft_wrap=True)
+    if changes:
+        console.print(Text(f"not verified {certificate}: {len(changes)} differences", style="bold red"), soft_wrap=True)
         sys.exit(1)
     words = f"verified    {certificate}: {outcome}, {count:,} verdicts as certified {before['made']}"
     console.print(Text(words, style="bold green"), soft_wrap=True)
@@ -277,23 +277,25 @@ KINDS: dict[str, type[Request | Conversion]] = {"check": Request, "convert": Con
 """What a certificate may be of."""
 
 
-def request_of(asked: Mapping[str, Any], pythons: tuple[str, ...]) -> Request | Conversion:
+def request_of(stated: Mapping[str, Any], pythons: tuple[str, ...]) -> Request | Conversion:
     """The request that a certificate holds.
 
     Raises: CertificateError if it holds none.
     """
-    kind = KINDS.get(asked.get("kind", ""))
+    kind = KINDS.get(stated.get("kind", ""))
     if kind is None:
-        raise CertificateError(f"the certificate is of {asked.get('kind')!r}, which `verify` cannot repeat")
-    if asked.get("other_python") and not pythons:
+        raise CertificateError(f"the certificate is of {stated.get('kind')!r}, which `verify` cannot repeat")
+    if stated.get("other_python") and not pythons:
         raise CertificateError("it was certified with another interpreter: give one with --python")
-    own = {name: value for name, value in asked.items() if name not in ("kind", "command", "other_python")}
-    own = {name: tuple(value) if isinstance(value, list) else value for name, value in own.items()}
-    if not isinstance(own.get("seed", 0), int | None):
-        raise CertificateError(f"the certificate's seed is {own['seed']!r}, expected a whole number")
+    options = {name: value for name, value in stated.items() if name not in ("kind", "command", "other_python")}
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    if not isinstance(options.get("seed", 0), int | None):
+        raise CertificateError(f"the certificate's seed is {options['seed']!r}, expected a whole number")
     try:
         if kind is Conversion:
-            return Conversion(**{**own, "pythons": interpreters(pythons)})
-        return Request(**{**own, "dtypes": list(own.get("dtypes", ())), "python": pythons[0] if pythons else None})
+            return Conversion(**{**options, "pythons": interpreters(pythons)})
+        return Request(
+            **{**options, "dtypes": list(options.get("dtypes", ())), "python": pythons[0] if pythons else None}
+        )
     except TypeError as error:
         raise CertificateError(f"the certificate asks for something else: {error}") from error

@@ -206,14 +206,14 @@ worker_options = options(
 
 
 def pairs_in(corpus: Path) -> list[Pair]:
-    """The sentence pairs of a file; what was left out of it is told.
+    """The sentence pairs of a file; what was left out of it is printed.
 
     Raises: CorpusError.
     """
-    found = read_corpus(corpus)
-    if found.told:
-        click.echo(f"{corpus}: {found.told}", err=True)
-    return found.pairs
+    read = read_corpus(corpus)
+    if read.told:
+        click.echo(f"{corpus}: {read.told}", err=True)
+    return read.pairs
 
 
 def bars() -> Bars:
@@ -272,7 +272,7 @@ def progress(lines: bool = True) -> Iterator[Progress]:
     with bars() as shown:
         tasks: dict[str, TaskID] = {}
 
-        def told(part: str, done: int, of: int, doing: str = "") -> None:
+        def report(part: str, done: int, of: int, doing: str = "") -> None:
             if part not in tasks:
                 tasks[part] = shown.add_task(part, start=False, total=of, doing=doing)
             if doing != WAITING:
@@ -282,7 +282,7 @@ def progress(lines: bool = True) -> Iterator[Progress]:
                 line = f"finished    {part}: {done:,} of {of:,} in {shown.tasks[tasks[part]].elapsed or 0.0:.0f} s"
                 errors.print(Text(line), soft_wrap=True)
 
-        yield told
+        yield report
 
 
 def write_certificate(certificate: Certificate, path: Path) -> None:

@@ -109,16 +109,17 @@ def run(
 ) -> None:
     """Run the cases on every backend, and judge each against the reference and against each other.
 
-    Unless cases are chosen, or --all is given, the core is judged: few cells that tell every known mistake.
-    On another device than the CPU, each backend is run on the CPU, too, and held against itself.
+    Unless cases are chosen, or --all is given, the core is judged: few cells that kill every known mutant.
+    On another device, each backend also runs on the CPU, and is compared with itself.
+
     Exits with 0 only if nothing is red. Ctrl-C ends the workers and reports what was judged by then.
     """
     jobs, missing = jobs_of(names, interpreters(pythons), device)
     everything = everything or training or bool(pattern or operators)
     selection = Selection(dtypes, pattern, operators or (), training, core=not everything)
-    with signals() as caught, progress() as told:
+    with signals() as caught, progress() as report_progress:
         for job in jobs:
-            told(job.name, 0, 1, WAITING)
+            report_progress(job.name, 0, 1, WAITING)
         cells = _selected(selection, corpus, sentences)
         try:
             outcome = run_parity(
@@ -129,7 +130,7 @@ def run(
                 require_all=require_all or names is not None,
                 divergences=load_divergences(),
                 recorder=partial(record, stopped=lambda: bool(caught)),
-                progress=told,
+                progress=report_progress,
                 stopped=lambda: bool(caught),
             )
         except CacheError as error:
@@ -193,13 +194,13 @@ def record_one(
     job = jobs_of([name], interpreters(pythons), device)[0][0]
     selection = Selection(dtypes, pattern, operators or (), training)
     cells = _selected(selection, corpus, sentences)
-    with progress() as told:
-        recording = replace(record_cells(job, cells, pack_cases(cells), told), selection=selection)
+    with progress() as report_progress:
+        recording = replace(record_cells(job, cells, pack_cases(cells), report_progress), selection=selection)
     recording.save(file)
     rest = recording.unanswered
-    for cell, said in list(rest.items())[:MOST_RED]:
-        console.print(Text(f"{said['status']:<11} {cell}  {said['message']}"), soft_wrap=True)
-    kinds = Counter(said["status"] for said in rest.values())
+    for cell, status in list(rest.items())[:MOST_RED]:
+        console.print(Text(f"{status['status']:<11} {cell}  {status['message']}"), soft_wrap=True)
+    kinds = Counter(status["status"] for status in rest.values())
     others = "".join(f", {count} {kind}" for kind, count in kinds.items())
     answered = f"{len(cells) - len(rest)} of {len(cells)} cells answered"
     console.print(Text(f"recorded    {name} on {device}: {answered}{others}; {file}"), soft_wrap=True)
@@ -225,9 +226,9 @@ def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_fi
         outcome = Run(cells, recordings=named(recordings), dtypes=recordings[files[0]].selection.dtypes)
     except (ArchiveError, Mismatch) as error:
         raise Refused(str(error)) from error
-    with held(cells) as read, progress() as told:
+    with held(cells) as read, progress() as report_progress:
         try:
-            conclude(outcome, cells, Questions(), read, divergences=load_divergences(), progress=told)
+            conclude(outcome, cells, Questions(), read, divergences=load_divergences(), progress=report_progress)
         except CacheError as error:
             raise Refused(str(error)) from error
     outcome.seconds["total"] = time.perf_counter() - start
@@ -245,7 +246,7 @@ def _selected(selection: Selection, corpus: Path | None, sentences: int) -> list
 
 
 def jobs_of(names: list[str] | None, interpreters: dict[str, str], device: str) -> tuple[list[Job], dict[str, str]]:
-    """Who is asked, and why a backend cannot be, by name."""
+    """The jobs of these backends, and why the others cannot run, by name."""
     known = registry.available()
     for name in [*(names or []), *interpreters]:
         if name not in known:
@@ -256,7 +257,7 @@ def jobs_of(names: list[str] | None, interpreters: dict[str, str], device: str) 
         if name not in interpreters and backend.reason is not None:
             missing[name] = backend.reason
             continue
-        # On another device, a backend is held against itself on the CPU, too.
+        # On another device, a backend is compared with itself on the CPU, too.
         for where in dict.fromkeys([device, "cpu"]):
             jobs.append(Job(name, backend.module, interpreters.get(name, sys.executable), where))
     if not jobs:

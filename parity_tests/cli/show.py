@@ -55,11 +55,11 @@ def list_operators(with_cases: bool) -> None:
     """Name every operator and layer, with its formula and source."""
     cases = all_cases(trained=True)
     for entry in ENTRIES:
-        own = [case for case in cases if case.operator == entry.name]
-        console.print(f"[bold]{entry.name}[/]({escape(entry.signature)})  [dim]{len(own)} cases[/]")
+        chosen = [case for case in cases if case.operator == entry.name]
+        console.print(f"[bold]{entry.name}[/]({escape(entry.signature)})  [dim]{len(chosen)} cases[/]")
         indented(f"{escape(entry.summary)}\n[cyan]{escape(entry.formula)}[/]\n[dim]{entry.source}[/]")
         if with_cases:
-            _print_cases(own)
+            _print_cases(chosen)
     rest = [case for case in cases if case.operator == TRAINING]
     console.print(
         f"[bold]{TRAINING}[/]  [dim]{len(rest)} cases[/]\n    Translators trained step by step, with --training."
@@ -151,15 +151,15 @@ def show(case_id: str, values: bool) -> None:
     table = Table(header_style="bold")
     for column in ("what", "name", "shape", "dtype", "largest"):
         table.add_column(column, overflow="fold")
-    found = expected(case, case.dtypes[0])
-    for kind, arrays in (("input", case.inputs), ("parameter", case.parameters), ("expected", found)):
+    answer = expected(case, case.dtypes[0])
+    for kind, arrays in (("input", case.inputs), ("parameter", case.parameters), ("expected", answer)):
         for name, array in arrays.items():
             finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
             largest = f"{np.abs(finite.astype(float)).max():.4g}" if finite.size else "·"
             table.add_row(kind, name, str(array.shape), array.dtype.name, largest)
     console.print(table)
     if values:
-        for name, array in {**case.inputs, **case.parameters, **found}.items():
+        for name, array in {**case.inputs, **case.parameters, **answer}.items():
             console.print(f"[bold]{name}[/]\n{escape(str(array))}", highlight=False)
 
 
@@ -182,7 +182,7 @@ def calibrate(reports: tuple[Path, ...]) -> None:
             where = f"{cell['backend']}{against}, {cell['case']}, {cell['quantity']}, {cell['dtype']}"
             tolerance, by_entry = tolerances.tolerance_of(*named), tolerances.entry_tolerance_of(*named)
             if cell["tolerance"] and cell["check"] != "entry" and cell["tolerance"] != tolerance.eps:
-                continue  # a drawn case, whose tolerances follow from its own conditioning
+                continue  # a drawn case, whose tolerances follow from its conditioning
             if cell["error"] is not None and cell["tolerance"] and cell["check"] != "entry":
                 measured.append((tolerance, cell["error"], where))
             if by_entry is not None and cell.get("entry_error") is not None:
@@ -192,10 +192,11 @@ def calibrate(reports: tuple[Path, ...]) -> None:
     for column in ("measured", "seen", "tolerance", "would be"):
         table.add_column(column, justify="right", no_wrap=True)
     for line in tolerances.calibrate(measured):
-        own, kept = line.tolerance, line.proposed == line.tolerance.eps
-        what = ", ".join([*own.dtypes, *(part for part in (own.operator, own.case, own.quantity) if part != "*")])
-        what += ", by entry" if isinstance(own, tolerances.EntryTolerance) else ""
+        tolerance, kept = line.tolerance, line.proposed == line.tolerance.eps
+        names = (tolerance.operator, tolerance.case, tolerance.quantity)
+        what = ", ".join([*tolerance.dtypes, *(part for part in names if part != "*")])
+        what += ", by entry" if isinstance(tolerance, tolerances.EntryTolerance) else ""
         proposed = "[green]as it is[/]" if kept else f"[yellow]{line.proposed:g}[/]"
         place = f"{what}\n[dim]{line.where}[/]"
-        table.add_row(place, f"{line.measured:.3g}", f"{own.worst:g}", f"{own.eps:g}", proposed)
+        table.add_row(place, f"{line.measured:.3g}", f"{tolerance.worst:g}", f"{tolerance.eps:g}", proposed)
     console.print(table)

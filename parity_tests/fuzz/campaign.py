@@ -86,7 +86,7 @@ class Campaign:
     def __post_init__(self) -> None:
         for server in self.servers:
             name = server.job.backend
-            self.known.setdefault(name, Abilities(name).told(server.about))
+            self.known.setdefault(name, Abilities(name).with_functions(server.about))
 
     @property
     def last(self) -> int:
@@ -150,10 +150,10 @@ class Campaign:
         known = self.known[server.job.backend]
         if (drawn.operator, drawn.method) in server.deadly or not known.concerns(drawn):
             return False
-        lacking = known.lacking(drawn)
-        if lacking:
-            self.lacking[lacking] += 1
-        return not lacking
+        refusal = known.refusal(drawn)
+        if refusal:
+            self.lacking[refusal] += 1
+        return not refusal
 
     def _collected(self, server: Server, batch: Batch, recording: Recording) -> Iterator[Finding]:
         found: dict[str, list[Verdict]] = {}

@@ -1,4 +1,4 @@
-"""Somebody else's implementation held against the specification: what it has is judged, what it lacks is told."""
+"""Test an implementation against the specification: what it has is judged, what it lacks is reported."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from parity_tests.workers.recordings import Recording, joined, pack_cases
 from parity_tests.workers.target import parted
 
 Explain = Callable[[Sequence[Cell], Recording, Sequence[Verdict]], Iterable[Explanation]]
-"""What may be wrong, of what was asked, what was answered and what was found."""
+"""Names known mistakes, from the cells, the recording and its verdicts."""
 
 
 def unexplained(cells: Sequence[Cell], recording: Recording, verdicts: Sequence[Verdict]) -> Iterable[Explanation]:
-    """Nothing is known."""
+    """Name none."""
     return ()
 
 
 OURS = "parity_tests.third_party.attention"
 KNOWN = Path(__file__).parents[1] / "third_party" / "attention"
-"""Targets of the project's own, and where their known divergences are."""
+"""Targets in this project, and the folder of their known divergences."""
 
 
 def job_of(target: str, python: str | None, device: str, folder: Path) -> Job:
@@ -68,7 +68,7 @@ def name_of(target: str) -> str:
 
 
 def known_divergences(target: str, backend: str, file: str | None) -> list[Divergence]:
-    """The known divergences of a target: those in a file, or those that the project keeps of its own targets.
+    """The known divergences of a target: those in a file, or those that this project keeps of its targets.
 
     backend is the name that the target has in verdicts.
     Raises: DivergenceError if the file holds something else.
@@ -92,11 +92,11 @@ def check(
     stopped: Stopped = lambda: False,
     explain: Explain = unexplained,
 ) -> Run:
-    """Judge a target against the reference, in what it implements; what it lacks is red under require_all alone.
+    """Judge what a target implements against the reference; what it lacks is red under require_all alone.
 
-    drawn gives the drawn cases by cell, once the others are answered; explain names known mistakes that give the same
-    wrong answers (`parity_tests.mutants.explain`). Of no cell, there is no recording.
-    What the cache has is read before the target starts, and never again.
+    drawn returns the drawn cases by cell, once the others are answered; explain names known mistakes that give the same
+    wrong answers (`parity_tests.mutants.explain`). Without cells there is no recording.
+    The cache is read before the target starts, and never again.
     Raises: WorkerFault if it cannot be started; CacheError if the cache had something else than what is expected.
     """
     start = time.perf_counter()
@@ -118,18 +118,20 @@ def check(
             outcome.drawn = {judged.case.id: repr(judged.drawn) for judged in more.values()}
         if more:
             begun = time.perf_counter()
-            own = [judged.cell for judged in more.values()]
-            recording = joined(recording, record_cells(job, own, packed, called("drawn", progress), stopped=stopped))
+            added = [judged.cell for judged in more.values()]
+            recording = joined(recording, record_cells(job, added, packed, called("drawn", progress), stopped=stopped))
             seconds += time.perf_counter() - begun
-            cells = sorted([*cells, *own], key=lambda cell: (dtypes.index(cell.dtype), NAMES.index(cell.case.operator)))
+            cells = sorted(
+                [*cells, *added], key=lambda cell: (dtypes.index(cell.dtype), NAMES.index(cell.case.operator))
+            )
         if not cells:
             return outcome
         outcome.seconds.update(split_seconds(recording, job.name, seconds))
         outcome.recordings[job.name] = recording
         outcome.interrupted = stopped()
         if not recording.about and not outcome.interrupted:
-            said = next(iter(recording.status.values()))
-            raise WorkerFault(said["status"], said["message"], said.get("trace", ""))
+            fault = next(iter(recording.status.values()))
+            raise WorkerFault(fault["status"], fault["message"], fault.get("trace", ""))
         conclude(
             outcome,
             cells,
@@ -146,7 +148,7 @@ def check(
 
 
 def is_registered(job: Job) -> bool:
-    """Whether a job is of a backend that is registered: what the framework cannot have is then not held against it."""
+    """Whether a job is of a registered backend, which may declare what its framework cannot have."""
     known = registry.available().get(job.backend)
     return known is not None and known.module == job.module
 

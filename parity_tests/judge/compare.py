@@ -94,7 +94,7 @@ def judge(question: Question, recording: Recording, against: Recording | None = 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a recording holds of a cell: its status, its arrays, and those of the same cell asked before."""
+    """A recording's answer to a cell: its status, its arrays, and those of the same question before."""
 
     blank: Verdict
     status: Mapping[str, Any]
@@ -142,7 +142,7 @@ def _untouched(answer: Answer) -> Iterator[Verdict]:
 def _repeatable(answer: Answer) -> Iterator[Verdict]:
     for quantity, array in answer.before.items():
         if quantity in answer.actual and not same(answer.actual[quantity], array):
-            reason = f"{quantity} has other bits than when the same was asked before, with other cells in between"
+            reason = f"{quantity} has other bits than the first time this case ran, with other cells in between"
             yield answer.verdict(reason, quantity, "fail")
 
 

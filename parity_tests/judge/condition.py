@@ -80,7 +80,7 @@ def judgeable_as(case: Case, without: tuple[str, ...] = ()) -> Judged | None:
 
 @functools.lru_cache(maxsize=128)  # two batches of fuzzing
 def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Judged | None:
-    """The case, of that name or its own, and what is expected of it; None where rounding alone could change the answer.
+    """The case, under that name if given, with its expected answer; None where rounding alone could change it.
 
     Gradients are those of the outputs that are not left out, and cotangents are drawn by the name.
     """
@@ -89,7 +89,7 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Ju
         return None
     fields = drawn.as_case()
     case = Case(**{**fields, "name": name or fields["name"]})
-    wanted = reference.expected(case, drawn.dtype, without)
+    expected = reference.expected(case, drawn.dtype, without)
     grown, size = growth_of_outputs(drawn, case), answer_size(case, drawn.dtype, without)
     if grown is None:
         return None
@@ -98,16 +98,16 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Ju
     allowed = TOLERANCES[drawn.dtype]
     tolerances: dict[str, Tolerance] = {}
     entry_tolerances: dict[str, EntryTolerance] = {}
-    largest_of = {name: float(np.abs(array).max(initial=0.0)) for name, array in wanted.items() if is_gradient(name)}
-    for name in wanted:
+    largest_of = {name: float(np.abs(array).max(initial=0.0)) for name, array in expected.items() if is_gradient(name)}
+    for name in expected:
         eps, beside = allowed.eps * growth, BESIDE.get(name, "")
         if largest_of.get(name) == 0.0:  # where terms cancel, as those of a single key, their rounding may be left
             beside = max(largest_of, key=largest_of.__getitem__)
         elif is_gradient(name) and (largest := largest_of[beside or name]) > 0.0:
             # It sums terms as large as what flows back times all other factors, of which little may be left.
             argument = {**case.inputs, **case.parameters}[name.removeprefix("gradient_")]
-            own = float(np.abs(argument[np.isfinite(argument)]).max(initial=0.0)) or 2.0**-20
-            eps *= max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, own) / largest)
+            largest_entry = float(np.abs(argument[np.isfinite(argument)]).max(initial=0.0)) or 2.0**-20
+            eps *= max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, largest_entry) / largest)
         if not eps <= allowed.most:
             return None
         tolerances[name] = Tolerance(eps, allowed.worst, GROWN, (drawn.dtype,), beside=beside)
@@ -115,7 +115,7 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Ju
         own_eps = allowed.eps * grown.by_entry.get(name, 1.0) * distance
         if by_entry is not None and own_eps <= allowed.most:
             entry_tolerances[name] = replace(by_entry, eps=own_eps)
-    return Judged(drawn, case, wanted, tolerances, entry_tolerances)
+    return Judged(drawn, case, expected, tolerances, entry_tolerances)
 
 
 @dataclass
@@ -146,9 +146,9 @@ def growth_of_outputs(drawn: Drawn, case: Case) -> Growth | None:
                 with np.errstate(invalid="ignore"):  # an infinite output stays what it is, and grows by nothing
                     moves = np.abs(after[name] - array).max() / (nudge * largest)
                 growth.worst = max(growth.worst, float(moves))
-                own = entry_tolerance_of(case.operator, case.id, drawn.dtype, name.removeprefix(SECOND))
-                if own is not None:
-                    pair = Pair(Quantity(name, "float64", array, own, own), after[name], array)
+                by_entry = entry_tolerance_of(case.operator, case.id, drawn.dtype, name.removeprefix(SECOND))
+                if by_entry is not None:
+                    pair = Pair(Quantity(name, "float64", array, by_entry, by_entry), after[name], array)
                     moved_by = float(pair.entry_errors.max() * epsilon("float64") / nudge)
                     growth.by_entry[name] = max(growth.by_entry.get(name, 1.0), moved_by)
     return growth
@@ -172,15 +172,15 @@ def nudged(case: Case, turn: int, nudge: float) -> Case:
     """The case with every floating number but a dropout mask's multiplied by 1 ± nudge; noise stays below 1."""
 
     def moved(arrays: Arrays) -> Arrays:
-        found = {
+        result = {
             name: array * (1.0 + nudge * np.sign(draws.uniform(f"nudge/{turn}/{name}", array.shape)))
             if array.dtype.kind == "f" and not name.endswith("dropout_mask")
             else array
             for name, array in arrays.items()
         }
-        if "noise" in found:
-            found["noise"] = np.minimum(found["noise"], 1.0 - epsilon("float64"))
-        return found
+        if "noise" in result:
+            result["noise"] = np.minimum(result["noise"], 1.0 - epsilon("float64"))
+        return result
 
     return replace(case, inputs=moved(case.inputs), parameters=moved(case.parameters))
 

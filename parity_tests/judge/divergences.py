@@ -17,7 +17,7 @@ DIVERGING = ("fail", "error")
 
 @dataclass(frozen=True)
 class Divergence:
-    """What a backend is known to answer differently, why, and where that is told.
+    """A known difference of a backend, with the reason and a link.
 
     backend, case, quantity, dtype and operator are patterns with * and ?. A quantity is that of a second call, too.
     """
@@ -79,16 +79,18 @@ def load_divergences(path: Path | None = None, backend: str = "") -> list[Diverg
         raise DivergenceError(f"{path}: {error}") from error
     entries = content.pop("divergence", [])
     if content or not isinstance(entries, list):
-        raise DivergenceError(f"{path}: expected [[divergence]] entries alone, found {', '.join(content) or 'a value'}")
+        raise DivergenceError(
+            f"{path}: expected [[divergence]] entries alone, received {', '.join(content) or 'a value'}"
+        )
     return [_entry(path, number, {"backend": backend, **entry}) for number, entry in enumerate(entries, start=1)]
 
 
 def _entry(path: Path, number: int, entry: dict[str, object]) -> Divergence:
-    known = {own.name: own.default is MISSING for own in fields(Divergence)}
+    known = {entry_field.name: entry_field.default is MISSING for entry_field in fields(Divergence)}
     unknown = [name for name in entry if name not in known]
-    lacking = [name for name, needed in known.items() if needed and not entry.get(name)]
+    missing = [name for name, needed in known.items() if needed and not entry.get(name)]
     wrong = [name for name, value in entry.items() if not isinstance(value, str)]
-    for names, what in ((unknown, "has an unknown"), (lacking, "lacks"), (wrong, "has no text as")):
+    for names, what in ((unknown, "has an unknown"), (missing, "lacks"), (wrong, "has no text as")):
         if names:
             raise DivergenceError(f"{path}: entry {number} {what} {', '.join(names)}; an entry has {', '.join(known)}")
     return Divergence(**{name: str(value) for name, value in entry.items()})

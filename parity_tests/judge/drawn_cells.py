@@ -32,10 +32,10 @@ FAMILIES = 8
 
 @dataclass
 class Abilities:
-    """What is known of a backend or target before it is asked: what it has, and what its functions do not take.
+    """What a backend or target can be asked: the functions that it has, and the arguments that these do not take.
 
     functions: their names; None for a backend, which has all.
-    untaken: by function, the arguments that it was found not to take.
+    untaken: by function, the arguments that it refused.
     """
 
     backend: str
@@ -44,21 +44,21 @@ class Abilities:
 
     @classmethod
     def of(cls, recording: Recording) -> Abilities:
-        """What a recording tells."""
-        known = cls(recording.backend).told(recording.about)
-        for said in recording.status.values():
-            known.learn(said)
+        """Read them from a recording."""
+        known = cls(recording.backend).with_functions(recording.about)
+        for status in recording.status.values():
+            known.learn(status)
         return known
 
-    def told(self, about: Mapping[str, Any]) -> Abilities:
-        """The same with what a worker says of its target."""
+    def with_functions(self, about: Mapping[str, Any]) -> Abilities:
+        """The same with the functions that a worker lists."""
         functions = set(str(about["implements"]).split(", ")) if "implements" in about else None
         return replace(self, functions=functions)
 
-    def learn(self, said: Mapping[str, Any]) -> None:
-        """Take note of what an answer says that a function does not take."""
-        function, _, argument = said.get("message", "").partition(NOT_TAKEN)
-        if said["status"] == "not-implemented" and argument:
+    def learn(self, status: Mapping[str, Any]) -> None:
+        """Note the argument that a function refused, if it did."""
+        function, _, argument = status.get("message", "").partition(NOT_TAKEN)
+        if status["status"] == "not-implemented" and argument:
             self.untaken[function].add(argument)
 
     def has(self, operator: str, method: str) -> bool:
@@ -67,8 +67,8 @@ class Abilities:
 
     def drawable(self, operators: Collection[str]) -> list[str]:
         """The operators among those given for which cases can be drawn, and of which any function is there."""
-        own = [name for name in NAMES if name in operators]
-        return [name for name in own if any(self.has(name, method) for method in methods_of(find(name)))]
+        chosen = [name for name in NAMES if name in operators]
+        return [name for name in chosen if any(self.has(name, method) for method in methods_of(find(name)))]
 
     def concerns(self, drawn: Drawn) -> bool:
         """Whether there is the function of a case, and there are its dtypes."""
@@ -76,13 +76,13 @@ class Abilities:
             *ABSENT.get(self.backend, ())
         }
 
-    def lacking(self, drawn: Drawn) -> str:
-        """The argument of a case that its function does not take, in words; empty if none is known."""
+    def refusal(self, drawn: Drawn) -> str:
+        """The message on an argument of a case that its function does not take; empty if none is known."""
         function = function_name(drawn.operator, drawn.method)
         entry = find(drawn.operator)
         defaults = {option.name: option.value for option in entry.options if isinstance(entry, Layer)}
-        said = {**drawn.sizes, **drawn.options}
-        arguments = {name for name, value in said.items() if name not in defaults or value != defaults[name]}
+        given = {**drawn.sizes, **drawn.options}
+        arguments = {name for name, value in given.items() if name not in defaults or value != defaults[name]}
         untaken = self.untaken.get(function, set()) & {*drawn.given, *arguments}
         return f"{function}{NOT_TAKEN}{min(untaken)}" if untaken else ""
 
@@ -99,22 +99,22 @@ def release_cases(
     seed: int, dtypes: Sequence[str], operators: Sequence[str], known: Abilities, pattern: str | None = None
 ) -> dict[str, Judged]:
     """The drawn part of `check`, by cell: a few cases of each operator in float64 and float32, as far as they match."""
-    found: dict[str, Judged] = {}
+    chosen: dict[str, Judged] = {}
     for name in operators:
         for position, dtype in enumerate(FULL):
             if dtype not in dtypes or not may_match(pattern, f"{name}-drawn_"):
                 continue
-            own: dict[str, Judged] = {}
+            cases: dict[str, Judged] = {}
             for turn in range(DRAWN * FAMILIES):
                 drawn = draw(seed, FAMILY * (len(FULL) * turn + position), (name,), (dtype,))
-                asked = known.concerns(drawn) and not known.lacking(drawn)
-                judged = judgeable(drawn) if asked else None
+                possible = known.concerns(drawn) and not known.refusal(drawn)
+                judged = judgeable(drawn) if possible else None
                 if judged is not None:
-                    own[judged.cell.key] = judged
-                if len(own) == DRAWN:
+                    cases[judged.cell.key] = judged
+                if len(cases) == DRAWN:
                     break
-            found |= own
-    return {cell: judged for cell, judged in found.items() if fnmatchcase(judged.case.id, pattern or "*")}
+            chosen |= cases
+    return {cell: judged for cell, judged in chosen.items() if fnmatchcase(judged.case.id, pattern or "*")}
 
 
 def may_match(pattern: str | None, start: str) -> bool:
@@ -132,7 +132,7 @@ def given_cases(lines: Sequence[str]) -> dict[str, Judged]:
 
     Raises: LineError if one is no line of a drawn case, or cannot be judged.
     """
-    found = {}
+    cases = {}
     for line in lines:
         try:
             drawn = parsed(line)
@@ -146,5 +146,5 @@ def given_cases(lines: Sequence[str]) -> dict[str, Judged]:
             raise LineError(f"{line} is no case: {error}") from error
         if judged is None:
             raise LineError(f"{line} cannot be judged: rounding alone could change the answer")
-        found[judged.cell.key] = judged
-    return found
+        cases[judged.cell.key] = judged
+    return cases

@@ -1,4 +1,4 @@
-"""What is asked of a target, as data: the same request gives the same verdicts."""
+"""A run of `check` as data: the same request gives the same verdicts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from parity_tests.workers.recordings import Recording
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a target: all that a run of `check` depends on, but for files and environment."""
+    """All that a run of `check` depends on, but for files and environment."""
 
     target: str
     dtypes: list[str]
@@ -46,7 +46,7 @@ class Request:
 
     @property
     def selection(self) -> Selection:
-        """The cells that are asked for."""
+        """The cells that are selected."""
         return Selection(self.dtypes, self.pattern, self.operators, self.training)
 
     @property
@@ -72,7 +72,7 @@ class Request:
 
     @property
     def files(self) -> dict[str, Path]:
-        """The files that it names: the target's own, and the known divergences."""
+        """The files that it names: the target's, and that of known divergences."""
         target = file_of(self.target)
         named = {} if target is None else {target: Path(target)}
         return named if self.divergences is None else {**named, self.divergences: Path(self.divergences)}
@@ -110,12 +110,12 @@ class Request:
         return job_of(self.target, self.python, self.device, Path.cwd())
 
     def known(self, recording: Recording) -> Abilities:
-        """What the recording tells of the target; where nothing was asked of it, what its worker says."""
+        """What the target can be asked, by its recording, or by its worker where that is empty."""
         known = Abilities.of(recording)
         if recording.status:
             return known
         with Server(self.job) as server:
-            return known.told(server.hello())
+            return known.with_functions(server.hello())
 
     def drawn_cases(self, known: Abilities, divergences: Sequence[Divergence]) -> dict[str, Judged]:
         """The drawn part of the cases, by cell, for a target of which that is known."""
@@ -124,20 +124,21 @@ class Request:
         return release_cases(self.seed, self.dtypes, self.drawable(known, divergences), known, self.pattern)
 
     def drawable(self, known: Abilities, divergences: Sequence[Divergence]) -> list[str]:
-        """The operators for which cases are drawn: those asked for that the target has, and that nowhere diverge.
+        """The operators for which cases are drawn: the selected ones that the target has, and that nowhere diverge.
 
         Nobody can say of a drawn case whether it shows a divergence that is known.
         """
-        own = [entry for entry in divergences if fnmatchcase(known.backend, entry.backend)]
+        entries = [entry for entry in divergences if fnmatchcase(known.backend, entry.backend)]
         diverging = {
             case.operator
             for case in all_cases()
-            if any(entry.names(case.operator, case.id, dtype) for entry in own for dtype in case.dtypes)
+            if any(entry.names(case.operator, case.id, dtype) for entry in entries for dtype in case.dtypes)
         }
         return known.drawable([name for name in self.operators or NAMES if name not in diverging])
 
     @property
     def asked(self) -> dict[str, Any]:
         """What a certificate states of it: all but where the interpreter was, which is this machine's affair."""
-        own = replace(self, python=None)
-        return {**asdict(own), "kind": "check", "other_python": self.python is not None, "command": own.whole_command}
+        portable = replace(self, python=None)
+        kind = {"kind": "check", "other_python": self.python is not None}
+        return {**asdict(portable), **kind, "command": portable.whole_command}

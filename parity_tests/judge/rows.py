@@ -39,11 +39,12 @@ def seeded(row: Drawn, name: str) -> Drawn:
     for forward in sorted({row.forward, True}):
         tried: list[tuple[int, float, Drawn]] = []
         for seed in (row.seed, *SEEDS):
-            own = replace(row, seed=seed, forward=forward)
-            judged = judgeable(own, name=name)
+            candidate = replace(row, seed=seed, forward=forward)
+            judged = judgeable(candidate, name=name)
             if judged is not None:
                 zero = sum(is_floating(array) and not array.any() for array in judged.expected.values())
-                tried.append((zero, max((tolerance.eps for tolerance in judged.tolerances.values()), default=0.0), own))
+                worst = max((tolerance.eps for tolerance in judged.tolerances.values()), default=0.0)
+                tried.append((zero, worst, candidate))
             if tried and (tried[-1][:2] <= (0, STEADY) or seed > SEEDS[MOST_TRIED]):
                 break
         if tried:

@@ -34,7 +34,7 @@ COMPILING = ("jax",)
 """The backends that start first: compiling takes longer than all that the others do."""
 
 SHARES = {"jax": 1, "tf": 4, "mxnet": 8, "torch": 16}
-"""A backend has a worker for so many that run at once, by what its cells take beside its start; others have one."""
+"""One worker of a backend for each so many that run at once: splitting pays where cells take longer than the start."""
 
 MOST_ON_GPU = 4
 """So many workers of a backend share a GPU."""
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def judged(self) -> bool:
-        """Whether anything was: all that was asked for may be missing."""
+        """Whether anything was judged: all that was selected may be missing."""
         return any(verdict.judged for verdict in self.verdicts)
 
     @property
@@ -81,7 +81,7 @@ class Run:
 
     def as_json(self) -> dict[str, Any]:
         """The run as an object: a header, then one cell for each verdict. Only `times` differs between two runs."""
-        header = {
+        header: dict[str, Any] = {
             "attention_parity": own_version(),
             "specification": SPECIFICATION_VERSION,
             "seed": SEED,
@@ -95,20 +95,21 @@ class Run:
             "interrupted": self.interrupted,
             "times": {name: round(seconds, 3) for name, seconds in self.seconds.items()},
         }
-        told: dict[str, Any] = {"drawn": {"seed": self.seed, "lines": dict(self.drawn)}} if self.drawn else {}
+        if self.drawn:
+            header["drawn"] = {"seed": self.seed, "lines": dict(self.drawn)}
         if self.explanations:
-            told["looks_like"] = [asdict(explanation) for explanation in self.explanations]
-        return {"header": {**header, **told}, "cells": [verdict.as_json() for verdict in self.verdicts]}
+            header["looks_like"] = [asdict(explanation) for explanation in self.explanations]
+        return {"header": header, "cells": [verdict.as_json() for verdict in self.verdicts]}
 
 
 def workers_of(job: Job, workers: int) -> int:
-    """How many workers a job's cells are dealt to, of so many that run at once; those of a GPU share its memory."""
+    """The number of workers for a job's cells, given how many run at once; those of a GPU share its memory."""
     count = max(1, workers // SHARES.get(job.backend, workers))
     return count if job.device.startswith("cpu") else min(count, MOST_ON_GPU)
 
 
 def parts_of(cells: Sequence[Cell], count: int) -> list[list[Cell]]:
-    """The cells dealt to so many workers: what shares a program goes to one, and so does what is asked again."""
+    """Deal the cells to that many workers; cells that share a program, or repeat each other, go to the same one."""
     parts: list[list[Cell]] = [[] for _ in range(count)]
     taken: dict[Any, list[Cell]] = {}
     for cell in cells:
@@ -152,11 +153,11 @@ def run(
             for job in ordered:
                 progress(job.name, 0, len(cells), WAITING)
             for job in ordered:
-                own = parts[counts[job.name]]
-                moved = _summed(progress, [len(part) for _, part in own])
+                packed = parts[counts[job.name]]
+                moved = _summed(progress, [len(part) for _, part in packed])
                 futures[job.name] = [
                     pool.submit(_timed, recorder, job, file, part, moved[index])
-                    for index, (file, part) in enumerate(own)
+                    for index, (file, part) in enumerate(packed)
                 ]
             begun = time.perf_counter()
             questions, prepared = Questions(), 0
@@ -221,7 +222,7 @@ def ended(future: Future[Answer]) -> Answer:
 
 
 def _packed(folder: Path, parts: Sequence[Sequence[Cell]]) -> list[tuple[Path, Sequence[Cell]]]:
-    """Each part with a case file of its own."""
+    """Write a case file for each part."""
     packed = []
     for index, part in enumerate(parts):
         file = folder / f"cases-{index}-of-{len(parts)}.safetensors"
@@ -231,14 +232,14 @@ def _packed(folder: Path, parts: Sequence[Sequence[Cell]]) -> list[tuple[Path, S
 
 
 def _summed(progress: Progress, sizes: Sequence[int]) -> list[Progress]:
-    """A way to tell of progress for each of several workers of a backend, whose sum is told."""
+    """Report the sum of several workers of a backend: a callback for each."""
     done = [0] * len(sizes)
 
-    def told(index: int, backend: str, own: int, of: int, doing: str = "") -> None:
-        done[index] = own
+    def report(index: int, backend: str, count: int, of: int, doing: str = "") -> None:
+        done[index] = count
         progress(backend, sum(done), sum(sizes), doing)
 
-    return [partial(told, index) for index in range(len(sizes))]
+    return [partial(report, index) for index in range(len(sizes))]
 
 
 class CacheError(ValueError):
@@ -261,7 +262,7 @@ def few(cells: Sequence[Cell]) -> list[Cell]:
 def recheck(read: Mapping[Path, Arrays], cells: Iterable[Cell]) -> None:
     """Compute what was read from the cache for these cells anew.
 
-    Anybody may write to the cache, a target too, which would be judged by its own numbers.
+    Anybody may write to the cache, also a target, which would then be judged by its own numbers.
     Raises: CacheError if it differs by more than the tolerance of float64.
     """
     with in_memory():
@@ -302,7 +303,7 @@ def _timed(
 
 def split_seconds(recording: Recording, backend: str, seconds: float) -> dict[str, float]:
     """Where a worker's time went: its cold start, what it compiled, and all else that its cells took."""
-    compiled = sum(float(said.get("compile_seconds", 0.0)) for said in recording.status.values())
+    compiled = sum(float(status.get("compile_seconds", 0.0)) for status in recording.status.values())
     parts = {"start": recording.start_seconds, "compile": compiled}
     parts["cells"] = seconds - sum(parts.values())
     return {f"{backend} {name}": part for name, part in parts.items() if part or name == "cells"}

@@ -28,11 +28,11 @@ RED: tuple[Status, ...] = ("fail", "crash", "timeout", "error", "missing")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found for one quantity of one case of one backend, against the reference or another backend.
+    """The result of comparing one quantity of a case, as one backend gives it, with the reference or another backend.
 
-    error and tolerance are in eps of the dtype and of the largest entry, or of the entry itself where that check said
-    no; None where there is nothing to measure. check is the name of what said no. entry_error is the largest error of
-    an entry in eps of itself, None where small entries are not asked for.
+    error and tolerance are in eps of the dtype and of the largest entry, or of the entry itself where that check
+    failed; None where there is nothing to measure. check names the check that failed. entry_error is the largest error
+    of an entry in eps of itself, None where small entries are not compared.
     """
 
     operator: str
@@ -65,13 +65,13 @@ class Verdict:
         return self.status not in ("not-applicable", "not-implemented")
 
     def as_json(self) -> dict[str, Any]:
-        """The verdict as an object; an error without measure, as of NaN, is null and told in reason."""
+        """The verdict as an object; an error without measure, as of NaN, is null; reason has it."""
         return {**asdict(self), "error": _told(self.error), "entry_error": _told(self.entry_error)}
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A mistake that gives the same wrong answers of an operator: so many of the red ones that it was held against."""
+    """A known mistake that gives the same wrong answers of an operator: how many of the red ones it explains."""
 
     operator: str
     mutant: str

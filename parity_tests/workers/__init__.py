@@ -1,1 +1,1 @@
-"""Who is asked, one process each: files of cases go in, recordings of the answers come out."""
+"""One process for each backend: files of cases go in, recordings of the answers come out."""

@@ -29,7 +29,7 @@ def requirements_of(backend: str) -> registry.Requirements | None:
 
 
 def determinism(backend: str) -> Mapping[str, Any]:
-    """The settings that the backend's runtime has to read back; nothing is asked of one that does not say."""
+    """The settings that the backend's runtime must read back; none of a backend that states none."""
     needed = requirements_of(backend)
     return {} if needed is None else needed.determinism
 
@@ -52,15 +52,15 @@ def violations(backend: str, device: str, in_force: Mapping[str, Any]) -> list[s
 
 def environment(backend: str, cache: Path, device: str) -> dict[str, str]:
     """The variables that a worker of the backend starts with."""
-    own = requirements_of(backend)
+    requirements = requirements_of(backend)
     # Nobody knows what somebody else's implementation imports: it gets the variables of all backends.
     everyone = (registry.read_requirements(known.module) for known in registry.available().values())
     chosen = dict(COMMON)
-    for group in [own] if own else filter(None, everyone):
+    for group in [requirements] if requirements else filter(None, everyone):
         chosen |= group.variables(cache, device)
     if PATH in os.environ:
         chosen[PATH] = os.environ[PATH]
-    if own is None and "KERAS_BACKEND" in os.environ:
+    if requirements is None and "KERAS_BACKEND" in os.environ:
         chosen["KERAS_BACKEND"] = os.environ["KERAS_BACKEND"]
     if device.partition(":")[0] == "cpu":
         chosen["CUDA_VISIBLE_DEVICES"] = ""

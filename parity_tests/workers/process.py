@@ -30,7 +30,7 @@ CELL_SECONDS = 120.0
 MOST_RESTARTS = 5
 LONGEST_FRAME = 2**31
 KEPT_BYTES = 4000
-"""How much of a worker's standard error is kept: its end."""
+"""How many bytes of a worker's standard error are kept, from its end."""
 PATIENCE_SECONDS = 0.2
 """How long the judge listens before it looks whether the worker lives, and whether it shall stop."""
 GRACE_SECONDS = 5.0
@@ -40,27 +40,27 @@ Stopped = Callable[[], bool]
 
 
 class Progress(Protocol):
-    """Is told how far a part of the work has come."""
+    """A callback that reports how far a part of the work has come."""
 
     def __call__(self, part: str, done: int, of: int, doing: str = "") -> None:
-        """So many of so many are done, and what is being done now."""
+        """Report how many are done of how many, and what is being done now."""
 
 
 WAITING = "waiting"
-"""What is being done of a part that has not begun."""
+"""What a part that has not begun is doing."""
 
 
 def untold(part: str, done: int, of: int, doing: str = "") -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 def called(part: str, progress: Progress) -> Progress:
-    """The same told of another part."""
-    return lambda _, *said: progress(part, *said)
+    """Report the same under another name."""
+    return lambda _, *values: progress(part, *values)
 
 
 def counted(part: str, cells: Sequence[Cell], progress: Progress) -> Iterator[Cell]:
-    """The cells of a part, told of one after the other."""
+    """Yield the cells of a part, and report each."""
     for done, cell in enumerate(cells):
         progress(part, done, len(cells), cell.case.id)
         yield cell
@@ -71,7 +71,7 @@ def counted(part: str, cells: Sequence[Cell], progress: Progress) -> Iterator[Ce
 class Job:
     """A backend or target to run: its name, its place, the interpreter that has its framework, and the device.
 
-    variables come last into the worker's environment; paths are searched for modules behind our own.
+    variables come last into the worker's environment; paths are searched for modules after those of this package.
     """
 
     backend: str
@@ -88,7 +88,7 @@ class Job:
 
 
 class WorkerFault(Exception):
-    """A worker died, hung, or said something that is no frame; trace is the end of what it printed."""
+    """A worker died, hung, or sent something that is no frame; trace is the end of what it printed."""
 
     def __init__(self, status: str, message: str, trace: str = "") -> None:
         super().__init__(message)
@@ -116,12 +116,12 @@ def record(
     start, or has died more than MOST_RESTARTS times, takes all that is left with it. Once stopped answers True, the
     worker is killed, and the recording holds the cells that were answered by then.
     """
-    asked = load_archive(case_file, CASE_FILE)[1]["cells"]
+    described = load_archive(case_file, CASE_FILE)[1]["cells"]
     recording = Recording(
         job.backend,
         job.device,
         asked=environment(job.backend, programs_folder(), job.device),
-        inputs={cell["key"]: cell["digest"] for cell in asked},
+        inputs={cell["key"]: cell["digest"] for cell in described},
     )
     done, deaths = 0, 0
     while done < len(cells):
@@ -146,13 +146,13 @@ def record(
         except Interrupted:
             break
         except WorkerFault as fault:
-            said = {"status": fault.status, "message": str(fault), "trace": fault.trace}
+            status = {"status": fault.status, "message": str(fault), "trace": fault.trace}
             if started:
-                recording.status[cells[done].key] = said
+                recording.status[cells[done].key] = status
                 done, deaths = done + 1, deaths + 1
-                said = {"status": "crash", "message": f"not tried: the worker died {deaths} times before"}
+                status = {"status": "crash", "message": f"not tried: the worker died {deaths} times before"}
             if not started or deaths > MOST_RESTARTS:
-                recording.status |= {cell.key: said for cell in cells[done:]}
+                recording.status |= {cell.key: status for cell in cells[done:]}
                 done = len(cells)
     progress(job.name, done, len(cells))
     return recording
@@ -175,9 +175,9 @@ def record_cells(
 
 def _keep(recording: Recording, arrays: dict[str, Any], header: Mapping[str, Any]) -> None:
     kept = ("status", "message", "trace", "seconds", "compile_seconds", *LISTS)
-    said = {name: header[name] for name in kept if name in header}
-    recording.status[header["key"]] = said
-    if said["status"] == "ok":
+    status = {name: header[name] for name in kept if name in header}
+    recording.status[header["key"]] = status
+    if status["status"] == "ok":
         recording.cells[header["key"]] = arrays
 
 
@@ -245,7 +245,7 @@ class Worker:
         self.folder.cleanup()
 
     def send(self, data: bytes) -> None:
-        """Hand over a case file; a worker that is gone is told by the next `frame`."""
+        """Hand over a case file; if the worker is gone, the next `frame` reports it."""
         assert self.process.stdin is not None
         rest = memoryview(len(data).to_bytes(8, "big") + data)
         with suppress(BrokenPipeError):
@@ -253,7 +253,7 @@ class Worker:
                 rest = rest[os.write(self.process.stdin.fileno(), rest) :]
 
     def hello(self, seconds: float) -> dict[str, Any]:
-        """What the worker says of itself once its framework is imported.
+        """The header with which the worker describes itself once its framework is imported.
 
         Raises: WorkerFault, as frame does.
         """
@@ -279,7 +279,7 @@ class Worker:
             raise self.fault("error", f"the worker sent a damaged frame: {error}") from error
 
     def fault(self, status: str, message: str) -> WorkerFault:
-        """A fault of this worker, with the last that it printed."""
+        """A fault of this worker, with the end of what it printed."""
         return WorkerFault(status, message, self._last_words())
 
     def _read(self, count: int, deadline: float) -> bytes:
@@ -383,7 +383,7 @@ class Server:
         return recording
 
     def hello(self) -> dict[str, Any]:
-        """What the worker says of itself.
+        """The header with which the worker describes itself.
 
         Raises: WorkerFault if it cannot start.
         """

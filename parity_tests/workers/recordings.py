@@ -44,25 +44,25 @@ def pack_cases(cells: Iterable[Cell]) -> bytes:
     arrays: Arrays = {}
     described = []
     for cell in cells:
-        said, own = _asked(cell)
-        arrays |= {f"{cell.key}/{name}": array for name, array in own.items()}
-        described.append({**said, "digest": _digest(said, own)})
+        question, contents = _question(cell)
+        arrays |= {f"{cell.key}/{name}": array for name, array in contents.items()}
+        described.append({**question, "digest": _digest(question, contents)})
     header = {"kind": CASE_FILE, "cells": described, "seed": SEED, "specification": SPECIFICATION_VERSION}
     return pack_arrays(arrays, header)
 
 
 def digests(cells: Iterable[Cell]) -> dict[str, str]:
-    """A digest of all that each cell asks: operator, method, config, options, inputs, parameters and cotangents."""
-    return {cell.key: _digest(*_asked(cell)) for cell in cells}
+    """A digest of all that defines each cell: operator, method, config, options, inputs, parameters and cotangents."""
+    return {cell.key: _digest(*_question(cell)) for cell in cells}
 
 
-def _asked(cell: Cell) -> tuple[dict[str, Any], Arrays]:
+def _question(cell: Cell) -> tuple[dict[str, Any], Arrays]:
     case, dtype = cell
     inputs, parameters = case.at(dtype)
     arrays = {f"input/{name}": array for name, array in inputs.items()}
     arrays |= {f"parameter/{name}": array for name, array in parameters.items()}
     arrays |= {f"cotangent/{index}": array for index, array in cotangents(case, dtype).items()}
-    said = {
+    question = {
         "key": cell.key,
         "dtype": dtype,
         "operator": case.operator,
@@ -74,11 +74,11 @@ def _asked(cell: Cell) -> tuple[dict[str, Any], Arrays]:
         "twice": case.twice,
         "inputs": sorted({array.dtype.name for array in inputs.values()}) or [dtype],
     }
-    return said, arrays
+    return question, arrays
 
 
-def _digest(said: Mapping[str, Any], arrays: Arrays) -> str:
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
+def _digest(question: Mapping[str, Any], arrays: Arrays) -> str:
+    digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode())
     for name, array in sorted(arrays.items()):
         digest.update(f"\n{name} {array.dtype.name} {array.shape} ".encode() + array.tobytes())
     return digest.hexdigest()
@@ -134,18 +134,18 @@ def _is_table(value: Any, holds: Callable[[Any], bool]) -> bool:
 
 
 def _is_about(value: Any) -> bool:
-    return _is_table(value, lambda own: _is_plain(own) or _is_table(own, _is_plain))
+    return _is_table(value, lambda entry: _is_plain(entry) or _is_table(entry, _is_plain))
 
 
 def _is_status(value: Any) -> bool:
-    def holds(said: Any) -> bool:
-        if not isinstance(said, dict):
+    def holds(status: Any) -> bool:
+        if not isinstance(status, dict):
             return False
-        lists = [said.get(name, []) for name in LISTS]
-        if not all(isinstance(own, list) and all(map(_is_quantity, own)) for own in lists):
+        lists = [status.get(name, []) for name in LISTS]
+        if not all(isinstance(entry, list) and all(map(_is_quantity, entry)) for entry in lists):
             return False
-        rest = {name: own for name, own in said.items() if name not in LISTS}
-        return _is_table(rest, _is_plain) and said.get("status") in STATUSES and _is_text(said.get("message", ""))
+        rest = {name: entry for name, entry in status.items() if name not in LISTS}
+        return _is_table(rest, _is_plain) and status.get("status") in STATUSES and _is_text(status.get("message", ""))
 
     return _is_table(value, holds) and all(map(_is_cell, value))
 
@@ -188,11 +188,11 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 @dataclass
 class Recording:
-    """What one backend on one device answered: arrays by cell and quantity, and what became of each cell.
+    """The answers of one backend on one device: arrays by cell and quantity, and the status of each cell.
 
     status holds, for each cell that was run, "ok" or what went wrong ("error", "crash", "timeout"), with a message.
-    about is what the worker said of itself: versions, the device's name, the switches in force. asked holds the
-    switches it was started with, and inputs the digest of what each cell asked.
+    about is the worker's description of itself: versions, the device's name, the determinism settings in force. asked
+    holds the settings it was started with, and inputs the digest of each cell's inputs.
     """
 
     backend: str
@@ -216,7 +216,9 @@ class Recording:
 
     def save(self, path: str | Path) -> None:
         """Write the recording to a file."""
-        arrays = {f"{cell}/{name}": array for cell, own in self.cells.items() for name, array in own.items()}
+        arrays = {
+            f"{cell}/{name}": array for cell, quantities in self.cells.items() for name, array in quantities.items()
+        }
         header = {name: getattr(self, name) for name in FIELDS if name != "selection"}
         save_arrays(path, arrays, {"kind": RECORDING, "selection": asdict(self.selection), **header})
 
@@ -232,23 +234,23 @@ class Recording:
                 raise ArchiveError(f"{path}: {name} is wrong in the recording's header: expected {what}")
         for cell in header["status"]:
             if cell not in header["inputs"]:
-                raise ArchiveError(f"{path}: {cell} has a status and was never asked")
+                raise ArchiveError(f"{path}: {cell} has a status but no inputs")
         return cls(
             **{name: header[name] for name in FIELDS if name not in ("selection", "status")},
             selection=Selection(**header["selection"]),
-            status={cell: _harmless(said) for cell, said in header["status"].items()},
+            status={cell: _harmless(status) for cell, status in header["status"].items()},
             cells=_answers(path, arrays, header["status"]),
         )
 
     @property
     def unanswered(self) -> dict[str, Mapping[str, Any]]:
-        """What became of each cell that was asked and not answered, though it could have been."""
-        said = {cell: self.status.get(cell, MISSING) for cell in self.inputs}
-        return {cell: own for cell, own in said.items() if own["status"] in RED}
+        """The status of each cell that should have been answered, and was not."""
+        every = {cell: self.status.get(cell, MISSING) for cell in self.inputs}
+        return {cell: status for cell, status in every.items() if status["status"] in RED}
 
 
 def _answers(path: str | Path, arrays: Arrays, status: Mapping[str, Mapping[str, Any]]) -> dict[str, Arrays]:
-    cells: dict[str, Arrays] = {cell: {} for cell, said in status.items() if said["status"] == "ok"}
+    cells: dict[str, Arrays] = {cell: {} for cell, entry in status.items() if entry["status"] == "ok"}
     for name, array in arrays.items():
         case, _, rest = name.partition("/")
         dtype, _, quantity = rest.partition("/")
@@ -258,24 +260,24 @@ def _answers(path: str | Path, arrays: Arrays, status: Mapping[str, Mapping[str,
     return cells
 
 
-def _harmless(said: Mapping[str, Any]) -> dict[str, Any]:
+def _harmless(status: Mapping[str, Any]) -> dict[str, Any]:
     """The same without what could steer a terminal."""
 
     def plain(text: str) -> str:
         return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
 
-    return {name: plain(value) if isinstance(value, str) else value for name, value in said.items()}
+    return {name: plain(value) if isinstance(value, str) else value for name, value in status.items()}
 
 
 def joined(*recordings: Recording) -> Recording:
     """What several workers of one backend answered, to other cells each."""
     whole = Recording(recordings[0].backend, recordings[0].device, asked=recordings[0].asked)
-    for own in recordings:
-        whole.about = whole.about or own.about
-        whole.cells |= own.cells
-        whole.status |= own.status
-        whole.inputs |= own.inputs
-        whole.start_seconds += own.start_seconds
+    for part in recordings:
+        whole.about = whole.about or part.about
+        whole.cells |= part.cells
+        whole.status |= part.status
+        whole.inputs |= part.inputs
+        whole.start_seconds += part.start_seconds
     return whole
 
 
@@ -289,9 +291,9 @@ def is_gradient(name: str) -> bool:
     return name.startswith("gradient_")
 
 
-def withheld(said: Mapping[str, Any]) -> tuple[str, ...]:
+def withheld(status: Mapping[str, Any]) -> tuple[str, ...]:
     """The outputs that an answer lacks: its gradients are those of the others."""
-    return tuple(name for name in said.get("lacking", ()) if not is_gradient(name))
+    return tuple(name for name in status.get("lacking", ()) if not is_gradient(name))
 
 
 # ------------------------------------------------------------------------------------------------ judged elsewhere
@@ -310,8 +312,8 @@ def named(recordings: Mapping[str, Recording]) -> dict[str, Recording]:
             )
         files[recording.name] = file
     order = {name: position for position, name in enumerate(FRAMEWORKS)}
-    ranked = sorted(files, key=lambda own: (order.get(own.partition(":")[0], len(order)), own))
-    return {own: recordings[files[own]] for own in ranked}
+    ranked = sorted(files, key=lambda name: (order.get(name.partition(":")[0], len(order)), name))
+    return {name: recordings[files[name]] for name in ranked}
 
 
 def common_cells(recordings: Mapping[str, Recording], cases: Sequence[Case]) -> list[Cell]:
@@ -329,18 +331,20 @@ def common_cells(recordings: Mapping[str, Recording], cases: Sequence[Case]) -> 
                 raise Mismatch(f"{file}: the {what} is {there} there and {here} here: judge it with {release}")
     first, *others = recordings
     for other in others:
-        lacking = {
+        missing = {
             file: _without(recordings[file], recordings[second]) for file, second in ((first, other), (other, first))
         }
-        if any(lacking.values()):
-            told = "; ".join(f"only {file} has {_few(own)}" for file, own in lacking.items() if own)
-            raise Mismatch(f"{told}: record both with the same --dtype, --case and --operator")
+        if any(missing.values()):
+            differences = "; ".join(
+                f"only {file} has {_few(cells_of_one)}" for file, cells_of_one in missing.items() if cells_of_one
+            )
+            raise Mismatch(f"{differences}: record both with the same --dtype, --case and --operator")
     cells = recordings[first].selection.cells(cases)
     if not cells:
         raise Mismatch(f"{first} was recorded for no case that is here: there is nothing to judge")
-    wanted = digests(cells)
+    current = digests(cells)
     for file, recording in recordings.items():
-        _check_inputs(file, recording, wanted)
+        _check_inputs(file, recording, current)
     return cells
 
 
@@ -348,21 +352,21 @@ def _without(recording: Recording, other: Recording) -> list[str]:
     return [cell for cell in recording.inputs if cell not in other.inputs]
 
 
-def _check_inputs(file: str, recording: Recording, wanted: Mapping[str, str]) -> None:
+def _check_inputs(file: str, recording: Recording, current: Mapping[str, str]) -> None:
     there = recording.inputs
     differences = {
-        "absent there": [cell for cell in wanted if cell not in there],
-        "absent here": [cell for cell in there if cell not in wanted],
-        "other inputs": [cell for cell, digest in wanted.items() if there.get(cell, digest) != digest],
+        "absent there": [cell for cell in current if cell not in there],
+        "absent here": [cell for cell in there if cell not in current],
+        "other inputs": [cell for cell, digest in current.items() if there.get(cell, digest) != digest],
     }
-    told = "; ".join(f"{what}: {_few(cells)}" for what, cells in differences.items() if cells)
-    if not told:
+    summary = "; ".join(f"{what}: {_few(cells)}" for what, cells in differences.items() if cells)
+    if not summary:
         return
     # These three follow from the corpus, and are called after it.
     if all("-sentences" in cell for cells in differences.values() for cell in cells):
-        raise Mismatch(f"{file} is of another corpus: give the same --corpus and --sentences ({told})")
+        raise Mismatch(f"{file} is of another corpus: give the same --corpus and --sentences ({summary})")
     raise Mismatch(
-        f"{file} is of other cases: {told}. It was recorded by attention-parity {recording.attention_parity}, "
+        f"{file} is of other cases: {summary}. It was recorded by attention-parity {recording.attention_parity}, "
         f"and this is {own_version()}: judge it with the same, or record it again"
     )
 

@@ -10,10 +10,10 @@ with functions under the specification's names, which are called by keyword:
     def BahdanauDecoder_greedy(parameters, encoder_outputs, state, mask=None, *, bos, eos, max_steps): ...
 
 They return an array, or a tuple of the outputs in order. A layer takes its canonical parameters first, by name; another
-method than its call is a function of its own. What is not there, or not taken by a function's signature, or answered
-with None, is not implemented: told, and not judged; so are outputs left out at the end. A function that takes a mask
-and no lengths gets both as one mask, where there are keys; what hides nothing need not be taken. Arrays are NumPy's,
-unless the target has a `runtime`:
+method than its call is a separate function. What is not there, or not taken by a function's signature, or answered
+with None, is not implemented: it is reported, and not judged; so are outputs left out at the end. A function that takes
+a mask and no lengths gets both as one mask, where there are keys; what hides nothing need not be taken. Arrays are
+NumPy's, unless the target has a `runtime`:
 
     from_numpy(array), to_numpy(array)       into the framework, and out of it
     vjp(function, arguments, cotangents)     (outputs, gradients): the outputs of function(**arguments), a tuple, and by
@@ -109,17 +109,17 @@ def load(where: str) -> tuple[Any, Any]:
     """
     place, path = parted(where)
     module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    found: Any = module
+    package: Any = module
     for name in filter(None, path.split(".")):
-        if not hasattr(found, name):
+        if not hasattr(package, name):
             raise TargetError(f"{place} has no {path}")
-        found = getattr(found, name)
-    for owner in (found, module):
+        package = getattr(package, name)
+    for owner in (package, module):
         if hasattr(owner, "runtime"):
-            return found, owner.runtime
+            return package, owner.runtime
     if hasattr(module, "__path__") and importlib.util.find_spec(f"{module.__name__}.runtime"):
-        return found, importlib.import_module(f"{module.__name__}.runtime")
-    return found, PLAIN
+        return package, importlib.import_module(f"{module.__name__}.runtime")
+    return package, PLAIN
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -148,9 +148,9 @@ def opened(where: str, device: str) -> Backend | Target:
 
     Raises: TargetError if there is none, or nothing in it can be judged; RuntimeError if there is no such device.
     """
-    found, runtime = load(where)
-    whole = hasattr(found, "set_parameters") and hasattr(runtime, "build")
-    return Backend(found, runtime, device) if whole else Target(found, runtime, where, device)
+    package, runtime = load(where)
+    whole = hasattr(package, "set_parameters") and hasattr(runtime, "build")
+    return Backend(package, runtime, device) if whole else Target(package, runtime, where, device)
 
 
 class Asked:
@@ -201,13 +201,13 @@ class Asked:
 
     def read(self, name: str, array: Any) -> np.ndarray:
         """The framework's array as NumPy's."""
-        found = np.asarray(self.runtime.to_numpy(array))
-        if found.dtype.kind not in "biufcV":
-            raise TypeError(f"{name} is {found.dtype}, expected an array of numbers")
-        return found
+        read = np.asarray(self.runtime.to_numpy(array))
+        if read.dtype.kind not in "biufcV":
+            raise TypeError(f"{name} is {read.dtype}, expected an array of numbers")
+        return read
 
     def compile_seconds(self) -> float:
-        """The seconds that the framework has spent on compiling, as far as its runtime tells."""
+        """The seconds that the framework has spent on compiling, as far as its runtime counts them."""
         return float(self.runtime.compile_seconds()) if hasattr(self.runtime, "compile_seconds") else 0.0
 
     def changed(self, sent: Mapping[str, np.ndarray], given: Mapping[str, Any]) -> list[str]:
@@ -215,26 +215,28 @@ class Asked:
 
         Raises: RuntimeError if the runtime does not give back the arrays that it is given.
         """
-        told = [name for name, array in sent.items() if any(not same(own, array) for own in self.roads(given[name]))]
+        changed = [
+            name for name, array in sent.items() if any(not same(view, array) for view in self.roads(given[name]))
+        ]
         for array in {array.dtype: noisy(self.noise, array) for array in sent.values()}.values():
             if not same(np.asarray(self.runtime.to_numpy(self.place(array.copy()))), array):
                 raise RuntimeError(f"to_numpy(from_numpy(array)) is another array than {array!r}")
         self.handed.clear()
-        return told
+        return changed
 
     def roads(self, array: Any) -> Iterator[np.ndarray]:
         """The values of a framework's array: by its runtime, without it where the array allows, and where it came from.
 
         Where memory is shared, NumPy's array changes with the framework's.
         """
-        said = np.asarray(self.runtime.to_numpy(array))
-        yield said
+        values = np.asarray(self.runtime.to_numpy(array))
+        yield values
         for protocol, read in PROTOCOLS.items():
             if hasattr(type(array), protocol):
                 with suppress(Exception):  # whatever a framework raises for an array that it does not hand out
-                    found = read(array)
-                    if (found.dtype, found.shape) == (said.dtype, said.shape):  # else it knows no such dtype
-                        yield found
+                    view = read(array)
+                    if (view.dtype, view.shape) == (values.dtype, values.shape):  # else it knows no such dtype
+                        yield view
         if id(array) in self.handed:
             yield self.handed[id(array)]
 
@@ -270,10 +272,10 @@ class Backend(Asked):
         given = {name: self.place(arranged(array, cell["layouts"].get(name, ""))) for name, array in inputs.items()}
         factors = {int(k): self.place(array) for k, array in cotangents.items()}
         outputs, of_inputs, of_parameters = self.runtime.vjp(function, given, factors, layer)
-        found = dict(zip(quantities(cell, len(outputs)), outputs, strict=False))
+        answer = dict(zip(quantities(cell, len(outputs)), outputs, strict=False))
         if cotangents:
-            found |= {f"gradient_{name}": array for name, array in of_inputs.items()}
-        arrays = {name: self.read(name, array) for name, array in found.items()}
+            answer |= {f"gradient_{name}": array for name, array in of_inputs.items()}
+        arrays = {name: self.read(name, array) for name, array in answer.items()}
         if cotangents:
             arrays |= {f"gradient_{name}": array for name, array in of_parameters.items()}
         return Answer(arrays, self.changed(sent, given))
@@ -332,19 +334,19 @@ class Target(Asked):
         arguments = {**given, **{PARAMETER + name: self.place(array.copy()) for name, array in parameters.items()}}
         factors = {int(k): self.place(array) for k, array in cotangents.items()} if self.differentiates else {}
         outputs, gradients = self._answers(function, arguments, factors)
-        found = dict(zip(quantities(cell, len(outputs)), outputs, strict=False))
-        found |= {f"gradient_{name.removeprefix(PARAMETER)}": array for name, array in gradients.items()}
-        arrays = {name: self.read(name, array) for name, array in found.items() if array is not None}
-        asked = [*inputs, *parameters] if cotangents else []
-        lacking = [name for name in known(cell) if found.get(name) is None]
-        lacking += [f"gradient_{name}" for name in asked if f"gradient_{name}" not in arrays]
+        answer = dict(zip(quantities(cell, len(outputs)), outputs, strict=False))
+        answer |= {f"gradient_{name.removeprefix(PARAMETER)}": array for name, array in gradients.items()}
+        arrays = {name: self.read(name, array) for name, array in answer.items() if array is not None}
+        differentiated = [*inputs, *parameters] if cotangents else []
+        lacking = [name for name in known(cell) if answer.get(name) is None]
+        lacking += [f"gradient_{name}" for name in differentiated if f"gradient_{name}" not in arrays]
         return Answer(arrays, self.changed(sent, given), lacking)
 
     def fitted(self, cell: Cell, inputs: Given) -> tuple[Function, Arrays]:
         """The function for a cell, with all that is no array bound, and the arrays that it takes.
 
         Where it takes a mask and no lengths, it gets both as one mask; what hides nothing may be left out.
-        Raises: NotImplementedHere, saying what is lacking.
+        Raises: NotImplementedHere, with what is missing.
         """
         name = function_name(cell["operator"], cell["method"])
         if name not in self.implemented:
@@ -358,38 +360,40 @@ class Target(Asked):
         masked = "valid_lens" in arrays and num_keys(arrays, cell["config"]) is not None
         if masked and takes("mask") and not takes("valid_lens"):
             arrays = as_one_mask(arrays, cell["config"])
-        for own in [own for own in arrays if not takes(keyword(own)) and hides_nothing(own, arrays, cell["config"])]:
-            del arrays[own]
-        keywords = {**cell["options"], **self._wanted(cell, takes)}
-        for own in [*map(keyword, arrays), *keywords]:
-            if not takes(own):
-                raise NotImplementedHere(f"{name}{NOT_TAKEN}{own}")
-        arrays = {own: array for own, array in arrays.items() if own not in shared}
-        second = {own: array for own, array in inputs.items() if own.startswith(SECOND)}
-        arrays |= {own: array for own, array in second.items() if own.removeprefix(SECOND) in arrays}
+        for key in [key for key in arrays if not takes(keyword(key)) and hides_nothing(key, arrays, cell["config"])]:
+            del arrays[key]
+        keywords = {**cell["options"], **self._config(cell, takes)}
+        for key in [*map(keyword, arrays), *keywords]:
+            if not takes(key):
+                raise NotImplementedHere(f"{name}{NOT_TAKEN}{key}")
+        arrays = {key: array for key, array in arrays.items() if key not in shared}
+        second = {key: array for key, array in inputs.items() if key.startswith(SECOND)}
+        arrays |= {key: array for key, array in second.items() if key.removeprefix(SECOND) in arrays}
         count = len(output_names(cell["operator"], cell["method"], cell["options"]))
         call = self.function(name, json.dumps(keywords), bool(cell["method"]), json.dumps(shared), cell["twice"], count)
         return call, arrays
 
-    def _wanted(self, cell: Cell, takes: Callable[[str], bool]) -> dict[str, Any]:
-        """The constructor's arguments that a function has to know: neither sizes, which arrays say, nor defaults."""
+    def _config(self, cell: Cell, takes: Callable[[str], bool]) -> dict[str, Any]:
+        """The constructor's arguments that a function must take: neither sizes, which arrays have, nor defaults."""
         entry = find(cell["operator"])
         options = {option.name: option for option in entry.options} if isinstance(entry, Layer) else {}
 
-        def told(name: str, value: Any) -> bool:
+        def implied(name: str, value: Any) -> bool:
             option = options[name]
             return SIZES.search(name) is not None or (option.default is not None and value == option.value)
 
-        return {name: value for name, value in cell["config"].items() if takes(name) or not told(name, value)}
+        return {name: value for name, value in cell["config"].items() if takes(name) or not implied(name, value)}
 
     def _function(self, name: str, keywords: str, layered: bool, shared: str, twice: bool, count: int) -> Function:
         chosen, bound = getattr(self.package, name), json.loads(keywords)
 
         def call(layer: None, **arrays: Any) -> tuple[Any, ...]:
-            own = {key.removeprefix(PARAMETER): arrays[key] for key in arrays if key.startswith(PARAMETER)}
+            given = {key.removeprefix(PARAMETER): arrays[key] for key in arrays if key.startswith(PARAMETER)}
             rest = with_losses({key: arrays[key] for key in arrays if not key.startswith(PARAMETER)})
-            found = as_tuple(chosen(*[own] * layered, **{keyword(key): value for key, value in rest.items()}, **bound))
-            return (*found, *[None] * (count - len(found)))  # so that a second call's are not taken for them
+            outputs = as_tuple(
+                chosen(*[given] * layered, **{keyword(key): value for key, value in rest.items()}, **bound)
+            )
+            return (*outputs, *[None] * (count - len(outputs)))  # so that a second call's are not taken for them
 
         return functools.partial(repeated(call, json.loads(shared), twice), None)
 
@@ -401,12 +405,12 @@ class Target(Asked):
             return function(**arguments), {}
         places = self._places(function, arguments)
         factors = {places.index(place): array for place, array in cotangents.items() if place in places}
-        found, gradients, *_ = self.runtime.vjp(self.chosen(function, places), arguments, factors)
-        outputs = dict(zip(places, found, strict=True))
+        present, gradients, *_ = self.runtime.vjp(self.chosen(function, places), arguments, factors)
+        outputs = dict(zip(places, present, strict=True))
         return [outputs.get(place) for place in range(max([*places, *cotangents], default=-1) + 1)], gradients
 
     def _places(self, function: Function, arguments: Mapping[str, Any]) -> tuple[int, ...]:
-        """The positions of the outputs that are there: a first call tells them."""
+        """The positions of the outputs that are there, by a first call."""
         if function not in self._given:
             outputs = function(**arguments)
             self._given[function] = tuple(place for place, output in enumerate(outputs) if output is not None)
@@ -515,8 +519,8 @@ def hides_nothing(name: str, arrays: Arrays, config: Mapping[str, Any]) -> bool:
 
 def quantities(cell: Cell, count: int) -> list[str]:
     """The names of that many outputs; those that the specification does not have are numbered."""
-    own = known(cell)
-    return [*own, *(f"output_{position}" for position in range(len(own), count))]
+    names = known(cell)
+    return [*names, *(f"output_{position}" for position in range(len(names), count))]
 
 
 def known(cell: Cell) -> tuple[str, ...]:
@@ -532,9 +536,9 @@ def noisy(noise: np.random.Generator, like: np.ndarray) -> np.ndarray:
     return array
 
 
-def same(found: np.ndarray, sent: np.ndarray) -> bool:
+def same(array: np.ndarray, sent: np.ndarray) -> bool:
     """Whether two arrays are the same to the bit, where one NaN is as good as another."""
-    if found.dtype != sent.dtype or found.shape != sent.shape:
+    if array.dtype != sent.dtype or array.shape != sent.shape:
         return False
     bits = f"u{sent.dtype.itemsize}"
-    return bool(((found.view(bits) == sent.view(bits)) | ((found != found) & (sent != sent))).all())
+    return bool(((array.view(bits) == sent.view(bits)) | ((array != array) & (sent != sent))).all())

@@ -127,9 +127,9 @@ def test_what_is_not_there_and_what_is_not_taken_is_not_drawn():
 def test_an_option_that_is_at_its_default_need_not_be_taken():
     known = Abilities("mine")
     known.learn({"status": "not-implemented", "message": "GRU does not take num_layers"})
-    assert known.lacking(Drawn("GRU", method="call", sizes={"num_layers": 1})) == ""
-    assert known.lacking(Drawn("GRU", method="call", sizes={"num_layers": 2})) == "GRU does not take num_layers"
-    assert known.lacking(Drawn("GRU", method="step", sizes={"num_layers": 2})) == ""
+    assert known.refusal(Drawn("GRU", method="call", sizes={"num_layers": 1})) == ""
+    assert known.refusal(Drawn("GRU", method="call", sizes={"num_layers": 2})) == "GRU does not take num_layers"
+    assert known.refusal(Drawn("GRU", method="step", sizes={"num_layers": 2})) == ""
 
 
 @pytest.mark.parametrize(

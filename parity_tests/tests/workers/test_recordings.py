@@ -540,9 +540,9 @@ def test_an_array_of_a_cell_that_crashed_is_refused(made: Recording, tmp_path: P
         Recording.load(path)
 
 
-def test_a_cell_that_was_never_asked_is_refused(made: Recording, tmp_path: Path):
+def test_a_cell_without_inputs_is_refused(made: Recording, tmp_path: Path):
     path = tampered(made, tmp_path / "a", status={**made.status, "a-b/float64": {"status": "ok"}})
-    with pytest.raises(ArchiveError, match="a-b/float64 has a status and was never asked"):
+    with pytest.raises(ArchiveError, match="a-b/float64 has a status but no inputs"):
         Recording.load(path)
 
 
