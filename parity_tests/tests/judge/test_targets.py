@@ -1,0 +1,366 @@
+"""What a target is: what its functions take, the shapes that it may have, and its runtime."""
+
+import io
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import backends
+from backends import FRAMEWORKS
+from backends.archives import unpack_arrays
+from parity_tests.cases.case import Case
+from parity_tests.cases.selection import Cell, cells_of
+from parity_tests.cases.suite import all_cases, select
+from parity_tests.cli.main import main
+from parity_tests.judge.check import is_registered, required
+from parity_tests.judge.compare import judge_all
+from parity_tests.judge.question import Questions
+from parity_tests.judge.verdict import Verdict
+from parity_tests.tests.judge.sources import EXAMPLE, SOFTMAX, Check, squeezed
+from parity_tests.tests.places import FAKES, ROOT
+from parity_tests.workers.environment import environment, requirements_of
+from parity_tests.workers.process import Job
+from parity_tests.workers.recordings import Recording, pack_cases
+from parity_tests.workers.target import Target, load
+from parity_tests.workers.worker import answer_cells, frames, grouped
+
+pytestmark = pytest.mark.once
+
+
+# ------------------------------------------------------------------------------------------------ what a function takes
+
+
+def target_of(source: str, tmp_path: Path) -> Target:
+    """A target of that source."""
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    return Target(*load(str(path)), str(path), "cpu")
+
+
+SCORES = np.zeros((2, 3, 4))
+
+
+def asked_of(inputs: dict[str, np.ndarray]) -> dict[str, Any]:
+    """What a worker is asked for a softmax of those arrays."""
+    case = Case("masked_softmax", "own", "An example.", inputs)
+    cells: list[dict[str, Any]] = unpack_arrays(pack_cases([Cell(case, "float64")]))[1]["cells"]
+    return cells[0]
+
+
+def test_a_function_without_lengths_gets_them_in_its_mask(tmp_path: Path):
+    target = target_of("def masked_softmax(scores, mask=None): return scores", tmp_path)
+
+    def mask_of(**inputs: np.ndarray) -> np.ndarray:
+        return target.fitted(asked_of(inputs), inputs)[1]["mask"]
+
+    lens = np.array([1, 4])
+    np.testing.assert_array_equal(mask_of(scores=SCORES, valid_lens=lens)[:, 0], [[True] + [False] * 3, [True] * 4])
+    assert mask_of(scores=np.zeros((2, 5, 3, 4)), valid_lens=lens).shape == (2, 1, 1, 4)
+    mask = np.array([[[True, True, False, True]]])
+    np.testing.assert_array_equal(
+        mask_of(scores=SCORES, valid_lens=lens, mask=mask)[:, 0], [[True] + [False] * 3, [True, True, False, True]]
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"mask": np.ones((2, 3, 4), bool)}, ["scores"]),
+        ({"valid_lens": np.array([4, 9])}, ["scores"]),
+        ({"mask": np.ones((2, 3, 4), bool), "valid_lens": np.array([4, 4])}, ["scores"]),
+    ],
+)
+def test_what_hides_nothing_need_not_be_taken(given: dict, kept: list[str], tmp_path: Path):
+    target = target_of("def masked_softmax(scores): return scores", tmp_path)
+    inputs = {"scores": SCORES, **given}
+    assert list(target.fitted(asked_of(inputs), inputs)[1]) == kept
+
+
+LACKING = {
+    "mask": ("def masked_softmax(scores): return scores", "masked_softmax does not take mask"),
+    "lengths": ("def masked_softmax(scores, valid_lens=None): return scores", "masked_softmax does not take mask"),
+    "absent": ("def dot_score(queries, keys): return queries", "there is no masked_softmax"),
+    "class": ("class masked_softmax: ...", "masked_softmax is a class, expected a function masked_softmax(parameters,"),
+}
+
+
+@pytest.mark.parametrize("kind", LACKING)
+def test_what_a_function_does_not_take_it_lacks(check: Check, kind: str):
+    source, reason = LACKING[kind]
+    result = check(source, "--case", "masked_softmax-mask", "--require-all")
+    assert result.exit_code == 1 and reason in squeezed(result)
+
+
+LAYER = """
+import numpy as np
+
+def AdditiveAttention(parameters, queries, keys, values):
+    W_q, W_k, w_v = (parameters[name] for name in ("W_q", "W_k", "w_v"))
+    scores = np.tanh((queries @ W_q.T)[:, :, None] + (keys @ W_k.T)[:, None]) @ w_v
+    raised = np.exp(scores - scores.max(-1, keepdims=True))
+    weights = raised / raised.sum(-1, keepdims=True)
+    return weights @ values, weights
+"""
+
+
+def test_a_layer_is_a_function_of_its_parameters(check: Check):
+    result = check(LAYER, "--case", "AdditiveAttention-open")
+    assert result.exit_code == 0, result.output
+    assert "AdditiveAttention gives no gradients" in squeezed(result)
+
+
+def test_a_number_that_is_no_size_has_to_be_taken(check: Check):
+    source = "def MultiHeadAttention(parameters, queries, keys, values, mask=None): return values, None"
+    result = check(source, "--case", "MultiHeadAttention-open", "--require-all")
+    assert "MultiHeadAttention does not take num_heads" in squeezed(result)
+
+
+def test_a_method_is_a_function_of_its_own(check: Check):
+    source = "def BahdanauDecoder_greedy(parameters, **given): raise RuntimeError(sorted(given))"
+    result = check(source, "--operator", "BahdanauDecoder")
+    assert "RuntimeError: [" in squeezed(result)
+    assert "there is no BahdanauDecoder (" not in result.output and "BahdanauDecoder_beam" in result.output
+
+
+def test_an_argument_that_is_changed_is_red(check: Check):
+    source = SOFTMAX.replace("    shown =", "    scores *= 1.5\n    shown =")
+    result = check(source, "--case", "masked_softmax-none")
+    assert result.exit_code == 1 and "the call changed its argument scores" in squeezed(result)
+
+
+# ------------------------------------------------------------------------------------------------ shapes of a target
+
+
+SHAPES = FAKES / "shapes.py"
+
+
+def verdicts_of(target: Target, pattern: str) -> list[Verdict]:
+    """What is found of a target in this process, as a worker asks it and as `check` judges it."""
+    cells = cells_of(select(all_cases(), pattern), ["float64"])
+    arrays, header = unpack_arrays(pack_cases(cells))
+    stream = io.BytesIO()
+    target.describe()
+    answer_cells(stream, target, grouped(arrays), header["cells"])
+    stream.seek(0)
+    recording = Recording("mine", "cpu")
+    for own, said in map(unpack_arrays, frames(stream)):
+        recording.status[said["key"]] = said
+        recording.cells[said["key"]] = own
+    return list(required(judge_all(cells, [recording], Questions()), require_all=False))
+
+
+RIGHT = [name for name, own in vars(load(str(SHAPES))[0]).items() if hasattr(own, "cases") and name[0] != "_"]
+
+
+@pytest.mark.parametrize("shape", RIGHT)
+def test_what_is_right_is_green_in_every_shape(shape: str):
+    where = f"{SHAPES}:{shape}"
+    found, runtime = load(where)
+    verdicts = verdicts_of(Target(found, runtime, where, "cpu"), found.cases)
+    assert [f"{one.case} {one.quantity}: {one.reason}" for one in verdicts if one.red] == []
+    asked = {one.quantity for one in verdicts if one.judged}
+    assert any(name.startswith("gradient_") for name in asked) == ("Gradients" in shape)
+    if hasattr(found, "lacks"):
+        assert not asked and all(found.lacks in one.reason for one in verdicts)
+    else:
+        assert asked
+
+
+TORCH = """
+import torch
+from backends import torch as ours
+from backends.torch import runtime
+
+def AdditiveAttention(parameters, queries, keys, values, mask=None):
+    queries, keys = queries @ parameters["W_q"].T, keys @ parameters["W_k"].T
+    return ours.attention_pooling(ours.additive_score(queries, keys, parameters["w_v"]), values, mask=mask)
+"""
+
+
+@pytest.mark.frameworks("torch")
+def test_what_is_right_is_green_in_the_arrays_of_a_framework(tmp_path: Path):
+    verdicts = verdicts_of(target_of(TORCH, tmp_path), "AdditiveAttention-[mr]*[kd]")
+    assert [f"{one.case} {one.quantity}: {one.reason}" for one in verdicts if one.red] == []
+    assert {"context", "weights", "gradient_queries", "gradient_w_v"} <= {
+        one.quantity for one in verdicts if one.judged
+    }
+
+
+CHANGING = """
+import numpy as np
+
+class Hidden:
+    def __init__(self, array): self.array = array
+
+class Open(Hidden):
+    def __array__(self, dtype=None, copy=None): return self.array
+
+class runtime:
+    kept = {}
+    def from_numpy(array): MAKE; runtime.kept[id(made)] = made, array.copy(); return made
+    def to_numpy(array): return runtime.kept[id(array)][1] if id(array) in runtime.kept else array
+    def describe(): return {"framework": "NumPy", "versions": {}}
+
+def dot_score(queries, keys):
+    queries, keys = (own.array if isinstance(own, Hidden) else own for own in (queries, keys))
+    answer = queries @ keys.swapaxes(-1, -2)
+    if CHANGED: queries *= 1.5
+    return answer
+"""
+MAKES = {
+    "NumPy's own": "made = array",
+    "a subclass": "made = array.copy().view(type('Own', (np.ndarray,), {'__array__': lambda own: 0}))",
+    "one that hides it": "made = Hidden(array)",
+    "one with a copy that may be read": "made = Open(array.copy())",
+}
+"""What a runtime makes of an array."""
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("kind", MAKES)
+def test_a_runtime_cannot_hide_what_a_call_changed(kind: str, changed: bool, tmp_path: Path):
+    source = CHANGING.replace("MAKE", MAKES[kind]).replace("CHANGED", str(changed))
+    red = [one.quantity for one in verdicts_of(target_of(source, tmp_path), "dot_score-plain") if one.red]
+    assert red == ["argument_queries"] * changed
+
+
+@pytest.mark.parametrize("lie", ["np.nan_to_num(array)", "np.clip(array, -50, 50)"])
+def test_a_runtime_gives_back_what_it_is_given(lie: str, tmp_path: Path):
+    source = CHANGING.replace("MAKE", "made = array").replace("CHANGED", "False")
+    told = f"{source}\nruntime.to_numpy = staticmethod(lambda array: {lie})"
+    (one,) = [one for one in verdicts_of(target_of(told, tmp_path), "dot_score-plain") if one.red]
+    assert one.status == "error" and "to_numpy(from_numpy(array)) is another array than" in one.reason
+
+
+# ------------------------------------------------------------------------------------------------ runtimes
+
+
+RUNTIME = """
+class runtime:
+    def from_numpy(array): return array.astype("float32") if array.dtype == "float64" else array
+    def to_numpy(array): return array
+    def describe(): return {"framework": "Half of NumPy", "versions": {"half": "1.0"}}
+"""
+
+
+def test_a_dtype_that_does_not_come_back_is_said_by_name(check: Check):
+    result = check(SOFTMAX + RUNTIME, "--case", "masked_softmax-mask", dtype="float64,float32")
+    assert result.exit_code == 0, result.output
+    assert "float64 comes back as float32" in squeezed(result)
+
+
+ABSENT = """
+class runtime:
+    def from_numpy(array): return array
+    def to_numpy(array): return array
+    def describe():
+        return {"framework": "NumPy", "versions": {}, "absent": [
+            {"operator": "masked_*", "dtype": "float32", "device": "*", "reason": "no such product here"}
+        ]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("runtime", "told"), [(RUNTIME, "float64 comes back as float32"), (ABSENT, "no such product here")]
+)
+def test_what_a_target_says_to_be_absent_is_counted_and_red_where_all_is_required(
+    check: Check, runtime: str, told: str
+):
+    arguments = ("--case", "masked_softmax-mask")
+    result = check(SOFTMAX + runtime, *arguments, dtype="float64,float32")
+    assert result.exit_code == 0 and f"1 not applicable: {told}" in squeezed(result)
+    assert "green 1 comparisons" in squeezed(result)
+    result = check(SOFTMAX + runtime, *arguments, "--require-all", dtype="float64,float32")
+    assert result.exit_code == 1 and f"* {told}" in squeezed(result) and "n/a" not in result.output
+
+
+def test_what_a_registered_backend_cannot_have_is_not_red(monkeypatch: pytest.MonkeyPatch):
+    known = {"fake": SimpleNamespace(module="numpy_backend"), "other": SimpleNamespace(module="elsewhere")}
+    monkeypatch.setattr("backends.available", lambda: known)
+    cells = cells_of(select(all_cases(), "masked_softmax-mask"), ["float64"])
+    for job, status in ((Job("fake", "numpy_backend"), "not-applicable"), (Job("other", "mine.py"), "missing")):
+        said = {"status": "not-applicable", "message": "there is no such product"}
+        recording = Recording(job.backend, "cpu", status={cell.key: said for cell in cells})
+        (verdict,) = required(judge_all(cells, [recording], Questions()), True, is_registered(job))
+        assert verdict.status == status
+
+
+def test_gradients_are_those_of_the_outputs_that_are_given(check: Check):
+    """The example's attention without its weights: the reference leaves their share out of every gradient."""
+    source = (EXAMPLE / "numpy_attention.py").read_text()
+    source = source.replace("    return attention_pooling(dot_score", "    context, _ = attention_pooling(dot_score")
+    source = source.replace(
+        "seen(keys, mask)), values, mask)\n", "seen(keys, mask)), values, mask)\n    return context, None\n", 1
+    )
+    result = check(source, "--operator", "DotProductAttention")
+    assert result.exit_code == 0, result.output
+    assert "DotProductAttention gives no weights" in squeezed(result)
+
+
+def test_the_runtime_of_a_backend_will_do(check: Check, backend):
+    modules = {
+        "torch": "import torch as np",
+        "jax": "import jax.numpy as np",
+        "tf": "import tensorflow as tf",
+        "mxnet": "from mxnet import np",
+    }
+    product = (
+        "tf.linalg.matmul(queries, keys, transpose_b=True)"
+        if backend.name == "tf"
+        else "queries @ keys.swapaxes(-1, -2)"
+    )
+    source = f"""
+from backends.{backend.name} import runtime
+{modules[backend.name]}
+
+def dot_score(queries, keys):
+    return {product}
+"""
+    result = check(source, "--case", "dot_score-plain", dtype="float64,float32")
+    assert result.exit_code == 0, result.output
+    assert "gradients" not in result.output
+
+
+def test_a_file_of_others_gets_the_variables_of_every_framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    chosen = environment("mine", tmp_path, "cpu")
+    for framework in FRAMEWORKS:
+        needed = requirements_of(framework)
+        assert needed is not None and needed.variables(tmp_path, "cpu").items() <= chosen.items()
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    assert environment("mine", tmp_path, "cpu")["KERAS_BACKEND"] == "jax"
+    assert environment("tf", tmp_path, "cpu")["KERAS_BACKEND"] == "tensorflow"
+
+
+def test_a_fifth_backend_edits_no_file_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for path in (FAKES / "numpy_backend").glob("*.py"):
+        text = path.read_text(encoding="utf-8").replace("numpy_backend", "fifth")
+        (tmp_path / "fifth").mkdir(exist_ok=True)
+        (tmp_path / "fifth" / path.name).write_text(text, encoding="utf-8")
+    (tmp_path / "fifth" / "requirements.py").write_text(
+        """
+from backends.requirements import Requirements
+
+REQUIREMENTS = Requirements(
+    ("numpy",),
+    variables=lambda cache, device: {"FAKE_FAULT": ""},
+    gaps=[{"dtype": "float16", "device": "*", "operator": "dot_score", "reason": "there is no such product"}],
+)
+"""
+    )
+    information = tmp_path / "fifth-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: fifth\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text("[attention_core.backends]\nfifth = fifth\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    monkeypatch.setenv("FAKE_FAULT", "what the variables of the backend take away")
+    chosen = ["run", "--backend", "fifth", "--dtype", "float32,float16", "--operator", "dot_score,masked_softmax"]
+    result = CliRunner().invoke(main, chosen)
+    assert result.exit_code == 0, result.output
+    assert "there is no such product" in result.output
+    assert [*backends.available()] == [*FRAMEWORKS, "fifth"]
