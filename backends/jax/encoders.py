@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
 from backends.jax.module import Specified, check_ids
-from backends.jax.recurrent import Weights, inner, recurrent_layer
+from backends.jax.recurrent import Weights, recurrent_layer
 
 __all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
 
@@ -180,7 +180,7 @@ class Bridge(Specified):
         )
         shapes = self.specification.own_shapes(self.sizes)
         self.layers = nnx.List(
-            Weights(inner(shapes, f"{layer}."), self.sizes["read_size"], dtype=dtype, rngs=rngs)
+            Weights(shapes, f"{layer}", self.sizes["read_size"], dtype=dtype, rngs=rngs)
             for layer in range(num_layers if shapes else 0)
         )
 
@@ -200,18 +200,18 @@ class Bridge(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
         """
         self._check("call", outputs=outputs, state=state)
-        method, hidden = self.sizes["method"], self.sizes["hidden_size"]
+        method, hidden, parts = self.sizes["method"], self.sizes["hidden_size"], self.sizes["parts"]
         if method == "concatenate":
             return outputs, state
         # (num_layers, batch, what a state holds, directions, hidden_size)
         lead = state.shape[:2]
-        both = state.reshape(*lead, self.sizes["parts"], 2, hidden)
+        both = state.reshape(*lead, parts, 2, hidden)
         if method == "sum":
             outputs = outputs[..., :hidden] + outputs[..., hidden:]
             return outputs, both.sum(axis=-2).reshape(*lead, self.sizes["state_size"])
-        read = both[..., 1, :] if method == "backward" else both.reshape(*lead, self.sizes["parts"], 2 * hidden)
+        read = both[..., 1, :] if method == "backward" else both.reshape(*lead, parts, 2 * hidden)
         merged = [
-            jnp.tanh(jnp.einsum("bpi,poi->bpo", given, weights.W[...]) + weights.b_s[...])
-            for given, weights in zip(read, self.layers, strict=True)
+            jnp.tanh(jnp.einsum("bpi,poi->bpo", features, weights.W[...]) + weights.b_s[...])
+            for features, weights in zip(read, self.layers, strict=True)
         ]
         return outputs, jnp.stack(merged).reshape(*lead, self.sizes["state_size"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -46,9 +46,13 @@ def dtype_of(layer: nnx.Module) -> jnp.dtype | None:
     return next((node.dtype for _, node in nnx.iter_graph(layer) if isinstance(node, nnx.Param)), None)
 
 
-def drawn_mask(dropout: nnx.Dropout, like: jax.Array | jax.ShapeDtypeStruct) -> jax.Array | None:
-    """A dropout mask from the layer's own stream of random numbers, or None where nothing is dropped."""
-    return dropout(jnp.ones_like(like)) if drops(dropout) else None
+def drawn_mask(
+    dropout: nnx.Dropout, like: jax.Array | jax.ShapeDtypeStruct, *, shape: Sequence[int] | None = None
+) -> jax.Array | None:
+    """Draw a dropout mask, in the shape of an array unless another is given; None where nothing is dropped."""
+    if not drops(dropout):
+        return None
+    return dropout(jnp.ones(like.shape if shape is None else shape, like.dtype))
 
 
 def check_ids(title: str, name: str, tokens: jax.Array, vocab_size: int) -> None:

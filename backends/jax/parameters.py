@@ -29,7 +29,12 @@ def stacked(*names: str) -> tuple[Entry, ...]:
     return tuple((f"{{layer}}.{name}", f"layers.{{layer}}.{name}", None) for name in names)
 
 
-BOTH = stacked("W", "U", "b", "backward.W", "backward.U", "backward.b")
+def both_directions(*names: str) -> tuple[Entry, ...]:
+    """The entries of a recurrent layer: those of the forward and of the backward direction."""
+    backward = tuple((f"{{layer}}.backward.{name}", f"backward_layers.{{layer}}.{name}", None) for name in names)
+    return (*stacked(*names), *backward)
+
+
 EMBEDDING: Entry = ("embedding", "embedding.embedding", None)
 DECODER: tuple[Entry, ...] = (
     EMBEDDING,
@@ -55,8 +60,8 @@ TABLES: dict[str, tuple[Entry, ...]] = {
     ),
     "SinusoidalPositions": (),
     "LearnedPositions": (("P", "P", None),),
-    "GRU": (*BOTH, *stacked("b_hn", "backward.b_hn")),
-    "LSTM": BOTH,
+    "GRU": both_directions("W", "U", "b", "b_hn"),
+    "LSTM": both_directions("W", "U", "b"),
     "GRUEncoder": (EMBEDDING,),
     "LSTMEncoder": (EMBEDDING,),
     "Bridge": stacked("W", "b_s"),

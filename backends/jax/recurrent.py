@@ -17,8 +17,9 @@ from backends.jax.module import Specified, drawn, drawn_mask, dropout_layer
 
 __all__ = ["GRU", "LSTM"]
 
-Parts = tuple[jax.Array, ...]
-"""A state of one layer in one direction: its output, (batch, hidden_size), and after it, for an LSTM, the cells."""
+
+State = tuple[jax.Array, ...]
+"""The state of one layer in one direction: its output, (batch, hidden_size), and behind it an LSTM's cells."""
 
 
 class Recurrent(Specified):
@@ -47,12 +48,13 @@ class Recurrent(Specified):
             bidirectional=bidirectional,
         )
         shapes = self.specification.own_shapes(self.sizes)
-        self.layers = nnx.List()
-        for index in range(num_layers):
-            self.layers.append(Weights(inner(shapes, f"{index}."), hidden_size, dtype=dtype, rngs=rngs))
-            if bidirectional:
-                backward = inner(shapes, f"{index}.backward.")
-                self.layers[index].backward = Weights(backward, hidden_size, dtype=dtype, rngs=rngs)
+        self.layers = nnx.List(
+            Weights(shapes, f"{index}", hidden_size, dtype=dtype, rngs=rngs) for index in range(num_layers)
+        )
+        self.backward_layers = nnx.List(
+            Weights(shapes, f"{index}.backward", hidden_size, dtype=dtype, rngs=rngs)
+            for index in range(num_layers if bidirectional else 0)
+        )
         self.dropout = dropout_layer(dropout, rngs)
 
     def step(
@@ -108,54 +110,59 @@ class Recurrent(Specified):
         if state is None:
             state = jnp.zeros((self.sizes["num_layers"], batch, self.sizes["state_size"]), inputs.dtype)
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, jax.ShapeDtypeStruct(self._between(batch, steps), inputs.dtype))
-        real = None if valid_lens is None else (jnp.arange(steps) < valid_lens[:, None])[:, :, None]
-        outputs, states = inputs if real is None else jnp.where(real, inputs, 0.0), []
-        for index, layer in enumerate(self.layers):
+            dropout_mask = drawn_mask(self.dropout, inputs, shape=self._between(batch, steps))
+        if valid_lens is not None:
+            valid = valid_steps(steps, valid_lens)
+            inputs = jnp.where(valid, inputs, 0.0)
+        directions = [self.layers, self.backward_layers] if self.sizes["bidirectional"] else [self.layers]
+        outputs, states = inputs, []
+        for index in range(self.sizes["num_layers"]):
             if index > 0 and dropout_mask is not None:
                 outputs = outputs * dropout_mask[index - 1]
-            # Forward outputs and cells are the even parts, backward ones the odd parts.
-            both = [layer, layer.backward] if self.sizes["bidirectional"] else [layer]
-            before = jnp.split(state[index], self._parts * len(both), axis=-1)
-            ran = [
-                run(self._cell, weights, outputs, tuple(before[way :: len(both)]), real, reverse=bool(way))
-                for way, weights in enumerate(both)
+            vectors = self._vectors(state[index])
+            runs = [
+                self._run(layers[index], outputs, vectors[way :: len(directions)], valid_lens, backward=way == 1)
+                for way, layers in enumerate(directions)
             ]
-            outputs = jnp.concatenate([own for own, _ in ran], axis=-1)
-            after = [part for parts in zip(*(last for _, last in ran), strict=True) for part in parts]
-            states.append(jnp.concatenate(after, axis=-1))
-        # No real step has seen padding, in either direction: clearing it here, once, is enough.
-        return outputs if real is None else jnp.where(real, outputs, 0.0), jnp.stack(states)
+            outputs = jnp.concatenate([output for output, _ in runs], axis=-1)
+            pairs = zip(*(last for _, last in runs), strict=True)
+            states.append(jnp.concatenate([vector for pair in pairs for vector in pair], axis=-1))
+        # No valid step has read padding, in either direction: clearing it here, once, is enough.
+        return outputs if valid_lens is None else jnp.where(valid, outputs, 0.0), jnp.stack(states)
 
     def _advance(
         self, inputs: jax.Array, state: jax.Array, dropout_mask: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
+        """Run one step: (output, state)."""
         if dropout_mask is None:
-            like = jax.ShapeDtypeStruct(self._between(inputs.shape[0]), inputs.dtype)
-            dropout_mask = drawn_mask(self.dropout, like)
+            dropout_mask = drawn_mask(self.dropout, inputs, shape=self._between(inputs.shape[0]))
         output, states = inputs, []
         for index, weights in enumerate(self.layers):
             if index > 0 and dropout_mask is not None:
                 output = output * dropout_mask[index - 1]
-            before = jnp.split(state[index], self._parts, axis=-1)
-            after = self._cell(weights, project(weights, output), *before)
+            after = self._cell(weights, project(weights, output), self._vectors(state[index]))
             output = after[0]
             states.append(jnp.concatenate(after, axis=-1))
         return output, jnp.stack(states)
 
+    def _run(
+        self, weights: Weights, inputs: jax.Array, state: State, lens: jax.Array | None, *, backward: bool
+    ) -> tuple[jax.Array, State]:
+        """Run one layer in one direction: (outputs, last state)."""
+        return scan(self._cell, weights, inputs, state, lens, backward)
+
     @staticmethod
-    def _cell(weights: Weights, projected: jax.Array, *state: jax.Array) -> Parts:
-        """The next state of one layer, from projected inputs."""
+    def _cell(weights: Weights, projected: jax.Array, state: State) -> State:
+        """Compute the next state of one layer from W x + b and the state."""
         raise NotImplementedError
 
-    def _between(self, *batch: int) -> tuple[int, ...]:
-        """The shape of a dropout mask, for a batch, or for a batch and steps."""
-        return self.sizes["num_layers - 1"], *batch, self.sizes["output_size"]
+    def _vectors(self, state: jax.Array) -> State:
+        """Split the state of a layer: outputs forward and backward, then an LSTM's cells alike."""
+        return tuple(jnp.split(state, self.sizes["state_size"] // self.sizes["hidden_size"], axis=-1))
 
-    @property
-    def _parts(self) -> int:
-        """How many vectors a state holds for each layer and direction."""
-        return int(self.sizes["state_size"]) // int(self.sizes["output_size"])
+    def _between(self, *batch: int) -> tuple[int, ...]:
+        """Give the shape of a dropout mask between the layers."""
+        return self.sizes["num_layers - 1"], *batch, self.sizes["output_size"]
 
 
 class GRU(Recurrent):
@@ -198,13 +205,13 @@ class GRU(Recurrent):
     specification = GRU_SPECIFICATION
 
     @staticmethod
-    def _cell(weights: Weights, projected: jax.Array, *state: jax.Array) -> Parts:
-        """H' of the formula."""
-        (hidden,) = state
-        recurrent = by_gates(hidden, weights.U[...])
-        reset, update = jnp.unstack(jax.nn.sigmoid(projected[..., :2, :] + recurrent[..., :2, :]), axis=-2)
-        new = jnp.tanh(projected[..., 2, :] + reset * (recurrent[..., 2, :] + weights.b_hn[...]))
-        return ((1.0 - update) * new + update * hidden,)
+    def _cell(weights: Weights, projected: jax.Array, state: State) -> State:
+        """Compute h'."""
+        x_r, x_z, x_n = jnp.split(projected, 3, axis=-1)
+        h_r, h_z, h_n = jnp.split(multiply(state[0], weights.U[...]), 3, axis=-1)
+        r, z = jax.nn.sigmoid(x_r + h_r), jax.nn.sigmoid(x_z + h_z)
+        n = jnp.tanh(x_n + r * (h_n + weights.b_hn[...]))
+        return ((1.0 - z) * n + z * state[0],)
 
 
 class LSTM(Recurrent):
@@ -247,80 +254,79 @@ class LSTM(Recurrent):
     specification = LSTM_SPECIFICATION
 
     @staticmethod
-    def _cell(weights: Weights, projected: jax.Array, *state: jax.Array) -> Parts:
-        """H' and c' of the formula."""
+    def _cell(weights: Weights, projected: jax.Array, state: State) -> State:
+        """Compute h' and c'."""
         hidden, cells = state
-        gates = projected + by_gates(hidden, weights.U[...])
-        enter, forget, new, leave = jnp.unstack(gates, axis=-2)
-        cells = jax.nn.sigmoid(forget) * cells + jax.nn.sigmoid(enter) * jnp.tanh(new)
-        return jax.nn.sigmoid(leave) * jnp.tanh(cells), cells
+        i, f, g, o = jnp.split(projected + multiply(hidden, weights.U[...]), 4, axis=-1)
+        cells = jax.nn.sigmoid(f) * cells + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return jax.nn.sigmoid(o) * jnp.tanh(cells), cells
 
 
 class Weights(nnx.Module):
-    """The canonical parameters of one recurrent layer in one direction, or of one layer's bridge."""
+    """The parameters of a layer whose canonical names begin with that prefix: of one recurrent layer and direction."""
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], fan_in: int, *, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        for name, shape in shapes.items():
-            setattr(self, name, drawn(shape, fan_in, dtype, rngs))
+    def __init__(
+        self, shapes: Mapping[str, tuple[int, ...]], prefix: str, fan_in: int, *, dtype: DTypeLike, rngs: nnx.Rngs
+    ) -> None:
+        for path, shape in shapes.items():
+            place, _, name = path.rpartition(".")
+            if place == prefix:
+                setattr(self, name, drawn(shape, fan_in, dtype, rngs))
 
 
 LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
 
 
 def recurrent_layer(part: Part, *, dtype: DTypeLike, rngs: nnx.Rngs) -> Recurrent:
-    """The recurrent layer that stands inside another one."""
+    """Make the recurrent layer inside another layer."""
     return LAYERS[part.layer.name](**part.config, dtype=dtype, rngs=rngs)
 
 
-def inner(shapes: Mapping[str, tuple[int, ...]], prefix: str) -> dict[str, tuple[int, ...]]:
-    """The shapes whose names are the prefix and one word, named by that word."""
-    own = {name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}
-    return {name: shape for name, shape in own.items() if "." not in name}
+def valid_steps(steps: int, lens: jax.Array) -> jax.Array:
+    """Mark the valid steps of each sequence, (batch, steps, 1)."""
+    return (jnp.arange(steps) < lens[:, None])[:, :, None]
 
 
 # ------------------------------------------------------------------------------------------------ particular to JAX
 
 
 # Compiled here, since jax.lax.scan outside of jit compiles its loop again in every call.
-@partial(jax.jit, static_argnames=("cell", "reverse"))
-def run(
-    cell: Callable[..., Parts],
+@partial(jax.jit, static_argnames=("cell", "backward"))
+def scan(
+    cell: Callable[..., State],
     weights: Weights,
     inputs: jax.Array,
-    state: Parts,
-    real: jax.Array | None,
-    reverse: bool = False,
-) -> tuple[jax.Array, Parts]:
-    """The output of each step, (batch, steps, hidden_size), and the state after the last real one.
+    state: State,
+    lens: jax.Array | None,
+    backward: bool,
+) -> tuple[jax.Array, State]:
+    """Run one layer in one direction; padding, which a backward scan meets first, leaves the state alone."""
+    valid = None if lens is None else valid_steps(inputs.shape[1], lens)
 
-    In reverse, that is the first step, and padding is what comes before the last real one.
-    """
+    def step(state: State, at: tuple[jax.Array, jax.Array | None]) -> tuple[State, jax.Array]:
+        projected, valid = at
+        after = cell(weights, projected, state)
+        if valid is not None:
+            after = tuple(jnp.where(valid, new, old) for new, old in zip(after, state, strict=True))
+        return after, after[0]
 
-    def step(state: Parts, at: tuple[jax.Array, jax.Array | None]) -> tuple[Parts, jax.Array]:
-        projected, real = at
-        new = cell(weights, projected, *state)
-        if real is not None:
-            new = tuple(jnp.where(real, after, before) for after, before in zip(new, state, strict=True))
-        return new, new[0]
-
-    last, outputs = jax.lax.scan(step, state, (time_first(project(weights, inputs)), time_first(real)), reverse=reverse)
+    # The inputs of all steps are projected at once, before the loop.
+    steps = time_first(project(weights, inputs)), time_first(valid)
+    last, outputs = jax.lax.scan(step, state, steps, reverse=backward)
     return jnp.swapaxes(outputs, 0, 1), last
 
 
 def project(weights: Weights, inputs: jax.Array) -> jax.Array:
-    """What the inputs give to each gate, (..., gates, hidden_size): no step has to wait for another one."""
-    return by_gates(inputs, weights.W[...]) + weights.b[...]
+    """Compute W x + b, the gates side by side."""
+    return multiply(inputs, weights.W[...]) + weights.b[...].reshape(-1)
 
 
-def by_gates(inputs: jax.Array, weights: jax.Array) -> jax.Array:
-    """The product with the weights of each gate, (..., gates, hidden_size)."""
-    gates, hidden_size, size = weights.shape
+def multiply(inputs: jax.Array, gates: jax.Array) -> jax.Array:
+    """Multiply inputs by the matrices of the gates, (gates, hidden_size, features), side by side."""
     # The barrier: XLA would fold the transpose into the product, which then takes twice the time on a CPU.
-    turned = jax.lax.optimization_barrier(weights.reshape(gates * hidden_size, size).T)
-    product = inputs @ turned
-    return product.reshape(*inputs.shape[:-1], gates, hidden_size)
+    return inputs @ jax.lax.optimization_barrier(gates.reshape(-1, gates.shape[-1]).T)
 
 
 def time_first(array: jax.Array | None, axis: int = 1) -> jax.Array | None:
-    """The array with its axis of steps in front, where jax.lax.scan expects it."""
+    """Move the time axis to the front."""
     return None if array is None else jnp.moveaxis(array, axis, 0)

@@ -8,7 +8,7 @@ from mxnet.gluon import nn
 
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
 from backends.mxnet.module import Specified, Uniform, check_ids, initialise
-from backends.mxnet.recurrent import Weights, inner, recurrent_layer
+from backends.mxnet.recurrent import Weights, recurrent_layer
 
 __all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
 
@@ -206,9 +206,8 @@ class Bridge(Specified):
         shapes = self.specification.own_shapes(self.sizes)
         with self.name_scope():
             self.layers = nn.Sequential()
-            with self.layers.name_scope():
-                for layer in range(num_layers if shapes else 0):
-                    self.layers.add(Weights(inner(shapes, f"{layer}."), self.sizes["read_size"], dtype=dtype))
+            for layer in range(num_layers if shapes else 0):
+                self.layers.add(Weights(shapes, f"{layer}", self.sizes["read_size"], dtype=dtype))
         initialise(self)
 
     def __call__(self, outputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -229,16 +228,9 @@ class Bridge(Specified):
         self._check("call", outputs=outputs, state=state)
         return super().__call__(outputs, state)
 
-    def _merged(self, weights: Weights, read: list[np.ndarray]) -> np.ndarray:
-        """The state of one layer, (batch, state_size), of what is read for the outputs, and for the cells."""
-        W, b_s = (own.data(read[0].ctx) for own in (weights.W, weights.b_s))
-        size = self.sizes["merged_size"]
-        merged = [npx.fully_connected(own, W[part], b_s[part], num_hidden=size) for part, own in enumerate(read)]
-        return npx.activation(np.concatenate(merged, axis=-1), act_type="tanh")
-
     def forward(self, outputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Gluon enters here."""
-        method, hidden = self.sizes["method"], self.sizes["hidden_size"]
+        method, hidden, parts = self.sizes["method"], self.sizes["hidden_size"], self.sizes["parts"]
         if method == "concatenate":
             return outputs, state
         if method == "sum":
@@ -247,17 +239,25 @@ class Bridge(Specified):
                 if outputs.size == 0  # over an empty axis, MXNet reads foreign memory or crashes
                 else outputs[:, :, :hidden] + outputs[:, :, hidden:]
             )
+        lead = state.shape[:2]
         if state.size == 0:
-            return outputs, np.zeros((*state.shape[:2], self.sizes["state_size"]), dtype=state.dtype, ctx=state.ctx)
-        halves = np.split(state, 2 * self.sizes["parts"], axis=-1)
-        pairs = list(zip(halves[::2], halves[1::2], strict=True))
+            return outputs, np.zeros((*lead, self.sizes["state_size"]), dtype=state.dtype, ctx=state.ctx)
+        # (num_layers, batch, what a state holds, directions, hidden_size)
+        both = state.reshape(*lead, parts, 2, hidden)
         if method == "sum":
-            return outputs, np.concatenate([forward + backward for forward, backward in pairs], axis=-1)
-        read = [
-            backward if method == "backward" else np.concatenate([own, backward], axis=-1) for own, backward in pairs
-        ]
-        merged = [self._merged(weights, [part[index] for part in read]) for index, weights in enumerate(self.layers)]
-        return outputs, np.stack(merged)
+            return outputs, np.sum(both, axis=-2).reshape(*lead, self.sizes["state_size"])
+        read = both[:, :, :, 1] if method == "backward" else both.reshape(*lead, parts, 2 * hidden)
+        merged = [self._merged(weights, read[layer]) for layer, weights in enumerate(self.layers)]
+        return outputs, np.stack(merged).reshape(*lead, self.sizes["state_size"])
+
+    def _merged(self, weights: Weights, features: np.ndarray) -> np.ndarray:
+        """Project the outputs, and the cells of an LSTM, of one layer: features is (batch, parts, read_size)."""
+        W, b_s = (parameter.data(features.ctx) for parameter in (weights.W, weights.b_s))
+        products = npx.batch_dot(np.swapaxes(features, 0, 1), W, transpose_b=True)
+        return npx.activation(np.swapaxes(products, 0, 1) + b_s, act_type="tanh")
+
+
+# ------------------------------------------------------------------------------------------------ particular to MXNet
 
 
 def embedding(vocab_size: int, embed_size: int, *, dtype: str) -> nn.Embedding:

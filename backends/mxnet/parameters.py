@@ -18,9 +18,9 @@ __all__ = ["get_parameters", "set_parameters"]
 Entry = tuple[str, str, tuple[int, ...] | None]
 
 RECURRENT: tuple[Entry, ...] = tuple(
-    (f"{{layer}}.{name}", f"layers.{{layer}}.{name}", None)
-    for direction in ("", "backward.")
-    for name in (f"{direction}W", f"{direction}U", f"{direction}b", f"{direction}b_hn")
+    (f"{{layer}}.{direction}{name}", f"{place}.{{layer}}.{name}", None)
+    for direction, place in (("", "layers"), ("backward.", "backward_layers"))
+    for name in ("W", "U", "b", "b_hn")
 )
 EMBEDDING: tuple[Entry, ...] = (("embedding", "embedding.weight", None),)
 DECODER: tuple[Entry, ...] = (

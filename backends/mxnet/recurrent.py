@@ -15,7 +15,12 @@ from backends.mxnet.module import Specified, Uniform, drawn_mask, initialise
 
 __all__ = ["GRU", "LSTM"]
 
-HOLD = 3e4  # as the input of a sigmoid, in every floating type, exactly 1, and its negative exactly 0
+HOLD = 1e4
+"""An input of a sigmoid that gives exactly 1 in every floating type; its negative gives exactly 0."""
+
+
+State = tuple[np.ndarray, ...]
+"""The state of one layer in one direction: its output, (batch, hidden_size), and behind it an LSTM's cells."""
 
 
 class Recurrent(Specified):
@@ -47,16 +52,13 @@ class Recurrent(Specified):
             params=params,
         )
         shapes = self.specification.own_shapes(self.sizes)
-        self.dropout = dropout
         with self.name_scope():
-            self.layers = nn.Sequential()
-            with self.layers.name_scope():
-                for layer in range(num_layers):
-                    self.layers.add(Weights(inner(shapes, f"{layer}."), hidden_size, dtype=dtype))
-            if bidirectional:
-                for layer, weights in enumerate(self.layers):
-                    with weights.name_scope():
-                        weights.backward = Weights(inner(shapes, f"{layer}.backward."), hidden_size, dtype=dtype)
+            self.layers, self.backward_layers = nn.Sequential(), nn.Sequential()
+            for index in range(num_layers):
+                self.layers.add(Weights(shapes, f"{index}", hidden_size, dtype=dtype))
+            for index in range(num_layers if bidirectional else 0):
+                self.backward_layers.add(Weights(shapes, f"{index}.backward", hidden_size, dtype=dtype))
+        self.dropout = dropout
         initialise(self)
 
     def step(
@@ -110,36 +112,6 @@ class Recurrent(Specified):
         self._check("call", inputs=inputs, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         return super().__call__(inputs, valid_lens, state, dropout_mask)
 
-    def _advance(
-        self, inputs: np.ndarray, state: np.ndarray, dropout_mask: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        batch, between = inputs.shape[0], len(self.layers) - 1
-        if batch == 0:  # over an empty axis, MXNet reads foreign memory or crashes
-            return np.zeros((0, self.sizes["output_size"]), dtype=inputs.dtype, ctx=inputs.ctx), state
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, (between, batch, self.sizes["output_size"]), inputs)
-        output, states = inputs, []
-        for index, weights in enumerate(self.layers):
-            if index > 0 and dropout_mask is not None:
-                output = output * dropout_mask[index - 1]
-            output, held = self._cell(weights, output, state[index])
-            states.append(held)
-        return output, np.stack(states)
-
-    def _cell(self, weights: Weights, inputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Output and next state of one layer, (batch, hidden_size) and (batch, state_size)."""
-        raise NotImplementedError
-
-    def _run(
-        self, weights: Weights, inputs: np.ndarray, state: np.ndarray, real: np.ndarray, last: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Outputs of one layer from the first step on, and its last state.
-
-        Shapes: inputs (steps, batch, features), state (1, batch, hidden_size), or 2 for an LSTM; real and last (steps,
-        batch or 1, 1), True at the valid steps, and at the last one of each sequence.
-        """
-        raise NotImplementedError
-
     def forward(
         self,
         inputs: np.ndarray,
@@ -149,38 +121,85 @@ class Recurrent(Specified):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Gluon enters here, with positional arguments alone."""
         batch, steps, _ = inputs.shape
-        like, between = {"dtype": inputs.dtype, "ctx": inputs.ctx}, len(self.layers) - 1
+        like = {"dtype": inputs.dtype, "ctx": inputs.ctx}
         if state is None:
-            state = np.zeros((len(self.layers), batch, self.sizes["state_size"]), **like)
+            state = np.zeros((self.sizes["num_layers"], batch, self.sizes["state_size"]), **like)
         if batch == 0 or steps == 0:  # over an empty axis, MXNet reads foreign memory or crashes
             return np.zeros((batch, steps, self.sizes["output_size"]), **like), state
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, (between, batch, steps, self.sizes["output_size"]), inputs)
-        real, last = valid_steps(steps, valid_lens, inputs)
-        order = reverse_order(batch, steps, valid_lens, inputs) if self.sizes["bidirectional"] else None
-        inputs = np.swapaxes(inputs, 0, 1)  # the kernel wants time first
-        outputs = np.where(real, inputs, np.zeros_like(inputs))
-        directions = 1 if order is None else 2
-        vectors = self.sizes["state_size"] // self.sizes["hidden_size"]
-        held, ends = np.split(state, vectors, axis=-1), []
-        for index, weights in enumerate(self.layers):
+            dropout_mask = drawn_mask(self.dropout, self._between(batch, steps), inputs)
+        inputs = np.swapaxes(inputs, 0, 1)  # the kernel takes time first
+        if valid_lens is not None:
+            valid_lens = np.minimum(np.maximum(valid_lens.astype("int64"), 0), steps)
+            inputs = npx.sequence_mask(inputs, valid_lens, use_sequence_length=True)
+        directions = [self.layers, self.backward_layers] if self.sizes["bidirectional"] else [self.layers]
+        outputs, states = inputs, []
+        for index in range(self.sizes["num_layers"]):
             if index > 0 and dropout_mask is not None:
                 outputs = outputs * np.swapaxes(dropout_mask[index - 1], 0, 1)
-            own = [
-                np.concatenate([part[index : index + 1] for part in held[side::directions]], axis=0)
-                for side in range(directions)
+            vectors = self._vectors(state[index])
+            runs = [
+                self._run(layers[index], outputs, vectors[way :: len(directions)], valid_lens, backward=way == 1)
+                for way, layers in enumerate(directions)
             ]
-            runs = [self._run(weights, outputs, own[0], real, last)]
-            if order is not None:  # padding stands at the end in both directions: reversed are the valid steps alone
-                turned, end = self._run(weights.backward, npx.gather_nd(outputs, order), own[1], real, last)
-                runs.append((npx.gather_nd(turned, order), end))
-            outputs = np.concatenate([run[0] for run in runs], axis=-1)
-            ends.append(
-                np.concatenate([run[1][part] for part in range(vectors // directions) for run in runs], axis=-1)
-            )
-        # Padding stands at the end, so no real step has seen it: clearing it here, once, is enough.
-        outputs = np.where(real, outputs, np.zeros_like(outputs))
-        return np.swapaxes(outputs, 0, 1), np.stack(ends)
+            outputs = np.concatenate([output for output, _ in runs], axis=-1)
+            pairs = zip(*(last for _, last in runs), strict=True)
+            states.append(np.concatenate([vector for pair in pairs for vector in pair], axis=-1))
+        # Padding stands at the end, so no valid step has read it: clearing it here, once, is enough.
+        if valid_lens is not None:
+            outputs = npx.sequence_mask(outputs, valid_lens, use_sequence_length=True)
+        return np.swapaxes(outputs, 0, 1), np.stack(states)
+
+    def _advance(
+        self, inputs: np.ndarray, state: np.ndarray, dropout_mask: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Run one step: (output, state)."""
+        if inputs.shape[0] == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+            return np.zeros((0, self.sizes["output_size"]), dtype=inputs.dtype, ctx=inputs.ctx), state
+        if dropout_mask is None:
+            dropout_mask = drawn_mask(self.dropout, self._between(inputs.shape[0]), inputs)
+        output, states = inputs, []
+        for index, weights in enumerate(self.layers):
+            if index > 0 and dropout_mask is not None:
+                output = output * dropout_mask[index - 1]
+            after = self._cell(weights, output, self._vectors(state[index]))
+            output = after[0]
+            states.append(np.concatenate(after, axis=-1))
+        return output, np.stack(states)
+
+    def _run(
+        self, weights: Weights, inputs: np.ndarray, state: State, lens: np.ndarray | None, *, backward: bool
+    ) -> tuple[np.ndarray, State]:
+        """Run one layer in one direction: (outputs, last state)."""
+        if backward:
+            inputs = reverse_steps(inputs, lens)
+        outputs, last = self._run_forward(weights, inputs, state, lens)
+        return reverse_steps(outputs, lens) if backward else outputs, last
+
+    def _run_forward(
+        self, weights: Weights, inputs: np.ndarray, state: State, lens: np.ndarray | None
+    ) -> tuple[np.ndarray, State]:
+        """Run one layer from the first step to the last: (outputs, state after the last valid step)."""
+        raise NotImplementedError
+
+    def _cell(self, weights: Weights, inputs: np.ndarray, state: State) -> State:
+        """Compute the next state of one layer."""
+        raise NotImplementedError
+
+    def _vectors(self, state: np.ndarray) -> State:
+        """Split the state of a layer: outputs forward and backward, then an LSTM's cells alike."""
+        return split(state, self.sizes["state_size"] // self.sizes["hidden_size"])
+
+    def _between(self, *batch: int) -> tuple[int, ...]:
+        """Give the shape of a dropout mask between the layers."""
+        return self.sizes["num_layers - 1"], *batch, self.sizes["output_size"]
+
+    # particular to MXNet
+
+    def _fused(self, weights: Weights, ctx: mx.Context) -> list[np.ndarray]:
+        """Arrange the parameters with the gates side by side."""
+        W, U, b = (parameter.data(ctx) for parameter in (weights.W, weights.U, weights.b))
+        return [W.reshape(-1, W.shape[-1]), U.reshape(-1, U.shape[-1]), b.reshape(-1)]
 
 
 class GRU(Recurrent):
@@ -223,33 +242,30 @@ class GRU(Recurrent):
 
     specification = GRU_SPECIFICATION
 
-    def _cell(self, weights: Weights, inputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """H' of the formula, as output and as state."""
+    def _run_forward(
+        self, weights: Weights, inputs: np.ndarray, state: State, lens: np.ndarray | None
+    ) -> tuple[np.ndarray, State]:
+        (W, U, b, b_hn), hidden = self._fused(weights, inputs.ctx), self.sizes["hidden_size"]
+        # The kernel's hidden biases of r and z are redundant, and 0 here.
+        parameters, before = flat(W, U, b, np.zeros_like(b[: 2 * hidden]), b_hn), np.expand_dims(state[0], 0)
+        options = {"mode": "gru", "state_size": hidden, "num_layers": 1, "state_outputs": True}
+        outputs, last = npx.rnn(inputs, parameters, before, **options)
+        return outputs, (last[0] if lens is None else last_valid(outputs, state[0], lens),)
+
+    def _cell(self, weights: Weights, inputs: np.ndarray, state: State) -> State:
+        """Compute h'."""
         W, U, b, b_hn = self._fused(weights, inputs.ctx)
-        rows = 3 * self.sizes["hidden_size"]
-        x_r, x_z, x_n = parted(npx.fully_connected(inputs, W, b, num_hidden=rows), 3)
-        h_r, h_z, h_n = parted(npx.fully_connected(state, U, no_bias=True, num_hidden=rows), 3)
+        x_r, x_z, x_n = split(npx.fully_connected(inputs, W, b, num_hidden=b.size), 3)
+        h_r, h_z, h_n = split(npx.fully_connected(state[0], U, no_bias=True, num_hidden=b.size), 3)
         r, z = npx.sigmoid(x_r + h_r), npx.sigmoid(x_z + h_z)
         n = npx.activation(x_n + r * (h_n + b_hn), act_type="tanh")
-        state = (1.0 - z) * n + z * state
-        return state, state
+        return ((1.0 - z) * n + z * state[0],)
 
-    def _run(
-        self, weights: Weights, inputs: np.ndarray, state: np.ndarray, real: np.ndarray, last: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Outputs of one layer from the first step on, and its last state, (1, batch, hidden_size)."""
-        W, U, b, b_hn = self._fused(weights, inputs.ctx)
-        hidden = self.sizes["hidden_size"]
-        # The kernel's hidden biases of r and z are redundant, and held at 0.
-        parameters = flat(W, U, b, np.zeros_like(b[: 2 * hidden]), b_hn)
-        outputs = npx.rnn(inputs, parameters, state, mode="gru", state_size=hidden, num_layers=1)
-        return outputs, np.expand_dims(last_valid(outputs, state[0], last), 0)
+    # particular to MXNet
 
     def _fused(self, weights: Weights, ctx: mx.Context) -> list[np.ndarray]:
-        """The parameters as arrays: W and U with a row for each unit of each gate, b of all gates, and b_hn."""
-        W, U, b, b_hn = (own.data(ctx) for own in (weights.W, weights.U, weights.b, weights.b_hn))
-        rows = 3 * self.sizes["hidden_size"]
-        return [W.reshape(rows, -1), U.reshape(rows, -1), b.reshape(-1), b_hn]
+        """Arrange the parameters with the gates side by side; and b_hn."""
+        return [*super()._fused(weights, ctx), weights.b_hn.data(ctx)]
 
 
 class LSTM(Recurrent):
@@ -292,103 +308,77 @@ class LSTM(Recurrent):
 
     specification = LSTM_SPECIFICATION
 
-    def _cell(self, weights: Weights, inputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """H', and [h'; c'] of the formula."""
+    def _run_forward(
+        self, weights: Weights, inputs: np.ndarray, state: State, lens: np.ndarray | None
+    ) -> tuple[np.ndarray, State]:
         W, U, b = self._fused(weights, inputs.ctx)
-        rows, (output, cells) = 4 * self.sizes["hidden_size"], parted(state, 2)
-        given = npx.fully_connected(inputs, W, b, num_hidden=rows)
-        i, f, g, o = parted(given + npx.fully_connected(output, U, no_bias=True, num_hidden=rows), 4)
+        if lens is not None:
+            # The kernel returns the cells of the last step alone, so padding has to leave them as they are: one more
+            # input, 1 where there is padding, closes the input gate and opens the forget gate, both to the last bit.
+            steps, zeros = np.arange(inputs.shape[0], dtype="int64", ctx=inputs.ctx), np.zeros_like(U[:, :1])
+            padding = np.expand_dims(steps[:, None] >= lens, -1)
+            inputs = np.concatenate([inputs, padding.astype(inputs.dtype)], axis=-1)
+            i, f, g, o = np.split(zeros, 4)
+            W = np.concatenate([W, np.concatenate([i - HOLD, f + HOLD, g, o])], axis=-1)
+        before = [np.expand_dims(vector, 0) for vector in state]
+        # The kernel's hidden biases are redundant, and 0 here.
+        parameters = flat(W, U, b, np.zeros_like(b))
+        options = {"mode": "lstm", "state_size": self.sizes["hidden_size"], "num_layers": 1, "state_outputs": True}
+        outputs, last, cells = npx.rnn(inputs, parameters, *before, **options)
+        return outputs, (last[0] if lens is None else last_valid(outputs, state[0], lens), cells[0])
+
+    def _cell(self, weights: Weights, inputs: np.ndarray, state: State) -> State:
+        """Compute h' and c'."""
+        (W, U, b), (hidden, cells) = self._fused(weights, inputs.ctx), state
+        gates = npx.fully_connected(inputs, W, b, num_hidden=b.size)
+        i, f, g, o = split(gates + npx.fully_connected(hidden, U, no_bias=True, num_hidden=b.size), 4)
         cells = npx.sigmoid(f) * cells + npx.sigmoid(i) * npx.activation(g, act_type="tanh")
-        output = npx.sigmoid(o) * npx.activation(cells, act_type="tanh")
-        return output, np.concatenate([output, cells], axis=-1)
-
-    def _run(
-        self, weights: Weights, inputs: np.ndarray, state: np.ndarray, real: np.ndarray, last: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Outputs of one layer from the first step on, and its last state, (2, batch, hidden_size)."""
-        W, U, b = self._fused(weights, inputs.ctx)
-        hidden = self.sizes["hidden_size"]
-        # The kernel tells the cells of the last step alone, so padding has to leave them as they are: one more input,
-        # not 0 where there is padding, shuts the input gate and opens the forget gate, both to the last bit.
-        zeros = np.zeros((hidden, 1), dtype=b.dtype, ctx=b.ctx)
-        hold = np.concatenate([zeros - 1.0, zeros + 1.0, zeros, zeros])
-        padding = np.zeros_like(inputs[:, :, :1])
-        padding = np.where(real, padding, padding + HOLD)
-        outputs, _, cells = npx.rnn(
-            np.concatenate([inputs, padding], axis=-1),
-            # The kernel's hidden biases are redundant, and held at 0.
-            flat(np.concatenate([W, hold], axis=-1), U, b, np.zeros_like(b)),
-            state[:1],
-            state[1:],
-            mode="lstm",
-            state_size=hidden,
-            num_layers=1,
-            state_outputs=True,
-        )
-        return outputs, np.concatenate([np.expand_dims(last_valid(outputs, state[0], last), 0), cells], axis=0)
-
-    def _fused(self, weights: Weights, ctx: mx.Context) -> list[np.ndarray]:
-        """The parameters as arrays: W and U with a row for each unit of each gate, and b of all gates."""
-        W, U, b = (own.data(ctx) for own in (weights.W, weights.U, weights.b))
-        rows = 4 * self.sizes["hidden_size"]
-        return [W.reshape(rows, -1), U.reshape(rows, -1), b.reshape(-1)]
+        return npx.sigmoid(o) * npx.activation(cells, act_type="tanh"), cells
 
 
 class Weights(Block):
-    """The canonical parameters of one recurrent layer in one direction, or of one layer's bridge."""
+    """The parameters of a layer whose canonical names begin with that prefix: of one recurrent layer and direction."""
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], fan_in: int, *, dtype: str) -> None:
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], prefix: str, fan_in: int, *, dtype: str) -> None:
         super().__init__()
         with self.name_scope():
-            for name, shape in shapes.items():
-                setattr(self, name, self.params.get(name, shape=shape, dtype=dtype, init=Uniform(fan_in**-0.5)))
+            for path, shape in shapes.items():
+                place, _, name = path.rpartition(".")
+                if place == prefix:
+                    setattr(self, name, self.params.get(name, shape=shape, dtype=dtype, init=Uniform(fan_in**-0.5)))
 
 
 LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
 
 
 def recurrent_layer(part: Part, *, dtype: str) -> Recurrent:
-    """The recurrent layer that stands inside another one."""
+    """Make the recurrent layer inside another layer."""
     return LAYERS[part.layer.name](**part.config, dtype=dtype)
 
 
-def inner(shapes: Mapping[str, tuple[int, ...]], prefix: str) -> dict[str, tuple[int, ...]]:
-    """The shapes whose names are the prefix and one word, named by that word."""
-    own = {name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}
-    return {name: shape for name, shape in own.items() if "." not in name}
+def reverse_steps(sequences: np.ndarray, lens: np.ndarray | None) -> np.ndarray:
+    """Reverse the valid steps of each sequence, (steps, batch, features); its padding stays."""
+    if lens is None:
+        return np.flip(sequences, 0)
+    options = {"use_sequence_length": True}  # which NumPy arrays have no function for
+    return mx.nd.SequenceReverse(sequences.as_nd_ndarray(), lens.as_nd_ndarray(), **options).as_np_ndarray()
 
 
-def valid_steps(steps: int, valid_lens: np.ndarray | None, like: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which steps are valid, and which is the last valid one of each sequence: (steps, batch or 1, 1)."""
-    step = np.arange(steps, dtype="int64", ctx=like.ctx)[:, None, None]
-    if valid_lens is None:
-        return step >= 0, step == steps - 1
-    lens = valid_lens.astype("int64")[:, None]
-    return step < lens, step == np.minimum(lens, steps) - 1
+# ------------------------------------------------------------------------------------------------ particular to MXNet
 
 
-def reverse_order(batch: int, steps: int, valid_lens: np.ndarray | None, like: np.ndarray) -> np.ndarray:
-    """Which step and sequence stands where, when the valid steps are reversed: (2, steps, batch)."""
-    step = np.arange(steps, dtype="int64", ctx=like.ctx)[:, None]
-    sequence = np.broadcast_to(np.arange(batch, dtype="int64", ctx=like.ctx), (steps, batch))
-    lens = np.full((batch,), steps, dtype="int64", ctx=like.ctx) if valid_lens is None else valid_lens.astype("int64")
-    last = np.maximum(np.minimum(lens, steps), 0) - 1  # from the least length that a type holds, 1 cannot be taken
-    step, opposite = np.broadcast_to(step, (steps, batch)), last - step
-    return np.stack([np.where(opposite >= 0, opposite, step), sequence])
+def last_valid(outputs: np.ndarray, state: np.ndarray, lens: np.ndarray) -> np.ndarray:
+    """Take the output of each sequence's last valid step, or the state before it where there is none."""
+    states = np.concatenate([np.expand_dims(state, 0), outputs]).as_nd_ndarray()
+    return mx.nd.SequenceLast(states, (lens + 1).as_nd_ndarray(), use_sequence_length=True).as_np_ndarray()
 
 
-def parted(array: np.ndarray, count: int) -> list[np.ndarray]:
-    """The parts of the last axis of (batch, count · size): MXNet's split is slower by far."""
+def split(array: np.ndarray, count: int) -> tuple[np.ndarray, ...]:
+    """Split the last axis into equal parts; np.split is slower by far."""
     size = array.shape[-1] // count
-    return [npx.slice(array, begin=(None, part * size), end=(None, (part + 1) * size)) for part in range(count)]
+    return tuple(npx.slice(array, begin=(None, part * size), end=(None, (part + 1) * size)) for part in range(count))
 
 
 def flat(*arrays: np.ndarray) -> np.ndarray:
-    """All of them in one row, as the fused kernel takes its parameters."""
+    """Arrange arrays as one vector, as the kernel takes its parameters."""
     return np.concatenate([array.reshape(-1) for array in arrays])
-
-
-def last_valid(outputs: np.ndarray, state: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """The output of each sequence's last valid step, or the state before it where there is none."""
-    found = np.sum(np.where(last, outputs, np.zeros_like(outputs)), axis=0)
-    return np.where(np.any(last, axis=0), found, state)

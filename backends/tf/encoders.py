@@ -6,8 +6,9 @@ import keras
 import tensorflow as tf
 
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
-from backends.tf.module import Specified, check_ids, chosen, drawn
-from backends.tf.recurrent import recurrent_layer
+from backends.tf.masking import size
+from backends.tf.module import Specified, check_ids, chosen
+from backends.tf.recurrent import Weights, recurrent_layer
 
 __all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
 
@@ -204,12 +205,12 @@ class Bridge(Specified):
             dtype=dtype,
             name=name,
         )
-        self.W, self.b_s = [], []
-        if method in ("project", "backward"):
-            parts, merged, read = (self.sizes[name] for name in ("parts", "merged_size", "read_size"))
-            for layer in range(num_layers):
-                self.W.append(drawn(self, f"W_{layer}", (parts, merged, read), read))
-                self.b_s.append(drawn(self, f"b_s_{layer}", (parts, merged), read))
+        shapes, dtype = self.specification.own_shapes(self.sizes), self.variable_dtype
+        with keras.name_scope(self.name, caller=self):
+            self.layers = [
+                Weights(shapes, f"{layer}", self.sizes["read_size"], dtype=dtype, name=f"layer_{layer}")
+                for layer in range(num_layers if shapes else 0)
+            ]
 
     def __call__(self, outputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Turn outputs and state of both directions into those that a decoder takes.
@@ -234,16 +235,15 @@ class Bridge(Specified):
         method, hidden, parts = self.sizes["method"], self.sizes["hidden_size"], self.sizes["parts"]
         if method == "concatenate":
             return outputs, state
-        # Forward, backward; of an LSTM then those of the cells.
-        halves = tf.split(state, 2 * parts, axis=-1)
+        # (num_layers, batch, what a state holds, directions, hidden_size)
+        lead = self.sizes["num_layers"], size(state, 1)
+        both = tf.reshape(state, (*lead, parts, 2, hidden))
         if method == "sum":
-            summed = [forward + backward for forward, backward in zip(halves[::2], halves[1::2], strict=True)]
-            return outputs[..., :hidden] + outputs[..., hidden:], tf.concat(summed, axis=-1)
-        merged = []
-        for part in range(parts):
-            both = halves[2 * part : 2 * part + 2]
-            read = both[1] if method == "backward" else tf.concat(both, axis=-1)
-            weights = tf.stack([layer[part] for layer in self.W])
-            biases = tf.stack([layer[part] for layer in self.b_s])
-            merged.append(tf.tanh(tf.matmul(read, weights, transpose_b=True) + biases[:, None]))
-        return outputs, tf.concat(merged, axis=-1)
+            outputs = outputs[..., :hidden] + outputs[..., hidden:]
+            return outputs, tf.reshape(tf.reduce_sum(both, axis=-2), (*lead, self.sizes["state_size"]))
+        read = both[..., 1, :] if method == "backward" else tf.reshape(both, (*lead, parts, 2 * hidden))
+        merged = [
+            tf.tanh(tf.einsum("bpi,poi->bpo", features, weights.W.value) + weights.b_s.value)
+            for features, weights in zip(tf.unstack(read), self.layers, strict=True)
+        ]
+        return outputs, tf.reshape(tf.stack(merged), (*lead, self.sizes["state_size"]))

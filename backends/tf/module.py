@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -57,9 +58,17 @@ def drawn(layer: keras.layers.Layer, name: str, shape: tuple[int, ...], fan_in: 
     return layer.add_weight(name=name, shape=shape, initializer=uniform, autocast=False)
 
 
-def drawn_mask(dropout: keras.layers.Dropout, like: tf.Tensor, training: bool | None) -> tf.Tensor | None:
-    """A dropout mask from Keras's own generator, or None where nothing is dropped."""
-    return dropout(tf.ones_like(like), training=True) if training and dropout.rate > 0.0 else None
+def drawn_mask(
+    dropout: keras.layers.Dropout,
+    like: tf.Tensor,
+    training: bool | None,
+    *,
+    shape: Sequence[int | tf.Tensor] | None = None,
+) -> tf.Tensor | None:
+    """Draw a dropout mask, in the shape of an array unless another is given; None where nothing is dropped."""
+    if not training or dropout.rate == 0.0:
+        return None
+    return dropout(tf.ones_like(like) if shape is None else tf.ones(shape, like.dtype), training=True)
 
 
 def check_ids(

@@ -21,7 +21,7 @@ Entry = tuple[str, str, tuple[int, ...] | None]
 def both_directions(*names: str) -> tuple[Entry, ...]:
     """The entries of a recurrent layer whose layers each have these parameters, for one direction or for both."""
     forward = tuple((f"{{layer}}.{name}", f"layers.{{layer}}.{name}", None) for name in names)
-    backward = tuple((f"{{layer}}.backward.{name}", f"backward.{{layer}}.{name}", None) for name in names)
+    backward = tuple((f"{{layer}}.backward.{name}", f"backward_layers.{{layer}}.{name}", None) for name in names)
     return (*forward, *backward)
 
 
@@ -60,7 +60,7 @@ TABLES: dict[str, tuple[Entry, ...]] = {
     "LSTM": both_directions("W", "U", "b"),
     "GRUEncoder": (EMBEDDING,),
     "LSTMEncoder": (EMBEDDING,),
-    "Bridge": (("{layer}.W", "W.{layer}", None), ("{layer}.b_s", "b_s.{layer}", None)),
+    "Bridge": (("{layer}.W", "layers.{layer}.W", None), ("{layer}.b_s", "layers.{layer}.b_s", None)),
     "BahdanauDecoder": (*DECODER, ("readout.W", "readout.kernel", (1, 0)), ("readout.b", "readout.bias", None)),
     "LuongDecoder": (*DECODER, ("W_c", "W_c.kernel", (1, 0))),
     "FixedContextDecoder": DECODER,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -16,90 +17,8 @@ from backends.tf.module import Specified, chosen, drawn, drawn_mask
 __all__ = ["GRU", "LSTM"]
 
 
-class RecurrentLayer(keras.layers.Layer):
-    """The canonical parameters of one recurrent layer in one direction, and their run over the steps."""
-
-    gates: int
-
-    def __init__(self, input_size: int, hidden_size: int, *, dtype: str, name: str) -> None:
-        super().__init__(dtype=dtype, name=name, autocast=False)
-        self.W = drawn(self, "W", (self.gates, hidden_size, input_size), hidden_size)
-        self.U = drawn(self, "U", (self.gates, hidden_size, hidden_size), hidden_size)
-        self.b = drawn(self, "b", (self.gates, hidden_size), hidden_size)
-
-    def _cell(self, projected: tf.Tensor, state: tf.Tensor, *recurrence: tf.Tensor) -> tf.Tensor:
-        """The state after one step, from W x + b and the state before."""
-        raise NotImplementedError
-
-    def call(self, inputs: tf.Tensor, state: tf.Tensor) -> tf.Tensor:
-        """The state before the first step and after every step: (batch, steps + 1, features of a state)."""
-        batch, steps, (gates, hidden, features) = size(inputs, 0), size(inputs, 1), self.W.shape
-        recurrence = self._recurrence()
-        # The inputs of all steps are projected at once, before the loop.
-        projected = self._project(tf.reshape(tf.transpose(inputs, (1, 0, 2)), (-1, features)))
-        projected = tf.reshape(projected, (steps, batch, gates * hidden))
-        projected = tf.TensorArray(inputs.dtype, size=steps).unstack(projected)
-        # The state before the first step stands in front: an empty TensorArray cannot be stacked.
-        states = tf.TensorArray(state.dtype, size=steps + 1).write(0, state)
-
-        def advance(t: tf.Tensor, state: tf.Tensor, states: tf.TensorArray) -> tuple[tf.Tensor, ...]:
-            after = self._cell(projected.read(t), state, *recurrence)
-            after.set_shape(state.shape)
-            return t + 1, after, states.write(t + 1, after)
-
-        _, _, states = tf.while_loop(lambda t, *_: t < steps, advance, (0, state, states), maximum_iterations=steps)
-        return tf.transpose(states.stack(), (1, 0, 2))
-
-    def _project(self, inputs: tf.Tensor) -> tf.Tensor:
-        """W x + b of the gates, side by side."""
-        return tf.matmul(inputs, self._columns(0, self.W.shape[-1])) + tf.reshape(self.b.value, (-1,))
-
-    def _columns(self, first: int, features: int) -> tf.Tensor:
-        """What those features of x are multiplied by, (features, gates · hidden_size)."""
-        return tf.transpose(tf.reshape(self.W.value[..., first : first + features], (-1, features)))
-
-    def _recurrence(self) -> tuple[tf.Tensor, ...]:
-        """What the cell reads beside: U with the gates side by side, (hidden_size, gates · hidden_size), and more."""
-        return (tf.transpose(tf.reshape(self.U.value, (-1, self.U.shape[-1]))),)
-
-
-class GRULayer(RecurrentLayer):
-    """Of gated recurrent units."""
-
-    gates = 3
-
-    def __init__(self, input_size: int, hidden_size: int, *, dtype: str, name: str) -> None:
-        super().__init__(input_size, hidden_size, dtype=dtype, name=name)
-        self.b_hn = drawn(self, "b_hn", (hidden_size,), hidden_size)
-
-    def _recurrence(self) -> tuple[tf.Tensor, ...]:
-        """U with the three gates side by side, and b_hn."""
-        return (*super()._recurrence(), self.b_hn.value)
-
-    def _cell(self, projected: tf.Tensor, state: tf.Tensor, *recurrence: tf.Tensor) -> tf.Tensor:
-        """H' of the formula."""
-        recurrent, hidden_bias = recurrence
-        input_r, input_z, input_n = tf.split(projected, 3, axis=-1)
-        state_r, state_z, state_n = tf.split(tf.matmul(state, recurrent), 3, axis=-1)
-        reset = tf.sigmoid(input_r + state_r)
-        update = tf.sigmoid(input_z + state_z)
-        new = tf.tanh(input_n + reset * (state_n + hidden_bias))
-        return (1 - update) * new + update * state
-
-
-class LSTMLayer(RecurrentLayer):
-    """Of long short-term memory."""
-
-    gates = 4
-
-    def _cell(self, projected: tf.Tensor, state: tf.Tensor, *recurrence: tf.Tensor) -> tf.Tensor:
-        """[h'; c'] of the formula."""
-        (recurrent,) = recurrence
-        hidden, cells = tf.split(state, 2, axis=-1)
-        gates = projected + tf.matmul(hidden, recurrent)
-        taken, kept, new, given = tf.split(gates, 4, axis=-1)
-        cells = tf.sigmoid(kept) * cells + tf.sigmoid(taken) * tf.tanh(new)
-        return tf.concat([tf.sigmoid(given) * tf.tanh(cells), cells], axis=-1)
+State = tuple[tf.Tensor, ...]
+"""The state of one layer in one direction: its output, (batch, hidden_size), and behind it an LSTM's cells."""
 
 
 class Recurrent(Specified):
@@ -108,8 +27,6 @@ class Recurrent(Specified):
     A state is (num_layers, batch, state_size): the output of each layer, forward then backward, and after them, for an
     LSTM, the cells in the same order.
     """
-
-    layer: type[RecurrentLayer]
 
     def __init__(
         self,
@@ -131,11 +48,16 @@ class Recurrent(Specified):
             dtype=dtype,
             name=name,
         )
+        shapes, dtype = self.specification.own_shapes(self.sizes), self.variable_dtype
         with keras.name_scope(self.name, caller=self):
-            self.layers = self._stacked("layer_{}")
-            self.backward = self._stacked("layer_{}_backward") if bidirectional else []
-            for layer in (*self.layers, *self.backward):
-                layer.build(None)
+            self.layers = [
+                Weights(shapes, f"{index}", hidden_size, dtype=dtype, name=f"layer_{index}")
+                for index in range(num_layers)
+            ]
+            self.backward_layers = [
+                Weights(shapes, f"{index}.backward", hidden_size, dtype=dtype, name=f"layer_{index}_backward")
+                for index in range(num_layers if bidirectional else 0)
+            ]
         self.dropout = keras.layers.Dropout(dropout, autocast=False)
 
     def step(
@@ -163,8 +85,8 @@ class Recurrent(Specified):
         """
         self._check("step", inputs=inputs, state=state, dropout_mask=dropout_mask)
         if dropout_mask is None:
-            between = tf.zeros((self.sizes["num_layers - 1"], size(inputs, 0), self.sizes["output_size"]), inputs.dtype)
-            dropout_mask = drawn_mask(self.dropout, between, training)
+            shape = self._between(size(inputs, 0))
+            dropout_mask = drawn_mask(self.dropout, inputs, training, shape=shape)
         return self._advance(inputs, state, dropout_mask, self._of_steps())
 
     def __call__(
@@ -210,32 +132,30 @@ class Recurrent(Specified):
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Run over a batch of sequences; Keras enters here."""
-        batch, steps, sizes = size(inputs, 0), size(inputs, 1), self.sizes
+        batch, steps = size(inputs, 0), size(inputs, 1)
         if state is None:
-            state = tf.zeros((sizes["num_layers"], batch, sizes["state_size"]), inputs.dtype)
+            state = tf.zeros((self.sizes["num_layers"], batch, self.sizes["state_size"]), inputs.dtype)
         if dropout_mask is None:
-            between = tf.zeros((sizes["num_layers - 1"], batch, steps, sizes["output_size"]), inputs.dtype)
-            dropout_mask = drawn_mask(self.dropout, between, training)
-        lens = None
+            dropout_mask = drawn_mask(self.dropout, inputs, training, shape=self._between(batch, steps))
         if valid_lens is not None:
-            lens = tf.clip_by_value(tf.cast(valid_lens, tf.int64), 0, tf.cast(steps, tf.int64))
-            real = (tf.range(steps, dtype=tf.int64) < lens[:, None])[:, :, None]
-            inputs = tf.where(real, inputs, 0.0)
-        outputs, ends = inputs, []
-        ways = [self.layers, self.backward] if sizes["bidirectional"] else [self.layers]
-        parts = sizes["state_size"] // sizes["output_size"]
-        for index, before in enumerate(tf.unstack(state, num=sizes["num_layers"])):
+            valid_lens = tf.clip_by_value(tf.cast(valid_lens, tf.int64), 0, tf.cast(steps, tf.int64))
+            valid = valid_steps(steps, valid_lens)
+            inputs = tf.where(valid, inputs, 0.0)
+        directions = [self.layers, self.backward_layers] if self.sizes["bidirectional"] else [self.layers]
+        outputs, states = inputs, []
+        for index in range(self.sizes["num_layers"]):
             if index > 0 and dropout_mask is not None:
                 outputs = outputs * dropout_mask[index - 1]
-            starts = divided(before, parts, len(ways))
-            both = [
-                self._run(layers[index], outputs, start, lens, backward=layers is not self.layers)
-                for layers, start in zip(ways, starts, strict=True)
+            vectors = self._vectors(state[index])
+            runs = [
+                self._run(layers[index], outputs, vectors[way :: len(directions)], valid_lens, backward=way == 1)
+                for way, layers in enumerate(directions)
             ]
-            outputs = tf.concat([own for own, _ in both], axis=-1)
-            ends.append(united([end for _, end in both], parts))
-        # Padding stands at the end of either direction, so no real step has seen it: clearing it once is enough.
-        return outputs if lens is None else tf.where(real, outputs, 0.0), tf.stack(ends)
+            outputs = tf.concat([output for output, _ in runs], axis=-1)
+            pairs = zip(*(last for _, last in runs), strict=True)
+            states.append(tf.concat([vector for pair in pairs for vector in pair], axis=-1))
+        # Padding stands at the end, so no valid step has read it: clearing it here, once, is enough.
+        return outputs if valid_lens is None else tf.where(valid, outputs, 0.0), tf.stack(states)
 
     def _advance(
         self,
@@ -245,51 +165,85 @@ class Recurrent(Specified):
         weights: Sequence[tuple[tf.Tensor, ...]],
         known: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """One step: (output, state).
+        """Run one step: (output, state).
 
-        weights are as _of_steps gave them. known is the part of layer 0's W x + b that _project_known gave, of features
-        that stand behind those of inputs.
+        weights are those of _of_steps; known is what _project_known computed of the inputs' last features, which are
+        then missing in inputs.
         """
-        output, states = inputs, tf.unstack(state, num=len(self.layers))
-        for index, (layer, (columns, bias, *recurrence)) in enumerate(zip(self.layers, weights, strict=True)):
+        output, states = inputs, []
+        for index, (columns, bias, *recurrence) in enumerate(weights):
             if index > 0 and dropout_mask is not None:
                 output = output * dropout_mask[index - 1]
-            rest = bias if index > 0 or known is None else known
-            states[index] = layer._cell(tf.matmul(output, columns) + rest, states[index], *recurrence)
-            output = states[index][:, : self.sizes["hidden_size"]]
+            projected = tf.matmul(output, columns) + (bias if index > 0 or known is None else known)
+            after = self._cell(recurrence, projected, self._vectors(state[index]))
+            output = after[0]
+            states.append(tf.concat(after, axis=-1))
         return output, tf.stack(states)
 
     def _run(
-        self, layer: RecurrentLayer, inputs: tf.Tensor, state: tf.Tensor, lens: tf.Tensor | None, *, backward: bool
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Outputs of one layer in one direction, and its last state."""
-        states = layer(reversed_steps(inputs, lens) if backward else inputs, state)
-        outputs = states[:, 1:, : self.sizes["hidden_size"]]
-        last = states[:, -1] if lens is None else tf.gather(states, lens, axis=1, batch_dims=1)
-        return reversed_steps(outputs, lens) if backward else outputs, last
+        self, weights: Weights, inputs: tf.Tensor, state: State, lens: tf.Tensor | None, *, backward: bool
+    ) -> tuple[tf.Tensor, State]:
+        """Run one layer in one direction: (outputs, last state)."""
+        if backward:
+            inputs = reverse_steps(inputs, lens)
+        outputs, last = self._run_forward(weights, inputs, state, lens)
+        return reverse_steps(outputs, lens) if backward else outputs, last
 
-    def _stacked(self, names: str) -> list[RecurrentLayer]:
-        """The layers of one direction."""
-        sizes, dtype = self.sizes, self.variable_dtype
-        inputs = [sizes["input_size"], *[sizes["output_size"]] * sizes["num_layers - 1"]]
-        return [
-            self.layer(features, sizes["hidden_size"], dtype=dtype, name=names.format(index))
-            for index, features in enumerate(inputs)
-        ]
+    def _run_forward(
+        self, weights: Weights, inputs: tf.Tensor, state: State, lens: tf.Tensor | None
+    ) -> tuple[tf.Tensor, State]:
+        """Run one layer from the first step to the last: (outputs, state after the last valid step)."""
+        batch, steps = size(inputs, 0), size(inputs, 1)
+        columns, bias, *recurrence = self._columns(weights)
+        # The inputs of all steps are projected at once, before the loop.
+        projected = tf.matmul(tf.reshape(tf.transpose(inputs, (1, 0, 2)), (-1, columns.shape[0])), columns) + bias
+        projected = tf.reshape(projected, (steps, batch, bias.shape[0]))
+        projected = tf.TensorArray(inputs.dtype, size=steps).unstack(projected)
+        # The state before the first step comes first: an empty TensorArray cannot be stacked.
+        states = [tf.TensorArray(vector.dtype, size=steps + 1).write(0, vector) for vector in state]
+
+        def advance(t: tf.Tensor, state: State, states: list[tf.TensorArray]) -> tuple[Any, ...]:
+            after = self._cell(recurrence, projected.read(t), state)
+            for new, old in zip(after, state, strict=True):
+                new.set_shape(old.shape)
+            return t + 1, after, [array.write(t + 1, vector) for array, vector in zip(states, after, strict=True)]
+
+        loop = 0, state, states
+        _, last, states = tf.while_loop(lambda t, *_: t < steps, advance, loop, maximum_iterations=steps)
+        vectors = [tf.transpose(array.stack(), (1, 0, 2)) for array in states]
+        if lens is not None:
+            last = tuple(tf.gather(vector, lens, axis=1, batch_dims=1) for vector in vectors)
+        return vectors[0][:, 1:], last
+
+    def _cell(self, recurrence: Sequence[tf.Tensor], projected: tf.Tensor, state: State) -> State:
+        """Compute the next state of one layer from W x + b, the state, and what _columns arranges behind W and b."""
+        raise NotImplementedError
+
+    def _vectors(self, state: tf.Tensor) -> State:
+        """Split the state of a layer: outputs forward and backward, then an LSTM's cells alike."""
+        return tuple(tf.split(state, self.sizes["state_size"] // self.sizes["hidden_size"], axis=-1))
+
+    def _between(self, *batch: int | tf.Tensor) -> tuple[int | tf.Tensor, ...]:
+        """Give the shape of a dropout mask between the layers."""
+        return self.sizes["num_layers - 1"], *batch, self.sizes["output_size"]
+
+    # particular to TensorFlow
+
+    def _columns(self, weights: Weights, known: int = 0) -> tuple[tf.Tensor, ...]:
+        """Arrange W without its last known features, b, and U with the gates side by side."""
+        features = weights.W.shape[-1] - known
+        bias = tf.reshape(weights.b.value, (-1,))
+        return side_by_side(weights.W.value[..., :features]), bias, side_by_side(weights.U.value)
 
     def _of_steps(self, known: int = 0) -> list[tuple[tf.Tensor, ...]]:
-        """What _advance reads of each layer, laid out once for all steps; that many features of layer 0 are known."""
-        read = [self.sizes["input_size"] - known, *[self.sizes["output_size"]] * (len(self.layers) - 1)]
-        return [
-            (layer._columns(0, features), tf.reshape(layer.b.value, (-1,)), *layer._recurrence())
-            for layer, features in zip(self.layers, read, strict=True)
-        ]
+        """Arrange the parameters of each layer once for all steps, layer 0's without its last known features."""
+        return [self._columns(weights, 0 if index else known) for index, weights in enumerate(self.layers)]
 
     def _project_known(self, inputs: tf.Tensor) -> tf.Tensor:
-        """The part of layer 0's W x + b of the last features of x, which are known for all steps before the first."""
-        layer, features = self.layers[0], inputs.shape[-1]
-        columns = layer._columns(self.sizes["input_size"] - features, features)
-        rows = tf.matmul(tf.reshape(inputs, (-1, features)), columns) + tf.reshape(layer.b.value, (-1,))
+        """Compute layer 0's W x + b of the last features of x, where these are known for all steps before the first."""
+        weights, features = self.layers[0], inputs.shape[-1]
+        columns = side_by_side(weights.W.value[..., self.sizes["input_size"] - features :])
+        rows = tf.matmul(tf.reshape(inputs, (-1, features)), columns) + tf.reshape(weights.b.value, (-1,))
         return tf.reshape(rows, [size(inputs, axis) for axis in range(inputs.shape.rank - 1)] + [rows.shape[-1]])
 
 
@@ -332,7 +286,21 @@ class GRU(Recurrent):
     """
 
     specification = GRU_SPECIFICATION
-    layer = GRULayer
+
+    def _cell(self, recurrence: Sequence[tf.Tensor], projected: tf.Tensor, state: State) -> State:
+        """Compute h'."""
+        U, b_hn = recurrence
+        x_r, x_z, x_n = tf.split(projected, 3, axis=-1)
+        h_r, h_z, h_n = tf.split(tf.matmul(state[0], U), 3, axis=-1)
+        r, z = tf.sigmoid(x_r + h_r), tf.sigmoid(x_z + h_z)
+        n = tf.tanh(x_n + r * (h_n + b_hn))
+        return ((1.0 - z) * n + z * state[0],)
+
+    # particular to TensorFlow
+
+    def _columns(self, weights: Weights, known: int = 0) -> tuple[tf.Tensor, ...]:
+        """Arrange W without its last known features, b, and U with the gates side by side; and b_hn."""
+        return *super()._columns(weights, known), weights.b_hn.value
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -374,29 +342,52 @@ class LSTM(Recurrent):
     """
 
     specification = LSTM_SPECIFICATION
-    layer = LSTMLayer
+
+    def _cell(self, recurrence: Sequence[tf.Tensor], projected: tf.Tensor, state: State) -> State:
+        """Compute h' and c'."""
+        (U,), (hidden, cells) = recurrence, state
+        i, f, g, o = tf.split(projected + tf.matmul(hidden, U), 4, axis=-1)
+        cells = tf.sigmoid(f) * cells + tf.sigmoid(i) * tf.tanh(g)
+        return tf.sigmoid(o) * tf.tanh(cells), cells
+
+
+class Weights(keras.layers.Layer):
+    """The parameters of a layer whose canonical names begin with that prefix: of one recurrent layer and direction."""
+
+    def __init__(
+        self, shapes: Mapping[str, tuple[int, ...]], prefix: str, fan_in: int, *, dtype: str, name: str
+    ) -> None:
+        super().__init__(dtype=dtype, name=name, autocast=False)
+        for path, shape in shapes.items():
+            place, _, parameter = path.rpartition(".")
+            if place == prefix:
+                setattr(self, parameter, drawn(self, parameter, shape, fan_in))
+        self.built = True
 
 
 LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
 
 
 def recurrent_layer(part: Part, *, dtype: str | tf.DType | None, name: str) -> Recurrent:
-    """The recurrent layer that stands inside another one."""
+    """Make the recurrent layer inside another layer."""
     return LAYERS[part.layer.name](**part.config, dtype=dtype, name=name)
 
 
-def reversed_steps(steps: tf.Tensor, lens: tf.Tensor | None) -> tf.Tensor:
-    """The steps of each sequence from its last valid one to its first; padding stays where it is."""
-    return tf.reverse(steps, [1]) if lens is None else tf.reverse_sequence(steps, lens, seq_axis=1, batch_axis=0)
+def valid_steps(steps: int | tf.Tensor, lens: tf.Tensor) -> tf.Tensor:
+    """Mark the valid steps of each sequence, (batch, steps, 1)."""
+    return (tf.range(steps, dtype=tf.int64) < lens[:, None])[:, :, None]
 
 
-def divided(state: tf.Tensor, parts: int, directions: int) -> list[tf.Tensor]:
-    """Of the state of one layer, [h_f; h_b; c_f; c_b], that of each direction: [h_f; c_f] and [h_b; c_b]."""
-    pieces = tf.split(state, parts * directions, axis=-1)
-    return [tf.concat(pieces[direction::directions], axis=-1) for direction in range(directions)]
+def reverse_steps(sequences: tf.Tensor, lens: tf.Tensor | None) -> tf.Tensor:
+    """Reverse the valid steps of each sequence; its padding stays."""
+    if lens is None:
+        return tf.reverse(sequences, [1])
+    return tf.reverse_sequence(sequences, lens, seq_axis=1, batch_axis=0)
 
 
-def united(states: Sequence[tf.Tensor], parts: int) -> tf.Tensor:
-    """The state of one layer from those of its directions."""
-    pieces = [tf.split(state, parts, axis=-1) for state in states]
-    return tf.concat([own[part] for part in range(parts) for own in pieces], axis=-1)
+# ------------------------------------------------------------------------------------------- particular to TensorFlow
+
+
+def side_by_side(gates: tf.Tensor) -> tf.Tensor:
+    """Arrange the matrices of the gates, (gates, hidden_size, features), as (features, gates · hidden_size)."""
+    return tf.transpose(tf.reshape(gates, (-1, gates.shape[-1])))

@@ -7,7 +7,7 @@ from torch import nn
 
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
 from backends.torch.module import Specified, check_ids
-from backends.torch.recurrent import Weights, inner, recurrent_layer
+from backends.torch.recurrent import Weights, recurrent_layer
 
 __all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
 
@@ -178,7 +178,7 @@ class Bridge(Specified):
         )
         shapes = self.specification.own_shapes(self.sizes)
         self.layers = nn.ModuleList(
-            Weights(inner(shapes, f"{layer}."), self.sizes["read_size"], dtype=dtype, device=device)
+            Weights(shapes, f"{layer}", self.sizes["read_size"], dtype=dtype, device=device)
             for layer in range(num_layers if shapes else 0)
         )
 
@@ -198,16 +198,18 @@ class Bridge(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
         """
         self._check("call", outputs=outputs, state=state)
-        method, hidden = self.sizes["method"], self.sizes["hidden_size"]
+        method, hidden, parts = self.sizes["method"], self.sizes["hidden_size"], self.sizes["parts"]
         if method == "concatenate":
             return outputs, state
         # (num_layers, batch, what a state holds, directions, hidden_size)
-        both = state.unflatten(-1, (-1, 2, hidden))
+        lead = state.shape[:2]
+        both = state.reshape(*lead, parts, 2, hidden)
         if method == "sum":
-            return outputs.unflatten(-1, (2, hidden)).sum(dim=-2), both.sum(dim=-2).flatten(2)
-        read = both[..., 1, :] if method == "backward" else both.flatten(-2)
+            outputs = outputs[..., :hidden] + outputs[..., hidden:]
+            return outputs, both.sum(dim=-2).reshape(*lead, self.sizes["state_size"])
+        read = both[..., 1, :] if method == "backward" else both.reshape(*lead, parts, 2 * hidden)
         merged = [
-            torch.tanh(torch.einsum("bpi,poi->bpo", given, weights.W) + weights.b_s)
-            for given, weights in zip(read, self.layers, strict=True)
+            torch.tanh(torch.einsum("bpi,poi->bpo", features, weights.W) + weights.b_s)
+            for features, weights in zip(read, self.layers, strict=True)
         ]
-        return outputs, torch.stack(merged).flatten(2)
+        return outputs, torch.stack(merged).reshape(*lead, self.sizes["state_size"])

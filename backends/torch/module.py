@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -43,9 +44,11 @@ def dtype_of(layer: nn.Module) -> torch.dtype | None:
     return next((parameter.dtype for parameter in layer.parameters()), None)
 
 
-def drawn_mask(dropout: nn.Dropout, like: torch.Tensor) -> torch.Tensor | None:
-    """A dropout mask from PyTorch's own generator, or None where nothing is dropped."""
-    return dropout(torch.ones_like(like)) if dropout.training and dropout.p > 0.0 else None
+def drawn_mask(dropout: nn.Dropout, like: torch.Tensor, *, shape: Sequence[int] | None = None) -> torch.Tensor | None:
+    """Draw a dropout mask, in the shape of an array unless another is given; None where nothing is dropped."""
+    if not dropout.training or dropout.p == 0.0:
+        return None
+    return dropout(torch.ones(like.shape if shape is None else shape, dtype=like.dtype, device=like.device))
 
 
 def check_ids(title: str, name: str, tokens: torch.Tensor, vocab_size: int) -> None:

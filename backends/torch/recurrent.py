@@ -14,7 +14,12 @@ from backends.torch.module import Specified, drawn, drawn_mask
 
 __all__ = ["GRU", "LSTM"]
 
-HOLD = 1e4  # as the input of a sigmoid, in every floating type, exactly 1, and its negative exactly 0
+HOLD = 1e4
+"""An input of a sigmoid that gives exactly 1 in every floating type; its negative gives exactly 0."""
+
+
+State = tuple[torch.Tensor, ...]
+"""The state of one layer in one direction: its output, (batch, hidden_size), and behind it an LSTM's cells."""
 
 
 class Recurrent(Specified):
@@ -43,13 +48,13 @@ class Recurrent(Specified):
             bidirectional=bidirectional,
         )
         shapes = self.specification.own_shapes(self.sizes)
-
-        def made(pattern: str, layers: range) -> nn.ModuleList:
-            found = [inner(shapes, pattern.format(layer)) for layer in layers]
-            return nn.ModuleList(Weights(own, hidden_size, dtype=dtype, device=device) for own in found)
-
-        self.layers = made("{}.", range(num_layers))
-        self.backward_layers = made("{}.backward.", range(num_layers if bidirectional else 0))
+        self.layers = nn.ModuleList(
+            Weights(shapes, f"{index}", hidden_size, dtype=dtype, device=device) for index in range(num_layers)
+        )
+        self.backward_layers = nn.ModuleList(
+            Weights(shapes, f"{index}.backward", hidden_size, dtype=dtype, device=device)
+            for index in range(num_layers if bidirectional else 0)
+        )
         self.dropout = nn.Dropout(dropout)
 
     def step(
@@ -103,60 +108,83 @@ class Recurrent(Specified):
         self._check("call", inputs=inputs, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         batch, steps, _ = inputs.shape
         if state is None:
-            state = inputs.new_zeros(len(self.layers), batch, self.sizes["state_size"])
+            state = inputs.new_zeros(self.sizes["num_layers"], batch, self.sizes["state_size"])
         if batch == 0 or steps == 0:  # the fused kernels refuse both
             return inputs.new_zeros(batch, steps, self.sizes["output_size"]), state
         if dropout_mask is None:
-            between = inputs[None, :, :, :1].expand(len(self.layers) - 1, -1, -1, self.sizes["output_size"])
-            dropout_mask = drawn_mask(self.dropout, between)
+            dropout_mask = drawn_mask(self.dropout, inputs, shape=self._between(batch, steps))
         if valid_lens is not None:
             valid_lens = valid_lens.long().clamp(0, steps)
-            padding = padded(steps, valid_lens)
-            inputs = inputs.masked_fill(padding, 0.0)
+            valid = valid_steps(steps, valid_lens)
+            inputs = torch.where(valid, inputs, 0.0)
         directions = [self.layers, self.backward_layers] if self.sizes["bidirectional"] else [self.layers]
-        # (num_layers, batch, what a state holds, directions, hidden_size)
-        states = state.unflatten(-1, (-1, len(directions), self.sizes["hidden_size"]))
-        outputs, ends = inputs, []
-        for index in range(len(self.layers)):
+        outputs, states = inputs, []
+        for index in range(self.sizes["num_layers"]):
             if index > 0 and dropout_mask is not None:
                 outputs = outputs * dropout_mask[index - 1]
-            both = []
-            for direction, layers in enumerate(directions):
-                given = outputs if direction == 0 else reversed_steps(outputs, valid_lens)
-                own, end = self._run(layers[index], given, states[index, :, :, direction], valid_lens)
-                both.append((own if direction == 0 else reversed_steps(own, valid_lens), end))
-            outputs = torch.cat([own for own, _ in both], dim=-1)
-            ends.append(torch.stack([end for _, end in both], dim=-2).flatten(1))
-        # Padding stands at the end, so no real step has seen it: clearing it here, once, is enough.
-        return outputs if valid_lens is None else outputs.masked_fill(padding, 0.0), torch.stack(ends)
+            vectors = self._vectors(state[index])
+            runs = [
+                self._run(layers[index], outputs, vectors[way :: len(directions)], valid_lens, backward=way == 1)
+                for way, layers in enumerate(directions)
+            ]
+            outputs = torch.cat([output for output, _ in runs], dim=-1)
+            pairs = zip(*(last for _, last in runs), strict=True)
+            states.append(torch.cat([vector for pair in pairs for vector in pair], dim=-1))
+        # Padding stands at the end, so no valid step has read it: clearing it here, once, is enough.
+        return outputs if valid_lens is None else torch.where(valid, outputs, 0.0), torch.stack(states)
 
     def _advance(
         self, inputs: torch.Tensor, state: torch.Tensor, dropout_mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        hidden = self.sizes["hidden_size"]
+        """Run one step: (output, state)."""
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, state[1:, :, :hidden])
+            dropout_mask = drawn_mask(self.dropout, inputs, shape=self._between(inputs.shape[0]))
         output, states = inputs, []
         for index, weights in enumerate(self.layers):
             if index > 0 and dropout_mask is not None:
                 output = output * dropout_mask[index - 1]
-            states.append(self._cell(weights, output, state[index]))
-            output = states[-1][:, :hidden]
+            after = self._cell(weights, output, self._vectors(state[index]))
+            output = after[0]
+            states.append(torch.cat(after, dim=-1))
         return output, torch.stack(states)
 
-    def _cell(self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """The next state of one layer, (batch, state_size)."""
+    def _run(
+        self, weights: Weights, inputs: torch.Tensor, state: State, lens: torch.Tensor | None, *, backward: bool
+    ) -> tuple[torch.Tensor, State]:
+        """Run one layer in one direction: (outputs, last state)."""
+        if backward:
+            inputs = reverse_steps(inputs, lens)
+        outputs, last = self._run_forward(weights, inputs, state, lens)
+        return reverse_steps(outputs, lens) if backward else outputs, last
+
+    def _run_forward(
+        self, weights: Weights, inputs: torch.Tensor, state: State, lens: torch.Tensor | None
+    ) -> tuple[torch.Tensor, State]:
+        """Run one layer from the first step to the last: (outputs, state after the last valid step)."""
         raise NotImplementedError
 
-    def _run(
-        self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor, valid_lens: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Outputs of one layer from the first step on, and its last state, (batch, what a state holds, hidden_size)."""
+    def _cell(self, weights: Weights, inputs: torch.Tensor, state: State) -> State:
+        """Compute the next state of one layer."""
         raise NotImplementedError
+
+    def _vectors(self, state: torch.Tensor) -> State:
+        """Split the state of a layer: outputs forward and backward, then an LSTM's cells alike."""
+        return state.split(self.sizes["hidden_size"], dim=-1)
+
+    def _between(self, *batch: int) -> tuple[int, ...]:
+        """Give the shape of a dropout mask between the layers."""
+        return self.sizes["num_layers - 1"], *batch, self.sizes["output_size"]
+
+    # particular to PyTorch
+
+    def _fused(self, weights: Weights) -> list[torch.Tensor]:
+        """Arrange the parameters as PyTorch's kernels take them; their redundant hidden biases are 0."""
+        bias = weights.b.flatten()
+        return [weights.W.flatten(0, 1), weights.U.flatten(0, 1), bias, torch.zeros_like(bias)]
 
     @property
     def _keeps(self) -> bool:
-        """Whether the fused kernel keeps what its backward needs, which cuDNN does in training mode alone."""
+        """Whether the kernel keeps what its backward needs, which cuDNN does in training mode alone."""
         return self.training or torch.is_grad_enabled()
 
 
@@ -199,23 +227,23 @@ class GRU(Recurrent):
 
     specification = GRU_SPECIFICATION
 
-    def _cell(self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """H' of the formula."""
-        return torch.gru_cell(inputs, state, *self._fused(weights))
-
-    def _run(
-        self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor, valid_lens: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Outputs of one layer from the first step on, and its last state, (batch, 1, hidden_size)."""
-        before = state.transpose(0, 1).contiguous()
+    def _run_forward(
+        self, weights: Weights, inputs: torch.Tensor, state: State, lens: torch.Tensor | None
+    ) -> tuple[torch.Tensor, State]:
+        before = state[0][None].contiguous()
         outputs, last = torch.gru(inputs, before, self._fused(weights), True, 1, 0.0, self._keeps, False, True)
-        end = last[0] if valid_lens is None else last_valid(outputs, state[:, 0], valid_lens)
-        return outputs, end[:, None]
+        return outputs, (last[0] if lens is None else last_valid(outputs, state[0], lens),)
+
+    def _cell(self, weights: Weights, inputs: torch.Tensor, state: State) -> State:
+        """Compute h'."""
+        return (torch.gru_cell(inputs, *state, *self._fused(weights)),)
+
+    # particular to PyTorch
 
     def _fused(self, weights: Weights) -> list[torch.Tensor]:
-        """The parameters as PyTorch's kernels take them; the hidden biases of r and z are redundant, and held at 0."""
-        hidden_bias = torch.cat([torch.zeros_like(weights.b[:2]).flatten(), weights.b_hn])
-        return [weights.W.flatten(0, 1), weights.U.flatten(0, 1), weights.b.flatten(), hidden_bias]
+        """Arrange the parameters as PyTorch's kernels take them; their redundant hidden biases of r and z are 0."""
+        *others, zeros = super()._fused(weights)
+        return [*others, torch.cat([zeros[: -len(weights.b_hn)], weights.b_hn])]
 
 
 class LSTM(Recurrent):
@@ -257,47 +285,44 @@ class LSTM(Recurrent):
 
     specification = LSTM_SPECIFICATION
 
-    def _cell(self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """[h'; c'] of the formula."""
-        return torch.cat(torch.lstm_cell(inputs, state.chunk(2, dim=-1), *self._fused(weights)), dim=-1)
-
-    def _run(
-        self, weights: Weights, inputs: torch.Tensor, state: torch.Tensor, valid_lens: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Outputs of one layer from the first step on, and its last state, (batch, 2, hidden_size)."""
+    def _run_forward(
+        self, weights: Weights, inputs: torch.Tensor, state: State, lens: torch.Tensor | None
+    ) -> tuple[torch.Tensor, State]:
         fused = self._fused(weights)
-        if valid_lens is not None:
-            # The kernel tells the cells of the last step alone, so padding has to leave them as they are: one more
-            # input, 1 where there is padding, shuts the input gate and opens the forget gate, both to the last bit.
-            inputs = torch.cat([inputs, padded(inputs.shape[1], valid_lens).to(inputs.dtype)], dim=-1)
+        if lens is not None:
+            # The kernel returns the cells of the last step alone, so padding has to leave them as they are: one more
+            # input, 1 where there is padding, closes the input gate and opens the forget gate, both to the last bit.
+            padding = ~valid_steps(inputs.shape[1], lens)
+            inputs = torch.cat([inputs, padding.to(inputs.dtype)], dim=-1)
             hold = torch.zeros_like(weights.b)
             hold[0], hold[1] = -HOLD, HOLD
             fused[0] = torch.cat([fused[0], hold.reshape(-1, 1)], dim=1)
-        before = tuple(part[None].contiguous() for part in state.unbind(dim=1))
-        outputs, hidden, cells = torch.lstm(inputs, before, fused, True, 1, 0.0, self._keeps, False, True)
-        end = hidden[0] if valid_lens is None else last_valid(outputs, state[:, 0], valid_lens)
-        return outputs, torch.stack([end, cells[0]], dim=1)
+        before = tuple(vector[None].contiguous() for vector in state)
+        outputs, last, cells = torch.lstm(inputs, before, fused, True, 1, 0.0, self._keeps, False, True)
+        return outputs, (last[0] if lens is None else last_valid(outputs, state[0], lens), cells[0])
 
-    def _fused(self, weights: Weights) -> list[torch.Tensor]:
-        """The parameters as PyTorch's kernels take them; the hidden biases are redundant, and held at 0."""
-        bias = weights.b.flatten()
-        return [weights.W.flatten(0, 1), weights.U.flatten(0, 1), bias, torch.zeros_like(bias)]
+    def _cell(self, weights: Weights, inputs: torch.Tensor, state: State) -> State:
+        """Compute h' and c'."""
+        return torch.lstm_cell(inputs, state, *self._fused(weights))
 
 
 class Weights(nn.Module):
-    """The canonical parameters of one recurrent layer in one direction, or of one layer's bridge."""
+    """The parameters of a layer whose canonical names begin with that prefix: of one recurrent layer and direction."""
 
     def __init__(
         self,
         shapes: Mapping[str, tuple[int, ...]],
+        prefix: str,
         fan_in: int,
         *,
         dtype: torch.dtype | None,
         device: torch.device | str | None,
     ) -> None:
         super().__init__()
-        for name, shape in shapes.items():
-            self.register_parameter(name, drawn(shape, fan_in, dtype, device))
+        for path, shape in shapes.items():
+            place, _, name = path.rpartition(".")
+            if place == prefix:
+                self.register_parameter(name, drawn(shape, fan_in, dtype, device))
 
 
 LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
@@ -306,32 +331,29 @@ LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
 def recurrent_layer(
     part: Part, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
 ) -> Recurrent:
-    """The recurrent layer that stands inside another one."""
+    """Make the recurrent layer inside another layer."""
     return LAYERS[part.layer.name](**part.config, dtype=dtype, device=device)
 
 
-def inner(shapes: Mapping[str, tuple[int, ...]], prefix: str) -> dict[str, tuple[int, ...]]:
-    """The shapes whose names are the prefix and one word, named by that word."""
-    own = {name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}
-    return {name: shape for name, shape in own.items() if "." not in name}
+def valid_steps(steps: int, lens: torch.Tensor) -> torch.Tensor:
+    """Mark the valid steps of each sequence, (batch, steps, 1)."""
+    return (torch.arange(steps, device=lens.device) < lens[:, None])[:, :, None]
 
 
-def padded(steps: int, valid_lens: torch.Tensor) -> torch.Tensor:
-    """Whether each step is behind the last valid one, (batch, steps, 1)."""
-    return (torch.arange(steps, device=valid_lens.device) >= valid_lens[:, None])[:, :, None]
-
-
-def reversed_steps(sequences: torch.Tensor, valid_lens: torch.Tensor | None) -> torch.Tensor:
-    """The valid steps of each sequence in reverse order, and its padding where it was."""
-    if valid_lens is None:
+def reverse_steps(sequences: torch.Tensor, lens: torch.Tensor | None) -> torch.Tensor:
+    """Reverse the valid steps of each sequence; its padding stays."""
+    if lens is None:
         return sequences.flip(1)
     batch, steps, _ = sequences.shape
     ahead = torch.arange(steps, device=sequences.device)
-    order = torch.where(ahead < valid_lens[:, None], valid_lens[:, None] - 1 - ahead, ahead)
+    order = torch.where(ahead < lens[:, None], lens[:, None] - 1 - ahead, ahead)
     return sequences[torch.arange(batch, device=sequences.device)[:, None], order]
 
 
-def last_valid(outputs: torch.Tensor, state: torch.Tensor, valid_lens: torch.Tensor) -> torch.Tensor:
-    """The output of each sequence's last valid step, or the state before it where there is none."""
+# ------------------------------------------------------------------------------------------------ particular to PyTorch
+
+
+def last_valid(outputs: torch.Tensor, state: torch.Tensor, lens: torch.Tensor) -> torch.Tensor:
+    """Take the output of each sequence's last valid step, or the state before it where there is none."""
     rows = torch.arange(outputs.shape[0], device=outputs.device)
-    return torch.where((valid_lens > 0)[:, None], outputs[rows, (valid_lens - 1).clamp(min=0)], state)
+    return torch.where((lens > 0)[:, None], outputs[rows, (lens - 1).clamp(min=0)], state)
