@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.jax.attention import Attention, Memory, attention_layer
-from backends.jax.masking import open_keys
+from backends.jax.masking import open_keys, precise
 from backends.jax.pooling import average
 
 __all__ = ["HardAttention"]
@@ -142,9 +142,9 @@ class HardAttention(Attention):
         if scores.shape[-1] == 0:  # argmax refuses it
             weights = scores
         else:
-            visible = scores.astype(jnp.promote_types(scores.dtype, jnp.float32))
+            visible = precise(scores)
             if noise is not None:
-                visible = visible - jnp.log(-jnp.log(jax.lax.stop_gradient(noise).astype(visible.dtype)))
+                visible = visible - jnp.log(-jnp.log(precise(jax.lax.stop_gradient(noise))))
             best = jnp.argmax(jnp.where(allowed, visible, -jnp.inf), axis=-1, keepdims=True)
             weights = (allowed & (jnp.arange(scores.shape[-1]) == best)).astype(scores.dtype)
         return self._to_batch_first(average(weights, memory.values, allowed, None)), weights if need_weights else None

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.jax.attention import Attention, Memory, attention_layer
-from backends.jax.masking import distances
+from backends.jax.masking import distances, precise
 from backends.jax.module import drawn, drawn_mask
 from backends.jax.pooling import _attention_pooling
 
@@ -206,9 +206,8 @@ class LocalAttention(Attention):
     def _centres(self, queries: jax.Array, mask: jax.Array | None, num_keys: int) -> jax.Array:
         """The position p that each query predicts, (batch, queries, 1), with heads or without; float32 at least."""
         # A float16 or bfloat16 position may be off by a good part of the distance to the next key.
-        precise = jnp.promote_types(queries.dtype, jnp.float32)
-        hidden = jnp.tanh(self.W_p(queries.astype(precise)))
-        places = jax.nn.sigmoid(hidden @ self.v_p[...].astype(precise))[..., None]
+        hidden = jnp.tanh(self.W_p(precise(queries)))
+        places = jax.nn.sigmoid(hidden @ precise(self.v_p[...]))[..., None]
         if mask is None:
             return num_keys * places
         return jnp.max(jnp.arange(1, num_keys + 1) * mask, axis=-1, keepdims=True, initial=0) * places

@@ -352,9 +352,13 @@ def open_keys(scores: jax.Array, mask: jax.Array | None) -> jax.Array:
 
 def softmax_over(scores: jax.Array, allowed: jax.Array) -> jax.Array:
     """Softmax of the allowed scores; 0 elsewhere, and in rows that allow nothing."""
-    precise = scores.astype(jnp.float32) if scores.dtype in (jnp.float16, jnp.bfloat16) else scores
     # A fill of -inf loses against every real score, where a finite one may win. A fully masked row would come out NaN:
     # zeros keep it, and its gradient, finite until the last line discards it; so `jax_debug_nans` stays usable.
-    visible = jnp.where(allowed, precise, -jnp.inf)
+    visible = jnp.where(allowed, precise(scores), -jnp.inf)
     visible = jnp.where(jnp.any(allowed, axis=-1, keepdims=True), visible, 0.0)
     return jnp.where(allowed, jax.nn.softmax(visible, axis=-1), 0.0).astype(scores.dtype)
+
+
+def precise(array: jax.Array) -> jax.Array:
+    """Widen an array to float32 where its type is narrower."""
+    return array.astype(jnp.promote_types(array.dtype, jnp.float32))

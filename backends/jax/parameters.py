@@ -10,39 +10,36 @@ import numpy as np
 from flax import nnx
 
 from attention_core.errors import check_parameters
-from attention_core.specification import Layer, Sizes, pattern
+from attention_core.specification import pattern
 from backends.jax.arrays import to_numpy
+from backends.jax.module import dtype_of
 
 __all__ = ["get_parameters", "set_parameters"]
 
-# Canonical name, path in nnx.state(), and the axes of the one in the order of the other (None: the same).
+# Canonical name, path of attributes here, and the axes of the one in the order of the other (None: the same).
 Entry = tuple[str, str, tuple[int, ...] | None]
 
 
-def matrix(name: str) -> Entry:
-    """The weights of an nnx.Linear of that name, whose kernel is the transpose."""
-    return name, f"{name}.kernel", (1, 0)
-
-
-def stacked(*names: str) -> tuple[Entry, ...]:
-    """What each layer of a stack has."""
-    return tuple((f"{{layer}}.{name}", f"layers.{{layer}}.{name}", None) for name in names)
+def matrix(name: str, attribute: str | None = None) -> Entry:
+    """Give the entry of the weights of a projection."""
+    return name, f"{attribute or name}.kernel", (1, 0)
 
 
 def both_directions(*names: str) -> tuple[Entry, ...]:
-    """The entries of a recurrent layer: those of the forward and of the backward direction."""
+    """Give the entries of recurrent layers with these parameters, in one direction or both."""
+    forward = tuple((f"{{layer}}.{name}", f"layers.{{layer}}.{name}", None) for name in names)
     backward = tuple((f"{{layer}}.backward.{name}", f"backward_layers.{{layer}}.{name}", None) for name in names)
-    return (*stacked(*names), *backward)
+    return (*forward, *backward)
 
 
 EMBEDDING: Entry = ("embedding", "embedding.embedding", None)
 DECODER: tuple[Entry, ...] = (
     EMBEDDING,
     ("initial", "initial", None),
-    ("dense.W", "dense.kernel", (1, 0)),
+    matrix("dense.W", "dense"),
     ("dense.b", "dense.bias", None),
 )
-# The layer's own arrays, with every option; those of the layers inside it are in their own tables.
+# The entries of each layer, with every option; those of a layer inside it are in that layer's table.
 TABLES: dict[str, tuple[Entry, ...]] = {
     "DotProductAttention": (),
     "AdditiveAttention": (matrix("W_q"), matrix("W_k"), ("w_v", "w_v", None)),
@@ -55,7 +52,7 @@ TABLES: dict[str, tuple[Entry, ...]] = {
     "HardAttention": (),
     "NadarayaWatson": (),
     "MultiHeadAttention": (
-        *(matrix(name) for name in ("W_q", "W_k", "W_v", "W_o")),
+        *(matrix(f"W_{of}") for of in "qkvo"),
         *((f"b_{of}", f"W_{of}.bias", None) for of in "qkvo"),
     ),
     "SinusoidalPositions": (),
@@ -64,8 +61,8 @@ TABLES: dict[str, tuple[Entry, ...]] = {
     "LSTM": both_directions("W", "U", "b"),
     "GRUEncoder": (EMBEDDING,),
     "LSTMEncoder": (EMBEDDING,),
-    "Bridge": stacked("W", "b_s"),
-    "BahdanauDecoder": (*DECODER, ("readout.W", "readout.kernel", (1, 0)), ("readout.b", "readout.bias", None)),
+    "Bridge": (("{layer}.W", "layers.{layer}.W", None), ("{layer}.b_s", "layers.{layer}.b_s", None)),
+    "BahdanauDecoder": (*DECODER, matrix("readout.W", "readout"), ("readout.b", "readout.bias", None)),
     "LuongDecoder": (*DECODER, matrix("W_c")),
     "FixedContextDecoder": DECODER,
     "Translator": (),
@@ -84,14 +81,13 @@ def get_parameters(
     for name, parameter, axes in located(layer):
         values = read(parameter)
         array = to_numpy(jnp.zeros_like(parameter[...]) if values is None else values)
-        arrays[name] = np.array(array if axes is None else array.transpose(axes), order="C")
+        arrays[name] = array if axes is None else np.ascontiguousarray(array.transpose(axes))
     return arrays
 
 
 def set_parameters(layer: nnx.Module, arrays: Mapping[str, np.ndarray]) -> None:
     """Copy canonical arrays into a layer."""
-    dtype = next((parameter.dtype for _, parameter, _ in located(layer)), None)
-    check_parameters(layer.specification, layer.sizes, dtype, arrays)
+    check_parameters(layer.specification, layer.sizes, dtype_of(layer), arrays)
     for name, parameter, axes in located(layer):
         array = arrays[name] if axes is None else arrays[name].transpose(np.argsort(axes))
         # Copied by NumPy, since JAX may keep its memory; jnp.array would compile a function for every shape.
@@ -99,18 +95,14 @@ def set_parameters(layer: nnx.Module, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def located(layer: nnx.Module) -> Iterator[tuple[str, nnx.Param, tuple[int, ...] | None]]:
-    """Each canonical name with its parameter here and the order of its axes."""
-    parameters = {".".join(map(str, path)): node for path, node in nnx.iter_graph(layer) if isinstance(node, nnx.Param)}
-    for name, path, axes in entries(layer.specification, layer.sizes):
-        yield name, parameters[path], axes
-
-
-def entries(layer: Layer, sizes: Sizes) -> Iterator[Entry]:
-    """Each canonical name of a layer with these sizes, in order, with its path and the order of its axes."""
-    table = {name: (path, axes) for name, path, axes in TABLES[layer.name]}
-    for name in layer.own_shapes(sizes):
-        path, axes = table[pattern(name)]
-        yield name, path.format(layer=name.partition(".")[0]), axes
-    for inside, part in layer.inside(sizes).items():
-        for name, path, axes in entries(part.layer, part.layer.sizes(part.config)):
-            yield f"{inside}.{name}", f"{inside}.{path}", axes
+    """Give each canonical name, in the specification's order, with its parameter here and the order of its axes."""
+    entries = {name: (path, axes) for name, path, axes in TABLES[layer.specification.name]}
+    for name in layer.specification.own_shapes(layer.sizes):
+        path, axes = entries[pattern(name)]
+        parameter = layer
+        for part in path.format(layer=name.partition(".")[0]).split("."):
+            parameter = parameter[int(part)] if part.isdigit() else getattr(parameter, part)
+        yield name, parameter, axes
+    for inside in layer.specification.inside(layer.sizes):
+        for name, parameter, axes in located(getattr(layer, inside)):
+            yield f"{inside}.{name}", parameter, axes

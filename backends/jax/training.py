@@ -14,6 +14,7 @@ from flax import nnx
 
 from attention_core.errors import check, check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from backends.jax.masking import precise
 from backends.jax.module import check_ids
 from backends.jax.parameters import get_parameters, set_parameters
 from backends.jax.translation import Translator
@@ -49,7 +50,7 @@ def masked_cross_entropy(logits: jax.Array, targets: jax.Array, valid_lens: jax.
     if valid_lens is not None:
         allowed = jnp.arange(targets.shape[1]) < valid_lens[:, None]
     # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient.
-    cleared = jnp.where(allowed[:, :, None], logits, 0.0).astype(jnp.promote_types(logits.dtype, jnp.float32))
+    cleared = precise(jnp.where(allowed[:, :, None], logits, 0.0))
     # Not optax's cross-entropy, which subtracts a logit from the whole normaliser: large logits would cost it digits.
     losses = -jnp.take_along_axis(jax.nn.log_softmax(cleared), targets[:, :, None], axis=-1)[:, :, 0]
     return (jnp.where(allowed, losses, 0.0).sum() / jnp.maximum(allowed.sum(), 1)).astype(logits.dtype)

@@ -360,11 +360,6 @@ def masked_softmax(
     return softmax_over(scores, open_keys(scores, _attention_mask(scores.shape[-1], valid_lens, mask)))
 
 
-def positions(count: int, ctx: mx.Context | None) -> np.ndarray:
-    """0, 1, ... as float64, in which MXNet divides and compares exactly."""
-    return np.arange(count, dtype="float64", ctx=ctx)
-
-
 def distances(num_queries: int, num_keys: int, offset: int, ctx: mx.Context | None) -> np.ndarray:
     """How far each key stands behind each query's own position, (queries, keys)."""
     return positions(num_keys, ctx) - (positions(num_queries, ctx)[:, None] + offset)
@@ -382,16 +377,24 @@ def softmax_over(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     """Softmax of the allowed scores; 0 elsewhere, and in rows that allow nothing."""
     if scores.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
         return np.zeros_like(scores)
-    known = precise(scores)
+    wide = precise(scores)
     # The fills are arrays: the gradient of where(condition, array, number) goes to the wrong side.
-    nothing, zeros = np.full_like(known, -np.inf), np.zeros_like(known)
+    nothing, zeros = np.full_like(wide, -np.inf), np.zeros_like(wide)
     # A fill of -inf loses against every real score, where a finite one may win. A fully masked row would come out NaN:
     # zeros keep it, and its gradient, finite until the last line discards it.
-    visible = np.where(allowed, known, nothing)
+    visible = np.where(allowed, wide, nothing)
     visible = np.where(np.any(allowed, axis=-1, keepdims=True), visible, zeros)
     return np.where(allowed, npx.softmax(visible, axis=-1), zeros).astype(scores.dtype, copy=False)
 
 
 def precise(array: np.ndarray) -> np.ndarray:
-    """The array as float32 where it has half precision."""
+    """Widen an array to float32 where its type is narrower."""
     return array.astype("float32") if array.dtype == "float16" else array
+
+
+# ------------------------------------------------------------------------------------------------ particular to MXNet
+
+
+def positions(count: int, ctx: mx.Context | None) -> np.ndarray:
+    """Count from 0 in float64, in which MXNet divides and compares exactly."""
+    return np.arange(count, dtype="float64", ctx=ctx)

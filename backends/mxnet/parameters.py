@@ -9,55 +9,63 @@ from mxnet import np
 from mxnet.gluon import Block, Parameter
 
 from attention_core.errors import check_parameters
+from attention_core.specification import pattern
 from backends.mxnet.arrays import from_numpy, to_numpy
 from backends.mxnet.module import dtype_of
 
 __all__ = ["get_parameters", "set_parameters"]
 
-# Canonical name, name among the blocks' attributes, and the axes of the one in the order of the other (None: the same).
+# Canonical name, path of attributes here, and the axes of the one in the order of the other (None: the same).
 Entry = tuple[str, str, tuple[int, ...] | None]
 
-RECURRENT: tuple[Entry, ...] = tuple(
-    (f"{{layer}}.{direction}{name}", f"{place}.{{layer}}.{name}", None)
-    for direction, place in (("", "layers"), ("backward.", "backward_layers"))
-    for name in ("W", "U", "b", "b_hn")
-)
-EMBEDDING: tuple[Entry, ...] = (("embedding", "embedding.weight", None),)
+
+def matrix(name: str, attribute: str | None = None) -> Entry:
+    """Give the entry of the weights of a projection."""
+    return name, f"{attribute or name}.weight", None
+
+
+def both_directions(*names: str) -> tuple[Entry, ...]:
+    """Give the entries of recurrent layers with these parameters, in one direction or both."""
+    forward = tuple((f"{{layer}}.{name}", f"layers.{{layer}}.{name}", None) for name in names)
+    backward = tuple((f"{{layer}}.backward.{name}", f"backward_layers.{{layer}}.{name}", None) for name in names)
+    return (*forward, *backward)
+
+
+EMBEDDING: Entry = ("embedding", "embedding.weight", None)
 DECODER: tuple[Entry, ...] = (
-    *EMBEDDING,
+    EMBEDDING,
     ("initial", "initial", None),
-    ("dense.W", "dense.weight", None),
+    matrix("dense.W", "dense"),
     ("dense.b", "dense.bias", None),
 )
+# The entries of each layer, with every option; those of a layer inside it are in that layer's table.
 TABLES: dict[str, tuple[Entry, ...]] = {
-    "AdditiveAttention": (("W_q", "W_q.weight", None), ("W_k", "W_k.weight", None), ("w_v", "w_v", None)),
-    "GeneralAttention": (("W", "W.weight", None),),
-    "ConcatAttention": (("W", "W.weight", None), ("v", "v", None)),
-    "LocationAttention": (("W", "W.weight", None),),
+    "DotProductAttention": (),
+    "AdditiveAttention": (matrix("W_q"), matrix("W_k"), ("w_v", "w_v", None)),
+    "GeneralAttention": (matrix("W"),),
+    "ConcatAttention": (matrix("W"), ("v", "v", None)),
+    "CosineAttention": (),
+    "LocationAttention": (matrix("W"),),
     "KernelAttention": (("w", "w", None),),
-    "LocalAttention": (("W_p", "W_p.weight", None), ("v_p", "v_p", None)),
+    "LocalAttention": (matrix("W_p"), ("v_p", "v_p", None)),
+    "HardAttention": (),
+    "NadarayaWatson": (),
     "MultiHeadAttention": (
-        ("W_q", "W_q.weight", None),
-        ("W_k", "W_k.weight", None),
-        ("W_v", "W_v.weight", None),
-        ("W_o", "W_o.weight", None),
-        ("b_q", "W_q.bias", None),
-        ("b_k", "W_k.bias", None),
-        ("b_v", "W_v.bias", None),
-        ("b_o", "W_o.bias", None),
+        *(matrix(f"W_{of}") for of in "qkvo"),
+        *((f"b_{of}", f"W_{of}.bias", None) for of in "qkvo"),
     ),
+    "SinusoidalPositions": (),
     "LearnedPositions": (("P", "P.weight", None),),
-    "GRU": RECURRENT,
-    "LSTM": RECURRENT,
-    "GRUEncoder": EMBEDDING,
-    "LSTMEncoder": EMBEDDING,
+    "GRU": both_directions("W", "U", "b", "b_hn"),
+    "LSTM": both_directions("W", "U", "b"),
+    "GRUEncoder": (EMBEDDING,),
+    "LSTMEncoder": (EMBEDDING,),
     "Bridge": (("{layer}.W", "layers.{layer}.W", None), ("{layer}.b_s", "layers.{layer}.b_s", None)),
-    "BahdanauDecoder": (*DECODER, ("readout.W", "readout.weight", None), ("readout.b", "readout.bias", None)),
-    "LuongDecoder": (*DECODER, ("W_c", "W_c.weight", None)),
+    "BahdanauDecoder": (*DECODER, matrix("readout.W", "readout"), ("readout.b", "readout.bias", None)),
+    "LuongDecoder": (*DECODER, matrix("W_c")),
     "FixedContextDecoder": DECODER,
     "Translator": (),
 }
-"""Each layer's own entries, of which it has those that its options ask for; a layer without parameters has none."""
 
 
 def get_parameters(
@@ -71,8 +79,8 @@ def get_parameters(
     for name, parameter, axes in located(layer):
         values = read(parameter)
         array = to_numpy(np.zeros_like(parameter.data()) if values is None else values)
-        arrays[name] = numpy.array(array if axes is None else array.transpose(axes), order="C")
-    return {name: arrays[name] for name in layer.specification.shapes(layer.sizes)}
+        arrays[name] = array if axes is None else numpy.ascontiguousarray(array.transpose(axes))
+    return arrays
 
 
 def set_parameters(layer: Block, arrays: Mapping[str, numpy.ndarray]) -> None:
@@ -84,20 +92,14 @@ def set_parameters(layer: Block, arrays: Mapping[str, numpy.ndarray]) -> None:
 
 
 def located(layer: Block) -> Iterator[tuple[str, Parameter, tuple[int, ...] | None]]:
-    """Each canonical name with its parameter here and the order of its axes, those of the layers inside included."""
-    own = layer.specification.own_shapes(layer.sizes)
-    for pattern, path, axes in TABLES.get(layer.specification.name, ()):
-        for index in range(layer.sizes["num_layers"]) if "{layer}" in pattern else range(1):
-            name = pattern.format(layer=index)
-            if name in own:
-                yield name, found(layer, path.format(layer=index)), axes
+    """Give each canonical name, in the specification's order, with its parameter here and the order of its axes."""
+    entries = {name: (path, axes) for name, path, axes in TABLES[layer.specification.name]}
+    for name in layer.specification.own_shapes(layer.sizes):
+        path, axes = entries[pattern(name)]
+        parameter = layer
+        for part in path.format(layer=name.partition(".")[0]).split("."):
+            parameter = parameter[int(part)] if part.isdigit() else getattr(parameter, part)
+        yield name, parameter, axes
     for inside in layer.specification.inside(layer.sizes):
         for name, parameter, axes in located(getattr(layer, inside)):
             yield f"{inside}.{name}", parameter, axes
-
-
-def found(layer: Block, path: str) -> Parameter:
-    """The parameter at a path of attributes, and of indices into a sequence of blocks."""
-    for part in path.split("."):
-        layer = layer[int(part)] if part.isdigit() else getattr(layer, part)
-    return layer

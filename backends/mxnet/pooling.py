@@ -65,8 +65,11 @@ def average(
     return npx.batch_dot(weights if dropout_mask is None else weights * dropout_mask, values)
 
 
+# ------------------------------------------------------------------------------------------------ particular to MXNet
+
+
 def shown(seen: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The values with 0 where they are not seen."""
+    """Clear the values that no query may attend to."""
     if values.size == 0:
         return values
     # Of sequences of one step, those of length 0 are cleared: MXNet's where takes ten times as long. Legacy arrays, of

@@ -208,6 +208,9 @@ def direction(vectors: np.ndarray) -> np.ndarray:
     return vectors * np.where(zero, zeros, ones / np.sqrt(np.where(zero, ones, square)))
 
 
+# ------------------------------------------------------------------------------------------------ particular to MXNet
+
+
 def no_scores(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """The scores where an axis is empty: over one, MXNet's products read foreign memory or crash."""
+    """Give the scores if an axis is empty: over one, MXNet's products read foreign memory or crash."""
     return np.zeros((*queries.shape[:-1], keys.shape[-2]), dtype=queries.dtype, ctx=queries.ctx)

@@ -12,6 +12,7 @@ from mxnet import autograd, np, npx
 from attention_core.errors import check, check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
 from backends.mxnet.arrays import from_numpy
+from backends.mxnet.masking import precise
 from backends.mxnet.module import check_ids
 from backends.mxnet.parameters import get_parameters, located
 from backends.mxnet.translation import Translator
@@ -49,7 +50,7 @@ def masked_cross_entropy(logits: np.ndarray, targets: np.ndarray, valid_lens: np
         # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient. MXNet's where does
         # the same, 30 times slower.
         logits = npx.sequence_mask(logits, lens, use_sequence_length=True, axis=1)
-    wide = logits.astype("float32") if logits.dtype == "float16" else logits
+    wide = precise(logits)
     # The softmax is spelled out: in float32, npx.log_softmax is off by 30 eps.
     shifted = wide - np.max(wide, axis=-1, keepdims=True).detach()
     losses = np.log(np.sum(np.exp(shifted), axis=-1)) - npx.pick(shifted, targets.astype("int32"))

@@ -369,11 +369,14 @@ def softmax_over(scores: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:
 
 
 def precise(array: tf.Tensor) -> tf.Tensor:
-    """The array in float32 if it is of a half type, else as it is."""
+    """Widen an array to float32 where its type is narrower."""
     return tf.cast(array, tf.float32) if array.dtype in (tf.float16, tf.bfloat16) else array
 
 
+# ------------------------------------------------------------------------------------------- particular to TensorFlow
+
+
 def size(array: tf.Tensor, axis: int) -> int | tf.Tensor:
-    """The size of an axis: a number where it is known, a scalar tensor where only the running graph knows it."""
+    """Give the size of an axis: a number if it is known, a scalar tensor if only the running graph knows it."""
     known = array.shape[axis]
     return tf.shape(array)[axis] if known is None else known

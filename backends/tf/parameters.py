@@ -18,8 +18,13 @@ __all__ = ["get_parameters", "set_parameters"]
 Entry = tuple[str, str, tuple[int, ...] | None]
 
 
+def matrix(name: str, attribute: str | None = None) -> Entry:
+    """Give the entry of the weights of a projection."""
+    return name, f"{attribute or name}.kernel", (1, 0)
+
+
 def both_directions(*names: str) -> tuple[Entry, ...]:
-    """The entries of a recurrent layer whose layers each have these parameters, for one direction or for both."""
+    """Give the entries of recurrent layers with these parameters, in one direction or both."""
     forward = tuple((f"{{layer}}.{name}", f"layers.{{layer}}.{name}", None) for name in names)
     backward = tuple((f"{{layer}}.backward.{name}", f"backward_layers.{{layer}}.{name}", None) for name in names)
     return (*forward, *backward)
@@ -29,30 +34,24 @@ EMBEDDING: Entry = ("embedding", "embedding.embeddings", None)
 DECODER: tuple[Entry, ...] = (
     EMBEDDING,
     ("initial", "initial", None),
-    ("dense.W", "dense.kernel", (1, 0)),
+    matrix("dense.W", "dense"),
     ("dense.b", "dense.bias", None),
 )
-# Each layer's own entries: those of a layer inside it are found there. A layer may lack some, by its options.
+# The entries of each layer, with every option; those of a layer inside it are in that layer's table.
 TABLES: dict[str, tuple[Entry, ...]] = {
     "DotProductAttention": (),
-    "AdditiveAttention": (("W_q", "W_q.kernel", (1, 0)), ("W_k", "W_k.kernel", (1, 0)), ("w_v", "w_v", None)),
-    "GeneralAttention": (("W", "W.kernel", (1, 0)),),
-    "ConcatAttention": (("W", "W.kernel", (1, 0)), ("v", "v", None)),
+    "AdditiveAttention": (matrix("W_q"), matrix("W_k"), ("w_v", "w_v", None)),
+    "GeneralAttention": (matrix("W"),),
+    "ConcatAttention": (matrix("W"), ("v", "v", None)),
     "CosineAttention": (),
-    "LocationAttention": (("W", "W.kernel", (1, 0)),),
+    "LocationAttention": (matrix("W"),),
     "KernelAttention": (("w", "w", None),),
-    "LocalAttention": (("W_p", "W_p.kernel", (1, 0)), ("v_p", "v_p", None)),
+    "LocalAttention": (matrix("W_p"), ("v_p", "v_p", None)),
     "HardAttention": (),
     "NadarayaWatson": (),
     "MultiHeadAttention": (
-        ("W_q", "W_q.kernel", (1, 0)),
-        ("W_k", "W_k.kernel", (1, 0)),
-        ("W_v", "W_v.kernel", (1, 0)),
-        ("W_o", "W_o.kernel", (1, 0)),
-        ("b_q", "W_q.bias", None),
-        ("b_k", "W_k.bias", None),
-        ("b_v", "W_v.bias", None),
-        ("b_o", "W_o.bias", None),
+        *(matrix(f"W_{of}") for of in "qkvo"),
+        *((f"b_{of}", f"W_{of}.bias", None) for of in "qkvo"),
     ),
     "SinusoidalPositions": (),
     "LearnedPositions": (("P", "P", None),),
@@ -61,8 +60,8 @@ TABLES: dict[str, tuple[Entry, ...]] = {
     "GRUEncoder": (EMBEDDING,),
     "LSTMEncoder": (EMBEDDING,),
     "Bridge": (("{layer}.W", "layers.{layer}.W", None), ("{layer}.b_s", "layers.{layer}.b_s", None)),
-    "BahdanauDecoder": (*DECODER, ("readout.W", "readout.kernel", (1, 0)), ("readout.b", "readout.bias", None)),
-    "LuongDecoder": (*DECODER, ("W_c", "W_c.kernel", (1, 0))),
+    "BahdanauDecoder": (*DECODER, matrix("readout.W", "readout"), ("readout.b", "readout.bias", None)),
+    "LuongDecoder": (*DECODER, matrix("W_c")),
     "FixedContextDecoder": DECODER,
     "Translator": (),
 }
@@ -92,7 +91,7 @@ def set_parameters(layer: keras.layers.Layer, arrays: Mapping[str, np.ndarray]) 
 
 
 def located(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.Variable, tuple[int, ...] | None]]:
-    """Each canonical name with its parameter here and the order of its axes, in the order of the specification."""
+    """Give each canonical name, in the specification's order, with its parameter here and the order of its axes."""
     entries = {name: (path, axes) for name, path, axes in TABLES[layer.specification.name]}
     for name in layer.specification.own_shapes(layer.sizes):
         path, axes = entries[pattern(name)]

@@ -8,7 +8,7 @@ import torch
 
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.torch.attention import Attention, Memory, attention_layer
-from backends.torch.masking import open_keys
+from backends.torch.masking import open_keys, precise
 from backends.torch.pooling import average
 
 __all__ = ["HardAttention"]
@@ -138,9 +138,9 @@ class HardAttention(Attention):
         if scores.shape[-1] == 0:  # argmax refuses it
             weights = scores
         else:
-            visible = scores.to(torch.promote_types(scores.dtype, torch.float32))
+            visible = precise(scores)
             if noise is not None:
-                visible = visible - torch.log(-torch.log(noise.detach().to(visible.dtype)))
+                visible = visible - torch.log(-torch.log(precise(noise.detach())))
             best = visible.masked_fill(~allowed, -torch.inf).argmax(dim=-1, keepdim=True)
             weights = (allowed & (torch.arange(scores.shape[-1], device=scores.device) == best)).to(scores.dtype)
         return self._to_batch_first(average(weights, memory.values, allowed, None)), weights if need_weights else None

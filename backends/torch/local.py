@@ -9,7 +9,7 @@ from torch import nn
 
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.torch.attention import Attention, Memory, attention_layer
-from backends.torch.masking import distances
+from backends.torch.masking import distances, precise
 from backends.torch.module import drawn, drawn_mask
 from backends.torch.pooling import _attention_pooling
 
@@ -202,9 +202,8 @@ class LocalAttention(Attention):
 
     def _centres(self, queries: torch.Tensor, mask: torch.Tensor | None, num_keys: int) -> torch.Tensor:
         """The position p that each query predicts, (batch, queries, 1), with heads or without; float32 at least."""
-        precise = torch.promote_types(queries.dtype, torch.float32)
-        hidden = torch.tanh(nn.functional.linear(queries.to(precise), self.W_p.weight.to(precise)))
-        share = torch.sigmoid(hidden @ self.v_p.to(precise))
+        hidden = torch.tanh(nn.functional.linear(precise(queries), precise(self.W_p.weight)))
+        share = torch.sigmoid(hidden @ precise(self.v_p))
         if mask is None:
             return (num_keys * share)[..., None]
         # The 0 in front is the end of a row in which no key is open, and of one without keys.

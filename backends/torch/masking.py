@@ -367,9 +367,13 @@ def open_keys(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
 
 def softmax_over(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
     """Softmax of the allowed scores; 0 elsewhere, and in rows that allow nothing."""
-    precise = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
     # A fill of -inf loses against every real score, where a finite one may win. A fully masked row would come out NaN:
     # zeros keep it, and its gradient, finite until the last line discards it.
-    visible = precise.masked_fill(~allowed, -torch.inf)
+    visible = precise(scores).masked_fill(~allowed, -torch.inf)
     visible = visible.masked_fill(~allowed.any(dim=-1, keepdim=True), 0.0)
     return torch.softmax(visible, dim=-1).masked_fill(~allowed, 0.0).to(scores.dtype)
+
+
+def precise(array: torch.Tensor) -> torch.Tensor:
+    """Widen an array to float32 where its type is narrower."""
+    return array.to(torch.promote_types(array.dtype, torch.float32))

@@ -9,64 +9,60 @@ import torch
 from torch import nn
 
 from attention_core.errors import check_parameters
+from attention_core.specification import pattern
 from backends.torch.arrays import from_numpy, to_numpy
+from backends.torch.module import dtype_of
 
 __all__ = ["get_parameters", "set_parameters"]
 
-# Canonical name, name in state_dict(), and the axes of the one in the order of the other (None: the same).
+# Canonical name, path of attributes here, and the axes of the one in the order of the other (None: the same).
 Entry = tuple[str, str, tuple[int, ...] | None]
 
-LSTM: tuple[Entry, ...] = (
-    ("{layer}.W", "layers.{layer}.W", None),
-    ("{layer}.U", "layers.{layer}.U", None),
-    ("{layer}.b", "layers.{layer}.b", None),
-    ("{layer}.backward.W", "backward_layers.{layer}.W", None),
-    ("{layer}.backward.U", "backward_layers.{layer}.U", None),
-    ("{layer}.backward.b", "backward_layers.{layer}.b", None),
-)
-GRU: tuple[Entry, ...] = (
-    *LSTM,
-    ("{layer}.b_hn", "layers.{layer}.b_hn", None),
-    ("{layer}.backward.b_hn", "backward_layers.{layer}.b_hn", None),
-)
-EMBEDDING: tuple[Entry, ...] = (("embedding", "embedding.weight", None),)
+
+def matrix(name: str, attribute: str | None = None) -> Entry:
+    """Give the entry of the weights of a projection."""
+    return name, f"{attribute or name}.weight", None
+
+
+def both_directions(*names: str) -> tuple[Entry, ...]:
+    """Give the entries of recurrent layers with these parameters, in one direction or both."""
+    forward = tuple((f"{{layer}}.{name}", f"layers.{{layer}}.{name}", None) for name in names)
+    backward = tuple((f"{{layer}}.backward.{name}", f"backward_layers.{{layer}}.{name}", None) for name in names)
+    return (*forward, *backward)
+
+
+EMBEDDING: Entry = ("embedding", "embedding.weight", None)
 DECODER: tuple[Entry, ...] = (
-    *EMBEDDING,
+    EMBEDDING,
     ("initial", "initial", None),
-    ("dense.W", "dense.weight", None),
+    matrix("dense.W", "dense"),
     ("dense.b", "dense.bias", None),
 )
-# The entries of each layer alone: those of a layer inside it stand in that layer's table.
+# The entries of each layer, with every option; those of a layer inside it are in that layer's table.
 TABLES: dict[str, tuple[Entry, ...]] = {
     "DotProductAttention": (),
-    "AdditiveAttention": (("W_q", "W_q.weight", None), ("W_k", "W_k.weight", None), ("w_v", "w_v", None)),
-    "GeneralAttention": (("W", "W.weight", None),),
-    "ConcatAttention": (("W", "W.weight", None), ("v", "v", None)),
+    "AdditiveAttention": (matrix("W_q"), matrix("W_k"), ("w_v", "w_v", None)),
+    "GeneralAttention": (matrix("W"),),
+    "ConcatAttention": (matrix("W"), ("v", "v", None)),
     "CosineAttention": (),
-    "LocationAttention": (("W", "W.weight", None),),
+    "LocationAttention": (matrix("W"),),
     "KernelAttention": (("w", "w", None),),
-    "LocalAttention": (("W_p", "W_p.weight", None), ("v_p", "v_p", None)),
+    "LocalAttention": (matrix("W_p"), ("v_p", "v_p", None)),
     "HardAttention": (),
     "NadarayaWatson": (),
     "MultiHeadAttention": (
-        ("W_q", "W_q.weight", None),
-        ("W_k", "W_k.weight", None),
-        ("W_v", "W_v.weight", None),
-        ("W_o", "W_o.weight", None),
-        ("b_q", "W_q.bias", None),
-        ("b_k", "W_k.bias", None),
-        ("b_v", "W_v.bias", None),
-        ("b_o", "W_o.bias", None),
+        *(matrix(f"W_{of}") for of in "qkvo"),
+        *((f"b_{of}", f"W_{of}.bias", None) for of in "qkvo"),
     ),
     "SinusoidalPositions": (),
     "LearnedPositions": (("P", "P", None),),
-    "GRU": GRU,
-    "LSTM": LSTM,
-    "GRUEncoder": EMBEDDING,
-    "LSTMEncoder": EMBEDDING,
+    "GRU": both_directions("W", "U", "b", "b_hn"),
+    "LSTM": both_directions("W", "U", "b"),
+    "GRUEncoder": (EMBEDDING,),
+    "LSTMEncoder": (EMBEDDING,),
     "Bridge": (("{layer}.W", "layers.{layer}.W", None), ("{layer}.b_s", "layers.{layer}.b_s", None)),
-    "BahdanauDecoder": (*DECODER, ("readout.W", "readout.weight", None), ("readout.b", "readout.bias", None)),
-    "LuongDecoder": (*DECODER, ("W_c", "W_c.weight", None)),
+    "BahdanauDecoder": (*DECODER, matrix("readout.W", "readout"), ("readout.b", "readout.bias", None)),
+    "LuongDecoder": (*DECODER, matrix("W_c")),
     "FixedContextDecoder": DECODER,
     "Translator": (),
 }
@@ -83,27 +79,28 @@ def get_parameters(
     for name, parameter, axes in located(layer):
         values = read(parameter)
         array = to_numpy(torch.zeros_like(parameter) if values is None else values)
-        arrays[name] = array if axes is None else array.transpose(axes).copy()
-    return {name: arrays[name] for name in layer.specification.shapes(layer.sizes)}
+        arrays[name] = array if axes is None else np.ascontiguousarray(array.transpose(axes))
+    return arrays
 
 
 def set_parameters(layer: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
     """Copy canonical arrays into a layer."""
-    dtype = next((parameter.dtype for parameter in layer.parameters()), None)
-    check_parameters(layer.specification, layer.sizes, dtype, arrays)
+    check_parameters(layer.specification, layer.sizes, dtype_of(layer), arrays)
     with torch.no_grad():
         for name, parameter, axes in located(layer):
             array = arrays[name] if axes is None else arrays[name].transpose(np.argsort(axes))
             parameter.copy_(from_numpy(array))
 
 
-def located(layer: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Parameter, tuple[int, ...] | None]]:
-    """Each canonical name with its parameter here and the order of its axes."""
-    shapes = layer.specification.own_shapes(layer.sizes)
-    for entry, path, axes in TABLES[layer.specification.name]:
-        for index in range(layer.sizes["num_layers"]) if "{layer}" in entry else range(1):
-            name = entry.format(layer=index)
-            if name in shapes:  # which the options may have left out
-                yield prefix + name, layer.get_parameter(path.format(layer=index)), axes
-    for name in layer.specification.inside(layer.sizes):
-        yield from located(getattr(layer, name), f"{prefix}{name}.")
+def located(layer: nn.Module) -> Iterator[tuple[str, nn.Parameter, tuple[int, ...] | None]]:
+    """Give each canonical name, in the specification's order, with its parameter here and the order of its axes."""
+    entries = {name: (path, axes) for name, path, axes in TABLES[layer.specification.name]}
+    for name in layer.specification.own_shapes(layer.sizes):
+        path, axes = entries[pattern(name)]
+        parameter = layer
+        for part in path.format(layer=name.partition(".")[0]).split("."):
+            parameter = parameter[int(part)] if part.isdigit() else getattr(parameter, part)
+        yield name, parameter, axes
+    for inside in layer.specification.inside(layer.sizes):
+        for name, parameter, axes in located(getattr(layer, inside)):
+            yield f"{inside}.{name}", parameter, axes

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from attention_core.errors import check, check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
 from backends.torch.arrays import from_numpy
+from backends.torch.masking import precise
 from backends.torch.module import check_ids
 from backends.torch.parameters import get_parameters, located
 from backends.torch.translation import Translator
@@ -50,7 +51,7 @@ def masked_cross_entropy(
     if valid_lens is not None:
         allowed = torch.arange(targets.shape[1], device=targets.device) < valid_lens[:, None]
     # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient.
-    cleared = logits.masked_fill(~allowed[:, :, None], 0.0).to(torch.promote_types(logits.dtype, torch.float32))
+    cleared = precise(logits.masked_fill(~allowed[:, :, None], 0.0))
     # The class axis comes second in PyTorch.
     losses = functional.cross_entropy(cleared.transpose(1, 2), targets.long(), reduction="none")
     return (losses.masked_fill(~allowed, 0.0).sum() / allowed.sum().clamp(min=1)).to(logits.dtype)
@@ -66,7 +67,7 @@ def clip_by_global_norm(
     torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm; here nothing is added.
     """
     check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
-    wide = [own.to(torch.promote_types(own.dtype, torch.float32)) for own in gradients if own.numel()]
+    wide = [precise(gradient) for gradient in gradients if gradient.numel()]
     norm = global_norm(wide).to(gradients[0].dtype) if wide else torch.zeros(())
     if max_norm is None:
         return list(gradients), norm
