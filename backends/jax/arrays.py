@@ -14,12 +14,15 @@ def from_numpy(array: np.ndarray, device: str = "cpu") -> jax.Array:
     return jax.device_put(np.array(array), located(device))
 
 
+def to_numpy(array: jax.Array) -> np.ndarray:
+    """Copy an array to a NumPy array."""
+    return np.array(array)
+
+
+# ------------------------------------------------------------------------------------------------ particular to JAX
+
+
 def located(device: str) -> jax.Device:
     """The device of that name, such as cpu, cuda, or cpu:1."""
     kind, _, index = device.partition(":")
     return jax.devices(kind)[int(index or 0)]
-
-
-def to_numpy(array: jax.Array) -> np.ndarray:
-    """Copy an array to a NumPy array."""
-    return np.array(array)

@@ -198,6 +198,9 @@ class Trainer:
         check_ids("masked_cross_entropy", "targets", batch.targets, target_vocab_size)
 
 
+# ------------------------------------------------------------------------------------------------ particular to JAX
+
+
 class Split:
     """The variables of flax.nnx objects, held once, and a compiled function of their arrays.
 

@@ -19,6 +19,9 @@ def to_numpy(tensor: np.ndarray) -> numpy.ndarray:
     return tensor.asnumpy()
 
 
+# ------------------------------------------------------------------------------------------------ particular to MXNet
+
+
 def context(device: str) -> mx.Context:
     """MXNet's name of a device of the judge."""
     return {"cpu": mx.cpu, "cuda": mx.gpu}[device]()

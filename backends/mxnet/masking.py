@@ -242,10 +242,6 @@ def mask_or(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return _mask_or(first, second)
 
 
-def _mask_or(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    return (first.astype("int32") + second.astype("int32")) > 0
-
-
 def from_key_padding_mask(key_padding_mask: np.ndarray) -> np.ndarray:
     """Turn a key padding mask, in which True means 'hidden', into a mask.
 
@@ -398,3 +394,7 @@ def precise(array: np.ndarray) -> np.ndarray:
 def positions(count: int, ctx: mx.Context | None) -> np.ndarray:
     """Count from 0 in float64, in which MXNet divides and compares exactly."""
     return np.arange(count, dtype="float64", ctx=ctx)
+
+
+def _mask_or(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return (first.astype("int32") + second.astype("int32")) > 0

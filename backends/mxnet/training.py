@@ -87,72 +87,7 @@ def global_norm(rows: Sequence[np.ndarray]) -> np.ndarray:
     return np.sqrt(np.sum(np.stack([np.dot(row, row) for row in rows]))) * scale
 
 
-class Optimizer(mx.optimizer.Optimizer):
-    """What the optimisers here share: MXNet's own take their numbers as float32, whatever the parameters are."""
-
-    moments: tuple[str, ...] = ()
-
-    def create_state(self, index: str, weight: mx.nd.NDArray) -> tuple[np.ndarray, ...]:
-        """The moments of one parameter before its first step."""
-        return tuple(np.zeros_like(weight.as_np_ndarray()) for _ in self.moments)
-
-    def update(self, index: str, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: tuple[np.ndarray, ...]) -> None:
-        """Move one parameter and its moments, in place."""
-        self._update_count(index)
-        gradient = grad.as_np_ndarray()  # an updater passes legacy arrays; this is the same memory
-        if self.rescale_grad != 1.0:
-            gradient = gradient * self.rescale_grad
-        self.move(weight.as_np_ndarray(), gradient, state, self._get_lr(index), self._index_update_count[index])
-
-    def move(
-        self, weight: np.ndarray, gradient: np.ndarray, state: tuple[np.ndarray, ...], rate: float, step: int
-    ) -> None:
-        """The formula."""
-        raise NotImplementedError
-
-    def resume(self, steps: int) -> None:
-        """Count on from there."""
-        self.begin_num_update = self.num_update = steps
-        self._index_update_count.clear()  # what is not in it begins with begin_num_update
-
-
-class GradientDescent(Optimizer):
-    """Stochastic gradient descent, as MXNet runs it."""
-
-    def move(
-        self, weight: np.ndarray, gradient: np.ndarray, state: tuple[np.ndarray, ...], rate: float, step: int
-    ) -> None:
-        """The formula."""
-        weight -= rate * gradient
-
-
-class Adam(Optimizer):
-    """Adam, as MXNet runs it."""
-
-    moments = ("m", "v")
-
-    def __init__(self, learning_rate: float, beta1: float, beta2: float, epsilon: float) -> None:
-        super().__init__(learning_rate=learning_rate)
-        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
-
-    def move(
-        self, weight: np.ndarray, gradient: np.ndarray, state: tuple[np.ndarray, ...], rate: float, step: int
-    ) -> None:
-        """The formula, in place wherever that spares memory."""
-        m, v = state
-        m *= self.beta1
-        m += (1 - self.beta1) * gradient
-        v *= self.beta2
-        v += (1 - self.beta2) * np.square(gradient)
-        divisor = v / (1 - self.beta2**step)
-        np.sqrt(divisor, out=divisor)
-        divisor += self.epsilon
-        change = m * (rate / (1 - self.beta1**step))
-        change /= divisor
-        weight -= change
-
-
-Recipe = Callable[[], Optimizer]
+Recipe = Callable[[], "Optimizer"]
 """What an optimiser is before a Trainer begins: MXNet's optimisers count the steps of the parameters they have seen."""
 
 
@@ -252,3 +187,71 @@ class Trainer:
             ctx = parameter.data().ctx
             self.updater.states[parameter.name] = tuple(from_numpy(array).as_in_ctx(ctx) for array in given)
             self.updater.states_synced[parameter.name] = True
+
+
+# ------------------------------------------------------------------------------------------------ particular to MXNet
+
+
+class Optimizer(mx.optimizer.Optimizer):
+    """What the optimisers here share: MXNet's own take their numbers as float32, whatever the parameters are."""
+
+    moments: tuple[str, ...] = ()
+
+    def create_state(self, index: str, weight: mx.nd.NDArray) -> tuple[np.ndarray, ...]:
+        """The moments of one parameter before its first step."""
+        return tuple(np.zeros_like(weight.as_np_ndarray()) for _ in self.moments)
+
+    def update(self, index: str, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: tuple[np.ndarray, ...]) -> None:
+        """Move one parameter and its moments, in place."""
+        self._update_count(index)
+        gradient = grad.as_np_ndarray()  # an updater passes legacy arrays; this is the same memory
+        if self.rescale_grad != 1.0:
+            gradient = gradient * self.rescale_grad
+        self.move(weight.as_np_ndarray(), gradient, state, self._get_lr(index), self._index_update_count[index])
+
+    def move(
+        self, weight: np.ndarray, gradient: np.ndarray, state: tuple[np.ndarray, ...], rate: float, step: int
+    ) -> None:
+        """The formula."""
+        raise NotImplementedError
+
+    def resume(self, steps: int) -> None:
+        """Count on from there."""
+        self.begin_num_update = self.num_update = steps
+        self._index_update_count.clear()  # what is not in it begins with begin_num_update
+
+
+class GradientDescent(Optimizer):
+    """Stochastic gradient descent, as MXNet runs it."""
+
+    def move(
+        self, weight: np.ndarray, gradient: np.ndarray, state: tuple[np.ndarray, ...], rate: float, step: int
+    ) -> None:
+        """The formula."""
+        weight -= rate * gradient
+
+
+class Adam(Optimizer):
+    """Adam, as MXNet runs it."""
+
+    moments = ("m", "v")
+
+    def __init__(self, learning_rate: float, beta1: float, beta2: float, epsilon: float) -> None:
+        super().__init__(learning_rate=learning_rate)
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+
+    def move(
+        self, weight: np.ndarray, gradient: np.ndarray, state: tuple[np.ndarray, ...], rate: float, step: int
+    ) -> None:
+        """The formula, in place wherever that spares memory."""
+        m, v = state
+        m *= self.beta1
+        m += (1 - self.beta1) * gradient
+        v *= self.beta2
+        v += (1 - self.beta2) * np.square(gradient)
+        divisor = v / (1 - self.beta2**step)
+        np.sqrt(divisor, out=divisor)
+        divisor += self.epsilon
+        change = m * (rate / (1 - self.beta1**step))
+        change /= divisor
+        weight -= change

@@ -76,61 +76,6 @@ def clip_by_global_norm(
     return [gradient * factor for gradient in dense], rounded
 
 
-class Exact(keras.optimizers.Optimizer):
-    """What the optimisers share: a learning rate in float64. Keras has its own in float32, for any parameters."""
-
-    def __init__(self, learning_rate: float, *, name: str | None = None) -> None:
-        super().__init__(learning_rate=lambda: learning_rate, name=name)
-        self._learning_rate = keras.Variable(learning_rate, dtype="float64", trainable=False, name="learning_rate")
-
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"learning_rate": float(self.learning_rate.numpy()), "name": self.name}
-
-
-@keras.saving.register_keras_serializable(package="attention_parity")
-class ExactSGD(Exact):
-    """Stochastic gradient descent: θ' = θ - learning_rate · g."""
-
-    def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable) -> None:
-        """Move one parameter."""
-        variable.assign_sub(tf.cast(learning_rate, variable.dtype) * gradient)
-
-
-@keras.saving.register_keras_serializable(package="attention_parity")
-class ExactAdam(Exact):
-    """Adam as it was published: θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)."""
-
-    def __init__(
-        self, learning_rate: float, beta1: float, beta2: float, epsilon: float, *, name: str | None = None
-    ) -> None:
-        super().__init__(learning_rate, name=name)
-        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
-
-    def build(self, variables: list[keras.Variable]) -> None:
-        """Make m and v of each parameter."""
-        if not self.built:
-            super().build(variables)
-            self.m = self.add_optimizer_variables(variables, "m")
-            self.v = self.add_optimizer_variables(variables, "v")
-
-    def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable) -> None:
-        """Move one parameter, and its m and v."""
-        index, dtype = self._get_variable_index(variable), variable.dtype
-        m, v = self.m[index].value, self.v[index].value
-        # In float32, 1 - 0.999 has lost three digits: what depends on the step alone is rounded last.
-        step = tf.cast(self.iterations + 1, tf.float64)
-        rate = tf.cast(learning_rate / (1.0 - self.beta1**step), dtype)
-        root = tf.cast(tf.sqrt(1.0 - self.beta2**step), dtype)
-        mean = m.assign(self.beta1 * m + (1.0 - self.beta1) * gradient)
-        square = v.assign(self.beta2 * v + (1.0 - self.beta2) * tf.square(gradient))
-        variable.assign_sub(rate * mean / (tf.sqrt(square) / root + self.epsilon))
-
-    def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {**super().get_config(), "beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon}
-
-
 def sgd(learning_rate: float) -> keras.optimizers.Optimizer:
     """Stochastic gradient descent, for a Trainer.
 
@@ -267,3 +212,61 @@ class Trainer:
     def _kept(self, moment: str) -> dict[int, keras.Variable]:
         """What the optimiser keeps of each parameter, by the parameter's identity."""
         return dict(zip(map(id, self.parameters), getattr(self.optimizer, moment), strict=True))
+
+
+# ------------------------------------------------------------------------------------------- particular to TensorFlow
+
+
+class Exact(keras.optimizers.Optimizer):
+    """What the optimisers share: a learning rate in float64. Keras has its own in float32, for any parameters."""
+
+    def __init__(self, learning_rate: float, *, name: str | None = None) -> None:
+        super().__init__(learning_rate=lambda: learning_rate, name=name)
+        self._learning_rate = keras.Variable(learning_rate, dtype="float64", trainable=False, name="learning_rate")
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"learning_rate": float(self.learning_rate.numpy()), "name": self.name}
+
+
+@keras.saving.register_keras_serializable(package="attention_parity")
+class ExactSGD(Exact):
+    """Stochastic gradient descent: θ' = θ - learning_rate · g."""
+
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable) -> None:
+        """Move one parameter."""
+        variable.assign_sub(tf.cast(learning_rate, variable.dtype) * gradient)
+
+
+@keras.saving.register_keras_serializable(package="attention_parity")
+class ExactAdam(Exact):
+    """Adam as it was published: θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)."""
+
+    def __init__(
+        self, learning_rate: float, beta1: float, beta2: float, epsilon: float, *, name: str | None = None
+    ) -> None:
+        super().__init__(learning_rate, name=name)
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Make m and v of each parameter."""
+        if not self.built:
+            super().build(variables)
+            self.m = self.add_optimizer_variables(variables, "m")
+            self.v = self.add_optimizer_variables(variables, "v")
+
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable) -> None:
+        """Move one parameter, and its m and v."""
+        index, dtype = self._get_variable_index(variable), variable.dtype
+        m, v = self.m[index].value, self.v[index].value
+        # In float32, 1 - 0.999 has lost three digits: what depends on the step alone is rounded last.
+        step = tf.cast(self.iterations + 1, tf.float64)
+        rate = tf.cast(learning_rate / (1.0 - self.beta1**step), dtype)
+        root = tf.cast(tf.sqrt(1.0 - self.beta2**step), dtype)
+        mean = m.assign(self.beta1 * m + (1.0 - self.beta1) * gradient)
+        square = v.assign(self.beta2 * v + (1.0 - self.beta2) * tf.square(gradient))
+        variable.assign_sub(rate * mean / (tf.sqrt(square) / root + self.epsilon))
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().get_config(), "beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon}

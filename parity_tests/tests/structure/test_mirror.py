@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection
 
 import pytest
@@ -175,3 +176,14 @@ def test_what_a_file_defines_beside_is_called_the_same_in_torch_and_jax(file: st
     names = [list(definitions(backend_file(framework, file))) for framework in ("torch", "jax")]
     shared = [[name for name in own if name in names[0] and name in names[1]] for own in names]
     assert shared[0] == shared[1]
+
+
+@pytest.mark.parametrize("file", sorted({*OF_FILES, "arrays", "module", "parameters"} - {"attention", "multi_head"}))
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_helper_of_one_backend_alone_is_marked_as_particular(framework: str, file: str):
+    path = ROOT / "backends" / framework / f"{file}.py"
+    source = path.read_text(encoding="utf-8").splitlines()
+    marks = [number for number, line in enumerate(source, 1) if re.fullmatch(r"# -+ particular to \w+", line)]
+    others = [definitions(backend_file(other, file)) for other in FRAMEWORKS if other != framework]
+    alone = [node for name, node in definitions(parsed(path)).items() if not any(name in names for names in others)]
+    assert not [node.name for node in alone if not marks or node.lineno < marks[0]]
