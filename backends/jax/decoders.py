@@ -15,8 +15,9 @@ from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DE
 from backends.jax.attention import LAYERS, Memory, attention_layer, zero_masked
 from backends.jax.local import LocalAttention
 from backends.jax.module import Specified, check_ids, drawn, drawn_mask, dropout_layer
-from backends.jax.recurrent import recurrent_layer, time_first
-from backends.jax.search import Factors, beam_search, greedy_search
+from backends.jax.pooling import average
+from backends.jax.recurrent import recurrent_layer
+from backends.jax.search import beam_search, greedy_search, steps_first
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
 
@@ -25,7 +26,7 @@ ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
 
 
 class LuongState(NamedTuple):
-    """The state of a LuongDecoder between two steps; made by `start`, read and given by `step`.
+    """The state of a LuongDecoder between two steps; made by `start`, read and returned by `step`.
 
     Shapes: rnn (num_layers, batch, state_size), attentional (batch, hidden_size), position (batch,), int32.
     """
@@ -36,7 +37,7 @@ class LuongState(NamedTuple):
 
 
 class Decoder(Specified):
-    """What the decoders share: they differ in `_advance`, one step up to what the logits are made of."""
+    """What the decoders share: they differ in `_advance`, one step up to the features of the logits."""
 
     attention: Any = None
 
@@ -121,20 +122,11 @@ class Decoder(Specified):
             ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "step",
-            tokens=tokens,
-            state=state,
-            memory=memory,
-            dropout_mask=dropout_mask,
-            attention_dropout_mask=attention_dropout_mask,
-        )
+        masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
+        self._check("step", tokens=tokens, state=state, memory=memory, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
-        if attention_dropout_mask is None:
-            like = jax.ShapeDtypeStruct(memory.values.shape[:2], memory.values.dtype)
-            attention_dropout_mask = drawn_mask(self.dropout, like)
-        factor = None if attention_dropout_mask is None else attention_dropout_mask[:, None]
-        return self._step(tokens, state, memory, dropout_mask, factor)
+        between, factor = self._dropout_masks(tokens.shape, memory, **masks)
+        return self._step(tokens, state, memory, between, None if factor is None else factor[:, None])
 
     def __call__(
         self,
@@ -172,20 +164,13 @@ class Decoder(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "call",
-            tokens=tokens,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-            dropout_mask=dropout_mask,
-            attention_dropout_mask=attention_dropout_mask,
-        )
+        encoded: dict[str, Any] = {"encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
+        masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
+        self._check("call", tokens=tokens, state=state, **encoded, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
-        memory = self._prepare(encoder_outputs, valid_lens, mask)
-        factors = self._factors(tokens.shape, memory, dropout_mask, attention_dropout_mask)
-        return self._run_forced(self.embedding(tokens), self._start(memory, state), memory, factors)
+        memory = self._prepare(**encoded)
+        drawn_masks = self._dropout_masks(tokens.shape, memory, **masks)
+        return self._run_forced(tokens, self._start(memory, state), memory, *drawn_masks)
 
     def greedy(
         self,
@@ -222,25 +207,15 @@ class Decoder(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "greedy",
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
+        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
+        self._check("greedy", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
         memory = self._prepare(encoder_outputs, valid_lens, mask)
         return greedy_search(
             Partial(Decoder._step, self),
             self._start(memory, state),
             memory,
-            self._factors((encoder_outputs.shape[0], max_steps), memory),
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
+            *self._dropout_masks((encoder_outputs.shape[0], max_steps), memory),
+            **options,
         )
 
     def beam(
@@ -289,33 +264,24 @@ class Decoder(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "beam",
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            width=width,
-            num_best=num_best,
-            length_penalty=length_penalty,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
+        options: dict[str, Any] = {
+            "bos": bos,
+            "eos": eos,
+            "max_steps": max_steps,
+            "width": width,
+            "num_best": num_best,
+            "length_penalty": length_penalty,
+        }
+        self._check("beam", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
         memory = self._prepare(encoder_outputs, valid_lens, mask)
         return beam_search(
             Partial(Decoder._step, self),
             self._reordered,
             self._start(memory, state),
             memory,
-            self._factors((encoder_outputs.shape[0] * width, max_steps), memory),
+            *self._dropout_masks((encoder_outputs.shape[0] * width, max_steps), memory),
             vocab_size=self.sizes["vocab_size"],
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            width=width,
-            num_best=num_best,
-            length_penalty=length_penalty,
+            **options,
         )
 
     def _prepare(self, encoder_outputs: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None) -> Memory:
@@ -341,7 +307,7 @@ class Decoder(Specified):
     ) -> tuple[jax.Array, Any, jax.Array]:
         embedded = self.embedding(tokens)
         features, state, weights = self._advance(embedded, state, memory, dropout_mask, attention_dropout_mask)
-        return self.dense(features), state, weights
+        return self._logits(features), state, weights
 
     def _advance(
         self,
@@ -351,47 +317,61 @@ class Decoder(Specified):
         dropout_mask: jax.Array | None,
         attention_dropout_mask: jax.Array | None,
     ) -> tuple[jax.Array, Any, jax.Array]:
-        """One step without the last projection: (features of the logits, state, weights)."""
+        """Run one step up to the features of the logits: (features, state, weights)."""
         raise NotImplementedError
 
     # Compiled here, since jax.lax.scan outside of jit compiles its loop again in every call.
     @jax.jit
     def _run_forced(
-        self, embedded: jax.Array, state: Any, memory: Memory, factors: Factors
+        self,
+        tokens: jax.Array,
+        state: Any,
+        memory: Memory,
+        dropout_mask: jax.Array | None,
+        attention_dropout_mask: jax.Array | None,
     ) -> tuple[jax.Array, Any, jax.Array]:
-        """All steps of embedded tokens, and the logits of all steps at once: (logits, state, weights)."""
+        """Run all steps, and compute their logits at once: (logits, state, weights)."""
+        embedded, (batch, keys, _) = jnp.swapaxes(self.embedding(tokens), 0, 1), memory.values.shape
+        if tokens.shape[1] == 0:  # JAX traces a step even so, and there is no row of a mask for it
+            width = self.sizes["readout_size" if self.sizes.get("readout") == "maxout" else "hidden_size"]
+            features, weights = (jnp.zeros((batch, 0, size), embedded.dtype) for size in (width, keys))
+            return self._logits(features), state, weights
 
         # Computed again on the way back: a smaller program, and no step keeps its (batch, keys, attention_size).
         @partial(jax.checkpoint, prevent_cse=False)
         def step(state: Any, at: tuple[Any, ...]) -> tuple[Any, tuple[jax.Array, jax.Array]]:
-            embedded, row, factors = at
-            features, state, attended = self._advance(embedded, state, at_step(memory, row), *factors)
+            t, embedded, masks = at
+            features, state, attended = self._advance(embedded, state, at_step(memory, t), *masks)
             return state, (features, attended)
 
-        state, (features, weights) = jax.lax.scan(step, state, (time_first(embedded), rows(memory.mask), factors))
-        return self.dense(jnp.swapaxes(features, 0, 1)), state, jnp.swapaxes(weights, 0, 1)
+        every = jnp.arange(len(embedded)), embedded, steps_first(dropout_mask, attention_dropout_mask)
+        state, (features, weights) = jax.lax.scan(step, state, every)
+        return self._logits(jnp.swapaxes(features, 0, 1)), state, jnp.swapaxes(weights, 0, 1)
+
+    def _logits(self, features: jax.Array) -> jax.Array:
+        """Project the features of one step, or of all at once."""
+        return self.dense(features)
 
     @staticmethod
     def _reordered(state: Any, rows: jax.Array) -> Any:
-        """The state of these rows of the batch, in this order."""
+        """Take the state of these rows of the batch, in this order."""
         return state[:, rows]
 
-    def _factors(
+    def _dropout_masks(
         self,
-        tokens: tuple[int, ...],
+        lead: tuple[int, ...],
         memory: Memory,
         dropout_mask: jax.Array | None = None,
         attention_dropout_mask: jax.Array | None = None,
-    ) -> Factors:
-        """The two masks of (batch, steps) tokens, steps first; drawn at once, as no nnx stream moves inside a scan."""
+    ) -> tuple[jax.Array | None, jax.Array | None]:
+        """Draw the masks that are not given, before the loop over the steps; lead is (batch,) or (batch, steps)."""
         (_, keys, _), dtype = memory.values.shape, memory.values.dtype
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.rnn.dropout, jax.ShapeDtypeStruct(self.rnn._between(*tokens), dtype))
+            between = (self.sizes["num_layers - 1"], *lead, self.sizes["hidden_size"])
+            dropout_mask = drawn_mask(self.rnn.dropout, jax.ShapeDtypeStruct(between, dtype))
         if attention_dropout_mask is None:
-            attention_dropout_mask = drawn_mask(self.dropout, jax.ShapeDtypeStruct((*tokens, keys), dtype))
-        if attention_dropout_mask is not None:
-            attention_dropout_mask = jnp.swapaxes(attention_dropout_mask, 0, 1)[:, :, None]
-        return time_first(dropout_mask, 2), attention_dropout_mask
+            attention_dropout_mask = drawn_mask(self.dropout, jax.ShapeDtypeStruct((*lead, keys), dtype))
+        return dropout_mask, attention_dropout_mask
 
 
 class BahdanauDecoder(Decoder):
@@ -492,20 +472,20 @@ class BahdanauDecoder(Decoder):
         dropout_mask: jax.Array | None,
         attention_dropout_mask: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """One step without the last projection: (features of the logits, state, weights)."""
         previous = state[-1, :, : self.sizes["hidden_size"]]
         context, weights = self.attention._attend(previous[:, None], memory, dropout_mask=attention_dropout_mask)
         inputs = jnp.concatenate([context[:, 0], embedded], axis=-1)
         output, state = self.rnn._advance(inputs, state, dropout_mask)
         if self.sizes["readout"] == "maxout":
-            output = self._maxout(previous, embedded, context[:, 0])
+            output = jnp.concatenate([previous, embedded, context[:, 0]], axis=-1)
         return output, state, weights[:, 0]
 
-    def _maxout(self, previous: jax.Array, embedded: jax.Array, context: jax.Array) -> jax.Array:
-        """M of the formula."""
-        pairs = self.readout(jnp.concatenate([previous, embedded, context], axis=-1))
-        first, second = pairs[..., 0::2], pairs[..., 1::2]
-        return jnp.where(first >= second, first, second)
+    def _logits(self, features: jax.Array) -> jax.Array:
+        if self.sizes["readout"] == "maxout":
+            pairs = self.readout(features)
+            first, second = pairs[..., 0::2], pairs[..., 1::2]
+            features = jnp.where(first >= second, first, second)
+        return super()._logits(features)
 
 
 class LuongDecoder(Decoder):
@@ -610,7 +590,6 @@ class LuongDecoder(Decoder):
         dropout_mask: jax.Array | None,
         attention_dropout_mask: jax.Array | None,
     ) -> tuple[jax.Array, LuongState, jax.Array]:
-        """One step without the last projection: (features of the logits, state, weights)."""
         fed = self.sizes["input_feeding"]
         inputs = jnp.concatenate([embedded, state.attentional], axis=-1) if fed else embedded
         output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask)
@@ -621,23 +600,26 @@ class LuongDecoder(Decoder):
 
     @jax.jit
     def _run_forced(
-        self, embedded: jax.Array, state: LuongState, memory: Memory, factors: Factors
+        self,
+        tokens: jax.Array,
+        state: LuongState,
+        memory: Memory,
+        dropout_mask: jax.Array | None,
+        attention_dropout_mask: jax.Array | None,
     ) -> tuple[jax.Array, LuongState, jax.Array]:
-        """As of every decoder; without input feeding no step's attention waits for the one before."""
+        """Run all steps; without input feeding, all at once, since no step's attention waits for the one before."""
         if self.sizes["input_feeding"]:
-            return super()._run_forced(embedded, state, memory, factors)
-        between, attention = batch_first(factors)
-        outputs, rnn = self.rnn(embedded, None, state.rnn, dropout_mask=between)
+            return super()._run_forced(tokens, state, memory, dropout_mask, attention_dropout_mask)
+        outputs, rnn = self.rnn(self.embedding(tokens), None, state.rnn, dropout_mask=dropout_mask)
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
-        context, weights = self.attention._attend(outputs, memory, **at, dropout_mask=attention)
+        context, weights = self.attention._attend(outputs, memory, **at, dropout_mask=attention_dropout_mask)
         attentional = jnp.tanh(self.W_c(jnp.concatenate([context, outputs], axis=-1)))
-        steps = embedded.shape[1]
+        steps = tokens.shape[1]
         last = attentional[:, -1] if steps else state.attentional
-        return self.dense(attentional), LuongState(rnn, last, state.position + steps), weights
+        return self._logits(attentional), LuongState(rnn, last, state.position + steps), weights
 
     @staticmethod
     def _reordered(state: LuongState, rows: jax.Array) -> LuongState:
-        """The state of these rows of the batch, in this order."""
         return LuongState(state.rnn[:, rows], state.attentional[rows], state.position[rows])
 
 
@@ -712,57 +694,49 @@ class FixedContextDecoder(Decoder):
         dropout_mask: jax.Array | None,
         attention_dropout_mask: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """One step without the last projection: (features of the logits, state, weights)."""
-        context, weights = self._last(1, memory, attention_dropout_mask)
+        last = last_open(memory)
+        weights = last.astype(memory.values.dtype)
+        context = average(weights, memory.values, last, attention_dropout_mask)
         inputs = jnp.concatenate([context[:, 0], embedded], axis=-1)
         output, state = self.rnn._advance(inputs, state, dropout_mask)
         return output, state, weights[:, 0]
 
     @jax.jit
     def _run_forced(
-        self, embedded: jax.Array, state: jax.Array, memory: Memory, factors: Factors
+        self,
+        tokens: jax.Array,
+        state: jax.Array,
+        memory: Memory,
+        dropout_mask: jax.Array | None,
+        attention_dropout_mask: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """As of every decoder; no step's context waits for the one before."""
-        between, attention = batch_first(factors)
-        context, weights = self._last(embedded.shape[1], memory, attention)
-        inputs = jnp.concatenate([context, embedded], axis=-1)
-        outputs, state = self.rnn(inputs, None, state, dropout_mask=between)
-        return self.dense(outputs), state, weights
-
-    def _last(self, steps: int, memory: Memory, dropout_mask: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        """The last open value of each step, (batch, steps, memory_size), and its weights, (batch, steps, keys)."""
-        batch, keys, _ = memory.values.shape
-        seen = jnp.broadcast_to(True if memory.mask is None else memory.mask, (batch, steps, keys))
-        ends = jnp.max(jnp.arange(1, keys + 1) * seen, axis=-1, keepdims=True, initial=0)
-        weights = (jnp.arange(1, keys + 1) == ends).astype(memory.values.dtype)
-        # Taken, not pooled: of all steps at once, a weight of 0 does not silence the NaN that another step takes. Where
-        # nothing is open, the place is outside: 0.
-        places = jnp.where(ends == 0, keys, ends - 1)
+        """Run all steps at once, since no step's context waits for the one before."""
+        embedded, (batch, keys, _) = self.embedding(tokens), memory.values.shape
+        last = jnp.broadcast_to(last_open(memory), (batch, tokens.shape[1], keys))
+        weights = last.astype(memory.values.dtype)
+        # Taken, not averaged: of all steps at once, a weight of 0 does not silence the NaN that another step takes.
+        # Where nothing is open, the place is outside: 0.
+        places = jnp.where(last, jnp.arange(keys), keys).min(axis=-1, keepdims=True, initial=keys)
         context = jnp.take_along_axis(memory.values, places, axis=1, mode="fill", fill_value=0)
-        if dropout_mask is not None:
-            context = context * jnp.sum(weights * dropout_mask, axis=-1, keepdims=True)
-        return context, weights
+        if attention_dropout_mask is not None:
+            context = context * jnp.sum(weights * attention_dropout_mask, axis=-1, keepdims=True)
+        inputs = jnp.concatenate([context, embedded], axis=-1)
+        outputs, state = self.rnn(inputs, None, state, dropout_mask=dropout_mask)
+        return self._logits(outputs), state, weights
 
 
-def at_step(memory: Memory, row: jax.Array | None) -> Memory:
-    """The memory with the mask's row for a step, and with 0 where that hides a value; as it is without a row."""
-    if row is None:
+def at_step(memory: Memory, step: jax.Array) -> Memory:
+    """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
+    if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
         return memory
+    row = jax.lax.dynamic_slice_in_dim(memory.mask, step, 1, axis=1)
     return memory._replace(values=jnp.where(row[:, 0, :, None], memory.values, 0.0), mask=row)
 
 
-# ------------------------------------------------------------------------------------------------ particular to JAX
-
-
-def rows(mask: jax.Array | None) -> jax.Array | None:
-    """The mask's row for each step, (steps, batch, 1, keys), or None where one row, or no mask, serves all."""
-    return None if mask is None or mask.shape[1] == 1 else jnp.swapaxes(mask, 0, 1)[:, :, None]
-
-
-def batch_first(factors: Factors) -> Factors:
-    """The two dropout masks as they were before their steps came first."""
-    between, attention = factors
-    return (
-        None if between is None else jnp.moveaxis(between, 0, 2),
-        None if attention is None else jnp.swapaxes(attention[:, :, 0], 0, 1),
-    )
+def last_open(memory: Memory) -> jax.Array:
+    """Whether each key is the last one that may be attended to, (batch, 1 or steps, keys)."""
+    batch, keys, _ = memory.values.shape
+    places = jnp.arange(1, keys + 1)
+    allowed = jnp.ones((batch, 1, keys), bool) if memory.mask is None else memory.mask
+    ends = jnp.max(places * allowed, axis=-1, keepdims=True, initial=0)
+    return jnp.broadcast_to(places == ends, (batch, allowed.shape[1], keys))

@@ -12,30 +12,39 @@ import jax.numpy as jnp
 from backends.jax.attention import Memory
 
 Step = Callable[..., tuple[jax.Array, Any, jax.Array]]
-"""(logits, state, weights) of one token for each row: what a decoder's step gives; a jax.tree_util.Partial of it."""
-Factors = tuple[jax.Array | None, jax.Array | None]
-"""The two dropout masks of a decoder, steps first."""
+"""(logits, state, weights) of one token for each row, as a decoder's step returns them; a Partial of it."""
+Masks = tuple[jax.Array | None, jax.Array | None]
+"""The two dropout masks of a decoder."""
 
 
 # The loops are compiled here, since jax.lax.scan outside of jit compiles its loop again in every call. All max_steps
 # run, whenever the sequences end: jax.lax.while_loop, which could stop before, has no gradient in reverse mode.
 @partial(jax.jit, static_argnames="max_steps")
 def greedy_search(
-    step: Step, state: Any, memory: Memory, factors: Factors, *, bos: int, eos: int, max_steps: int
+    step: Step,
+    state: Any,
+    memory: Memory,
+    dropout_mask: jax.Array | None,
+    attention_dropout_mask: jax.Array | None,
+    *,
+    bos: int,
+    eos: int,
+    max_steps: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Feed back the most probable token, up to an end token: (tokens, lengths, weights), as a decoder's greedy."""
     batch = memory.values.shape[0]
 
-    def one(carry: tuple[Any, ...], factors: Factors) -> tuple[Any, ...]:
+    def advance(carry: tuple[Any, ...], masks: Masks) -> tuple[Any, ...]:
         token, state, running = carry
-        logits, state, attended = step(token, state, memory, *factors)
+        logits, state, attended = step(token, state, memory, *masks)
         token = jnp.where(running, jnp.argmax(logits, axis=-1), eos).astype(jnp.int32)
         attended = jnp.where(running[:, None], attended, 0.0)
         running = running & (token != eos)
         return (token, state, running), (token, running, attended)
 
     start = (jnp.full(batch, bos, jnp.int32), state, jnp.full(batch, True))
-    _, (tokens, running, weights) = jax.lax.scan(one, start, factors, length=max_steps)
+    masks = steps_first(dropout_mask, attention_dropout_mask)
+    _, (tokens, running, weights) = jax.lax.scan(advance, start, masks, length=max_steps)
     lengths = jnp.sum(running, axis=0, dtype=jnp.int32)
     return jnp.swapaxes(tokens, 0, 1), lengths, jnp.swapaxes(weights, 0, 1)
 
@@ -46,7 +55,8 @@ def beam_search(
     reordered: Callable[[Any, jax.Array], Any],
     state: Any,
     memory: Memory,
-    factors: Factors,
+    dropout_mask: jax.Array | None,
+    attention_dropout_mask: jax.Array | None,
     *,
     vocab_size: int,
     bos: int,
@@ -58,13 +68,13 @@ def beam_search(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Keep the best hypotheses of every step: (tokens, lengths, scores, weights), as a decoder's beam.
 
-    reordered gives the state of rows of the batch, in their order; factors are of batch · width rows.
+    reordered takes the state of some rows of the batch, in their order; the masks are of batch · width rows.
     """
     (batch, keys, _), dtype = memory.values.shape, memory.values.dtype
     if batch == 0:  # there is no row to repeat
         tokens, lengths = jnp.zeros((0, num_best, max_steps), jnp.int32), jnp.zeros((0, num_best), jnp.int32)
         return tokens, lengths, jnp.zeros((0, num_best), dtype), jnp.zeros((0, num_best, max_steps, keys), dtype)
-    # Hypothesis w of sequence b stands in row b width + w: each step is one step of the decoder.
+    # Hypothesis w of sequence b is row b · width + w: each step is one step of the decoder.
     rows = jnp.repeat(jnp.arange(batch), width)
     state, first = reordered(state, rows), jnp.arange(batch, dtype=jnp.int32)[:, None] * width
     mask = None if memory.mask is None else jnp.broadcast_to(memory.mask, (batch, *memory.mask.shape[1:]))[rows]
@@ -73,9 +83,9 @@ def beam_search(
     exact = jnp.promote_types(dtype, jnp.float32)
     itself = jnp.where(jnp.arange(vocab_size) == eos, 0.0, -jnp.inf).astype(exact)
 
-    def one(carry: tuple[Any, ...], factors: Factors) -> tuple[Any, ...]:
+    def advance(carry: tuple[Any, ...], masks: Masks) -> tuple[Any, ...]:
         token, state, totals, counts, running = carry
-        logits, state, attended = step(token, state, memory, *factors)
+        logits, state, attended = step(token, state, memory, *masks)
         logs = jax.nn.log_softmax(logits.astype(exact), axis=-1).reshape(batch, width, vocab_size)
         candidates = totals[..., None] + jnp.where(running[..., None], logs, itself)
         attended = jnp.where(running[..., None], attended.reshape(batch, width, keys), 0.0)
@@ -102,7 +112,9 @@ def beam_search(
         jnp.zeros((batch, width), jnp.int32),
         jnp.full((batch, width), True),
     )
-    (_, _, totals, counts, running), kept = jax.lax.scan(one, start, factors, length=max_steps)
+    (_, _, totals, counts, running), kept = jax.lax.scan(
+        advance, start, steps_first(dropout_mask, attention_dropout_mask), length=max_steps
+    )
     hypotheses = jnp.broadcast_to(jnp.arange(num_best, dtype=jnp.int32), (batch, num_best))
     _, (tokens, weights) = jax.lax.scan(back, hypotheses, kept, length=max_steps, reverse=True)
     lengths = jnp.where(running, counts, jnp.maximum(counts - 1, 0))[:, :num_best]
@@ -111,10 +123,21 @@ def beam_search(
 
 
 def first_best(ranked: jax.Array, width: int) -> jax.Array:
-    """Where the largest of each row stand, best first; of equal ones the first, as top_k takes them."""
+    """The places of the largest of each row, best first; of equal ones the first, as jax.lax.top_k takes them."""
     return jax.lax.top_k(ranked, width)[1]
 
 
 def penalty(lengths: jax.Array, length_penalty: float, dtype: jnp.dtype) -> jax.Array:
     """((5 + n)/6)^α of Wu et al."""
     return ((5.0 + lengths.astype(dtype)) / 6.0) ** length_penalty
+
+
+# ------------------------------------------------------------------------------------------------ particular to JAX
+
+
+def steps_first(dropout_mask: jax.Array | None, attention_dropout_mask: jax.Array | None) -> Masks:
+    """Both masks of a decoder with the axis of steps in front, where jax.lax.scan expects it."""
+    return (
+        None if dropout_mask is None else jnp.moveaxis(dropout_mask, 2, 0),
+        None if attention_dropout_mask is None else jnp.swapaxes(attention_dropout_mask, 0, 1)[:, :, None],
+    )

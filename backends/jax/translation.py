@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -98,17 +100,14 @@ class Translator(Specified):
             dropout=dropout,
         )
         parts = self.specification.inside(self.sizes)
-        made, inner = ENCODERS[parts["encoder"].layer.name], parts["encoder"].config
-        self.encoder = made(**inner, dtype=dtype, rngs=rngs)
-        between = parts.get("bridge")
-        self.bridge = None if between is None else Bridge(**between.config, dtype=dtype, rngs=rngs)
-        chosen, outer = DECODERS[parts["decoder"].layer.name], parts["decoder"].config
-        self.decoder = chosen(**outer, dtype=dtype, rngs=rngs)
+        self.encoder = ENCODERS[parts["encoder"].layer.name](**parts["encoder"].config, dtype=dtype, rngs=rngs)
+        self.bridge = Bridge(**parts["bridge"].config, dtype=dtype, rngs=rngs) if "bridge" in parts else None
+        self.decoder = DECODERS[parts["decoder"].layer.name](**parts["decoder"].config, dtype=dtype, rngs=rngs)
 
     def encode(
         self, source: jax.Array, valid_lens: jax.Array | None, dropout_mask: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """The encoder's outputs and state, as the decoder takes them."""
+        """Give the encoder's outputs and state, in the form that the decoder takes."""
         outputs, state = self.encoder(source, valid_lens, dropout_mask=dropout_mask)
         return (outputs, state) if self.bridge is None else self.bridge(outputs, state)
 
@@ -143,15 +142,12 @@ class Translator(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "call",
-            source=source,
-            inputs=inputs,
-            valid_lens=valid_lens,
-            encoder_dropout_mask=encoder_dropout_mask,
-            decoder_dropout_mask=decoder_dropout_mask,
-            attention_dropout_mask=attention_dropout_mask,
-        )
+        masks = {
+            "encoder_dropout_mask": encoder_dropout_mask,
+            "decoder_dropout_mask": decoder_dropout_mask,
+            "attention_dropout_mask": attention_dropout_mask,
+        }
+        self._check("call", source=source, inputs=inputs, valid_lens=valid_lens, **masks)
         outputs, state = self.encode(source, valid_lens, encoder_dropout_mask)
         logits, _, weights = self.decoder(
             inputs,
@@ -185,9 +181,10 @@ class Translator(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check("greedy", source=source, valid_lens=valid_lens, bos=bos, eos=eos, max_steps=max_steps)
+        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
+        self._check("greedy", source=source, valid_lens=valid_lens, **options)
         outputs, state = self.encode(source, valid_lens)
-        return self.decoder.greedy(outputs, state, valid_lens, bos=bos, eos=eos, max_steps=max_steps)
+        return self.decoder.greedy(outputs, state, valid_lens, **options)
 
     def beam(
         self,
@@ -224,26 +221,14 @@ class Translator(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "beam",
-            source=source,
-            valid_lens=valid_lens,
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            width=width,
-            num_best=num_best,
-            length_penalty=length_penalty,
-        )
+        options: dict[str, Any] = {
+            "bos": bos,
+            "eos": eos,
+            "max_steps": max_steps,
+            "width": width,
+            "num_best": num_best,
+            "length_penalty": length_penalty,
+        }
+        self._check("beam", source=source, valid_lens=valid_lens, **options)
         outputs, state = self.encode(source, valid_lens)
-        return self.decoder.beam(
-            outputs,
-            state,
-            valid_lens,
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            width=width,
-            num_best=num_best,
-            length_penalty=length_penalty,
-        )
+        return self.decoder.beam(outputs, state, valid_lens, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import mxnet as mx
@@ -23,7 +24,7 @@ ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
 
 
 class LuongState(NamedTuple):
-    """The state of a LuongDecoder between two steps; made by `start`, read and given by `step`.
+    """The state of a LuongDecoder between two steps; made by `start`, read and returned by `step`.
 
     Shapes: rnn (num_layers, batch, state_size), attentional (batch, hidden_size), position (batch,), int32.
     """
@@ -34,7 +35,7 @@ class LuongState(NamedTuple):
 
 
 class Decoder(Specified):
-    """What the decoders share: they differ in `_advance`, one step up to what the logits are made of."""
+    """What the decoders share: they differ in `_advance`, one step up to the features of the logits."""
 
     attention: Any
 
@@ -49,6 +50,7 @@ class Decoder(Specified):
             self.attention = None if attended is None else attention_layer(attended, ATTENTION, dtype=dtype)
             self.rnn = recurrent_layer(parts["rnn"], dtype=dtype)
             self.dense = linear(self.sizes["dense_size"], vocab_size, use_bias=True, dtype=dtype)
+        self.dropout = self.sizes["dropout"]
         initialise(self)
 
     def prepare(
@@ -119,14 +121,8 @@ class Decoder(Specified):
             ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "step",
-            tokens=tokens,
-            state=state,
-            memory=memory,
-            dropout_mask=dropout_mask,
-            attention_dropout_mask=attention_dropout_mask,
-        )
+        masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
+        self._check("step", tokens=tokens, state=state, memory=memory, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         factor = None if attention_dropout_mask is None else attention_dropout_mask[:, None]
         return self._step(tokens, state, memory, dropout_mask, factor)
@@ -167,18 +163,11 @@ class Decoder(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "call",
-            tokens=tokens,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-            dropout_mask=dropout_mask,
-            attention_dropout_mask=attention_dropout_mask,
-        )
+        encoded: dict[str, Any] = {"encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
+        masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
+        self._check("call", tokens=tokens, state=state, **encoded, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
-        return super().__call__(tokens, encoder_outputs, state, valid_lens, mask, dropout_mask, attention_dropout_mask)
+        return super().__call__(tokens, state, encoded, masks)
 
     def greedy(
         self,
@@ -215,19 +204,11 @@ class Decoder(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "greedy",
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
+        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
+        self._check("greedy", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
         with autograd.pause():
             memory = self._prepare(encoder_outputs, valid_lens, mask)
-            return greedy_search(self._step, self._start(memory, state), memory, bos=bos, eos=eos, max_steps=max_steps)
+            return greedy_search(self._step, self._start(memory, state), memory, **options)
 
     def beam(
         self,
@@ -275,19 +256,15 @@ class Decoder(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "beam",
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            width=width,
-            num_best=num_best,
-            length_penalty=length_penalty,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
+        options: dict[str, Any] = {
+            "bos": bos,
+            "eos": eos,
+            "max_steps": max_steps,
+            "width": width,
+            "num_best": num_best,
+            "length_penalty": length_penalty,
+        }
+        self._check("beam", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
         with autograd.pause():
             memory = self._prepare(encoder_outputs, valid_lens, mask)
             return beam_search(
@@ -296,12 +273,7 @@ class Decoder(Specified):
                 self._start(memory, state),
                 memory,
                 vocab_size=self.sizes["vocab_size"],
-                bos=bos,
-                eos=eos,
-                max_steps=max_steps,
-                width=width,
-                num_best=num_best,
-                length_penalty=length_penalty,
+                **options,
             )
 
     def _prepare(self, encoder_outputs: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> Memory:
@@ -342,7 +314,7 @@ class Decoder(Specified):
         dropout_mask: np.ndarray | None,
         attention_dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, Any, np.ndarray]:
-        """One step without the last projection: (features of the logits, state, weights)."""
+        """Run one step up to the features of the logits: (features, state, weights)."""
         raise NotImplementedError
 
     def _run_forced(
@@ -353,8 +325,12 @@ class Decoder(Specified):
         dropout_mask: np.ndarray | None,
         attention_dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, Any, np.ndarray]:
-        """All steps without the last projections: (features of the logits, state, weights)."""
-        embedded, (batch, keys, _) = self.embedding(tokens), memory.values.shape
+        """Run all steps, and compute their logits at once: (logits, state, weights)."""
+        if tokens.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+            like = {"dtype": memory.values.dtype, "ctx": memory.values.ctx}
+            logits = np.zeros((*tokens.shape, self.sizes["vocab_size"]), **like)
+            return logits, state, np.zeros((*tokens.shape, memory.values.shape[1]), **like)
+        embedded, keys = self.embedding(tokens), memory.values.shape[1]
         features, weights = [], []
         for t in range(embedded.shape[1]):
             read, state, attended = self._advance(
@@ -366,38 +342,29 @@ class Decoder(Specified):
             )
             features.append(read)
             weights.append(attended)
+        logits = self._logits(np.stack(features, axis=1))
         if keys == 0:  # MXNet stacks no empty arrays
-            shape = (batch, embedded.shape[1], 0)
-            return np.stack(features, axis=1), state, np.zeros(shape, dtype=embedded.dtype, ctx=embedded.ctx)
-        return np.stack(features, axis=1), state, np.stack(weights, axis=1)
-
-    def _reordered(self, state: Any, rows: np.ndarray) -> Any:
-        """The state of these rows of the batch, in this order."""
-        return np.take(state, rows, axis=1)
+            return logits, state, np.zeros((*tokens.shape, 0), dtype=embedded.dtype, ctx=embedded.ctx)
+        return logits, state, np.stack(weights, axis=1)
 
     def _logits(self, features: np.ndarray) -> np.ndarray:
-        """The last projections, of one step, or at once of all of them."""
+        """Project the features of one step, or of all at once."""
         return self.dense(features)
+
+    def _reordered(self, state: Any, rows: np.ndarray) -> Any:
+        """Take the state of these rows of the batch, in this order."""
+        return np.take(state, rows, axis=1)
 
     def forward(
         self,
         tokens: np.ndarray,
-        encoder_outputs: np.ndarray,
         state: np.ndarray | None,
-        valid_lens: np.ndarray | None,
-        mask: np.ndarray | None,
-        dropout_mask: np.ndarray | None,
-        attention_dropout_mask: np.ndarray | None,
+        encoded: Mapping[str, Any],
+        masks: Mapping[str, np.ndarray | None],
     ) -> tuple[np.ndarray, Any, np.ndarray]:
         """Gluon enters here, with positional arguments alone."""
-        memory = self._prepare(encoder_outputs, valid_lens, mask)
-        current = self._start(memory, state)
-        if tokens.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
-            like = {"dtype": encoder_outputs.dtype, "ctx": encoder_outputs.ctx}
-            logits = np.zeros((*tokens.shape, self.sizes["vocab_size"]), **like)
-            return logits, current, np.zeros((*tokens.shape, encoder_outputs.shape[1]), **like)
-        features, current, weights = self._run_forced(tokens, current, memory, dropout_mask, attention_dropout_mask)
-        return self._logits(features), current, weights
+        memory = self._prepare(**encoded)
+        return self._run_forced(tokens, self._start(memory, state), memory, **masks)
 
 
 class BahdanauDecoder(Decoder):
@@ -504,7 +471,6 @@ class BahdanauDecoder(Decoder):
         dropout_mask: np.ndarray | None,
         attention_dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """One step without the last projections: (features of the logits, state, weights)."""
         previous = state[-1] if self.sizes["cell"] == "gru" else state[-1][:, : self.sizes["hidden_size"]]
         query = np.expand_dims(previous, 1)
         context, weights = self.attention._attend(query, memory, dropout_mask=attention_dropout_mask)
@@ -515,7 +481,6 @@ class BahdanauDecoder(Decoder):
         return output, state, weights[:, 0]
 
     def _logits(self, features: np.ndarray) -> np.ndarray:
-        """The last projections, of one step, or at once of all of them."""
         if self.sizes["readout"] == "maxout":
             pairs = self.readout(features)
             features = np.maximum(pairs[..., 0::2], pairs[..., 1::2])
@@ -628,7 +593,6 @@ class LuongDecoder(Decoder):
         dropout_mask: np.ndarray | None,
         attention_dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, LuongState, np.ndarray]:
-        """One step without the last projection: (features of the logits, state, weights)."""
         inputs = np.concatenate([embedded, state.attentional], axis=-1) if self.sizes["input_feeding"] else embedded
         output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask)
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
@@ -639,7 +603,6 @@ class LuongDecoder(Decoder):
         return attentional, LuongState(rnn, attentional, state.position + 1), weights[:, 0]
 
     def _reordered(self, state: LuongState, rows: np.ndarray) -> LuongState:
-        """The state of these rows of the batch, in this order."""
         return LuongState(
             np.take(state.rnn, rows, axis=1),
             np.take(state.attentional, rows, axis=0),
@@ -712,7 +675,6 @@ class FixedContextDecoder(Decoder):
             prefix=prefix,
             params=params,
         )
-        self.dropout = dropout
 
     def _advance(
         self,
@@ -722,25 +684,30 @@ class FixedContextDecoder(Decoder):
         dropout_mask: np.ndarray | None,
         attention_dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """One step without the last projection: (features of the logits, state, weights)."""
-        (batch, keys, _), values = memory.values.shape, memory.values
-        last = np.ones((batch, 1, keys), dtype="bool", ctx=values.ctx)
-        if keys:  # over an empty axis, MXNet reads foreign memory or crashes
-            allowed = last if memory.mask is None else last * memory.mask
-            places = np.arange(1, keys + 1, dtype="int32", ctx=values.ctx)
-            last = places == np.max(places * allowed, axis=-1, keepdims=True)
-        # attention_pooling of scores of 0 gives the same, and the decoder is 13 % slower with it.
-        weights = last.astype(values.dtype)
+        last = last_open(memory)
+        weights = last.astype(memory.values.dtype)
         if attention_dropout_mask is None:
             attention_dropout_mask = drawn_mask(self.dropout, weights.shape, weights)
-        context = np.squeeze(average(weights, values, last, attention_dropout_mask), 1)
-        output, state = self.rnn._advance(np.concatenate([context, embedded], axis=-1), state, dropout_mask)
+        context = average(weights, memory.values, last, attention_dropout_mask)
+        inputs = np.concatenate([np.squeeze(context, 1), embedded], axis=-1)
+        output, state = self.rnn._advance(inputs, state, dropout_mask)
         return output, state, weights[:, 0]
 
 
 def at_step(memory: Memory, step: int) -> Memory:
-    """The memory with the mask's row for that step, or its only row, and with 0 where that hides a value."""
-    if memory.mask is None or memory.mask.shape[1] == 1:
+    """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
+    if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
         return memory
     row = memory.mask[:, step : step + 1]
     return memory._replace(values=shown(np.expand_dims(row[:, 0], -1), memory.values), mask=row)
+
+
+def last_open(memory: Memory) -> np.ndarray:
+    """Whether each key is the last one that may be attended to, (batch, 1, keys)."""
+    batch, keys, _ = memory.values.shape
+    allowed = np.ones((batch, 1, keys), dtype="bool", ctx=memory.values.ctx)
+    if keys == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+        return allowed
+    allowed = allowed if memory.mask is None else allowed * memory.mask
+    places = np.arange(1, keys + 1, dtype="int32", ctx=memory.values.ctx)
+    return places == np.max(places * allowed, axis=-1, keepdims=True)

@@ -10,7 +10,7 @@ from mxnet import np
 from backends.mxnet.attention import Memory
 
 Step = Callable[[np.ndarray, Any, Memory], tuple[np.ndarray, Any, np.ndarray]]
-"""(logits, state, weights) of one token for each row: what a decoder's step gives."""
+"""(logits, state, weights) of one token for each row, as a decoder's step returns them."""
 
 
 def greedy_search(
@@ -55,7 +55,7 @@ def beam_search(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Keep the best hypotheses of every step: (tokens, lengths, scores, weights), as a decoder's beam.
 
-    reordered gives the state of rows of the batch, in their order.
+    reordered takes the state of some rows of the batch, in their order.
     """
     (batch, keys, _), ctx, dtype = memory.values.shape, memory.values.ctx, memory.values.dtype
     # Sums of logarithms are kept, and ranked, in float32 at least.
@@ -65,7 +65,7 @@ def beam_search(
     if batch == 0:  # over an empty axis, MXNet reads foreign memory or crashes
         empty = (0, num_best)
         return tokens, np.zeros(empty, dtype="int32", ctx=ctx), np.zeros(empty, dtype=dtype, ctx=ctx), weights
-    # Hypothesis w of sequence b stands in row b width + w: each step is one step of the decoder.
+    # Hypothesis w of sequence b is row b · width + w: each step is one step of the decoder.
     sequences = np.arange(batch, dtype="int64", ctx=ctx)
     state, first = reordered(state, np.repeat(sequences, width)), sequences[:, None] * width
     memory = Memory(*(repeated(part, width) for part in memory))
@@ -108,14 +108,14 @@ def beam_search(
     return tokens, (counts - ended.astype("int32"))[:, :num_best], scores[:, :num_best], weights
 
 
-def first_best(scores: np.ndarray, count: int) -> np.ndarray:
-    """The places of the highest scores of each row, best first; of two equal ones the first is the better."""
-    places = np.arange(scores.shape[-1], dtype="int64", ctx=scores.ctx)
-    taken, best = np.full_like(scores, -np.inf), []
-    scores = np.maximum(scores, -np.finfo(scores.dtype).max)  # nothing is as low as what is taken
-    for _ in range(count):
-        best.append(np.argmax(scores, axis=-1).astype("int64"))
-        scores = np.where(places == best[-1][:, None], taken, scores)
+def first_best(ranked: np.ndarray, width: int) -> np.ndarray:
+    """The places of the largest of each row, best first; of equal ones the first, as np.argmax takes them."""
+    places = np.arange(ranked.shape[-1], dtype="int64", ctx=ranked.ctx)
+    taken, best = np.full_like(ranked, -np.inf), []
+    ranked = np.maximum(ranked, -np.finfo(ranked.dtype).max)  # nothing is as low as what is taken
+    for _ in range(width):
+        best.append(np.argmax(ranked, axis=-1).astype("int64"))
+        ranked = np.where(places == best[-1][:, None], taken, ranked)
     return np.stack(best, axis=-1)
 
 
@@ -128,13 +128,13 @@ def penalty(lengths: np.ndarray, length_penalty: float, like: np.ndarray) -> np.
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Logarithms of the softmax, spelled out: in float32, npx.log_softmax is off by 30 eps."""
+    """Compute the logarithms of the softmax in plain steps: in float32, npx.log_softmax is off by 30 eps."""
     shifted = logits - np.max(logits, axis=-1, keepdims=True)
     return shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
 
 
 def repeated(array: np.ndarray | None, width: int) -> np.ndarray | None:
-    """Every row of the batch, width times in a row; a mask's only row stays alone."""
+    """Repeat every row of the batch width times; a mask's only row stays alone."""
     if array is None or (array.shape[0] == 1 and array.dtype == "bool"):
         return array
     if array.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import mxnet as mx
 from mxnet import autograd, np
 
@@ -100,18 +102,15 @@ class Translator(Specified):
             params=params,
         )
         parts = self.specification.inside(self.sizes)
-        made, inner = ENCODERS[parts["encoder"].layer.name], parts["encoder"].config
-        chosen, outer = DECODERS[parts["decoder"].layer.name], parts["decoder"].config
-        between = parts.get("bridge")
         with self.name_scope():
-            self.encoder = made(**inner, dtype=dtype)
-            self.bridge = None if between is None else Bridge(**between.config, dtype=dtype)
-            self.decoder = chosen(**outer, dtype=dtype)
+            self.encoder = ENCODERS[parts["encoder"].layer.name](**parts["encoder"].config, dtype=dtype)
+            self.bridge = Bridge(**parts["bridge"].config, dtype=dtype) if "bridge" in parts else None
+            self.decoder = DECODERS[parts["decoder"].layer.name](**parts["decoder"].config, dtype=dtype)
 
     def encode(
         self, source: np.ndarray, valid_lens: np.ndarray | None, dropout_mask: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The encoder's outputs and state, as the decoder takes them."""
+        """Give the encoder's outputs and state, in the form that the decoder takes."""
         outputs, state = self.encoder(source, valid_lens, dropout_mask=dropout_mask)
         return (outputs, state) if self.bridge is None else self.bridge(outputs, state)
 
@@ -146,17 +145,13 @@ class Translator(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "call",
-            source=source,
-            inputs=inputs,
-            valid_lens=valid_lens,
-            encoder_dropout_mask=encoder_dropout_mask,
-            decoder_dropout_mask=decoder_dropout_mask,
-            attention_dropout_mask=attention_dropout_mask,
-        )
-        masks = (encoder_dropout_mask, decoder_dropout_mask, attention_dropout_mask)
-        return super().__call__(source, inputs, valid_lens, *masks)
+        masks = {
+            "encoder_dropout_mask": encoder_dropout_mask,
+            "decoder_dropout_mask": decoder_dropout_mask,
+            "attention_dropout_mask": attention_dropout_mask,
+        }
+        self._check("call", source=source, inputs=inputs, valid_lens=valid_lens, **masks)
+        return super().__call__(source, inputs, valid_lens, *masks.values())
 
     def greedy(
         self, source: np.ndarray, valid_lens: np.ndarray | None = None, *, bos: int, eos: int, max_steps: int
@@ -180,10 +175,11 @@ class Translator(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check("greedy", source=source, valid_lens=valid_lens, bos=bos, eos=eos, max_steps=max_steps)
+        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
+        self._check("greedy", source=source, valid_lens=valid_lens, **options)
         with autograd.pause():
             outputs, state = self.encode(source, valid_lens)
-            return self.decoder.greedy(outputs, state, valid_lens, bos=bos, eos=eos, max_steps=max_steps)
+            return self.decoder.greedy(outputs, state, valid_lens, **options)
 
     def beam(
         self,
@@ -220,30 +216,18 @@ class Translator(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "beam",
-            source=source,
-            valid_lens=valid_lens,
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            width=width,
-            num_best=num_best,
-            length_penalty=length_penalty,
-        )
+        options: dict[str, Any] = {
+            "bos": bos,
+            "eos": eos,
+            "max_steps": max_steps,
+            "width": width,
+            "num_best": num_best,
+            "length_penalty": length_penalty,
+        }
+        self._check("beam", source=source, valid_lens=valid_lens, **options)
         with autograd.pause():
             outputs, state = self.encode(source, valid_lens)
-            return self.decoder.beam(
-                outputs,
-                state,
-                valid_lens,
-                bos=bos,
-                eos=eos,
-                max_steps=max_steps,
-                width=width,
-                num_best=num_best,
-                length_penalty=length_penalty,
-            )
+            return self.decoder.beam(outputs, state, valid_lens, **options)
 
     def forward(
         self,

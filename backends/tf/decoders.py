@@ -15,7 +15,7 @@ from backends.tf.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.tf.local import LocalAttention
 from backends.tf.masking import size
 from backends.tf.module import Specified, check_ids, chosen, drawn, drawn_mask
-from backends.tf.pooling import _attention_pooling
+from backends.tf.pooling import average
 from backends.tf.recurrent import GRU, recurrent_layer
 from backends.tf.search import beam_search, greedy_search, shaped_as
 
@@ -26,7 +26,7 @@ ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
 
 
 class LuongState(NamedTuple):
-    """The state of a LuongDecoder between two steps; made by `start`, read and given by `step`.
+    """The state of a LuongDecoder between two steps; made by `start`, read and returned by `step`.
 
     Shapes: rnn (num_layers, batch, state_size), attentional (batch, hidden_size), position (batch,), int32.
     """
@@ -37,7 +37,7 @@ class LuongState(NamedTuple):
 
 
 class Decoder(Specified):
-    """What the decoders share: they differ in `_advance`, one step up to what the logits are made of."""
+    """What the decoders share: they differ in `_advance`, one step up to the features of the logits."""
 
     attention: Any
 
@@ -131,17 +131,10 @@ class Decoder(Specified):
             ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "step",
-            tokens=tokens,
-            state=state,
-            memory=memory,
-            dropout_mask=dropout_mask,
-            attention_dropout_mask=attention_dropout_mask,
-        )
+        masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
+        self._check("step", tokens=tokens, state=state, memory=memory, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
-        lead, keys = (size(memory.values, 0),), size(memory.values, 1)
-        between, factor = self._dropped(dropout_mask, attention_dropout_mask, lead, keys, training)
+        between, factor = self._dropout_masks((size(memory.values, 0),), memory, **masks, training=training)
         return self._step(tokens, state, memory, between, None if factor is None else factor[:, None])
 
     def __call__(
@@ -182,28 +175,12 @@ class Decoder(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "call",
-            tokens=tokens,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-            dropout_mask=dropout_mask,
-            attention_dropout_mask=attention_dropout_mask,
-        )
+        encoded: dict[str, Any] = {"encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
+        masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
+        self._check("call", tokens=tokens, state=state, **encoded, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         # Keras takes a mask given by keyword for one that belongs to the first input, and warns that it gets lost.
-        return super().__call__(
-            tokens,
-            encoder_outputs,
-            state,
-            valid_lens,
-            mask,
-            dropout_mask=dropout_mask,
-            attention_dropout_mask=attention_dropout_mask,
-            **chosen(training),
-        )
+        return super().__call__(tokens, encoder_outputs, state, valid_lens, mask, **masks, **chosen(training))
 
     def call(
         self,
@@ -218,11 +195,9 @@ class Decoder(Specified):
         training: bool | None = None,
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
         """Decode given tokens, each step reading its own token (teacher forcing); Keras enters here."""
-        memory = self._prepare(encoder_outputs, valid_lens, mask)
-        lead, keys = (size(tokens, 0), size(tokens, 1)), size(encoder_outputs, 1)
-        masks = self._dropped(dropout_mask, attention_dropout_mask, lead, keys, training)
-        features, state, weights = self._run_forced(tokens, self._start(memory, state), memory, *masks)
-        return self.dense(features), state, weights
+        memory, lead = self._prepare(encoder_outputs, valid_lens, mask), (size(tokens, 0), size(tokens, 1))
+        masks = self._dropout_masks(lead, memory, dropout_mask, attention_dropout_mask, training)
+        return self._run_forced(tokens, self._start(memory, state), memory, *masks)
 
     def greedy(
         self,
@@ -259,18 +234,10 @@ class Decoder(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "greedy",
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
+        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
+        self._check("greedy", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
         memory, step = self._prepare(encoder_outputs, valid_lens, mask), partial(self._step, layers=self._of_steps())
-        return greedy_search(step, self._start(memory, state), memory, bos=bos, eos=eos, max_steps=max_steps)
+        return greedy_search(step, self._start(memory, state), memory, **options)
 
     def beam(
         self,
@@ -318,19 +285,15 @@ class Decoder(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "beam",
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            width=width,
-            num_best=num_best,
-            length_penalty=length_penalty,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
+        options: dict[str, Any] = {
+            "bos": bos,
+            "eos": eos,
+            "max_steps": max_steps,
+            "width": width,
+            "num_best": num_best,
+            "length_penalty": length_penalty,
+        }
+        self._check("beam", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
         memory, step = self._prepare(encoder_outputs, valid_lens, mask), partial(self._step, layers=self._of_steps())
         return beam_search(
             step,
@@ -338,12 +301,7 @@ class Decoder(Specified):
             self._start(memory, state),
             memory,
             vocab_size=self.sizes["vocab_size"],
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            width=width,
-            num_best=num_best,
-            length_penalty=length_penalty,
+            **options,
         )
 
     def _prepare(self, encoder_outputs: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None) -> Memory:
@@ -370,7 +328,7 @@ class Decoder(Specified):
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
         embedded, layers = self._embedded(tokens), self._of_steps() if layers is None else layers
         features, state, weights = self._advance(embedded, state, memory, dropout_mask, attention_dropout_mask, layers)
-        return self.dense(features), state, weights
+        return self._logits(features), state, weights
 
     def _advance(
         self,
@@ -381,10 +339,7 @@ class Decoder(Specified):
         attention_dropout_mask: tf.Tensor | None,
         layers: Sequence[tuple[tf.Tensor, ...]],
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
-        """One step without the last projection: (features of the logits, state, weights).
-
-        The memory's mask has one row, and its values are 0 where that is closed.
-        """
+        """Run one step up to the features of the logits: (features, state, weights)."""
         raise NotImplementedError
 
     def _run_forced(
@@ -395,13 +350,13 @@ class Decoder(Specified):
         dropout_mask: tf.Tensor | None,
         attention_dropout_mask: tf.Tensor | None,
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
-        """All steps without the last projection: (features of the logits, state, weights)."""
+        """Run all steps, and compute their logits at once: (logits, state, weights)."""
         embedded, layers = self._embedded(tokens), self._of_steps()
         batch, steps, keys = size(tokens, 0), size(tokens, 1), size(memory.values, 1)
-        dtype = embedded.dtype
+        dtype, width = embedded.dtype, "readout_size" if self.sizes.get("readout") == "maxout" else "hidden_size"
         embedded = tf.TensorArray(dtype, size=steps).unstack(tf.transpose(embedded, (1, 0, 2)))
-        # A row before the first step stands in front: an empty TensorArray cannot be stacked.
-        features = tf.TensorArray(dtype, size=steps + 1).write(0, tf.zeros((batch, self.sizes["dense_size"]), dtype))
+        # Row 0 comes before the first step: an empty TensorArray cannot be stacked.
+        features = tf.TensorArray(dtype, size=steps + 1).write(0, tf.zeros((batch, self.sizes[width]), dtype))
         weights = tf.TensorArray(dtype, size=steps + 1).write(0, tf.zeros((batch, keys), dtype))
 
         def advance(
@@ -420,35 +375,39 @@ class Decoder(Specified):
         _, state, features, weights = tf.while_loop(
             lambda t, *_: t < steps, advance, (0, state, features, weights), maximum_iterations=steps
         )
-        features, weights = (tf.transpose(own.stack()[1:], (1, 0, 2)) for own in (features, weights))
-        return features, state, weights
+        features, weights = (tf.transpose(array.stack()[1:], (1, 0, 2)) for array in (features, weights))
+        return self._logits(features), state, weights
+
+    def _logits(self, features: tf.Tensor) -> tf.Tensor:
+        """Project the features of one step, or of all at once."""
+        return self.dense(features)
 
     def _reordered(self, state: Any, rows: tf.Tensor) -> Any:
-        """The state of these rows of the batch, in this order."""
+        """Take the state of these rows of the batch, in this order."""
         return tf.gather(state, rows, axis=1)
 
     def _embedded(self, tokens: tf.Tensor) -> tf.Tensor:
-        """What each step reads of its token, which needs no step before it."""
+        """Compute what each step reads of its token, which needs no step before it."""
         return self.embedding(tokens)
 
     def _of_steps(self) -> list[tuple[tf.Tensor, ...]]:
-        """What each step reads of the recurrent layers, laid out once for all steps."""
+        """Lay out the weights of the recurrent layers, once for all steps."""
         return self.rnn._of_steps()
 
-    def _dropped(
+    def _dropout_masks(
         self,
+        lead: tuple[int | tf.Tensor, ...],
+        memory: Memory,
         dropout_mask: tf.Tensor | None,
         attention_dropout_mask: tf.Tensor | None,
-        lead: tuple[int | tf.Tensor, ...],
-        keys: int | tf.Tensor,
         training: bool | None,
     ) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-        """Both masks as given, or drawn where something is dropped; lead is (batch,) or (batch, steps)."""
+        """Draw the masks that are not given, before the loop over the steps; lead is (batch,) or (batch, steps)."""
         if dropout_mask is None:
             between = (self.sizes["num_layers - 1"], *lead, self.sizes["hidden_size"])
             dropout_mask = drawn_mask(self.dropout, tf.zeros(between, self.variable_dtype), training)
         if attention_dropout_mask is None:
-            scores = tf.zeros((*lead, keys), self.variable_dtype)
+            scores = tf.zeros((*lead, size(memory.values, 1)), self.variable_dtype)
             attention_dropout_mask = drawn_mask(self.dropout, scores, training)
         return dropout_mask, attention_dropout_mask
 
@@ -553,7 +512,6 @@ class BahdanauDecoder(Decoder):
         attention_dropout_mask: tf.Tensor | None,
         layers: Sequence[tuple[tf.Tensor, ...]],
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """One step without the last projection: (features of the logits, state, weights)."""
         previous = tf.unstack(state, num=self.sizes["num_layers"])[-1][:, : self.sizes["hidden_size"]]
         context, weights = self.attention._attend(previous[:, None], memory, dropout_mask=attention_dropout_mask)
         context, known = tf.squeeze(context, axis=1), embedded
@@ -561,14 +519,8 @@ class BahdanauDecoder(Decoder):
             known, embedded = tf.split(embedded, [-1, self.sizes["embed_size"]], axis=-1)
         features, state = self.rnn._advance(context, state, dropout_mask, layers, known)
         if self.sizes["readout"] == "maxout":
-            features = self._maxout(previous, embedded, context)
+            features = tf.concat([previous, embedded, context], axis=-1)
         return features, state, tf.squeeze(weights, axis=1)
-
-    def _maxout(self, previous: tf.Tensor, embedded: tf.Tensor, context: tf.Tensor) -> tf.Tensor:
-        """M of the formula, of one step or of all."""
-        pairs = self.readout(tf.concat([previous, embedded, context], axis=-1))
-        first, second = pairs[..., 0::2], pairs[..., 1::2]
-        return tf.where(first >= second, first, second)
 
     def _run_forced(
         self,
@@ -578,7 +530,7 @@ class BahdanauDecoder(Decoder):
         dropout_mask: tf.Tensor | None,
         attention_dropout_mask: tf.Tensor | None,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """All steps without the last projection; where `takes_steps` says so, as one function with its own backward."""
+        """Run all steps, as one function with its own backward if `takes_steps`: (logits, state, weights)."""
         attention, rnn, masks = self.attention, self.rnn, (dropout_mask, attention_dropout_mask)
         usual = isinstance(attention, AdditiveAttention) and isinstance(rnn, GRU)
         if not (usual and takes_steps(tokens, state, *memory)):
@@ -598,11 +550,19 @@ class BahdanauDecoder(Decoder):
             None if attention_dropout_mask is None else tf.transpose(attention_dropout_mask, (1, 0, 2)),
         )
         if self.sizes["readout"] == "maxout":
-            outputs = self._maxout(tf.concat([state[-1:], outputs[:-1]], axis=0), embedded, contexts)
-        return tf.transpose(outputs, (1, 0, 2)), last, tf.transpose(weights, (1, 0, 2))
+            outputs = tf.concat([tf.concat([state[-1:], outputs[:-1]], axis=0), embedded, contexts], axis=-1)
+        # The steps come first in what `blocked_steps` returns.
+        return self._logits(tf.transpose(outputs, (1, 0, 2))), last, tf.transpose(weights, (1, 0, 2))
+
+    def _logits(self, features: tf.Tensor) -> tf.Tensor:
+        if self.sizes["readout"] == "maxout":
+            pairs = self.readout(features)
+            first, second = pairs[..., 0::2], pairs[..., 1::2]
+            features = tf.where(first >= second, first, second)
+        return super()._logits(features)
 
     def _embedded(self, tokens: tf.Tensor) -> tf.Tensor:
-        """The token's part in the first recurrent layer's W x + b, and the embedding where the readout has it, too.
+        """Compute the token's part in the first recurrent layer's W x + b, followed by the embedding for maxout.
 
         It is one product, of the tokens of all steps or, where these are more, of the vocabulary.
         """
@@ -614,7 +574,7 @@ class BahdanauDecoder(Decoder):
         return known if self.sizes["readout"] == "dense" else tf.concat([known, self.embedding(tokens)], axis=-1)
 
     def _of_steps(self) -> list[tuple[tf.Tensor, ...]]:
-        """What each step reads of the recurrent layers beside what `_embedded` gives."""
+        """Lay out the weights of the recurrent layers, without those that `_embedded` has used."""
         return self.rnn._of_steps(known=self.sizes["embed_size"])
 
 
@@ -721,7 +681,6 @@ class LuongDecoder(Decoder):
         attention_dropout_mask: tf.Tensor | None,
         layers: Sequence[tuple[tf.Tensor, ...]],
     ) -> tuple[tf.Tensor, LuongState, tf.Tensor]:
-        """One step without the last projection: (features of the logits, state, weights)."""
         inputs = tf.concat([embedded, state.attentional], axis=-1) if self.sizes["input_feeding"] else embedded
         output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask, layers)
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
@@ -730,7 +689,6 @@ class LuongDecoder(Decoder):
         return attentional, LuongState(rnn, attentional, state.position + 1), tf.squeeze(weights, axis=1)
 
     def _reordered(self, state: LuongState, rows: tf.Tensor) -> LuongState:
-        """The state of these rows of the batch, in this order."""
         rnn = tf.gather(state.rnn, rows, axis=1)
         return LuongState(rnn, tf.gather(state.attentional, rows), tf.gather(state.position, rows))
 
@@ -808,21 +766,26 @@ class FixedContextDecoder(Decoder):
         attention_dropout_mask: tf.Tensor | None,
         layers: Sequence[tuple[tf.Tensor, ...]],
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """One step without the last projection: (features of the logits, state, weights)."""
-        scores = tf.zeros_like(memory.values[:, None, :, 0])
-        ranks = tf.range(1, size(scores, -1) + 1)
-        open_ranks = ranks[None, None] if memory.mask is None else tf.where(memory.mask, ranks, 0)
-        last = tf.equal(ranks, tf.reduce_max(open_ranks, axis=-1, keepdims=True))
-        context, weights = _attention_pooling(scores, memory.values, last, attention_dropout_mask)
+        last = last_open(memory)
+        weights = tf.cast(last, memory.values.dtype)
+        context = average(weights, memory.values, last, attention_dropout_mask)
         inputs = tf.concat([tf.squeeze(context, axis=1), embedded], axis=-1)
         output, state = self.rnn._advance(inputs, state, dropout_mask, layers)
         return output, state, tf.squeeze(weights, axis=1)
 
 
 def at_step(memory: Memory, step: tf.Tensor) -> Memory:
-    """The memory with the mask's row for that step, or its only row, and with 0 where that hides a value."""
+    """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
     if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
         return memory
     last = size(memory.mask, 1) - 1
     row = tf.expand_dims(tf.gather(memory.mask, tf.minimum(step, last), axis=1), axis=1)
     return memory._replace(values=tf.where(tf.transpose(row, (0, 2, 1)), memory.values, 0.0), mask=row)
+
+
+def last_open(memory: Memory) -> tf.Tensor:
+    """Whether each key is the last one that may be attended to, (batch, 1, keys)."""
+    batch, keys = size(memory.values, 0), size(memory.values, 1)
+    places = tf.range(1, keys + 1)
+    allowed = tf.broadcast_to(True if memory.mask is None else memory.mask, (batch, 1, keys))
+    return tf.equal(places, tf.reduce_max(tf.where(allowed, places, 0), axis=-1, keepdims=True))

@@ -12,7 +12,7 @@ from backends.tf.attention import Memory
 from backends.tf.masking import precise, size
 
 Step = Callable[[tf.Tensor, Any, Memory], tuple[tf.Tensor, Any, tf.Tensor]]
-"""(logits, state, weights) of one token for each row: what a decoder's step gives."""
+"""(logits, state, weights) of one token for each row, as a decoder's step returns them."""
 
 
 def greedy_search(
@@ -20,7 +20,7 @@ def greedy_search(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Feed back the most probable token, up to an end token: (tokens, lengths, weights), as a decoder's greedy."""
     batch, keys, dtype = size(memory.values, 0), size(memory.values, 1), memory.values.dtype
-    # What stands after the end is there from the start. An empty TensorArray cannot be stacked: one row at least.
+    # Every step is filled as if it came after the end. An empty TensorArray cannot be stacked: one row at least.
     rows = max(max_steps, 1)
     tokens = tf.TensorArray(tf.int32, size=rows).unstack(tf.fill((rows, batch), int(eos)))
     weights = tf.TensorArray(dtype, size=rows).unstack(tf.zeros((rows, batch, keys), dtype))
@@ -70,10 +70,10 @@ def beam_search(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Keep the best hypotheses of every step: (tokens, lengths, scores, weights), as a decoder's beam.
 
-    reordered gives the state of rows of the batch, in their order.
+    reordered takes the state of some rows of the batch, in their order.
     """
     batch, keys = size(memory.values, 0), size(memory.values, 1)
-    # Hypothesis w of sequence b stands in row b width + w: each step is one step of the decoder.
+    # Hypothesis w of sequence b is row b · width + w: each step is one step of the decoder.
     state, first = reordered(state, tf.repeat(tf.range(batch), width)), tf.range(batch)[:, None] * width
     if memory.mask is not None:  # which may be the same for all sequences
         memory = memory._replace(mask=tf.broadcast_to(memory.mask, (batch, 1, keys)))
@@ -131,7 +131,7 @@ def beam_search(
 
 
 def first_best(ranked: tf.Tensor, width: int) -> tf.Tensor:
-    """Where the largest of each row stand, best first; of equal ones the first, as TensorFlow's own has them."""
+    """The places of the largest of each row, best first; of equal ones the first, as tf.math.top_k takes them."""
     return tf.math.top_k(ranked, k=width).indices
 
 
@@ -144,11 +144,11 @@ def penalty(lengths: tf.Tensor, length_penalty: float, dtype: tf.DType) -> tf.Te
 
 
 def of_hypotheses(array: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
-    """The entries of each sequence at these places, in this order."""
+    """Take the entries of each sequence at these places, in this order."""
     return tf.gather(array, chosen, axis=1, batch_dims=1)
 
 
 def shaped_as(after: Any, before: Any) -> Any:
-    """The tensors after a step, with what is known of the shapes before it: a loop demands that they are the same."""
+    """Give the tensors after a step the static shapes before it: a loop demands that they are the same."""
     tf.nest.map_structure(lambda new, old: new.set_shape(old.shape), after, before)
     return after

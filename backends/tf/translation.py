@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -100,12 +102,9 @@ class Translator(Specified):
         )
         parts, dtype = self.specification.inside(self.sizes), self.variable_dtype
         with keras.name_scope(self.name, caller=self):
-            made, inner = ENCODERS[parts["encoder"].layer.name], parts["encoder"].config
-            self.encoder = made(**inner, dtype=dtype, name="encoder")
-            between = parts.get("bridge")
-            self.bridge = None if between is None else Bridge(**between.config, dtype=dtype, name="bridge")
-            selected, outer = DECODERS[parts["decoder"].layer.name], parts["decoder"].config
-            self.decoder = selected(**outer, dtype=dtype, name="decoder")
+            self.encoder = ENCODERS[parts["encoder"].layer.name](**parts["encoder"].config, dtype=dtype, name="encoder")
+            self.bridge = Bridge(**parts["bridge"].config, dtype=dtype, name="bridge") if "bridge" in parts else None
+            self.decoder = DECODERS[parts["decoder"].layer.name](**parts["decoder"].config, dtype=dtype, name="decoder")
             for layer in filter(None, (self.encoder, self.bridge, self.decoder)):
                 layer.build(None)
 
@@ -117,7 +116,7 @@ class Translator(Specified):
         *,
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The encoder's outputs and state, as the decoder takes them."""
+        """Give the encoder's outputs and state, in the form that the decoder takes."""
         outputs, state = self.encoder(source, valid_lens, dropout_mask=dropout_mask, training=training)
         return (outputs, state) if self.bridge is None else self.bridge(outputs, state)
 
@@ -160,7 +159,9 @@ class Translator(Specified):
             "attention_dropout_mask": attention_dropout_mask,
         }
         self._check("call", source=source, inputs=inputs, valid_lens=valid_lens, **masks)
-        self._check_ids(source, inputs)
+        # Encoder and decoder refuse these tokens, too, but Keras rewrites what is raised inside of a call.
+        check_ids(self.encoder.specification.name, "tokens", source, self.sizes["source_vocab_size"])
+        check_ids(self.decoder.specification.name, "tokens", inputs, self.sizes["target_vocab_size"])
         return super().__call__(source, inputs, valid_lens, **masks, **chosen(training))
 
     def call(
@@ -209,9 +210,10 @@ class Translator(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check("greedy", source=source, valid_lens=valid_lens, bos=bos, eos=eos, max_steps=max_steps)
+        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
+        self._check("greedy", source=source, valid_lens=valid_lens, **options)
         outputs, state = self.encode(source, valid_lens, training=False)
-        return self.decoder.greedy(outputs, state, valid_lens, bos=bos, eos=eos, max_steps=max_steps)
+        return self.decoder.greedy(outputs, state, valid_lens, **options)
 
     def beam(
         self,
@@ -248,31 +250,14 @@ class Translator(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "beam",
-            source=source,
-            valid_lens=valid_lens,
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            width=width,
-            num_best=num_best,
-            length_penalty=length_penalty,
-        )
+        options: dict[str, Any] = {
+            "bos": bos,
+            "eos": eos,
+            "max_steps": max_steps,
+            "width": width,
+            "num_best": num_best,
+            "length_penalty": length_penalty,
+        }
+        self._check("beam", source=source, valid_lens=valid_lens, **options)
         outputs, state = self.encode(source, valid_lens, training=False)
-        return self.decoder.beam(
-            outputs,
-            state,
-            valid_lens,
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            width=width,
-            num_best=num_best,
-            length_penalty=length_penalty,
-        )
-
-    def _check_ids(self, source: tf.Tensor, inputs: tf.Tensor) -> None:
-        """Refuse what encoder and decoder refuse, too: Keras rewrites what is raised inside of a call."""
-        check_ids(self.encoder.specification.name, "tokens", source, self.sizes["source_vocab_size"])
-        check_ids(self.decoder.specification.name, "tokens", inputs, self.sizes["target_vocab_size"])
+        return self.decoder.beam(outputs, state, valid_lens, **options)

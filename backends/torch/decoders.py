@@ -12,7 +12,7 @@ from backends.torch.attention import LAYERS, AdditiveAttention, Memory, attentio
 from backends.torch.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.torch.local import LocalAttention
 from backends.torch.module import Specified, check_ids, drawn, drawn_mask
-from backends.torch.pooling import _attention_pooling
+from backends.torch.pooling import average
 from backends.torch.recurrent import GRU, recurrent_layer
 from backends.torch.search import beam_search, greedy_search
 
@@ -23,7 +23,7 @@ ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
 
 
 class LuongState(NamedTuple):
-    """The state of a LuongDecoder between two steps; made by `start`, read and given by `step`.
+    """The state of a LuongDecoder between two steps; made by `start`, read and returned by `step`.
 
     Shapes: rnn (num_layers, batch, state_size), attentional (batch, hidden_size), position (batch,), int32.
     """
@@ -34,7 +34,7 @@ class LuongState(NamedTuple):
 
 
 class Decoder(Specified):
-    """What the decoders share: they differ in `_advance`, one step up to what the logits are made of."""
+    """What the decoders share: they differ in `_advance`, one step up to the features of the logits."""
 
     attention: Any
 
@@ -49,6 +49,7 @@ class Decoder(Specified):
         self.attention = None if attended is None else attention_layer(attended, ATTENTION, dtype=dtype, device=device)
         self.rnn = recurrent_layer(parts["rnn"], dtype=dtype, device=device)
         self.dense = nn.Linear(self.sizes["dense_size"], vocab_size, dtype=dtype, device=device)
+        self.dropout = nn.Dropout(self.sizes["dropout"])
 
     def prepare(
         self,
@@ -118,14 +119,8 @@ class Decoder(Specified):
             ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "step",
-            tokens=tokens,
-            state=state,
-            memory=memory,
-            dropout_mask=dropout_mask,
-            attention_dropout_mask=attention_dropout_mask,
-        )
+        masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
+        self._check("step", tokens=tokens, state=state, memory=memory, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         factor = None if attention_dropout_mask is None else attention_dropout_mask[:, None]
         return self._step(tokens, state, memory, dropout_mask, factor)
@@ -166,22 +161,12 @@ class Decoder(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "call",
-            tokens=tokens,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-            dropout_mask=dropout_mask,
-            attention_dropout_mask=attention_dropout_mask,
-        )
+        encoded: dict[str, Any] = {"encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
+        masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
+        self._check("call", tokens=tokens, state=state, **encoded, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
-        memory = self._prepare(encoder_outputs, valid_lens, mask)
-        features, current, weights = self._run_forced(
-            tokens, self._start(memory, state), memory, dropout_mask, attention_dropout_mask
-        )
-        return self.dense(features).transpose(0, 1).contiguous(), current, weights.transpose(0, 1).contiguous()
+        memory = self._prepare(**encoded)
+        return self._run_forced(tokens, self._start(memory, state), memory, **masks)
 
     @torch.no_grad()
     def greedy(
@@ -219,18 +204,10 @@ class Decoder(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "greedy",
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
+        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
+        self._check("greedy", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
         memory = self._prepare(encoder_outputs, valid_lens, mask)
-        return greedy_search(self._step, self._start(memory, state), memory, bos=bos, eos=eos, max_steps=max_steps)
+        return greedy_search(self._step, self._start(memory, state), memory, **options)
 
     @torch.no_grad()
     def beam(
@@ -279,19 +256,15 @@ class Decoder(Specified):
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
         """
-        self._check(
-            "beam",
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            width=width,
-            num_best=num_best,
-            length_penalty=length_penalty,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
+        options: dict[str, Any] = {
+            "bos": bos,
+            "eos": eos,
+            "max_steps": max_steps,
+            "width": width,
+            "num_best": num_best,
+            "length_penalty": length_penalty,
+        }
+        self._check("beam", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
         memory = self._prepare(encoder_outputs, valid_lens, mask)
         return beam_search(
             self._step,
@@ -299,12 +272,7 @@ class Decoder(Specified):
             self._start(memory, state),
             memory,
             vocab_size=self.sizes["vocab_size"],
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            width=width,
-            num_best=num_best,
-            length_penalty=length_penalty,
+            **options,
         )
 
     def _prepare(
@@ -332,7 +300,7 @@ class Decoder(Specified):
     ) -> tuple[torch.Tensor, Any, torch.Tensor]:
         embedded = self.embedding(tokens.long())
         features, state, weights = self._advance(embedded, state, memory, dropout_mask, attention_dropout_mask)
-        return self.dense(features), state, weights
+        return self._logits(features), state, weights
 
     def _advance(
         self,
@@ -342,7 +310,7 @@ class Decoder(Specified):
         dropout_mask: torch.Tensor | None,
         attention_dropout_mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, Any, torch.Tensor]:
-        """One step without the last projection: (features of the logits, state, weights)."""
+        """Run one step up to the features of the logits: (features, state, weights)."""
         raise NotImplementedError
 
     def _run_forced(
@@ -353,29 +321,31 @@ class Decoder(Specified):
         dropout_mask: torch.Tensor | None,
         attention_dropout_mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, Any, torch.Tensor]:
-        """All steps without the last projection, steps first: (features of the logits, state, weights)."""
-        embedded = self.embedding(tokens.T.long())
-        steps, batch, _ = embedded.shape
-        if steps == 0:
-            features = embedded.new_zeros(0, batch, self.sizes["dense_size"])
-            return features, state, embedded.new_zeros(0, batch, memory.keys.shape[-2])
-        one_row = memory.mask is None or memory.mask.shape[1] == 1
+        """Run all steps, and compute their logits at once: (logits, state, weights)."""
+        embedded, (batch, keys, _) = self.embedding(tokens.long()), memory.values.shape
+        if tokens.shape[1] == 0:  # PyTorch stacks no empty lists
+            width = self.sizes["readout_size" if self.sizes.get("readout") == "maxout" else "hidden_size"]
+            return self._logits(embedded.new_zeros(batch, 0, width)), state, embedded.new_zeros(batch, 0, keys)
         features, weights = [], []
-        # unbind, as the gradient of each embedded[t] would be an array of the size of embedded.
-        for t, token in enumerate(embedded.unbind()):
+        # unbind, as the gradient of each embedded[:, t] would be an array of the size of embedded.
+        for t, token in enumerate(embedded.unbind(dim=1)):
             read, state, attended = self._advance(
                 token,
                 state,
-                memory if one_row else at_step(memory, t),
+                at_step(memory, t),
                 None if dropout_mask is None else dropout_mask[:, :, t],
                 None if attention_dropout_mask is None else attention_dropout_mask[:, t : t + 1],
             )
             features.append(read)
             weights.append(attended)
-        return torch.stack(features), state, torch.stack(weights)
+        return self._logits(torch.stack(features, dim=1)), state, torch.stack(weights, dim=1)
+
+    def _logits(self, features: torch.Tensor) -> torch.Tensor:
+        """Project the features of one step, or of all at once."""
+        return self.dense(features)
 
     def _reordered(self, state: Any, rows: torch.Tensor) -> Any:
-        """The state of these rows of the batch, in this order."""
+        """Take the state of these rows of the batch, in this order."""
         return state[:, rows]
 
 
@@ -477,19 +447,12 @@ class BahdanauDecoder(Decoder):
         dropout_mask: torch.Tensor | None,
         attention_dropout_mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """One step without the last projection: (features of the logits, state, weights)."""
         previous = state[-1, :, : self.sizes["hidden_size"]]
         context, weights = self.attention._attend(previous[:, None], memory, dropout_mask=attention_dropout_mask)
         output, state = self.rnn._advance(torch.cat([context[:, 0], embedded], dim=-1), state, dropout_mask)
         if self.sizes["readout"] == "maxout":
-            output = self._maxout(previous, embedded, context[:, 0])
+            output = torch.cat([previous, embedded, context[:, 0]], dim=-1)
         return output, state, weights[:, 0]
-
-    def _maxout(self, previous: torch.Tensor, embedded: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
-        """M of the formula, of one step or of all."""
-        pairs = self.readout(torch.cat([previous, embedded, context], dim=-1))
-        first, second = pairs[..., 0::2], pairs[..., 1::2]
-        return torch.where(first >= second, first, second)
 
     def _run_forced(
         self,
@@ -499,7 +462,7 @@ class BahdanauDecoder(Decoder):
         dropout_mask: torch.Tensor | None,
         attention_dropout_mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """All steps without the last projection; where `takes_steps` says so, as one function with its own backward."""
+        """Run all steps, as one function with its own backward if `takes_steps`: (logits, state, weights)."""
         attention, rnn, masks = self.attention, self.rnn, (dropout_mask, attention_dropout_mask)
         usual = isinstance(attention, AdditiveAttention) and isinstance(rnn, GRU)
         if not (usual and takes_steps(tokens, state, *memory, *masks)):
@@ -518,13 +481,21 @@ class BahdanauDecoder(Decoder):
             memory,
             attention.W_q.weight,
             attention.w_v,
-            [rnn._fused(own) for own in rnn.layers],
+            [rnn._fused(layer) for layer in rnn.layers],
             dropout_mask,
             attention_dropout_mask,
         )
         if self.sizes["readout"] == "maxout":
-            outputs = self._maxout(torch.cat([state[-1:], outputs[:-1]]), embedded[places], contexts)
-        return outputs, last, weights
+            outputs = torch.cat([torch.cat([state[-1:], outputs[:-1]]), embedded[places], contexts], dim=-1)
+        # The steps come first in what `blocked_steps` returns.
+        return self._logits(outputs.transpose(0, 1).contiguous()), last, weights.transpose(0, 1).contiguous()
+
+    def _logits(self, features: torch.Tensor) -> torch.Tensor:
+        if self.sizes["readout"] == "maxout":
+            pairs = self.readout(features)
+            first, second = pairs[..., 0::2], pairs[..., 1::2]
+            features = torch.where(first >= second, first, second)
+        return super()._logits(features)
 
 
 class LuongDecoder(Decoder):
@@ -629,7 +600,6 @@ class LuongDecoder(Decoder):
         dropout_mask: torch.Tensor | None,
         attention_dropout_mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, LuongState, torch.Tensor]:
-        """One step without the last projection: (features of the logits, state, weights)."""
         inputs = torch.cat([embedded, state.attentional], dim=-1) if self.sizes["input_feeding"] else embedded
         output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask)
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
@@ -638,7 +608,6 @@ class LuongDecoder(Decoder):
         return attentional, LuongState(rnn, attentional, state.position + 1), weights[:, 0]
 
     def _reordered(self, state: LuongState, rows: torch.Tensor) -> LuongState:
-        """The state of these rows of the batch, in this order."""
         return LuongState(state.rnn[:, rows], state.attentional[rows], state.position[rows])
 
 
@@ -704,7 +673,6 @@ class FixedContextDecoder(Decoder):
             dtype=dtype,
             device=device,
         )
-        self.dropout = nn.Dropout(dropout)
 
     def _advance(
         self,
@@ -714,22 +682,26 @@ class FixedContextDecoder(Decoder):
         dropout_mask: torch.Tensor | None,
         attention_dropout_mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """One step without the last projection: (features of the logits, state, weights)."""
-        scores = torch.zeros_like(memory.values[:, None, :, 0])
+        last = last_open(memory)
+        weights = last.to(memory.values.dtype)
         if attention_dropout_mask is None:
-            attention_dropout_mask = drawn_mask(self.dropout, scores)
-        everything = torch.ones_like(scores, dtype=torch.bool)
-        allowed = everything if memory.mask is None else everything & memory.mask
-        last = allowed & (allowed.flip(-1).cumsum(dim=-1).flip(-1) == 1)
-        context, weights = _attention_pooling(scores, memory.values, last, attention_dropout_mask)
+            attention_dropout_mask = drawn_mask(self.dropout, weights)
+        context = average(weights, memory.values, last, attention_dropout_mask)
         inputs = torch.cat([context[:, 0], embedded], dim=-1)
         output, state = self.rnn._advance(inputs, state, dropout_mask)
         return output, state, weights[:, 0]
 
 
 def at_step(memory: Memory, step: int) -> Memory:
-    """The memory with the mask's row for that step, or its only row, and with 0 where that hides a value."""
-    if memory.mask is None:
+    """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
+    if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
         return memory
-    row = memory.mask if memory.mask.shape[1] == 1 else memory.mask[:, step : step + 1]
+    row = memory.mask[:, step : step + 1]
     return memory._replace(values=memory.values.masked_fill(~row[:, 0, :, None], 0.0), mask=row)
+
+
+def last_open(memory: Memory) -> torch.Tensor:
+    """Whether each key is the last one that may be attended to, (batch, 1, keys)."""
+    allowed = torch.ones_like(memory.values[:, None, :, 0], dtype=torch.bool)
+    allowed = allowed if memory.mask is None else allowed & memory.mask
+    return allowed & (allowed.flip(-1).cumsum(dim=-1).flip(-1) == 1)

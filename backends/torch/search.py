@@ -10,7 +10,7 @@ import torch
 from backends.torch.attention import Memory
 
 Step = Callable[[torch.Tensor, Any, Memory], tuple[torch.Tensor, Any, torch.Tensor]]
-"""(logits, state, weights) of one token for each row: what a decoder's step gives."""
+"""(logits, state, weights) of one token for each row, as a decoder's step returns them."""
 
 
 def greedy_search(
@@ -51,26 +51,27 @@ def beam_search(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Keep the best hypotheses of every step: (tokens, lengths, scores, weights), as a decoder's beam.
 
-    reordered gives the state of rows of the batch, in their order.
+    reordered takes the state of some rows of the batch, in their order.
     """
-    (batch, keys, _), device = memory.values.shape, memory.values.device
-    # Hypothesis w of sequence b stands in row b width + w: each step is one step of the decoder.
-    rows = torch.arange(batch, device=device).repeat_interleave(width)
-    state, first = reordered(state, rows), torch.arange(batch, device=device)[:, None]
+    (batch, keys, _), device, dtype = memory.values.shape, memory.values.device, memory.values.dtype
+    # Hypothesis w of sequence b is row b · width + w: each step is one step of the decoder.
+    sequences = torch.arange(batch, device=device)
+    rows = sequences.repeat_interleave(width)
+    state, first = reordered(state, rows), sequences[:, None] * width
     mask = None if memory.mask is None else memory.mask.expand(batch, -1, -1)[rows]
     memory = Memory(memory.keys[rows], memory.values[rows], mask)
     # Sums of logarithms are kept, and ranked, in float32 at least.
-    exact = torch.promote_types(memory.values.dtype, torch.float32)
-    tokens = torch.full((batch, width, max_steps), eos, dtype=torch.int32, device=device)
-    weights = memory.values.new_zeros(batch, width, max_steps, keys)
+    exact = torch.promote_types(dtype, torch.float32)
+    tokens = torch.full((batch, num_best, max_steps), eos, dtype=torch.int32, device=device)
+    weights = memory.values.new_zeros(batch, num_best, max_steps, keys)
     totals = torch.full((batch, width), -torch.inf, dtype=exact, device=device)
     totals[:, 0] = 0.0  # all hypotheses are the same at first: one of them is continued
     itself = torch.full((vocab_size,), -torch.inf, dtype=exact, device=device)
     itself[eos] = 0.0
     token = tokens.new_full((batch * width,), bos)
     counts = torch.zeros_like(token).reshape(batch, width)
-    running = torch.ones_like(counts, dtype=torch.bool)
-    for t in range(max_steps):
+    running, steps = torch.ones_like(counts, dtype=torch.bool), []
+    for _ in range(max_steps):
         if not running.any():
             break
         logits, state, attended = step(token, state, memory)
@@ -81,19 +82,22 @@ def beam_search(
         best = first_best(ranked.flatten(1), width)
         totals = candidates.flatten(1).gather(1, best)
         parents, chosen = best // vocab_size, (best % vocab_size).int()
-        weights[:, :, t] = attended.reshape(batch, width, keys).masked_fill(~running[:, :, None], 0.0)
-        weights, tokens, counts = weights[first, parents], tokens[first, parents], lengths[first, parents]
-        tokens[:, :, t] = chosen
-        running = running[first, parents] & (chosen != eos)
-        state = reordered(state, (first * width + parents).flatten())
-        token = chosen.flatten()
+        steps.append((parents, chosen, attended.reshape(batch, width, keys).masked_fill(~running[:, :, None], 0.0)))
+        counts, running = lengths.gather(1, parents), running.gather(1, parents) & (chosen != eos)
+        state, token = reordered(state, (first + parents).flatten()), chosen.flatten()
+    # Back from the last step: which hypothesis each of the best comes from.
+    hypotheses = torch.arange(num_best, device=device).expand(batch, -1)
+    for t, (parents, chosen, attended) in reversed(list(enumerate(steps))):
+        tokens[:, :, t] = chosen.gather(1, hypotheses)
+        hypotheses = parents.gather(1, hypotheses)
+        weights[:, :, t] = attended[sequences[:, None], hypotheses]
     ended = ~running & (counts > 0)
-    scores = (totals / penalty(counts, length_penalty, exact)).to(memory.values.dtype)
-    return tokens[:, :num_best], (counts - ended.int())[:, :num_best], scores[:, :num_best], weights[:, :num_best]
+    scores = (totals / penalty(counts, length_penalty, exact)).to(dtype)
+    return tokens, (counts - ended.int())[:, :num_best], scores[:, :num_best], weights
 
 
 def first_best(ranked: torch.Tensor, width: int) -> torch.Tensor:
-    """Where the largest of each row stand, best first; of equal ones the first. Sorting all would be slow."""
+    """The places of the largest of each row, best first; of equal ones the first. Sorting all would be slow."""
     ranked = ranked.masked_fill(ranked.isnan(), -torch.inf)
     lowest = ranked.topk(width, dim=-1).values[:, -1:]
     above, equal = ranked > lowest, ranked == lowest
