@@ -173,14 +173,14 @@ class Attention(Specified):
         need_weights: bool,
         dropout_mask: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array | Any]:
-        """Pool by the score of a layer, of this one or of one inside it; where nothing is dropped, in blocks if it can.
+        """Pool by the score of this layer or of one inside it, in blocks if sizes warrant it and nothing is dropped.
 
         context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
         """
         dropped = dropout_mask is not None or drops(self.dropout)
-        found = None if dropped else scored._in_blocks(queries, memory, need_weights)
-        if found is not None:
-            return found
+        blocked = None if dropped else scored._in_blocks(queries, memory, need_weights)
+        if blocked is not None:
+            return blocked
         scores = scored._score(queries, memory.keys)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores)
@@ -193,9 +193,9 @@ class Attention(Specified):
     def _in_blocks(
         self, queries: jax.Array, memory: Memory, need_weights: bool
     ) -> tuple[jax.Array, jax.Array | None] | None:
-        """Context and weights in blocks, where there are some for the score and they suit the sizes; else None.
+        """Compute in blocks if there is a kernel for the score and the sizes warrant it, else give None.
 
-        Inner products and additive scores have them for the context alone.
+        Inner products and additive scores do, for the context alone.
         """
         if need_weights:
             return None
@@ -209,23 +209,23 @@ class Attention(Specified):
         return None if terms is None else (blocked_additive_attention(terms[0], *memory, terms[1]), None)
 
     def _project(self, keys: jax.Array) -> jax.Array:
-        """What memory holds of keys: themselves, where a layer does not say otherwise."""
+        """Project the keys: the identity, unless a layer overrides it."""
         return keys
 
     def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """The score of each query against each projected key."""
+        """Score each query against each projected key."""
         raise NotImplementedError
 
     def _dot_scale(self, features: int) -> float | None:
-        """The factor of q·k where the score is an inner product with a projected key; None for another score."""
+        """Give the factor of q·k if the score is an inner product with a projected key, else None."""
         return None
 
     def _additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array] | None:
-        """The projected queries and w_v where the score is w_v · tanh(q + k) with a projected key; None for another."""
+        """Give the projected queries and w_v if the score is w_v · tanh(q + k) with a projected key, else None."""
         return None
 
     def _to_batch_first(self, array: jax.Array) -> jax.Array:
-        """The array with batch first, of one with time first, or the other way round; as it is without time_major."""
+        """Swap the axes of batch and time if time_major."""
         return jnp.swapaxes(array, 0, 1) if self.sizes["time_major"] else array
 
     def _prepare_for(
@@ -238,12 +238,13 @@ class Attention(Specified):
         need_weights: bool,
         dropout_mask: jax.Array | None,
     ) -> Memory:
-        """As `_prepare`, for these queries alone: blocks of inner products clear what they read, without a copy."""
-        own, others = self._to_batch_first(queries), self._to_batch_first(keys)
-        whole = need_weights or dropout_mask is not None or drops(self.dropout)
-        if whole or not isinstance(self, DotProductAttention) or not use_blocks(own, others, DOT_MIN_ELEMENTS):
+        """Prepare for one call: blocks of inner products clear what they read, so that no copy is needed."""
+        dropped = dropout_mask is not None or drops(self.dropout)
+        rows, columns = self._to_batch_first(queries), self._to_batch_first(keys)
+        blocked = isinstance(self, DotProductAttention) and use_blocks(rows, columns, DOT_MIN_ELEMENTS)
+        if need_weights or dropped or not blocked:
             return self._prepare(keys, values, valid_lens, mask)
-        return Memory(others, self._to_batch_first(values), one_mask(others, valid_lens, mask))
+        return Memory(columns, self._to_batch_first(values), one_mask(columns, valid_lens, mask))
 
 
 class DotProductAttention(Attention):
@@ -278,7 +279,7 @@ class DotProductAttention(Attention):
         super().__init__(rngs, dropout=dropout, scale=scale, time_major=time_major)
 
     def _dot_scale(self, features: int) -> float:
-        """The scale, or 1/√features."""
+        """Give the scale, 1/√features by default."""
         scale = self.sizes["scale"]
         return float(max(features, 1) ** -0.5 if scale is None else scale)
 
@@ -287,7 +288,47 @@ class DotProductAttention(Attention):
         return _scaled_dot_score(queries, keys, self.sizes["scale"])
 
 
-class AdditiveAttention(Attention):
+class TanhAttention(Attention):
+    """What AdditiveAttention and ConcatAttention share: the score is a weighted tanh of a query's and a key's term."""
+
+    bounded = True
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        time_major: bool = False,
+        dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        super().__init__(
+            rngs,
+            query_size=query_size,
+            key_size=key_size,
+            hidden_size=hidden_size,
+            dropout=dropout,
+            time_major=time_major,
+        )
+        self._draw(dtype, rngs)
+
+    def _draw(self, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        """Draw the parameters."""
+        raise NotImplementedError
+
+    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+        """Give w · tanh(term of q + term of k), of which the keys hold the second."""
+        terms, w = self._additive_terms(queries)
+        return _additive_score(terms, keys, w)
+
+    def _additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Give the term of each query, and w."""
+        raise NotImplementedError
+
+
+class AdditiveAttention(TanhAttention):
     """Attention by a one-layer perceptron over query and key.
 
     context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)
@@ -314,27 +355,9 @@ class AdditiveAttention(Attention):
     """
 
     specification = ADDITIVE_ATTENTION
-    bounded = True
 
-    def __init__(
-        self,
-        query_size: int,
-        key_size: int,
-        hidden_size: int,
-        *,
-        dropout: float = 0.0,
-        time_major: bool = False,
-        dtype: DTypeLike = jnp.float32,
-        rngs: nnx.Rngs,
-    ) -> None:
-        super().__init__(
-            rngs,
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            time_major=time_major,
-        )
+    def _draw(self, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
         self.W_q = nnx.Linear(query_size, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
         self.W_k = nnx.Linear(key_size, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
         self.w_v = drawn((hidden_size,), hidden_size, dtype, rngs)
@@ -343,13 +366,8 @@ class AdditiveAttention(Attention):
         """Give W_k k."""
         return self.W_k(keys)
 
-    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Give w_v · tanh(W_q q + W_k k)."""
-        projected, w_v = self._additive_terms(queries)
-        return _additive_score(projected, keys, w_v)
-
     def _additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """W_q q, and w_v."""
+        """Give W_q q, and w_v."""
         return self.W_q(queries), self.w_v[...]
 
 
@@ -396,7 +414,7 @@ class GeneralAttention(Attention):
         return self.W(keys)
 
     def _dot_scale(self, features: int) -> float:
-        """One: W is in the projected key."""
+        """Give 1: W is in the projected key."""
         return 1.0
 
     def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
@@ -404,7 +422,7 @@ class GeneralAttention(Attention):
         return _dot_score(queries, keys)
 
 
-class ConcatAttention(Attention):
+class ConcatAttention(TanhAttention):
     """Attention by a one-layer perceptron over the concatenation of query and key.
 
     context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
@@ -430,27 +448,9 @@ class ConcatAttention(Attention):
     """
 
     specification = CONCAT_ATTENTION
-    bounded = True
 
-    def __init__(
-        self,
-        query_size: int,
-        key_size: int,
-        hidden_size: int,
-        *,
-        dropout: float = 0.0,
-        time_major: bool = False,
-        dtype: DTypeLike = jnp.float32,
-        rngs: nnx.Rngs,
-    ) -> None:
-        super().__init__(
-            rngs,
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            time_major=time_major,
-        )
+    def _draw(self, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
         self.W = nnx.Linear(query_size + key_size, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
         self.v = drawn((hidden_size,), hidden_size, dtype, rngs)
 
@@ -458,13 +458,8 @@ class ConcatAttention(Attention):
         """Give W [0; k]."""
         return keys @ self.W.kernel[self.sizes["query_size"] :]
 
-    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Give v · tanh(W [q; 0] + W [0; k])."""
-        projected, v = self._additive_terms(queries)
-        return _additive_score(projected, keys, v)
-
     def _additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """W [q; 0], and v."""
+        """Give W [q; 0], and v."""
         return queries @ self.W.kernel[: self.sizes["query_size"]], self.v[...]
 
 
@@ -613,13 +608,13 @@ LAYERS: dict[str, type[Attention]] = {
 def attention_layer(
     part: Part, layers: Mapping[str, type[Attention]] = LAYERS, *, dtype: DTypeLike, rngs: nnx.Rngs | None
 ) -> Attention:
-    """The attention layer, of those given, that stands inside another one."""
+    """Make the attention layer that another layer has inside."""
     keywords = {"dtype": dtype} if part.layer.trainable else {}
     return layers[part.layer.name](**part.config, **keywords, rngs=rngs)
 
 
 def zero_masked(keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None) -> Memory:
-    """Keys and values with 0 where no query may attend to them, and the one mask."""
+    """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
     allowed = one_mask(keys, valid_lens, mask)
     if allowed is None:
         return Memory(keys, values, None)
@@ -627,7 +622,10 @@ def zero_masked(keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None
     return Memory(jnp.where(seen, keys, 0.0), jnp.where(seen, values, 0.0), allowed)
 
 
+# ------------------------------------------------------------------------------------------------ particular to JAX
+
+
 def one_mask(keys: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None) -> jax.Array | None:
-    """Lengths and mask as one mask, with an axis for heads where the keys have one."""
+    """Join lengths and mask, with an axis for heads if the keys have one."""
     allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
     return allowed if allowed is None or allowed.ndim == keys.ndim else allowed[:, None]

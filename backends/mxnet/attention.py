@@ -170,7 +170,7 @@ class Attention(Specified):
         need_weights: bool,
         dropout_mask: np.ndarray | None,
     ) -> Answer:
-        """Pool by the score of a layer, of this one or of one inside it.
+        """Pool by the score of this layer or of one inside it.
 
         context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
         """
@@ -184,15 +184,15 @@ class Attention(Specified):
         return context, weights if need_weights else None
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
-        """What memory holds of keys: themselves, where a layer does not say otherwise."""
+        """Project the keys: the identity, unless a layer overrides it."""
         return keys
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """The score of each query against each projected key."""
+        """Score each query against each projected key."""
         raise NotImplementedError
 
     def _to_batch_first(self, array: np.ndarray) -> np.ndarray:
-        """The array with batch first, of one with time first, or the other way round; as it is without time_major."""
+        """Swap the axes of batch and time if time_major."""
         return np.swapaxes(array, 0, 1) if self.sizes["time_major"] else array
 
     def forward(
@@ -246,7 +246,51 @@ class DotProductAttention(Attention):
         return _scaled_dot_score(queries, keys, self.sizes["scale"])
 
 
-class AdditiveAttention(Attention):
+class TanhAttention(Attention):
+    """What AdditiveAttention and ConcatAttention share: the score is a weighted tanh of a query's and a key's term."""
+
+    bounded = True
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        time_major: bool = False,
+        dtype: str = "float32",
+        prefix: str | None = None,
+        params: mx.gluon.ParameterDict | None = None,
+    ) -> None:
+        super().__init__(
+            query_size=query_size,
+            key_size=key_size,
+            hidden_size=hidden_size,
+            dropout=dropout,
+            time_major=time_major,
+            prefix=prefix,
+            params=params,
+        )
+        with self.name_scope():
+            self._draw(dtype)
+        initialise(self)
+
+    def _draw(self, dtype: str) -> None:
+        """Draw the parameters."""
+        raise NotImplementedError
+
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Give w · tanh(term of q + term of k), of which the keys hold the second."""
+        terms, w = self._additive_terms(queries)
+        return _additive_score(terms, keys, w)
+
+    def _additive_terms(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Give the term of each query, and w."""
+        raise NotImplementedError
+
+
+class AdditiveAttention(TanhAttention):
     """Attention by a one-layer perceptron over query and key.
 
     context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)
@@ -274,42 +318,20 @@ class AdditiveAttention(Attention):
     """
 
     specification = ADDITIVE_ATTENTION
-    bounded = True
 
-    def __init__(
-        self,
-        query_size: int,
-        key_size: int,
-        hidden_size: int,
-        *,
-        dropout: float = 0.0,
-        time_major: bool = False,
-        dtype: str = "float32",
-        prefix: str | None = None,
-        params: mx.gluon.ParameterDict | None = None,
-    ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            time_major=time_major,
-            prefix=prefix,
-            params=params,
-        )
-        with self.name_scope():
-            self.W_q = linear(query_size, hidden_size, use_bias=False, dtype=dtype)
-            self.W_k = linear(key_size, hidden_size, use_bias=False, dtype=dtype)
-            self.w_v = self.params.get("w_v", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
-        initialise(self)
+    def _draw(self, dtype: str) -> None:
+        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
+        self.W_q = linear(query_size, hidden_size, use_bias=False, dtype=dtype)
+        self.W_k = linear(key_size, hidden_size, use_bias=False, dtype=dtype)
+        self.w_v = self.params.get("w_v", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
         """Give W_k k."""
         return projected(self.W_k, keys)
 
-    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give w_v · tanh(W_q q + W_k k)."""
-        return _additive_score(projected(self.W_q, queries), keys, self.w_v.data(queries.ctx))
+    def _additive_terms(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Give W_q q, and w_v."""
+        return projected(self.W_q, queries), self.w_v.data(queries.ctx)
 
 
 class GeneralAttention(Attention):
@@ -370,7 +392,7 @@ class GeneralAttention(Attention):
         return _dot_score(queries, keys)
 
 
-class ConcatAttention(Attention):
+class ConcatAttention(TanhAttention):
     """Attention by a one-layer perceptron over the concatenation of query and key.
 
     context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
@@ -397,42 +419,19 @@ class ConcatAttention(Attention):
     """
 
     specification = CONCAT_ATTENTION
-    bounded = True
 
-    def __init__(
-        self,
-        query_size: int,
-        key_size: int,
-        hidden_size: int,
-        *,
-        dropout: float = 0.0,
-        time_major: bool = False,
-        dtype: str = "float32",
-        prefix: str | None = None,
-        params: mx.gluon.ParameterDict | None = None,
-    ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            time_major=time_major,
-            prefix=prefix,
-            params=params,
-        )
-        with self.name_scope():
-            self.W = linear(query_size + key_size, hidden_size, use_bias=False, dtype=dtype)
-            self.v = self.params.get("v", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
-        initialise(self)
+    def _draw(self, dtype: str) -> None:
+        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
+        self.W = linear(query_size + key_size, hidden_size, use_bias=False, dtype=dtype)
+        self.v = self.params.get("v", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
         """Give W [0; k]."""
         return self._columns(keys, slice(self.sizes["query_size"], None))
 
-    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give v · tanh(W [q; 0] + W [0; k])."""
-        own = self._columns(queries, slice(self.sizes["query_size"]))
-        return _additive_score(own, keys, self.v.data(queries.ctx))
+    def _additive_terms(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Give W [q; 0], and v."""
+        return self._columns(queries, slice(self.sizes["query_size"])), self.v.data(queries.ctx)
 
     def _columns(self, inputs: np.ndarray, columns: slice) -> np.ndarray:
         """The inputs under those columns of W; there may be none: MXNet then writes foreign memory into gradients."""
@@ -603,18 +602,18 @@ LAYERS: dict[str, type[Attention]] = {
 
 
 def attention_layer(part: Part, layers: Mapping[str, type[Attention]] = LAYERS, *, dtype: str = "float32") -> Attention:
-    """The attention layer, of those given, that stands inside another one."""
+    """Make the attention layer that another layer has inside."""
     keywords: dict[str, Any] = {"dtype": dtype} if part.layer.trainable else {}
     return layers[part.layer.name](**part.config, **keywords)
 
 
 def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> Memory:
-    """Keys and values with 0 where no query may attend to them, and the one mask."""
+    """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
     allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
     if allowed is None:
         return Memory(keys, values, None)
     if allowed.ndim < keys.ndim:
         allowed = allowed[:, None]
     seen = np.expand_dims(np.any(allowed, axis=-2), -1)
-    own = shown(seen, keys)
-    return Memory(own, own if values is keys else shown(seen, values), allowed)  # a decoder's are the same
+    cleared = shown(seen, keys)
+    return Memory(cleared, cleared if values is keys else shown(seen, values), allowed)  # a decoder's are the same

@@ -208,14 +208,14 @@ class Attention(Specified):
         dropout_mask: tf.Tensor | None,
         training: bool | None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
-        """Pool by the score of a layer, of this one or of one inside it; where nothing is dropped, in blocks if it can.
+        """Pool by the score of this layer or of one inside it, in blocks if sizes warrant it and nothing is dropped.
 
         context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
         """
         dropped = dropout_mask is not None or (training and self.dropout.rate > 0.0)
-        found = None if dropped else scored._in_blocks(queries, memory, need_weights)
-        if found is not None:
-            return found
+        blocked = None if dropped else scored._in_blocks(queries, memory, need_weights)
+        if blocked is not None:
+            return blocked
         scores = scored._score(queries, memory.keys)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores, training)
@@ -228,9 +228,9 @@ class Attention(Specified):
     def _in_blocks(
         self, queries: tf.Tensor, memory: Memory, need_weights: bool
     ) -> tuple[tf.Tensor, tf.Tensor | None] | None:
-        """The context alone in blocks, where there are some for the score and they win; else None.
+        """Compute in blocks if there is a kernel for the score and the sizes warrant it, else give None.
 
-        Inner products have them from DOT_MIN_ELEMENTS elements of one head on, additive scores from
+        The context alone: inner products do from DOT_MIN_ELEMENTS elements of one head on, additive scores from
         ADDITIVE_MIN_ELEMENTS of all and SEQUENCE_MIN_ELEMENTS of one sequence.
         """
         if need_weights:
@@ -246,27 +246,27 @@ class Attention(Specified):
         return None if terms is None else (blocked_additive_attention(terms[0], *memory, terms[1]), None)
 
     def _project(self, keys: tf.Tensor) -> tf.Tensor:
-        """What memory holds of keys: themselves, where a layer does not say otherwise."""
+        """Project the keys: the identity, unless a layer overrides it."""
         return keys
 
     def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """The score of each query against each projected key."""
+        """Score each query against each projected key."""
         raise NotImplementedError
 
     def _dot_scale(self, features: int) -> float | None:
-        """The factor of q·k where the score is an inner product with a projected key; None for another score."""
+        """Give the factor of q·k if the score is an inner product with a projected key, else None."""
         return None
 
     def _additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """The projected queries and w_v where the score is w_v · tanh(q + k) with a projected key; None for another."""
+        """Give the projected queries and w_v if the score is w_v · tanh(q + k) with a projected key, else None."""
         return None
 
     def _to_batch_first(self, array: tf.Tensor) -> tf.Tensor:
-        """The array with batch first, of one with time first, or the other way round; as it is without time_major."""
+        """Swap the axes of batch and time if time_major."""
         return tf.transpose(array, (1, 0, 2)) if self.sizes["time_major"] else array
 
     def _entered(self, *arrays: tf.Tensor | None, **options: Any) -> tuple[tf.Tensor, tf.Tensor | Any]:
-        """Give the arguments of a call to Keras, which calls `call`."""
+        """Hand the arguments to Keras, which calls `call`."""
         # By position: Keras takes a mask given by keyword for one that belongs to the first input, and warns that it
         # gets lost.
         return super().__call__(*arrays, **options)
@@ -309,7 +309,7 @@ class DotProductAttention(Attention):
         super().__init__(dropout=dropout, scale=scale, time_major=time_major, dtype=dtype, name=name)
 
     def _dot_scale(self, features: int) -> float | None:
-        """The scale."""
+        """Give the scale, 1/√features by default."""
         scale: float | None = self.sizes["scale"]
         return max(features, 1) ** -0.5 if scale is None else scale
 
@@ -318,8 +318,49 @@ class DotProductAttention(Attention):
         return _scaled_dot_score(queries, keys, self.sizes["scale"])
 
 
+class TanhAttention(Attention):
+    """What AdditiveAttention and ConcatAttention share: the score is a weighted tanh of a query's and a key's term."""
+
+    bounded = True
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        time_major: bool = False,
+        dtype: str | tf.DType | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            query_size=query_size,
+            key_size=key_size,
+            hidden_size=hidden_size,
+            dropout=dropout,
+            time_major=time_major,
+            dtype=dtype,
+            name=name,
+        )
+        self._draw()
+
+    def _draw(self) -> None:
+        """Draw the parameters."""
+        raise NotImplementedError
+
+    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+        """Give w · tanh(term of q + term of k), of which the keys hold the second."""
+        terms, w = self._additive_terms(queries)
+        return _additive_score(terms, keys, w)
+
+    def _additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Give the term of each query, and w."""
+        raise NotImplementedError
+
+
 @keras.saving.register_keras_serializable(package="attention_parity")
-class AdditiveAttention(Attention):
+class AdditiveAttention(TanhAttention):
     """Attention by a one-layer perceptron over query and key.
 
     context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)
@@ -346,28 +387,9 @@ class AdditiveAttention(Attention):
     """
 
     specification = ADDITIVE_ATTENTION
-    bounded = True
 
-    def __init__(
-        self,
-        query_size: int,
-        key_size: int,
-        hidden_size: int,
-        *,
-        dropout: float = 0.0,
-        time_major: bool = False,
-        dtype: str | tf.DType | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            time_major=time_major,
-            dtype=dtype,
-            name=name,
-        )
+    def _draw(self) -> None:
+        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
         self.W_q = self._projection("W_q", query_size, hidden_size)
         self.W_k = self._projection("W_k", key_size, hidden_size)
         self.w_v = drawn(self, "w_v", (hidden_size,), hidden_size)
@@ -376,13 +398,8 @@ class AdditiveAttention(Attention):
         """Give W_k k."""
         return projected(self.W_k, keys)
 
-    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Give w_v · tanh(W_q q + W_k k)."""
-        projected_queries, w_v = self._additive_terms(queries)
-        return _additive_score(projected_queries, keys, w_v)
-
     def _additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """W_q q, and w_v."""
+        """Give W_q q, and w_v."""
         return projected(self.W_q, queries), self.w_v.value
 
 
@@ -432,7 +449,7 @@ class GeneralAttention(Attention):
         return projected(self.W, keys)
 
     def _dot_scale(self, features: int) -> float | None:
-        """1: keys are projected."""
+        """Give 1: W is in the projected key."""
         return 1.0
 
     def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
@@ -441,7 +458,7 @@ class GeneralAttention(Attention):
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
-class ConcatAttention(Attention):
+class ConcatAttention(TanhAttention):
     """Attention by a one-layer perceptron over the concatenation of query and key.
 
     context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
@@ -467,28 +484,9 @@ class ConcatAttention(Attention):
     """
 
     specification = CONCAT_ATTENTION
-    bounded = True
 
-    def __init__(
-        self,
-        query_size: int,
-        key_size: int,
-        hidden_size: int,
-        *,
-        dropout: float = 0.0,
-        time_major: bool = False,
-        dtype: str | tf.DType | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            time_major=time_major,
-            dtype=dtype,
-            name=name,
-        )
+    def _draw(self) -> None:
+        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
         self.W = self._projection("W", query_size + key_size, hidden_size)
         self.v = drawn(self, "v", (hidden_size,), hidden_size)
 
@@ -496,13 +494,8 @@ class ConcatAttention(Attention):
         """Give W [0; k]."""
         return tf.matmul(keys, self.W.kernel[self.sizes["query_size"] :])
 
-    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Give v · tanh(W [q; 0] + W [0; k])."""
-        projected_queries, v = self._additive_terms(queries)
-        return _additive_score(projected_queries, keys, v)
-
     def _additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """W [q; 0], and v."""
+        """Give W [q; 0], and v."""
         return tf.matmul(queries, self.W.kernel[: self.sizes["query_size"]]), self.v.value
 
 
@@ -664,7 +657,7 @@ LAYERS: dict[str, type[Attention]] = {
 def attention_layer(
     part: Part, layers: Mapping[str, type[Attention]] = LAYERS, *, caller: Specified, name: str
 ) -> Attention:
-    """The attention layer, of those given, that stands inside another one, built."""
+    """Make and build the attention layer that another layer has inside."""
     with keras.name_scope(caller.name, caller=caller):
         layer = layers[part.layer.name](**part.config, dtype=caller.variable_dtype, name=name)
         layer.build(None)  # Keras does so at a first call, which a layer inside may never see
@@ -672,7 +665,7 @@ def attention_layer(
 
 
 def zero_masked(keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None) -> Memory:
-    """Keys and values with 0 where no query may attend to them, and the one mask."""
+    """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
     allowed = _attention_mask(size(keys, -2), valid_lens, mask)
     if allowed is None:
         return Memory(keys, values, None)

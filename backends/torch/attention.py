@@ -180,14 +180,14 @@ class Attention(Specified):
         need_weights: bool,
         dropout_mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor | Any]:
-        """Pool by the score of a layer, of this one or of one inside it; where nothing is dropped, in blocks if it can.
+        """Pool by the score of this layer or of one inside it, in blocks if sizes warrant it and nothing is dropped.
 
         context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
         """
         dropped = dropout_mask is not None or (self.dropout.training and self.dropout.p > 0.0)
-        found = None if dropped else scored._in_blocks(queries, memory, need_weights)
-        if found is not None:
-            return found
+        blocked = None if dropped else scored._in_blocks(queries, memory, need_weights)
+        if blocked is not None:
+            return blocked
         scores = scored._score(queries, memory.keys)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores)
@@ -200,9 +200,9 @@ class Attention(Specified):
     def _in_blocks(
         self, queries: torch.Tensor, memory: Memory, need_weights: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-        """Context and weights in blocks, where there are some for the score and they suit the sizes; else None.
+        """Compute in blocks if there is a kernel for the score and the sizes warrant it, else give None.
 
-        Inner products have them from DOT_MIN_ELEMENTS elements of one head on, additive scores for the context alone.
+        Inner products do from DOT_MIN_ELEMENTS elements of one head on, additive scores for the context alone.
         """
         scale, one_head = self._dot_scale(queries.shape[-1]), queries[(slice(1),) * (queries.ndim - 2)]
         if scale is not None and use_blocks(one_head, memory.keys, DOT_MIN_ELEMENTS):
@@ -214,23 +214,23 @@ class Attention(Specified):
         return None if terms is None else (blocked_additive_attention(terms[0], *memory, terms[1]), None)
 
     def _project(self, keys: torch.Tensor) -> torch.Tensor:
-        """What memory holds of keys: themselves, where a layer does not say otherwise."""
+        """Project the keys: the identity, unless a layer overrides it."""
         return keys
 
     def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """The score of each query against each projected key."""
+        """Score each query against each projected key."""
         raise NotImplementedError
 
     def _dot_scale(self, features: int) -> float | None:
-        """The factor of q·k where the score is an inner product with a projected key; None for another score."""
+        """Give the factor of q·k if the score is an inner product with a projected key, else None."""
         return None
 
     def _additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """The projected queries and w_v where the score is w_v · tanh(q + k) with a projected key; None for another."""
+        """Give the projected queries and w_v if the score is w_v · tanh(q + k) with a projected key, else None."""
         return None
 
     def _to_batch_first(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor with batch first, of one with time first, or the other way round; as it is without time_major."""
+        """Swap the axes of batch and time if time_major."""
         return tensor.transpose(0, 1) if self.sizes["time_major"] else tensor
 
 
@@ -258,7 +258,7 @@ class DotProductAttention(Attention):
         super().__init__(dropout=dropout, scale=scale, time_major=time_major)
 
     def _dot_scale(self, features: int) -> float | None:
-        """The scale."""
+        """Give the scale, 1/√features by default."""
         scale: float | None = self.sizes["scale"]
         return max(features, 1) ** -0.5 if scale is None else scale
 
@@ -267,7 +267,42 @@ class DotProductAttention(Attention):
         return _scaled_dot_score(queries, keys, self.sizes["scale"])
 
 
-class AdditiveAttention(Attention):
+class TanhAttention(Attention):
+    """What AdditiveAttention and ConcatAttention share: the score is a weighted tanh of a query's and a key's term."""
+
+    bounded = True
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        time_major: bool = False,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(
+            query_size=query_size, key_size=key_size, hidden_size=hidden_size, dropout=dropout, time_major=time_major
+        )
+        self._draw(dtype, device)
+
+    def _draw(self, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
+        """Draw the parameters."""
+        raise NotImplementedError
+
+    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Give w · tanh(term of q + term of k), of which the keys hold the second."""
+        terms, w = self._additive_terms(queries)
+        return _additive_score(terms, keys, w)
+
+    def _additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Give the term of each query, and w."""
+        raise NotImplementedError
+
+
+class AdditiveAttention(TanhAttention):
     """Attention by a one-layer perceptron over query and key.
 
     context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)
@@ -294,22 +329,9 @@ class AdditiveAttention(Attention):
     """
 
     specification = ADDITIVE_ATTENTION
-    bounded = True
 
-    def __init__(
-        self,
-        query_size: int,
-        key_size: int,
-        hidden_size: int,
-        *,
-        dropout: float = 0.0,
-        time_major: bool = False,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        super().__init__(
-            query_size=query_size, key_size=key_size, hidden_size=hidden_size, dropout=dropout, time_major=time_major
-        )
+    def _draw(self, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
+        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
         self.W_q = nn.Linear(query_size, hidden_size, bias=False, dtype=dtype, device=device)
         self.W_k = nn.Linear(key_size, hidden_size, bias=False, dtype=dtype, device=device)
         self.w_v = drawn((hidden_size,), hidden_size, dtype, device)
@@ -318,13 +340,8 @@ class AdditiveAttention(Attention):
         """Give W_k k."""
         return self.W_k(keys)
 
-    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Give w_v · tanh(W_q q + W_k k)."""
-        projected, w_v = self._additive_terms(queries)
-        return _additive_score(projected, keys, w_v)
-
     def _additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """W_q q, and w_v."""
+        """Give W_q q, and w_v."""
         return self.W_q(queries), self.w_v
 
 
@@ -371,7 +388,7 @@ class GeneralAttention(Attention):
         return self.W(keys)
 
     def _dot_scale(self, features: int) -> float | None:
-        """1: keys are projected."""
+        """Give 1: W is in the projected key."""
         return 1.0
 
     def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
@@ -379,7 +396,7 @@ class GeneralAttention(Attention):
         return _dot_score(queries, keys)
 
 
-class ConcatAttention(Attention):
+class ConcatAttention(TanhAttention):
     """Attention by a one-layer perceptron over the concatenation of query and key.
 
     context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
@@ -405,22 +422,9 @@ class ConcatAttention(Attention):
     """
 
     specification = CONCAT_ATTENTION
-    bounded = True
 
-    def __init__(
-        self,
-        query_size: int,
-        key_size: int,
-        hidden_size: int,
-        *,
-        dropout: float = 0.0,
-        time_major: bool = False,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        super().__init__(
-            query_size=query_size, key_size=key_size, hidden_size=hidden_size, dropout=dropout, time_major=time_major
-        )
+    def _draw(self, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
+        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
         self.W = nn.Linear(query_size + key_size, hidden_size, bias=False, dtype=dtype, device=device)
         self.v = drawn((hidden_size,), hidden_size, dtype, device)
 
@@ -428,13 +432,8 @@ class ConcatAttention(Attention):
         """Give W [0; k]."""
         return nn.functional.linear(keys, self.W.weight[:, self.sizes["query_size"] :])
 
-    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Give v · tanh(W [q; 0] + W [0; k])."""
-        projected, v = self._additive_terms(queries)
-        return _additive_score(projected, keys, v)
-
     def _additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """W [q; 0], and v."""
+        """Give W [q; 0], and v."""
         return nn.functional.linear(queries, self.W.weight[:, : self.sizes["query_size"]]), self.v
 
 
@@ -577,7 +576,7 @@ def attention_layer(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Attention:
-    """The attention layer, of those given, that stands inside another one."""
+    """Make the attention layer that another layer has inside."""
     keywords: dict[str, Any] = {"dtype": dtype, "device": device} if part.layer.trainable else {}
     return layers[part.layer.name](**part.config, **keywords)
 
@@ -585,7 +584,7 @@ def attention_layer(
 def zero_masked(
     keys: torch.Tensor, values: torch.Tensor, valid_lens: torch.Tensor | None, mask: torch.Tensor | None
 ) -> Memory:
-    """Keys and values with 0 where no query may attend to them, and the one mask."""
+    """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
     allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
     if allowed is None:
         return Memory(keys, values, None)
