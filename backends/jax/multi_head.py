@@ -241,16 +241,20 @@ class MultiHeadAttention(Attention):
         heads, weights = self._pool(self.scored, queries, memory, need_weights, dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]
-        joined = jnp.swapaxes(heads, 1, 2)
-        context = self._to_batch_first(self.W_o(joined.reshape(*joined.shape[:2], self.sizes["hidden_size"])))
-        if weights is None or not need_weights:
+        context = self._to_batch_first(self.W_o(self._join(heads)))
+        if weights is None:
             return context, None
         return context, weights if per_head else jnp.mean(weights, axis=1)
 
     def _split(self, array: jax.Array) -> jax.Array:
-        """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""
+        """Turn (batch, steps, hidden_size) into (batch, heads, steps, features of a head)."""
         parts = array.reshape(*array.shape[:2], self.sizes["heads"], self.sizes["head_size"])
         return jnp.swapaxes(parts, 1, 2)
+
+    def _join(self, heads: jax.Array) -> jax.Array:
+        """Turn (batch, heads, steps, features of a head) into (batch, steps, hidden_size)."""
+        parts = jnp.swapaxes(heads, 1, 2)
+        return parts.reshape(*parts.shape[:2], self.sizes["hidden_size"])
 
 
 Losses = Callable[[jax.Array], jax.Array]
@@ -274,10 +278,9 @@ def ablation_importance(losses: Losses, head_mask: jax.Array) -> jax.Array:
         importance = attention.ablation_importance(losses, head_mask)
     """
     check(ABLATION_IMPORTANCE, losses=losses, head_mask=head_mask)
-    heads = jnp.arange(head_mask.shape[-1])
-    whole = losses(head_mask)
-    without = [losses(jnp.where(heads == head, 0.0, head_mask)) for head in range(head_mask.shape[-1])]
-    return jnp.array([jnp.mean(loss - whole) for loss in without], whole.dtype)
+    whole, heads = losses(head_mask), jnp.arange(head_mask.shape[-1])
+    rises = [(losses(jnp.where(heads == head, 0.0, head_mask)) - whole).mean() for head in range(heads.size)]
+    return jnp.stack(rises) if rises else jnp.zeros(0, whole.dtype)
 
 
 def taylor_importance(losses: Losses, head_mask: jax.Array) -> jax.Array:
@@ -300,6 +303,5 @@ def taylor_importance(losses: Losses, head_mask: jax.Array) -> jax.Array:
         importance = attention.taylor_importance(losses, head_mask)
     """
     check(TAYLOR_IMPORTANCE, losses=losses, head_mask=head_mask)
-    found, pull_back = jax.vjp(losses, head_mask)
-    (slope,) = pull_back(jnp.ones_like(found))
+    slope = jax.grad(lambda factors: losses(factors).sum())(head_mask)
     return jnp.mean(jnp.abs(head_mask * slope), axis=0)

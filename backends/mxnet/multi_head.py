@@ -242,20 +242,20 @@ class MultiHeadAttention(Attention):
         heads, weights = self._pool(self.scored, queries, memory, need_weights, dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask.reshape(-1, head_mask.shape[-1], 1, 1)
-        context = self._to_batch_first(projected(self.W_o, self._joined(heads)))
+        context = self._to_batch_first(projected(self.W_o, self._join(heads)))
         if weights is None:
             return context, None
         return context, weights if per_head else mean_of_heads(weights)
 
     def _split(self, array: np.ndarray) -> np.ndarray:
-        """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""
+        """Turn (batch, steps, hidden_size) into (batch, heads, steps, features of a head)."""
         (batch, steps, _), heads, size = array.shape, self.sizes["heads"], self.sizes["head_size"]
         if array.size == 0:  # MXNet does not reshape it
             return np.zeros((batch, heads, steps, size), dtype=array.dtype, ctx=array.ctx)
         return np.swapaxes(array.reshape(batch, steps, heads, size), 1, 2)
 
-    def _joined(self, heads: np.ndarray) -> np.ndarray:
-        """(batch, heads, steps, features of a head) as (batch, steps, hidden_size)."""
+    def _join(self, heads: np.ndarray) -> np.ndarray:
+        """Turn (batch, heads, steps, features of a head) into (batch, steps, hidden_size)."""
         shape = (heads.shape[0], heads.shape[2], self.sizes["hidden_size"])
         if heads.size == 0:
             return np.zeros(shape, dtype=heads.dtype, ctx=heads.ctx)
@@ -319,8 +319,11 @@ def taylor_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
         return np.abs(factors * slopes.as_np_ndarray()).mean(axis=0)
 
 
+# ------------------------------------------------------------------------------------------------ particular to MXNet
+
+
 def mean_of_heads(weights: np.ndarray) -> np.ndarray:
-    """The mean over the heads, of which no axis may be empty in MXNet."""
+    """Average the weights of the heads, also where an axis is empty, which MXNet cannot."""
     if weights.size == 0:
         return np.zeros((weights.shape[0], *weights.shape[2:]), dtype=weights.dtype, ctx=weights.ctx)
     return np.mean(weights, axis=1)

@@ -268,20 +268,26 @@ class MultiHeadAttention(Attention):
         heads, weights = self._pool(self.scored, queries, memory, need_weights, dropout_mask, training)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]
-        joined = (size(heads, 0), size(heads, 2), self.sizes["hidden_size"])
-        context = projected(self.W_o, tf.reshape(tf.transpose(heads, (0, 2, 1, 3)), joined))
-        context = self._to_batch_first(context)
+        context = self._to_batch_first(projected(self.W_o, self._join(heads)))
         if weights is None:
             return context, None
         return context, weights if per_head else tf.reduce_mean(weights, axis=-3)
 
     def _split(self, array: tf.Tensor) -> tf.Tensor:
-        """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""
+        """Turn (batch, steps, hidden_size) into (batch, heads, steps, features of a head)."""
         heads = tf.reshape(array, (size(array, 0), size(array, 1), self.sizes["heads"], self.sizes["head_size"]))
         return tf.transpose(heads, (0, 2, 1, 3))
 
+    def _join(self, heads: tf.Tensor) -> tf.Tensor:
+        """Turn (batch, heads, steps, features of a head) into (batch, steps, hidden_size)."""
+        parts = tf.transpose(heads, (0, 2, 1, 3))
+        return tf.reshape(parts, (size(parts, 0), size(parts, 1), self.sizes["hidden_size"]))
 
-def ablation_importance(losses: Callable[[tf.Tensor], tf.Tensor], head_mask: tf.Tensor) -> tf.Tensor:
+
+Losses = Callable[[tf.Tensor], tf.Tensor]
+
+
+def ablation_importance(losses: Losses, head_mask: tf.Tensor) -> tf.Tensor:
     """How much the loss rises when a head is switched off, for each head.
 
     importance[h] = mean over b of losses(head_mask with head h at 0)[b] - losses(head_mask)[b]
@@ -307,7 +313,7 @@ def ablation_importance(losses: Callable[[tf.Tensor], tf.Tensor], head_mask: tf.
     return tf.map_fn(rise, heads, fn_output_signature=tf.TensorSpec((), whole.dtype))
 
 
-def taylor_importance(losses: Callable[[tf.Tensor], tf.Tensor], head_mask: tf.Tensor) -> tf.Tensor:
+def taylor_importance(losses: Losses, head_mask: tf.Tensor) -> tf.Tensor:
     """How much the loss would change to first order if a head were switched off, for each head.
 
     importance[h] = mean over b of |head_mask[b, h] d losses(head_mask)[b] / d head_mask[b, h]|

@@ -233,14 +233,18 @@ class MultiHeadAttention(Attention):
         heads, weights = self._pool(self.scored, queries, memory, need_weights, dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]
-        context = self._to_batch_first(self.W_o(heads.transpose(1, 2).flatten(2)))
-        if weights is None or not need_weights:
+        context = self._to_batch_first(self.W_o(self._join(heads)))
+        if weights is None:
             return context, None
         return context, weights if per_head else weights.mean(dim=1)
 
     def _split(self, tensor: torch.Tensor) -> torch.Tensor:
-        """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""
+        """Turn (batch, steps, hidden_size) into (batch, heads, steps, features of a head)."""
         return tensor.unflatten(-1, (self.sizes["heads"], self.sizes["head_size"])).transpose(1, 2)
+
+    def _join(self, heads: torch.Tensor) -> torch.Tensor:
+        """Turn (batch, heads, steps, features of a head) into (batch, steps, hidden_size)."""
+        return heads.transpose(1, 2).flatten(2)
 
 
 Losses = Callable[[torch.Tensor], torch.Tensor]
@@ -266,11 +270,9 @@ def ablation_importance(losses: Losses, head_mask: torch.Tensor) -> torch.Tensor
     In PyTorch: under torch.no_grad(), nothing is kept for a backward pass.
     """
     check(ABLATION_IMPORTANCE, losses=losses, head_mask=head_mask)
-    num_heads = head_mask.shape[-1]
-    heads = torch.arange(num_heads, device=head_mask.device)
-    without = [losses(head_mask.masked_fill(heads == head, 0.0)) for head in range(num_heads)]
-    found = torch.stack([losses(head_mask), *without])
-    return (found[1:] - found[0]).mean(dim=-1)
+    whole, heads = losses(head_mask), torch.arange(head_mask.shape[-1], device=head_mask.device)
+    rises = [(losses(head_mask.masked_fill(heads == head, 0.0)) - whole).mean() for head in heads]
+    return torch.stack(rises) if rises else whole.new_zeros(0)
 
 
 def taylor_importance(losses: Losses, head_mask: torch.Tensor) -> torch.Tensor:
