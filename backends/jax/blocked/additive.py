@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from backends.jax.blocked.blocks import in_blocks, padded, positions, shared
-from backends.jax.blocked.dot_product import opened_keys, pooled, pooled_back, pooled_there
+from backends.jax.blocked.dot_product import opened_keys
 from backends.jax.masking import softmax_over
 
 __all__ = ["blocked_additive_score", "blocked_additive_attention"]
@@ -243,6 +243,3 @@ def blocked_additive_attention(
 
     context = in_blocks(block, k.shape[1], (q, positions(q)), (k, v, numbers))
     return context.reshape(*queries.shape[:-1], values.shape[-1]).astype(values.dtype)
-
-
-pooled.defvjp(pooled_there, pooled_back)

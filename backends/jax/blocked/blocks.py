@@ -69,7 +69,7 @@ def parted(size: int, most: int) -> int:
 
 def padded(array: jax.Array, axis: int, part: int, mode: str = "constant") -> jax.Array:
     """The array with zeros after it, or its last entry, so that the axis is a multiple of the part."""
-    lacking = -array.shape[axis] % part
-    if lacking == 0:
+    missing = -array.shape[axis] % part
+    if missing == 0:
         return array
-    return jnp.pad(array, [(0, lacking if at == axis else 0) for at in range(array.ndim)], mode=mode)
+    return jnp.pad(array, [(0, missing if at == axis else 0) for at in range(array.ndim)], mode=mode)

@@ -244,3 +244,6 @@ def pooled_back(scale: float, kept: tuple[jax.Array, ...], cotangents: jax.Array
     found = by_heads(head, *arguments, cotangents, logs)
     gradients = (whole(array, own.shape[1]) for array, own in zip(found, arguments, strict=False))
     return *gradients, None, None
+
+
+pooled.defvjp(pooled_there, pooled_back)

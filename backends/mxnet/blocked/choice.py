@@ -1,4 +1,4 @@
-"""Whether to compute in blocks, in MXNet: by sizes, or as the process is told."""
+"""Whether to compute in blocks, in MXNet: by sizes, or by `set_path`."""
 
 from __future__ import annotations
 
