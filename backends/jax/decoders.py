@@ -17,12 +17,14 @@ from backends.jax.local import LocalAttention
 from backends.jax.module import Specified, check_ids, drawn, drawn_mask, dropout_layer
 from backends.jax.pooling import average
 from backends.jax.recurrent import recurrent_layer
-from backends.jax.search import beam_search, greedy_search, steps_first
+from backends.jax.search import Masks, beam_search, greedy_search, steps_first
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
 
 
 ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
+Decoded = tuple[jax.Array, Any, jax.Array]
+"""Logits of one step or of all, or the features that they are projected from; the state after it; and weights."""
 
 
 class LuongState(NamedTuple):
@@ -55,10 +57,7 @@ class Decoder(Specified):
         self.dropout = dropout_layer(self.sizes["dropout"], rngs)
 
     def prepare(
-        self,
-        encoder_outputs: jax.Array,
-        valid_lens: jax.Array | None = None,
-        mask: jax.Array | None = None,
+        self, encoder_outputs: jax.Array, valid_lens: jax.Array | None = None, mask: jax.Array | None = None
     ) -> Memory:
         """Project and clear the encoder's outputs, once for all steps.
 
@@ -126,7 +125,7 @@ class Decoder(Specified):
         self._check("step", tokens=tokens, state=state, memory=memory, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         between, factor = self._dropout_masks(tokens.shape, memory, **masks)
-        return self._step(tokens, state, memory, between, None if factor is None else factor[:, None])
+        return self._step(tokens, state, memory, (between, None if factor is None else factor[:, None]))
 
     def __call__(
         self,
@@ -170,7 +169,7 @@ class Decoder(Specified):
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         memory = self._prepare(**encoded)
         drawn_masks = self._dropout_masks(tokens.shape, memory, **masks)
-        return self._run_forced(tokens, self._start(memory, state), memory, *drawn_masks)
+        return self._run_forced(tokens, self._start(memory, state), memory, drawn_masks)
 
     def greedy(
         self,
@@ -214,7 +213,7 @@ class Decoder(Specified):
             Partial(Decoder._step, self),
             self._start(memory, state),
             memory,
-            *self._dropout_masks((encoder_outputs.shape[0], max_steps), memory),
+            self._dropout_masks((encoder_outputs.shape[0], max_steps), memory),
             **options,
         )
 
@@ -279,7 +278,7 @@ class Decoder(Specified):
             self._reordered,
             self._start(memory, state),
             memory,
-            *self._dropout_masks((encoder_outputs.shape[0] * width, max_steps), memory),
+            self._dropout_masks((encoder_outputs.shape[0] * width, max_steps), memory),
             vocab_size=self.sizes["vocab_size"],
             **options,
         )
@@ -297,39 +296,18 @@ class Decoder(Specified):
             return jnp.zeros(shape, memory.values.dtype)
         return jnp.broadcast_to(self.initial[...][:, None], shape)
 
-    def _step(
-        self,
-        tokens: jax.Array,
-        state: Any,
-        memory: Memory,
-        dropout_mask: jax.Array | None = None,
-        attention_dropout_mask: jax.Array | None = None,
-    ) -> tuple[jax.Array, Any, jax.Array]:
+    def _step(self, tokens: jax.Array, state: Any, memory: Memory, masks: Masks = (None, None)) -> Decoded:
         embedded = self.embedding(tokens)
-        features, state, weights = self._advance(embedded, state, memory, dropout_mask, attention_dropout_mask)
+        features, state, weights = self._advance(embedded, state, memory, masks)
         return self._logits(features), state, weights
 
-    def _advance(
-        self,
-        embedded: jax.Array,
-        state: Any,
-        memory: Memory,
-        dropout_mask: jax.Array | None,
-        attention_dropout_mask: jax.Array | None,
-    ) -> tuple[jax.Array, Any, jax.Array]:
+    def _advance(self, embedded: jax.Array, state: Any, memory: Memory, masks: Masks) -> Decoded:
         """Run one step up to the features of the logits: (features, state, weights)."""
         raise NotImplementedError
 
     # Compiled here, since jax.lax.scan outside of jit compiles its loop again in every call.
     @jax.jit
-    def _run_forced(
-        self,
-        tokens: jax.Array,
-        state: Any,
-        memory: Memory,
-        dropout_mask: jax.Array | None,
-        attention_dropout_mask: jax.Array | None,
-    ) -> tuple[jax.Array, Any, jax.Array]:
+    def _run_forced(self, tokens: jax.Array, state: Any, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps, and compute their logits at once: (logits, state, weights)."""
         embedded, (batch, keys, _) = jnp.swapaxes(self.embedding(tokens), 0, 1), memory.values.shape
         if tokens.shape[1] == 0:  # JAX traces a step even so, and there is no row of a mask for it
@@ -341,10 +319,10 @@ class Decoder(Specified):
         @partial(jax.checkpoint, prevent_cse=False)
         def step(state: Any, at: tuple[Any, ...]) -> tuple[Any, tuple[jax.Array, jax.Array]]:
             t, embedded, masks = at
-            features, state, attended = self._advance(embedded, state, at_step(memory, t), *masks)
+            features, state, attended = self._advance(embedded, state, at_step(memory, t), masks)
             return state, (features, attended)
 
-        every = jnp.arange(len(embedded)), embedded, steps_first(dropout_mask, attention_dropout_mask)
+        every = jnp.arange(len(embedded)), embedded, steps_first(masks)
         state, (features, weights) = jax.lax.scan(step, state, every)
         return self._logits(jnp.swapaxes(features, 0, 1)), state, jnp.swapaxes(weights, 0, 1)
 
@@ -363,7 +341,7 @@ class Decoder(Specified):
         memory: Memory,
         dropout_mask: jax.Array | None = None,
         attention_dropout_mask: jax.Array | None = None,
-    ) -> tuple[jax.Array | None, jax.Array | None]:
+    ) -> Masks:
         """Draw the masks that are not given, before the loop over the steps; lead is (batch,) or (batch, steps)."""
         (_, keys, _), dtype = memory.values.shape, memory.values.dtype
         if dropout_mask is None:
@@ -464,14 +442,8 @@ class BahdanauDecoder(Decoder):
             pairs = 2 * self.sizes["maxout_size"]
             self.readout = nnx.Linear(self.sizes["readout_size"], pairs, param_dtype=dtype, rngs=rngs)
 
-    def _advance(
-        self,
-        embedded: jax.Array,
-        state: jax.Array,
-        memory: Memory,
-        dropout_mask: jax.Array | None,
-        attention_dropout_mask: jax.Array | None,
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _advance(self, embedded: jax.Array, state: jax.Array, memory: Memory, masks: Masks) -> Decoded:
+        dropout_mask, attention_dropout_mask = masks
         previous = state[-1, :, : self.sizes["hidden_size"]]
         context, weights = self.attention._attend(previous[:, None], memory, dropout_mask=attention_dropout_mask)
         inputs = jnp.concatenate([context[:, 0], embedded], axis=-1)
@@ -582,14 +554,8 @@ class LuongDecoder(Decoder):
         batch = rnn.shape[1]
         return LuongState(rnn, jnp.zeros((batch, self.sizes["hidden_size"]), rnn.dtype), jnp.zeros(batch, jnp.int32))
 
-    def _advance(
-        self,
-        embedded: jax.Array,
-        state: LuongState,
-        memory: Memory,
-        dropout_mask: jax.Array | None,
-        attention_dropout_mask: jax.Array | None,
-    ) -> tuple[jax.Array, LuongState, jax.Array]:
+    def _advance(self, embedded: jax.Array, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
+        dropout_mask, attention_dropout_mask = masks
         fed = self.sizes["input_feeding"]
         inputs = jnp.concatenate([embedded, state.attentional], axis=-1) if fed else embedded
         output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask)
@@ -599,17 +565,11 @@ class LuongDecoder(Decoder):
         return attentional, LuongState(rnn, attentional, state.position + 1), weights[:, 0]
 
     @jax.jit
-    def _run_forced(
-        self,
-        tokens: jax.Array,
-        state: LuongState,
-        memory: Memory,
-        dropout_mask: jax.Array | None,
-        attention_dropout_mask: jax.Array | None,
-    ) -> tuple[jax.Array, LuongState, jax.Array]:
+    def _run_forced(self, tokens: jax.Array, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps; without input feeding, all at once, since no step's attention waits for the one before."""
         if self.sizes["input_feeding"]:
-            return super()._run_forced(tokens, state, memory, dropout_mask, attention_dropout_mask)
+            return super()._run_forced(tokens, state, memory, masks)
+        dropout_mask, attention_dropout_mask = masks
         outputs, rnn = self.rnn(self.embedding(tokens), None, state.rnn, dropout_mask=dropout_mask)
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
         context, weights = self.attention._attend(outputs, memory, **at, dropout_mask=attention_dropout_mask)
@@ -686,14 +646,8 @@ class FixedContextDecoder(Decoder):
             rngs=rngs,
         )
 
-    def _advance(
-        self,
-        embedded: jax.Array,
-        state: jax.Array,
-        memory: Memory,
-        dropout_mask: jax.Array | None,
-        attention_dropout_mask: jax.Array | None,
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _advance(self, embedded: jax.Array, state: jax.Array, memory: Memory, masks: Masks) -> Decoded:
+        dropout_mask, attention_dropout_mask = masks
         last = last_open(memory)
         weights = last.astype(memory.values.dtype)
         context = average(weights, memory.values, last, attention_dropout_mask)
@@ -702,15 +656,9 @@ class FixedContextDecoder(Decoder):
         return output, state, weights[:, 0]
 
     @jax.jit
-    def _run_forced(
-        self,
-        tokens: jax.Array,
-        state: jax.Array,
-        memory: Memory,
-        dropout_mask: jax.Array | None,
-        attention_dropout_mask: jax.Array | None,
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _run_forced(self, tokens: jax.Array, state: jax.Array, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps at once, since no step's context waits for the one before."""
+        dropout_mask, attention_dropout_mask = masks
         embedded, (batch, keys, _) = self.embedding(tokens), memory.values.shape
         last = jnp.broadcast_to(last_open(memory), (batch, tokens.shape[1], keys))
         weights = last.astype(memory.values.dtype)

@@ -14,37 +14,28 @@ from backends.jax.attention import Memory
 Step = Callable[..., tuple[jax.Array, Any, jax.Array]]
 """(logits, state, weights) of one token for each row, as a decoder's step returns them; a Partial of it."""
 Masks = tuple[jax.Array | None, jax.Array | None]
-"""The two dropout masks of a decoder."""
+"""Dropout masks between the recurrent layers and of the attention's weights."""
 
 
 # The loops are compiled here, since jax.lax.scan outside of jit compiles its loop again in every call. All max_steps
 # run, whenever the sequences end: jax.lax.while_loop, which could stop before, has no gradient in reverse mode.
 @partial(jax.jit, static_argnames="max_steps")
 def greedy_search(
-    step: Step,
-    state: Any,
-    memory: Memory,
-    dropout_mask: jax.Array | None,
-    attention_dropout_mask: jax.Array | None,
-    *,
-    bos: int,
-    eos: int,
-    max_steps: int,
+    step: Step, state: Any, memory: Memory, masks: Masks, *, bos: int, eos: int, max_steps: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Feed back the most probable token, up to an end token: (tokens, lengths, weights), as a decoder's greedy."""
     batch = memory.values.shape[0]
 
     def advance(carry: tuple[Any, ...], masks: Masks) -> tuple[Any, ...]:
         token, state, running = carry
-        logits, state, attended = step(token, state, memory, *masks)
+        logits, state, attended = step(token, state, memory, masks)
         token = jnp.where(running, jnp.argmax(logits, axis=-1), eos).astype(jnp.int32)
         attended = jnp.where(running[:, None], attended, 0.0)
         running = running & (token != eos)
         return (token, state, running), (token, running, attended)
 
     start = (jnp.full(batch, bos, jnp.int32), state, jnp.full(batch, True))
-    masks = steps_first(dropout_mask, attention_dropout_mask)
-    _, (tokens, running, weights) = jax.lax.scan(advance, start, masks, length=max_steps)
+    _, (tokens, running, weights) = jax.lax.scan(advance, start, steps_first(masks), length=max_steps)
     lengths = jnp.sum(running, axis=0, dtype=jnp.int32)
     return jnp.swapaxes(tokens, 0, 1), lengths, jnp.swapaxes(weights, 0, 1)
 
@@ -55,8 +46,7 @@ def beam_search(
     reordered: Callable[[Any, jax.Array], Any],
     state: Any,
     memory: Memory,
-    dropout_mask: jax.Array | None,
-    attention_dropout_mask: jax.Array | None,
+    masks: Masks,
     *,
     vocab_size: int,
     bos: int,
@@ -85,7 +75,7 @@ def beam_search(
 
     def advance(carry: tuple[Any, ...], masks: Masks) -> tuple[Any, ...]:
         token, state, totals, counts, running = carry
-        logits, state, attended = step(token, state, memory, *masks)
+        logits, state, attended = step(token, state, memory, masks)
         logs = jax.nn.log_softmax(logits.astype(exact), axis=-1).reshape(batch, width, vocab_size)
         candidates = totals[..., None] + jnp.where(running[..., None], logs, itself)
         attended = jnp.where(running[..., None], attended.reshape(batch, width, keys), 0.0)
@@ -112,9 +102,7 @@ def beam_search(
         jnp.zeros((batch, width), jnp.int32),
         jnp.full((batch, width), True),
     )
-    (_, _, totals, counts, running), kept = jax.lax.scan(
-        advance, start, steps_first(dropout_mask, attention_dropout_mask), length=max_steps
-    )
+    (_, _, totals, counts, running), kept = jax.lax.scan(advance, start, steps_first(masks), length=max_steps)
     hypotheses = jnp.broadcast_to(jnp.arange(num_best, dtype=jnp.int32), (batch, num_best))
     _, (tokens, weights) = jax.lax.scan(back, hypotheses, kept, length=max_steps, reverse=True)
     lengths = jnp.where(running, counts, jnp.maximum(counts - 1, 0))[:, :num_best]
@@ -135,9 +123,10 @@ def penalty(lengths: jax.Array, length_penalty: float, dtype: jnp.dtype) -> jax.
 # ------------------------------------------------------------------------------------------------ particular to JAX
 
 
-def steps_first(dropout_mask: jax.Array | None, attention_dropout_mask: jax.Array | None) -> Masks:
-    """Both masks of a decoder with the axis of steps in front, where jax.lax.scan expects it."""
+def steps_first(masks: Masks) -> Masks:
+    """Move the axis of steps to the front, where jax.lax.scan expects it."""
+    between, attention = masks
     return (
-        None if dropout_mask is None else jnp.moveaxis(dropout_mask, 2, 0),
-        None if attention_dropout_mask is None else jnp.swapaxes(attention_dropout_mask, 0, 1)[:, :, None],
+        None if between is None else jnp.moveaxis(between, 2, 0),
+        None if attention is None else jnp.swapaxes(attention, 0, 1)[:, :, None],
     )

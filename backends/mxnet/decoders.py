@@ -21,6 +21,10 @@ __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder
 
 
 ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
+Decoded = tuple[np.ndarray, Any, np.ndarray]
+"""Logits of one step or of all, or the features that they are projected from; the state after it; and weights."""
+Masks = tuple[np.ndarray | None, np.ndarray | None]
+"""Dropout masks between the recurrent layers and of the attention's weights."""
 
 
 class LuongState(NamedTuple):
@@ -54,10 +58,7 @@ class Decoder(Specified):
         initialise(self)
 
     def prepare(
-        self,
-        encoder_outputs: np.ndarray,
-        valid_lens: np.ndarray | None = None,
-        mask: np.ndarray | None = None,
+        self, encoder_outputs: np.ndarray, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
     ) -> Memory:
         """Project and clear the encoder's outputs, once for all steps.
 
@@ -125,7 +126,7 @@ class Decoder(Specified):
         self._check("step", tokens=tokens, state=state, memory=memory, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         factor = None if attention_dropout_mask is None else attention_dropout_mask[:, None]
-        return self._step(tokens, state, memory, dropout_mask, factor)
+        return self._step(tokens, state, memory, (dropout_mask, factor))
 
     def __call__(
         self,
@@ -167,7 +168,7 @@ class Decoder(Specified):
         masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
         self._check("call", tokens=tokens, state=state, **encoded, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
-        return super().__call__(tokens, state, encoded, masks)
+        return super().__call__(tokens, state, encoded, (dropout_mask, attention_dropout_mask))
 
     def greedy(
         self,
@@ -290,41 +291,20 @@ class Decoder(Specified):
             return np.zeros(shape, dtype=memory.values.dtype, ctx=ctx)
         return np.broadcast_to(self.initial.data(ctx)[:, None], shape)
 
-    def _step(
-        self,
-        tokens: np.ndarray,
-        state: Any,
-        memory: Memory,
-        dropout_mask: np.ndarray | None = None,
-        attention_dropout_mask: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, Any, np.ndarray]:
+    def _step(self, tokens: np.ndarray, state: Any, memory: Memory, masks: Masks = (None, None)) -> Decoded:
         batch, keys, _ = memory.values.shape
         if batch == 0:  # over an empty axis, MXNet reads foreign memory or crashes
             like = {"dtype": memory.values.dtype, "ctx": memory.values.ctx}
             return np.zeros((0, self.sizes["vocab_size"]), **like), state, np.zeros((0, keys), **like)
         embedded = self.embedding(tokens)
-        features, state, weights = self._advance(embedded, state, memory, dropout_mask, attention_dropout_mask)
+        features, state, weights = self._advance(embedded, state, memory, masks)
         return self._logits(features), state, weights
 
-    def _advance(
-        self,
-        embedded: np.ndarray,
-        state: Any,
-        memory: Memory,
-        dropout_mask: np.ndarray | None,
-        attention_dropout_mask: np.ndarray | None,
-    ) -> tuple[np.ndarray, Any, np.ndarray]:
+    def _advance(self, embedded: np.ndarray, state: Any, memory: Memory, masks: Masks) -> Decoded:
         """Run one step up to the features of the logits: (features, state, weights)."""
         raise NotImplementedError
 
-    def _run_forced(
-        self,
-        tokens: np.ndarray,
-        state: Any,
-        memory: Memory,
-        dropout_mask: np.ndarray | None,
-        attention_dropout_mask: np.ndarray | None,
-    ) -> tuple[np.ndarray, Any, np.ndarray]:
+    def _run_forced(self, tokens: np.ndarray, state: Any, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps, and compute their logits at once: (logits, state, weights)."""
         if tokens.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
             like = {"dtype": memory.values.dtype, "ctx": memory.values.ctx}
@@ -333,13 +313,7 @@ class Decoder(Specified):
         embedded, keys = self.embedding(tokens), memory.values.shape[1]
         features, weights = [], []
         for t in range(embedded.shape[1]):
-            read, state, attended = self._advance(
-                embedded[:, t],
-                state,
-                at_step(memory, t),
-                None if dropout_mask is None else dropout_mask[:, :, t],
-                None if attention_dropout_mask is None else attention_dropout_mask[:, t : t + 1],
-            )
+            read, state, attended = self._advance(embedded[:, t], state, at_step(memory, t), masks_at(masks, t))
             features.append(read)
             weights.append(attended)
         logits = self._logits(np.stack(features, axis=1))
@@ -356,15 +330,11 @@ class Decoder(Specified):
         return np.take(state, rows, axis=1)
 
     def forward(
-        self,
-        tokens: np.ndarray,
-        state: np.ndarray | None,
-        encoded: Mapping[str, Any],
-        masks: Mapping[str, np.ndarray | None],
-    ) -> tuple[np.ndarray, Any, np.ndarray]:
+        self, tokens: np.ndarray, state: np.ndarray | None, encoded: Mapping[str, Any], masks: Masks
+    ) -> Decoded:
         """Gluon enters here, with positional arguments alone."""
         memory = self._prepare(**encoded)
-        return self._run_forced(tokens, self._start(memory, state), memory, **masks)
+        return self._run_forced(tokens, self._start(memory, state), memory, masks)
 
 
 class BahdanauDecoder(Decoder):
@@ -463,14 +433,8 @@ class BahdanauDecoder(Decoder):
                 )
             initialise(self)
 
-    def _advance(
-        self,
-        embedded: np.ndarray,
-        state: np.ndarray,
-        memory: Memory,
-        dropout_mask: np.ndarray | None,
-        attention_dropout_mask: np.ndarray | None,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _advance(self, embedded: np.ndarray, state: np.ndarray, memory: Memory, masks: Masks) -> Decoded:
+        dropout_mask, attention_dropout_mask = masks
         previous = state[-1] if self.sizes["cell"] == "gru" else state[-1][:, : self.sizes["hidden_size"]]
         query = np.expand_dims(previous, 1)
         context, weights = self.attention._attend(query, memory, dropout_mask=attention_dropout_mask)
@@ -585,14 +549,8 @@ class LuongDecoder(Decoder):
         attentional = np.zeros((rnn.shape[1], self.sizes["hidden_size"]), dtype=rnn.dtype, ctx=rnn.ctx)
         return LuongState(rnn, attentional, np.zeros(rnn.shape[1:2], dtype="int32", ctx=rnn.ctx))
 
-    def _advance(
-        self,
-        embedded: np.ndarray,
-        state: LuongState,
-        memory: Memory,
-        dropout_mask: np.ndarray | None,
-        attention_dropout_mask: np.ndarray | None,
-    ) -> tuple[np.ndarray, LuongState, np.ndarray]:
+    def _advance(self, embedded: np.ndarray, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
+        dropout_mask, attention_dropout_mask = masks
         inputs = np.concatenate([embedded, state.attentional], axis=-1) if self.sizes["input_feeding"] else embedded
         output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask)
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
@@ -676,14 +634,8 @@ class FixedContextDecoder(Decoder):
             params=params,
         )
 
-    def _advance(
-        self,
-        embedded: np.ndarray,
-        state: np.ndarray,
-        memory: Memory,
-        dropout_mask: np.ndarray | None,
-        attention_dropout_mask: np.ndarray | None,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _advance(self, embedded: np.ndarray, state: np.ndarray, memory: Memory, masks: Masks) -> Decoded:
+        dropout_mask, attention_dropout_mask = masks
         last = last_open(memory)
         weights = last.astype(memory.values.dtype)
         if attention_dropout_mask is None:
@@ -700,6 +652,14 @@ def at_step(memory: Memory, step: int) -> Memory:
         return memory
     row = memory.mask[:, step : step + 1]
     return memory._replace(values=shown(np.expand_dims(row[:, 0], -1), memory.values), mask=row)
+
+
+def masks_at(masks: Masks, step: int) -> Masks:
+    """Take the dropout masks of that step."""
+    between, attention = masks
+    return None if between is None else between[:, :, step], None if attention is None else attention[
+        :, step : step + 1
+    ]
 
 
 def last_open(memory: Memory) -> np.ndarray:

@@ -23,6 +23,12 @@ __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder
 
 
 ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
+Decoded = tuple[tf.Tensor, Any, tf.Tensor]
+"""Logits of one step or of all, or the features that they are projected from; the state after it; and weights."""
+Masks = tuple[tf.Tensor | None, tf.Tensor | None]
+"""Dropout masks between the recurrent layers and of the attention's weights."""
+Layers = Sequence[tuple[tf.Tensor, ...]]
+"""The weights of the recurrent layers, laid out for a step."""
 
 
 class LuongState(NamedTuple):
@@ -62,10 +68,7 @@ class Decoder(Specified):
         self.dropout = keras.layers.Dropout(sizes["dropout"], autocast=False)
 
     def prepare(
-        self,
-        encoder_outputs: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
-        mask: tf.Tensor | None = None,
+        self, encoder_outputs: tf.Tensor, valid_lens: tf.Tensor | None = None, mask: tf.Tensor | None = None
     ) -> Memory:
         """Project and clear the encoder's outputs, once for all steps.
 
@@ -135,7 +138,7 @@ class Decoder(Specified):
         self._check("step", tokens=tokens, state=state, memory=memory, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         between, factor = self._dropout_masks((size(memory.values, 0),), memory, **masks, training=training)
-        return self._step(tokens, state, memory, between, None if factor is None else factor[:, None])
+        return self._step(tokens, state, memory, (between, None if factor is None else factor[:, None]))
 
     def __call__(
         self,
@@ -197,7 +200,7 @@ class Decoder(Specified):
         """Decode given tokens, each step reading its own token (teacher forcing); Keras enters here."""
         memory, lead = self._prepare(encoder_outputs, valid_lens, mask), (size(tokens, 0), size(tokens, 1))
         masks = self._dropout_masks(lead, memory, dropout_mask, attention_dropout_mask, training)
-        return self._run_forced(tokens, self._start(memory, state), memory, *masks)
+        return self._run_forced(tokens, self._start(memory, state), memory, masks)
 
     def greedy(
         self,
@@ -318,38 +321,17 @@ class Decoder(Specified):
         return tf.broadcast_to(self.initial.value[:, None], shape)
 
     def _step(
-        self,
-        tokens: tf.Tensor,
-        state: Any,
-        memory: Memory,
-        dropout_mask: tf.Tensor | None = None,
-        attention_dropout_mask: tf.Tensor | None = None,
-        layers: Sequence[tuple[tf.Tensor, ...]] | None = None,
-    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
+        self, tokens: tf.Tensor, state: Any, memory: Memory, masks: Masks = (None, None), layers: Layers | None = None
+    ) -> Decoded:
         embedded, layers = self._embedded(tokens), self._of_steps() if layers is None else layers
-        features, state, weights = self._advance(embedded, state, memory, dropout_mask, attention_dropout_mask, layers)
+        features, state, weights = self._advance(embedded, state, memory, masks, layers)
         return self._logits(features), state, weights
 
-    def _advance(
-        self,
-        embedded: tf.Tensor,
-        state: Any,
-        memory: Memory,
-        dropout_mask: tf.Tensor | None,
-        attention_dropout_mask: tf.Tensor | None,
-        layers: Sequence[tuple[tf.Tensor, ...]],
-    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
+    def _advance(self, embedded: tf.Tensor, state: Any, memory: Memory, masks: Masks, layers: Layers) -> Decoded:
         """Run one step up to the features of the logits: (features, state, weights)."""
         raise NotImplementedError
 
-    def _run_forced(
-        self,
-        tokens: tf.Tensor,
-        state: Any,
-        memory: Memory,
-        dropout_mask: tf.Tensor | None,
-        attention_dropout_mask: tf.Tensor | None,
-    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
+    def _run_forced(self, tokens: tf.Tensor, state: Any, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps, and compute their logits at once: (logits, state, weights)."""
         embedded, layers = self._embedded(tokens), self._of_steps()
         batch, steps, keys = size(tokens, 0), size(tokens, 1), size(memory.values, 1)
@@ -363,12 +345,7 @@ class Decoder(Specified):
             t: tf.Tensor, state: Any, features: tf.TensorArray, weights: tf.TensorArray
         ) -> tuple[tf.Tensor, Any, tf.TensorArray, tf.TensorArray]:
             read, after, attended = self._advance(
-                embedded.read(t),
-                state,
-                at_step(memory, t),
-                None if dropout_mask is None else dropout_mask[:, :, t],
-                None if attention_dropout_mask is None else attention_dropout_mask[:, t, None],
-                layers,
+                embedded.read(t), state, at_step(memory, t), masks_at(masks, t), layers
             )
             return t + 1, shaped_as(after, state), features.write(t + 1, read), weights.write(t + 1, attended)
 
@@ -401,7 +378,7 @@ class Decoder(Specified):
         dropout_mask: tf.Tensor | None,
         attention_dropout_mask: tf.Tensor | None,
         training: bool | None,
-    ) -> tuple[tf.Tensor | None, tf.Tensor | None]:
+    ) -> Masks:
         """Draw the masks that are not given, before the loop over the steps; lead is (batch,) or (batch, steps)."""
         if dropout_mask is None:
             between = (self.sizes["num_layers - 1"], *lead, self.sizes["hidden_size"])
@@ -503,15 +480,8 @@ class BahdanauDecoder(Decoder):
             pairs = 2 * self.sizes["maxout_size"]
             self.readout = self._projection("readout", self.sizes["readout_size"], pairs, use_bias=True)
 
-    def _advance(
-        self,
-        embedded: tf.Tensor,
-        state: tf.Tensor,
-        memory: Memory,
-        dropout_mask: tf.Tensor | None,
-        attention_dropout_mask: tf.Tensor | None,
-        layers: Sequence[tuple[tf.Tensor, ...]],
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _advance(self, embedded: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks, layers: Layers) -> Decoded:
+        dropout_mask, attention_dropout_mask = masks
         previous = tf.unstack(state, num=self.sizes["num_layers"])[-1][:, : self.sizes["hidden_size"]]
         context, weights = self.attention._attend(previous[:, None], memory, dropout_mask=attention_dropout_mask)
         context, known = tf.squeeze(context, axis=1), embedded
@@ -522,19 +492,12 @@ class BahdanauDecoder(Decoder):
             features = tf.concat([previous, embedded, context], axis=-1)
         return features, state, tf.squeeze(weights, axis=1)
 
-    def _run_forced(
-        self,
-        tokens: tf.Tensor,
-        state: tf.Tensor,
-        memory: Memory,
-        dropout_mask: tf.Tensor | None,
-        attention_dropout_mask: tf.Tensor | None,
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _run_forced(self, tokens: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps, as one function with its own backward if `takes_steps`: (logits, state, weights)."""
-        attention, rnn, masks = self.attention, self.rnn, (dropout_mask, attention_dropout_mask)
+        attention, rnn, (dropout_mask, attention_dropout_mask) = self.attention, self.rnn, masks
         usual = isinstance(attention, AdditiveAttention) and isinstance(rnn, GRU)
         if not (usual and takes_steps(tokens, state, *memory)):
-            return super()._run_forced(tokens, state, memory, *masks)
+            return super()._run_forced(tokens, state, memory, masks)
         embedded = known = self._embedded(tf.transpose(tokens))
         if self.sizes["readout"] == "maxout":
             known, embedded = tf.split(embedded, [-1, self.sizes["embed_size"]], axis=-1)
@@ -672,15 +635,8 @@ class LuongDecoder(Decoder):
         attentional = tf.zeros((batch, self.sizes["hidden_size"]), rnn.dtype)
         return LuongState(rnn, attentional, tf.zeros((batch,), tf.int32))
 
-    def _advance(
-        self,
-        embedded: tf.Tensor,
-        state: LuongState,
-        memory: Memory,
-        dropout_mask: tf.Tensor | None,
-        attention_dropout_mask: tf.Tensor | None,
-        layers: Sequence[tuple[tf.Tensor, ...]],
-    ) -> tuple[tf.Tensor, LuongState, tf.Tensor]:
+    def _advance(self, embedded: tf.Tensor, state: LuongState, memory: Memory, masks: Masks, layers: Layers) -> Decoded:
+        dropout_mask, attention_dropout_mask = masks
         inputs = tf.concat([embedded, state.attentional], axis=-1) if self.sizes["input_feeding"] else embedded
         output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask, layers)
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
@@ -757,15 +713,8 @@ class FixedContextDecoder(Decoder):
             name=name,
         )
 
-    def _advance(
-        self,
-        embedded: tf.Tensor,
-        state: tf.Tensor,
-        memory: Memory,
-        dropout_mask: tf.Tensor | None,
-        attention_dropout_mask: tf.Tensor | None,
-        layers: Sequence[tuple[tf.Tensor, ...]],
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _advance(self, embedded: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks, layers: Layers) -> Decoded:
+        dropout_mask, attention_dropout_mask = masks
         last = last_open(memory)
         weights = tf.cast(last, memory.values.dtype)
         context = average(weights, memory.values, last, attention_dropout_mask)
@@ -781,6 +730,12 @@ def at_step(memory: Memory, step: tf.Tensor) -> Memory:
     last = size(memory.mask, 1) - 1
     row = tf.expand_dims(tf.gather(memory.mask, tf.minimum(step, last), axis=1), axis=1)
     return memory._replace(values=tf.where(tf.transpose(row, (0, 2, 1)), memory.values, 0.0), mask=row)
+
+
+def masks_at(masks: Masks, step: tf.Tensor) -> Masks:
+    """Take the dropout masks of that step."""
+    between, attention = masks
+    return None if between is None else between[:, :, step], None if attention is None else attention[:, step, None]
 
 
 def last_open(memory: Memory) -> tf.Tensor:

@@ -20,6 +20,10 @@ __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder
 
 
 ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
+Decoded = tuple[torch.Tensor, Any, torch.Tensor]
+"""Logits of one step or of all, or the features that they are projected from; the state after it; and weights."""
+Masks = tuple[torch.Tensor | None, torch.Tensor | None]
+"""Dropout masks between the recurrent layers and of the attention's weights."""
 
 
 class LuongState(NamedTuple):
@@ -52,10 +56,7 @@ class Decoder(Specified):
         self.dropout = nn.Dropout(self.sizes["dropout"])
 
     def prepare(
-        self,
-        encoder_outputs: torch.Tensor,
-        valid_lens: torch.Tensor | None = None,
-        mask: torch.Tensor | None = None,
+        self, encoder_outputs: torch.Tensor, valid_lens: torch.Tensor | None = None, mask: torch.Tensor | None = None
     ) -> Memory:
         """Project and clear the encoder's outputs, once for all steps.
 
@@ -123,7 +124,7 @@ class Decoder(Specified):
         self._check("step", tokens=tokens, state=state, memory=memory, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         factor = None if attention_dropout_mask is None else attention_dropout_mask[:, None]
-        return self._step(tokens, state, memory, dropout_mask, factor)
+        return self._step(tokens, state, memory, (dropout_mask, factor))
 
     def forward(
         self,
@@ -166,7 +167,7 @@ class Decoder(Specified):
         self._check("call", tokens=tokens, state=state, **encoded, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         memory = self._prepare(**encoded)
-        return self._run_forced(tokens, self._start(memory, state), memory, **masks)
+        return self._run_forced(tokens, self._start(memory, state), memory, (dropout_mask, attention_dropout_mask))
 
     @torch.no_grad()
     def greedy(
@@ -290,37 +291,16 @@ class Decoder(Specified):
             return memory.values.new_zeros(self.sizes["num_layers"], batch, self.sizes["state_size"])
         return self.initial[:, None].expand(-1, batch, -1)
 
-    def _step(
-        self,
-        tokens: torch.Tensor,
-        state: Any,
-        memory: Memory,
-        dropout_mask: torch.Tensor | None = None,
-        attention_dropout_mask: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, Any, torch.Tensor]:
+    def _step(self, tokens: torch.Tensor, state: Any, memory: Memory, masks: Masks = (None, None)) -> Decoded:
         embedded = self.embedding(tokens.long())
-        features, state, weights = self._advance(embedded, state, memory, dropout_mask, attention_dropout_mask)
+        features, state, weights = self._advance(embedded, state, memory, masks)
         return self._logits(features), state, weights
 
-    def _advance(
-        self,
-        embedded: torch.Tensor,
-        state: Any,
-        memory: Memory,
-        dropout_mask: torch.Tensor | None,
-        attention_dropout_mask: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, Any, torch.Tensor]:
+    def _advance(self, embedded: torch.Tensor, state: Any, memory: Memory, masks: Masks) -> Decoded:
         """Run one step up to the features of the logits: (features, state, weights)."""
         raise NotImplementedError
 
-    def _run_forced(
-        self,
-        tokens: torch.Tensor,
-        state: Any,
-        memory: Memory,
-        dropout_mask: torch.Tensor | None,
-        attention_dropout_mask: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, Any, torch.Tensor]:
+    def _run_forced(self, tokens: torch.Tensor, state: Any, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps, and compute their logits at once: (logits, state, weights)."""
         embedded, (batch, keys, _) = self.embedding(tokens.long()), memory.values.shape
         if tokens.shape[1] == 0:  # PyTorch stacks no empty lists
@@ -329,13 +309,7 @@ class Decoder(Specified):
         features, weights = [], []
         # unbind, as the gradient of each embedded[:, t] would be an array of the size of embedded.
         for t, token in enumerate(embedded.unbind(dim=1)):
-            read, state, attended = self._advance(
-                token,
-                state,
-                at_step(memory, t),
-                None if dropout_mask is None else dropout_mask[:, :, t],
-                None if attention_dropout_mask is None else attention_dropout_mask[:, t : t + 1],
-            )
+            read, state, attended = self._advance(token, state, at_step(memory, t), masks_at(masks, t))
             features.append(read)
             weights.append(attended)
         return self._logits(torch.stack(features, dim=1)), state, torch.stack(weights, dim=1)
@@ -439,14 +413,8 @@ class BahdanauDecoder(Decoder):
             read, pairs = self.sizes["readout_size"], self.sizes["maxout_size"]
             self.readout = nn.Linear(read, 2 * pairs, dtype=dtype, device=device)
 
-    def _advance(
-        self,
-        embedded: torch.Tensor,
-        state: torch.Tensor,
-        memory: Memory,
-        dropout_mask: torch.Tensor | None,
-        attention_dropout_mask: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _advance(self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks) -> Decoded:
+        dropout_mask, attention_dropout_mask = masks
         previous = state[-1, :, : self.sizes["hidden_size"]]
         context, weights = self.attention._attend(previous[:, None], memory, dropout_mask=attention_dropout_mask)
         output, state = self.rnn._advance(torch.cat([context[:, 0], embedded], dim=-1), state, dropout_mask)
@@ -454,19 +422,12 @@ class BahdanauDecoder(Decoder):
             output = torch.cat([previous, embedded, context[:, 0]], dim=-1)
         return output, state, weights[:, 0]
 
-    def _run_forced(
-        self,
-        tokens: torch.Tensor,
-        state: torch.Tensor,
-        memory: Memory,
-        dropout_mask: torch.Tensor | None,
-        attention_dropout_mask: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _run_forced(self, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps, as one function with its own backward if `takes_steps`: (logits, state, weights)."""
-        attention, rnn, masks = self.attention, self.rnn, (dropout_mask, attention_dropout_mask)
+        attention, rnn, (dropout_mask, attention_dropout_mask) = self.attention, self.rnn, masks
         usual = isinstance(attention, AdditiveAttention) and isinstance(rnn, GRU)
         if not (usual and takes_steps(tokens, state, *memory, *masks)):
-            return super()._run_forced(tokens, state, memory, *masks)
+            return super()._run_forced(tokens, state, memory, masks)
         steps = tokens.shape[1]
         if dropout_mask is None:
             dropout_mask = drawn_mask(rnn.dropout, state[1:, :, None].expand(-1, -1, steps, -1))
@@ -592,14 +553,8 @@ class LuongDecoder(Decoder):
         attentional = rnn.new_zeros(rnn.shape[1], self.sizes["hidden_size"])
         return LuongState(rnn, attentional, torch.zeros_like(attentional[:, 0], dtype=torch.int32))
 
-    def _advance(
-        self,
-        embedded: torch.Tensor,
-        state: LuongState,
-        memory: Memory,
-        dropout_mask: torch.Tensor | None,
-        attention_dropout_mask: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, LuongState, torch.Tensor]:
+    def _advance(self, embedded: torch.Tensor, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
+        dropout_mask, attention_dropout_mask = masks
         inputs = torch.cat([embedded, state.attentional], dim=-1) if self.sizes["input_feeding"] else embedded
         output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask)
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
@@ -674,14 +629,8 @@ class FixedContextDecoder(Decoder):
             device=device,
         )
 
-    def _advance(
-        self,
-        embedded: torch.Tensor,
-        state: torch.Tensor,
-        memory: Memory,
-        dropout_mask: torch.Tensor | None,
-        attention_dropout_mask: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _advance(self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks) -> Decoded:
+        dropout_mask, attention_dropout_mask = masks
         last = last_open(memory)
         weights = last.to(memory.values.dtype)
         if attention_dropout_mask is None:
@@ -698,6 +647,14 @@ def at_step(memory: Memory, step: int) -> Memory:
         return memory
     row = memory.mask[:, step : step + 1]
     return memory._replace(values=memory.values.masked_fill(~row[:, 0, :, None], 0.0), mask=row)
+
+
+def masks_at(masks: Masks, step: int) -> Masks:
+    """Take the dropout masks of that step."""
+    between, attention = masks
+    return None if between is None else between[:, :, step], None if attention is None else attention[
+        :, step : step + 1
+    ]
 
 
 def last_open(memory: Memory) -> torch.Tensor:
