@@ -46,6 +46,9 @@ __all__ = [
     "KernelAttention",
 ]
 
+Answer = tuple[jax.Array, jax.Array | Any]
+"""Context and weights, which are None without need_weights."""
+
 
 class Memory(NamedTuple):
     """Prepared keys and values, and one mask of what may be attended to; made by `prepare`, read by `attend`."""
@@ -69,11 +72,7 @@ class Attention(Specified):
         self.dropout = dropout_layer(self.sizes.get("dropout", 0.0), rngs)
 
     def prepare(
-        self,
-        keys: jax.Array,
-        values: jax.Array,
-        valid_lens: jax.Array | None = None,
-        mask: jax.Array | None = None,
+        self, keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None = None, mask: jax.Array | None = None
     ) -> Memory:
         """Project the keys, clear what no query may attend to, and keep it for many queries.
 
@@ -96,7 +95,7 @@ class Attention(Specified):
 
     def attend(
         self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, dropout_mask: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array | Any]:
+    ) -> Answer:
         """Attend with queries to a prepared memory.
 
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
@@ -126,7 +125,7 @@ class Attention(Specified):
         *,
         need_weights: bool = True,
         dropout_mask: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array | Any]:
+    ) -> Answer:
         """Prepare the keys and values, and attend to them.
 
         context, weights = attention_pooling(score(queries, project(keys)), values)
@@ -161,18 +160,13 @@ class Attention(Specified):
 
     def _attend(
         self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, dropout_mask: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array | Any]:
+    ) -> Answer:
         context, weights = self._pool(self, self._to_batch_first(queries), memory, need_weights, dropout_mask)
         return self._to_batch_first(context), weights
 
     def _pool(
-        self,
-        scored: Attention,
-        queries: jax.Array,
-        memory: Memory,
-        need_weights: bool,
-        dropout_mask: jax.Array | None,
-    ) -> tuple[jax.Array, jax.Array | Any]:
+        self, scored: Attention, queries: jax.Array, memory: Memory, need_weights: bool, dropout_mask: jax.Array | None
+    ) -> Answer:
         """Pool by the score of this layer or of one inside it, in blocks if sizes warrant it and nothing is dropped.
 
         context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
@@ -190,9 +184,7 @@ class Attention(Specified):
         context = average(weights, memory.values, None if scored.bounded else allowed, dropout_mask)
         return context, weights if need_weights else None
 
-    def _in_blocks(
-        self, queries: jax.Array, memory: Memory, need_weights: bool
-    ) -> tuple[jax.Array, jax.Array | None] | None:
+    def _in_blocks(self, queries: jax.Array, memory: Memory, need_weights: bool) -> Answer | None:
         """Compute in blocks if there is a kernel for the score and the sizes warrant it, else give None.
 
         Inner products and additive scores do, for the context alone.

@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
-from backends.jax.attention import Attention, Memory, attention_layer
+from backends.jax.attention import Answer, Attention, Memory, attention_layer
 from backends.jax.masking import _attention_mask
 from backends.jax.module import dropout_layer
 
@@ -101,11 +101,7 @@ class MultiHeadAttention(Attention):
         self.scored.dropout = dropout_layer(0.0, None)  # weights are dropped here, and need one stream of numbers
 
     def prepare(
-        self,
-        keys: jax.Array,
-        values: jax.Array,
-        valid_lens: jax.Array | None = None,
-        mask: jax.Array | None = None,
+        self, keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None = None, mask: jax.Array | None = None
     ) -> Memory:
         """Project the keys and values of every head, and keep them for many queries.
 
@@ -135,7 +131,7 @@ class MultiHeadAttention(Attention):
         need_weights: bool = True,
         head_mask: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array | Any]:
+    ) -> Answer:
         """Attend with queries to a prepared memory.
 
         context = W_o [head_0; head_1; ...] + b_o
@@ -178,7 +174,7 @@ class MultiHeadAttention(Attention):
         need_weights: bool = True,
         head_mask: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array | Any]:
+    ) -> Answer:
         """Prepare the keys and values, and attend to them.
 
         context = W_o [head_0; head_1; ...] + b_o
@@ -236,7 +232,7 @@ class MultiHeadAttention(Attention):
         need_weights: bool = True,
         head_mask: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array | Any]:
+    ) -> Answer:
         queries = self._split(self.W_q(self._to_batch_first(queries)))
         heads, weights = self._pool(self.scored, queries, memory, need_weights, dropout_mask)
         if head_mask is not None:

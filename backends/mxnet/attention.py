@@ -67,11 +67,7 @@ class Attention(Specified):
         self.dropout = self.sizes.get("dropout", 0.0)
 
     def prepare(
-        self,
-        keys: np.ndarray,
-        values: np.ndarray,
-        valid_lens: np.ndarray | None = None,
-        mask: np.ndarray | None = None,
+        self, keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
     ) -> Memory:
         """Project the keys, clear what no query may attend to, and keep it for many queries.
 

@@ -102,11 +102,7 @@ class MultiHeadAttention(Attention):
         initialise(self)
 
     def prepare(
-        self,
-        keys: np.ndarray,
-        values: np.ndarray,
-        valid_lens: np.ndarray | None = None,
-        mask: np.ndarray | None = None,
+        self, keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
     ) -> Memory:
         """Project the keys and values of every head, and keep them for many queries.
 

@@ -45,6 +45,9 @@ __all__ = [
     "KernelAttention",
 ]
 
+Answer = tuple[tf.Tensor, tf.Tensor | Any]
+"""Context and weights, which are None without need_weights."""
+
 
 class Memory(NamedTuple):
     """Prepared keys and values, and one mask of what may be attended to; made by `prepare`, read by `attend`."""
@@ -72,11 +75,7 @@ class Attention(Specified):
         self.dropout = keras.layers.Dropout(self.sizes.get("dropout", 0.0), autocast=False)
 
     def prepare(
-        self,
-        keys: tf.Tensor,
-        values: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
-        mask: tf.Tensor | None = None,
+        self, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None = None, mask: tf.Tensor | None = None
     ) -> Memory:
         """Project the keys, clear what no query may attend to, and keep it for many queries.
 
@@ -105,7 +104,7 @@ class Attention(Specified):
         need_weights: bool = True,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+    ) -> Answer:
         """Attend with queries to a prepared memory.
 
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
@@ -137,7 +136,7 @@ class Attention(Specified):
         need_weights: bool = True,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+    ) -> Answer:
         """Prepare the keys and values, and attend to them.
 
         context, weights = attention_pooling(score(queries, project(keys)), values)
@@ -175,7 +174,7 @@ class Attention(Specified):
         need_weights: bool = True,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+    ) -> Answer:
         """Prepare the keys and values, and attend to them; Keras enters here."""
         options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask, "training": training}
         return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
@@ -194,7 +193,7 @@ class Attention(Specified):
         need_weights: bool = True,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+    ) -> Answer:
         queries = self._to_batch_first(queries)
         context, weights = self._pool(self, queries, memory, need_weights, dropout_mask, training)
         return self._to_batch_first(context), weights
@@ -207,7 +206,7 @@ class Attention(Specified):
         need_weights: bool,
         dropout_mask: tf.Tensor | None,
         training: bool | None,
-    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+    ) -> Answer:
         """Pool by the score of this layer or of one inside it, in blocks if sizes warrant it and nothing is dropped.
 
         context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
@@ -225,9 +224,7 @@ class Attention(Specified):
         context = average(weights, memory.values, None if scored.bounded else allowed, dropout_mask)
         return context, weights if need_weights else None
 
-    def _in_blocks(
-        self, queries: tf.Tensor, memory: Memory, need_weights: bool
-    ) -> tuple[tf.Tensor, tf.Tensor | None] | None:
+    def _in_blocks(self, queries: tf.Tensor, memory: Memory, need_weights: bool) -> Answer | None:
         """Compute in blocks if there is a kernel for the score and the sizes warrant it, else give None.
 
         The context alone: inner products do from DOT_MIN_ELEMENTS elements of one head on, additive scores from
@@ -265,7 +262,7 @@ class Attention(Specified):
         """Swap the axes of batch and time if time_major."""
         return tf.transpose(array, (1, 0, 2)) if self.sizes["time_major"] else array
 
-    def _entered(self, *arrays: tf.Tensor | None, **options: Any) -> tuple[tf.Tensor, tf.Tensor | Any]:
+    def _entered(self, *arrays: tf.Tensor | None, **options: Any) -> Answer:
         """Hand the arguments to Keras, which calls `call`."""
         # By position: Keras takes a mask given by keyword for one that belongs to the first input, and warns that it
         # gets lost.

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
-from backends.tf.attention import Attention, Memory, attention_layer
+from backends.tf.attention import Answer, Attention, Memory, attention_layer
 from backends.tf.masking import _attention_mask, size
 from backends.tf.module import chosen, projected
 
@@ -98,11 +98,7 @@ class MultiHeadAttention(Attention):
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], caller=self, name="scored")
 
     def prepare(
-        self,
-        keys: tf.Tensor,
-        values: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
-        mask: tf.Tensor | None = None,
+        self, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None = None, mask: tf.Tensor | None = None
     ) -> Memory:
         """Project the keys and values of every head, and keep them for many queries.
 
@@ -133,7 +129,7 @@ class MultiHeadAttention(Attention):
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+    ) -> Answer:
         """Attend with queries to a prepared memory.
 
         context = W_o [head_0; head_1; ...] + b_o
@@ -178,7 +174,7 @@ class MultiHeadAttention(Attention):
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+    ) -> Answer:
         """Prepare the keys and values, and attend to them.
 
         context = W_o [head_0; head_1; ...] + b_o
@@ -228,7 +224,7 @@ class MultiHeadAttention(Attention):
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+    ) -> Answer:
         """Prepare the keys and values, and attend to them; Keras enters here."""
         memory = self._prepare(keys, values, valid_lens, mask)
         return self._attend(
@@ -263,7 +259,7 @@ class MultiHeadAttention(Attention):
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+    ) -> Answer:
         queries = self._split(projected(self.W_q, self._to_batch_first(queries)))
         heads, weights = self._pool(self.scored, queries, memory, need_weights, dropout_mask, training)
         if head_mask is not None:

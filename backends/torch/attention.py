@@ -44,6 +44,9 @@ __all__ = [
     "KernelAttention",
 ]
 
+Answer = tuple[torch.Tensor, torch.Tensor | Any]
+"""Context and weights, which are None without need_weights."""
+
 
 class Memory(NamedTuple):
     """Prepared keys and values, and one mask of what may be attended to; made by `prepare`, read by `attend`."""
@@ -99,7 +102,7 @@ class Attention(Specified):
         *,
         need_weights: bool = True,
         dropout_mask: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+    ) -> Answer:
         """Attend with queries to a prepared memory.
 
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
@@ -129,7 +132,7 @@ class Attention(Specified):
         *,
         need_weights: bool = True,
         dropout_mask: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+    ) -> Answer:
         """Prepare the keys and values, and attend to them.
 
         context, weights = attention_pooling(score(queries, project(keys)), values)
@@ -168,7 +171,7 @@ class Attention(Specified):
         *,
         need_weights: bool = True,
         dropout_mask: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+    ) -> Answer:
         context, weights = self._pool(self, self._to_batch_first(queries), memory, need_weights, dropout_mask)
         return self._to_batch_first(context), weights
 
@@ -179,7 +182,7 @@ class Attention(Specified):
         memory: Memory,
         need_weights: bool,
         dropout_mask: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+    ) -> Answer:
         """Pool by the score of this layer or of one inside it, in blocks if sizes warrant it and nothing is dropped.
 
         context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
@@ -197,9 +200,7 @@ class Attention(Specified):
         context = average(weights, memory.values, None if scored.bounded else allowed, dropout_mask)
         return context, weights if need_weights else None
 
-    def _in_blocks(
-        self, queries: torch.Tensor, memory: Memory, need_weights: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+    def _in_blocks(self, queries: torch.Tensor, memory: Memory, need_weights: bool) -> Answer | None:
         """Compute in blocks if there is a kernel for the score and the sizes warrant it, else give None.
 
         Inner products do from DOT_MIN_ELEMENTS elements of one head on, additive scores for the context alone.

@@ -10,7 +10,7 @@ from torch import nn
 
 from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
-from backends.torch.attention import Attention, Memory, attention_layer
+from backends.torch.attention import Answer, Attention, Memory, attention_layer
 from backends.torch.masking import _attention_mask
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
@@ -128,7 +128,7 @@ class MultiHeadAttention(Attention):
         need_weights: bool = True,
         head_mask: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+    ) -> Answer:
         """Attend with queries to a prepared memory.
 
         context = W_o [head_0; head_1; ...] + b_o
@@ -171,7 +171,7 @@ class MultiHeadAttention(Attention):
         need_weights: bool = True,
         head_mask: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+    ) -> Answer:
         """Prepare the keys and values, and attend to them.
 
         context = W_o [head_0; head_1; ...] + b_o
@@ -228,7 +228,7 @@ class MultiHeadAttention(Attention):
         need_weights: bool = True,
         head_mask: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+    ) -> Answer:
         queries = self._split(self.W_q(self._to_batch_first(queries)))
         heads, weights = self._pool(self.scored, queries, memory, need_weights, dropout_mask)
         if head_mask is not None:
