@@ -493,7 +493,7 @@ class BahdanauDecoder(Decoder):
         return features, state, tf.squeeze(weights, axis=1)
 
     def _run_forced(self, tokens: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks) -> Decoded:
-        """Run all steps, as one function with its own backward if `takes_steps`: (logits, state, weights)."""
+        """Run all steps, as one function with a backward by hand if `takes_steps`: (logits, state, weights)."""
         attention, rnn, (dropout_mask, attention_dropout_mask) = self.attention, self.rnn, masks
         usual = isinstance(attention, AdditiveAttention) and isinstance(rnn, GRU)
         if not (usual and takes_steps(tokens, state, *memory)):

@@ -423,7 +423,7 @@ class BahdanauDecoder(Decoder):
         return output, state, weights[:, 0]
 
     def _run_forced(self, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks) -> Decoded:
-        """Run all steps, as one function with its own backward if `takes_steps`: (logits, state, weights)."""
+        """Run all steps, as one function with a backward by hand if `takes_steps`: (logits, state, weights)."""
         attention, rnn, (dropout_mask, attention_dropout_mask) = self.attention, self.rnn, masks
         usual = isinstance(attention, AdditiveAttention) and isinstance(rnn, GRU)
         if not (usual and takes_steps(tokens, state, *memory, *masks)):

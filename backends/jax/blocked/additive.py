@@ -43,13 +43,13 @@ def blocked_additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) 
     Nothing overflows while all |q| and |k| are at most BOUND, since w_v is divided by its largest entry before. With
     larger numbers, a NaN, or a w_v that is not finite, blocks are of plain tanh.
 
-    Nothing of a block is kept. The way back computes each block again; with t = tanh(q + k) and the cotangents g,
+    Nothing of a block is kept. The backward pass computes each block again; with t = tanh(q + k) and the cotangents g,
     gradient of queries[i, h] = w_v[h] sum over j of g[i, j] (1 - t[i, j, h]²), of keys[j, h] the same sum over i, and
     of w_v[h] the sum over i and j of g[i, j] t[i, j, h].
 
     Shapes: as additive_score. float16 and bfloat16 are computed in float32. Reverse mode can be repeated: a second
-    derivative is right, but holds what the first one did not. JAX refuses forward mode (jax.jvp, jax.hessian) with a
-    TypeError: set_path("plain") has it.
+    derivative is right, but allocates what the first one did not. JAX refuses forward mode (jax.jvp, jax.hessian) with
+    a TypeError: set_path("plain") has it.
     """
     precise = jnp.promote_types(queries.dtype, jnp.float32)
     shape = (*queries.shape[:-1], keys.shape[-2])
@@ -65,7 +65,7 @@ def score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
 
 
 def score_there(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> tuple[jax.Array, Gradients]:
-    """The scores, and what the way back reads: the arguments."""
+    """The scores, and what the backward pass reads: the arguments."""
     return score(queries, keys, w_v), (queries, keys, w_v)
 
 
@@ -201,8 +201,8 @@ def blocked_additive_attention(
 
     context = attention_pooling(additive_score(queries, keys, w_v), values, mask=mask), the context alone
 
-    By blocks of queries, each with all keys. Nothing of a block is kept: the way back computes each block again, with
-    the weights w, the cotangents g of the context and d[i, j] = g[i]·v[j], gradient of v[j] = sum over i of
+    By blocks of queries, each with all keys. Nothing of a block is kept: the backward pass computes each block again,
+    with the weights w, the cotangents g of the context and d[i, j] = g[i]·v[j], gradient of v[j] = sum over i of
     w[i, j] g[i], of scores[i, j] = w[i, j] (d[i, j] - sum over k of w[i, k] d[i, k]), and from these what
     blocked_additive_score says.
 

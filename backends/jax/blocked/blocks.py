@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 BLOCK = 2**17
-"""So many elements are in a block: in float32 half a MiB, which a core's cache holds."""
+"""The elements of a block: in float32 half a MiB, which fits in the cache of a core."""
 
 
 def shared(mask: jax.Array | None, lead: tuple[int, ...], num_keys: int) -> tuple[jax.Array, jax.Array]:
-    """The different masks, (masks, queries or 1, keys), and of each sequence and head the number of its own."""
+    """The different masks, (masks, queries or 1, keys), and for each sequence and head the number of its mask."""
     mask = jnp.full((1,) * (len(lead) + 2), True) if mask is None else mask
     masks = jnp.broadcast_to(mask, (*mask.shape[:-1], num_keys))
     masks = masks.reshape(math.prod(masks.shape[:-2]), *masks.shape[-2:])

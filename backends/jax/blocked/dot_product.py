@@ -31,8 +31,8 @@ def blocked_dot_attention(
     e^(s - top) v: a block with a larger score first multiplies z and a by e^(top - larger). In the end context = a/z.
     A block that its mask closes is left out.
 
-    The way back computes each block again, from ln of the sum of e^s of each row: with the weights w, the cotangents g
-    of the context and d[i, j] = g[i]·v[j], gradient of v[j] = sum over i of w[i, j] g[i], and of s[i, j] =
+    The backward pass computes each block again, from ln of the sum of e^s of each row: with the weights w, the
+    cotangents g of the context and d[i, j] = g[i]·v[j], gradient of v[j] = sum over i of w[i, j] g[i], and of s[i, j] =
     w[i, j] (d[i, j] - sum over k of w[i, k] d[i, k]).
 
     Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features), with
@@ -50,12 +50,12 @@ def blocked_dot_attention(
 
 
 class Blocks(NamedTuple):
-    """What one head holds, by blocks of queries and of keys.
+    """The arrays of one head, by blocks of queries and of keys.
 
     Shapes: queries (row blocks, rows, features), keys and values (column blocks, columns, ...), opened and visible
     (column blocks, columns), which say what any query may attend to, by mask alone and by scores, too; masks
     (row blocks or 1, column blocks, rows or 1, columns), needed (row blocks or 1, column blocks), which is False for a
-    closed block of finite numbers.
+    fully masked block of finite numbers.
     """
 
     queries: jax.Array
@@ -106,7 +106,7 @@ def by_heads(
         array = padded(array, 1, part, mode)
         return array.reshape(len(array), array.shape[1] // part, part, *array.shape[2:])
 
-    # A row that fills a block repeats the last one, so that it has no NaN of its own; its cotangent is 0.
+    # A row that fills a block repeats the last one, so that it adds no NaN; its cotangent is 0.
     opened = opened_keys(masks, numbers)
     sides = cut(queries, rows, "edge"), *(cut(array, columns) for array in (keys, values, opened, visible))
     tiles = cut(padded(masks, 2, columns), rows if masks.shape[1] > 1 else 1, "edge")
@@ -144,8 +144,8 @@ def visible_keys(scale: float, *arguments: jax.Array) -> jax.Array:
 
     def head(blocks: Blocks) -> jax.Array:
         def column_block(column: jax.Array) -> jax.Array:
-            def add(row: Any, found: jax.Array) -> jax.Array:
-                return found | jnp.any(blocks.scores(scale, row, column) != -jnp.inf, axis=0)
+            def add(row: Any, visible: jax.Array) -> jax.Array:
+                return visible | jnp.any(blocks.scores(scale, row, column) != -jnp.inf, axis=0)
 
             return jax.lax.fori_loop(0, len(blocks.queries), add, jnp.zeros_like(blocks.visible[0]))
 
@@ -168,7 +168,7 @@ def pooled(
 
 
 def pooled_there(scale: float, *arguments: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """The context; and what the way back reads: the arguments, what is visible, ln of the sum of e^s of each row."""
+    """The context; and what the backward pass reads: arguments, visible keys, ln of the sum of e^s of each row."""
     visible = visible_keys(scale, *arguments)
 
     def head(blocks: Blocks) -> tuple[jax.Array, jax.Array]:
@@ -189,14 +189,14 @@ def pooled_there(scale: float, *arguments: jax.Array) -> tuple[jax.Array, tuple[
             none = jnp.zeros((rows, blocks.values.shape[2]), dtype), jnp.zeros((rows, 1), dtype)
             start = *none, jnp.full((rows, 1), -jnp.inf, dtype)
             total, z, top = jax.lax.fori_loop(0, len(blocks.keys), column_block, start)
-            closed = z == 0.0
-            z = jnp.where(closed, 1.0, z)
-            return total / z, jnp.where(closed, 0.0, top + jnp.log(z))
+            masked = z == 0.0
+            z = jnp.where(masked, 1.0, z)
+            return total / z, jnp.where(masked, 0.0, top + jnp.log(z))
 
         return jax.lax.map(row_block, jnp.arange(len(blocks.queries)))
 
-    found = by_heads(head, *arguments, visible)
-    context, logs = (whole(array, arguments[0].shape[1]) for array in found)
+    by_head = by_heads(head, *arguments, visible)
+    context, logs = (whole(array, arguments[0].shape[1]) for array in by_head)
     return context, (*arguments, visible, logs)
 
 
@@ -206,24 +206,24 @@ def pooled_back(scale: float, kept: tuple[jax.Array, ...], cotangents: jax.Array
 
     def head(blocks: Blocks, cotangents: jax.Array, logs: jax.Array) -> tuple[jax.Array, ...]:
         def row_block(of_sides: tuple[jax.Array, jax.Array], row: jax.Array) -> tuple[Any, jax.Array]:
-            def weigh(column: Any, found: tuple[jax.Array, ...]) -> Any:
-                def add(found: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-                    weights, slopes, mean = found
+            def weigh(column: Any, sums: tuple[jax.Array, ...]) -> Any:
+                def add(sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+                    weights, slopes, mean = sums
                     scores = blocks.scores(scale, row, column)
                     weight = jnp.where(blocks.mask(row, column), jnp.exp(scores - logs[row]), 0.0)
                     slope = jnp.where(scores == -jnp.inf, 0.0, cotangents[row] @ blocks.cleared_values(column).T)
                     mean = mean + jnp.sum(weight * slope, axis=-1, keepdims=True)
                     return weights.at[column].set(weight), slopes.at[column].set(slope), mean
 
-                return blocks.add(row, column, add, found)
+                return blocks.add(row, column, add, sums)
 
             none = jnp.zeros((len(blocks.keys), blocks.queries.shape[1], blocks.keys.shape[1]), logs.dtype)
-            found = jax.lax.fori_loop(0, len(blocks.keys), weigh, (none, none, jnp.zeros_like(logs[0])))
+            weighed = jax.lax.fori_loop(0, len(blocks.keys), weigh, (none, none, jnp.zeros_like(logs[0])))
 
             def back(column: Any, sums: tuple[jax.Array, ...]) -> Any:
                 def add(sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
                     of_queries, of_keys, of_values = sums
-                    weights, slopes, mean = found
+                    weights, slopes, mean = weighed
                     of_scores = weights[column] * (slopes[column] - mean) * scale
                     of_scores = jnp.where(blocks.mask(row, column), of_scores, 0.0)
                     of_queries = of_queries + of_scores @ blocks.cleared_keys(column)
@@ -241,8 +241,8 @@ def pooled_back(scale: float, kept: tuple[jax.Array, ...], cotangents: jax.Array
         of_keys = jnp.where(blocks.opened[..., None], of_keys, 0.0)
         return of_queries, of_keys, jnp.where(blocks.visible[..., None], of_values, 0.0)
 
-    found = by_heads(head, *arguments, cotangents, logs)
-    gradients = (whole(array, own.shape[1]) for array, own in zip(found, arguments, strict=False))
+    by_head = by_heads(head, *arguments, cotangents, logs)
+    gradients = (whole(array, argument.shape[1]) for array, argument in zip(by_head, arguments, strict=False))
     return *gradients, None, None
 
 

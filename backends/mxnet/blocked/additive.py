@@ -33,8 +33,8 @@ def blocked_additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarra
     d queries[i, h] = sum over j of s[i, j, h];  d keys[j, h] = sum over i of s[i, j, h]
     s[i, j, h] = g[i, j] w_v[h] (1 - t[i, j, h]²)
 
-    A block holds t for some features, queries and keys: the backward pass computes it again. MXNet broadcasts and sums
-    slowly and multiplies matrices fast: the features stand before queries and keys, where a sum of the two is the
+    A block has t for some features, queries and keys: the backward pass computes it again. MXNet broadcasts and sums
+    slowly and multiplies matrices fast: the features come before queries and keys, where a sum of the two is the
     matrix product [queries, 1] [1; keys], and each sum above a product with w_v, g or ones.
 
     float16 is computed in float32. A second derivative raises MXNetError.
@@ -51,8 +51,8 @@ def blocked_additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarra
     if queries.dtype == "float16":
         arrays = [array.astype("float32") for array in arrays]
     score = AdditiveScore(items, rows, keys.shape[-2], features)
-    # A Function writes no gradient behind an argument that wants none, and adds to none. With one argument that holds
-    # all, it is always asked to write: the rest is left to operators of MXNet's own.
+    # A Function writes no gradient behind an argument that wants none, and adds to none. With one argument for all,
+    # it always has to write: the rest is left to MXNet's operators.
     recorded = autograd.is_recording()
     scores = score(mx.nd.concat(*arrays, dim=0)) if recorded else score.scores(*arrays)
     return scores.reshape(shape).as_np_ndarray().astype(queries.dtype, copy=False)
@@ -72,7 +72,7 @@ class AdditiveScore(autograd.Function):
         height = min(queries, max(1, BLOCK // (depth * keys)))
         count = min(items, max(1, BLOCK // (depth * height * keys)))
         self.area = count * height * keys
-        self.blocks = [(own, rows) for own in cut(items, count) for rows in cut(queries, height)]
+        self.blocks = [(some_items, rows) for some_items in cut(items, count) for rows in cut(queries, height)]
         self.columns = cut(features, depth)
 
     def arguments(self, matrix: mx.nd.NDArray) -> tuple[mx.nd.NDArray, mx.nd.NDArray, mx.nd.NDArray]:
@@ -102,12 +102,12 @@ class AdditiveScore(autograd.Function):
         like = {"dtype": w_v.dtype, "ctx": w_v.ctx}
         left, right = self.factors(queries, keys)
         scores, place = mx.nd.empty(self.sizes[:3], **like), mx.nd.empty((FEATURES * self.area,), **like)
-        for own, rows in self.blocks:
+        for some_items, rows in self.blocks:
             summed = mx.nd.zeros((1,), **like)
             for some in self.columns:
-                t = tangents(left, right, (some, own, rows), place)
+                t = tangents(left, right, (some, some_items, rows), place)
                 summed = mx.nd.batch_dot(w_v[:, some].expand_dims(0), t.reshape((1, t.shape[0], -1))) + summed
-            scores[own, rows] = summed.reshape(t.shape[1:])
+            scores[some_items, rows] = summed.reshape(t.shape[1:])
         return scores
 
     def gradients(
@@ -122,10 +122,10 @@ class AdditiveScore(autograd.Function):
         d_w_v = mx.nd.zeros((features,), **like)
         place = mx.nd.empty((FEATURES * self.area,), **like)
         spread = mx.nd.empty((SPREAD * self.area,), **like)
-        for own, rows in self.blocks:
-            flat = g[own, rows].reshape((1, -1))
+        for some_items, rows in self.blocks:
+            flat = g[some_items, rows].reshape((1, -1))
             for some in self.columns:
-                t = tangents(left, right, (some, own, rows), place)
+                t = tangents(left, right, (some, some_items, rows), place)
                 depth, count, height, width = t.shape
                 s, weights = t.reshape((depth, -1)), w_v[0, some].reshape((-1, 1))
                 d_w_v[some] += row_sums(s, flat)
@@ -134,9 +134,9 @@ class AdditiveScore(autograd.Function):
                     mx.nd.linalg.gemm2(weights[few], flat, out=several)
                     mx.nd._internal._backward_tanh(several, s[few], out=s[few])
                 sums = row_sums(s.reshape((-1, width)), mx.nd.ones((1, width), **like))
-                d_queries[some, own, rows] = sums.reshape((depth, count, height))
+                d_queries[some, some_items, rows] = sums.reshape((depth, count, height))
                 ones = mx.nd.ones((depth * count, 1, height), **like)
-                d_keys[some, own] += mx.nd.batch_dot(ones, s.reshape((-1, height, width))).reshape(
+                d_keys[some, some_items] += mx.nd.batch_dot(ones, s.reshape((-1, height, width))).reshape(
                     (depth, count, width)
                 )
         return d_queries.reshape((features, -1)).T, d_keys.reshape((features, -1)).T, d_w_v.reshape((1, -1))

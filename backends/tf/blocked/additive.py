@@ -17,10 +17,10 @@ ADDITIVE_MIN_ELEMENTS = 2**24
 """The elements, batch · heads · queries · keys · hidden_size, from which on blocks win, though they are compiled."""
 
 SEQUENCE_MIN_ELEMENTS = 2**20
-"""The elements of one sequence, queries · keys · hidden_size, from which on a context may be computed on its own."""
+"""The elements of one sequence, queries · keys · hidden_size, from which on a context may be computed alone."""
 
 BLOCK = 2**19
-"""The elements of one block: 2 MiB in float32, what a cache holds."""
+"""The elements of one block: 2 MiB in float32, what fits in a cache."""
 
 FORMS = ("sum", "exponentials", "tangents")
 """How a block computes tanh(q + k): of the sum itself, or from what `factor` makes of queries and of keys."""
@@ -93,10 +93,10 @@ def with_backward(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) -> tuple[
     form = form_of(*inside[1:])
 
     def backward(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        found = only_once(upstream, queries, keys, w_v, form)
-        for gradient, array in zip(found, (queries, keys, w_v), strict=True):
+        gradients = only_once(upstream, queries, keys, w_v, form)
+        for gradient, array in zip(gradients, (queries, keys, w_v), strict=True):
             gradient.set_shape(array.shape)
-        return found
+        return gradients
 
     return chosen_by(form, forward_blocks, *inside), backward
 
@@ -127,7 +127,7 @@ def form_of(keys: tf.Tensor, w_v: tf.Tensor) -> tf.Tensor:
     tangents = tf.reduce_all(largest <= 1.0) & (tf.reduce_sum(tf.abs(w_v) * largest) <= least)
     exponentials = tf.reduce_all(largest <= KEY_BOUND[keys.dtype]) & (total <= least)
     form = tf.where(tangents, FORMS.index("tangents"), tf.where(exponentials, FORMS.index("exponentials"), 0))
-    # An infinite weight tells a tanh that is rounded to 0 from one that is tiny.
+    # Under an infinite weight, a tanh that is rounded to 0 differs from one that is tiny.
     return tf.where(tf.math.is_finite(total), form, 0)
 
 

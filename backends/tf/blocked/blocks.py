@@ -91,7 +91,7 @@ def attended(
         """The context, and the function that gives the gradients."""
         inside = tuple(map(tf.stop_gradient, arrays))  # a tape that saw the inside would keep every block
         small = tf.logical_and(below_limit(*inside), fits)
-        found = tf.cond(small, lambda: by_blocks(score, mask, *inside), lambda: by_plain(score, mask, *inside))
+        results = tf.cond(small, lambda: by_blocks(score, mask, *inside), lambda: by_plain(score, mask, *inside))
 
         @tf.custom_gradient
         def gradients(upstream: tf.Tensor, *_: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Any]:
@@ -99,14 +99,14 @@ def attended(
             given = tf.stop_gradient(upstream)
             of_arrays = tf.cond(
                 tf.logical_and(small, below_limit(given)),
-                lambda: block_gradients(score, mask, given, *found[1:], *inside),
+                lambda: block_gradients(score, mask, given, *results[1:], *inside),
                 lambda: plain_gradients(score, mask, given, *inside),
             )
             for gradient, array in zip(of_arrays, arrays, strict=True):
                 gradient.set_shape(array.shape)
             return of_arrays, refused
 
-        return found[0], lambda upstream: gradients(upstream, *arrays)
+        return results[0], lambda upstream: gradients(upstream, *arrays)
 
     queries = arrays[0]
     # A variable would be an argument that tf.custom_gradient does not expect.
@@ -148,8 +148,8 @@ def by_blocks(
         return tf.map_fn(of_block, (tf.range(size(blocks, 0)), blocks), fn_output_signature=outputs)
 
     arrays = in_blocks(queries, DOT_BLOCK, size(keys, -2)), merged(keys), merged(values), which
-    found = tf.map_fn(of_sequence, arrays, fn_output_signature=outputs)
-    context, highest, total = (out_of_blocks(array, queries) for array in found)
+    results = tf.map_fn(of_sequence, arrays, fn_output_signature=outputs)
+    context, highest, total = (out_of_blocks(array, queries) for array in results)
     return context, highest, total
 
 
@@ -181,10 +181,10 @@ def block_gradients(
             mean = tf.reduce_sum(exponentials * slopes, axis=-1, keepdims=True) * inverse[index]
             slopes = exponentials * (slopes - mean)
             of_block, *others = score.gradients(slopes, blocks[index], own_keys, *parameters)
-            found = tf.matmul(exponentials, above, transpose_a=True), *others
-            for own, start in zip(found, sums, strict=True):
-                own.set_shape(start.shape)  # what was traced for unknown sizes serves for known ones, too
-            return index + 1, of_queries.write(index, of_block), *map(tf.add, sums, found)
+            parts = tf.matmul(exponentials, above, transpose_a=True), *others
+            for part, start in zip(parts, sums, strict=True):
+                part.set_shape(start.shape)  # what was traced for unknown sizes serves for known ones, too
+            return index + 1, of_queries.write(index, of_block), *map(tf.add, sums, parts)
 
         sums = map(tf.zeros_like, (own_values, own_keys, *parameters))
         start = 0, tf.TensorArray(keys.dtype, size=count), *sums
@@ -200,7 +200,7 @@ def block_gradients(
         unmerged(of_values, values),
         out_of_blocks(of_queries, queries),
         unmerged(of_keys, keys),
-        *(tf.reduce_sum(own, axis=0) for own in others),
+        *(tf.reduce_sum(array, axis=0) for array in others),
     )
 
 
@@ -232,15 +232,15 @@ def hidden_by(
 ) -> tuple[Callable[[tf.Tensor, tf.Tensor], tf.Tensor], tf.Tensor]:
     """What a block adds to its scores, -inf where the mask is closed, of the mask for a sequence; and which that is."""
     lead = tf.shape(queries)[:-2]
-    own = tf.ones_like(lead) if mask is None else tf.shape(mask)[:-2]
-    which = tf.reshape(tf.broadcast_to(tf.reshape(tf.range(tf.reduce_prod(own)), own), lead), (-1,))
+    lead_of_mask = tf.ones_like(lead) if mask is None else tf.shape(mask)[:-2]
+    which = tf.reshape(tf.broadcast_to(tf.reshape(tf.range(tf.reduce_prod(lead_of_mask)), lead_of_mask), lead), (-1,))
     which = tf.pad(which, [[0, tf.cast(tf.equal(size(which, 0), 0), tf.int32)]])  # as merged does
     if mask is None:
         return lambda shown, index: tf.zeros((), keys.dtype), which
     mask = tf.convert_to_tensor(mask)
     one = mask.shape[-2] == 1
     if not one:
-        rows = tf.concat([own, [size(queries, -2), tf.shape(mask)[-1]]], axis=0)
+        rows = tf.concat([lead_of_mask, [size(queries, -2), tf.shape(mask)[-1]]], axis=0)
         mask = tf.broadcast_to(mask, rows)
     blocks = in_blocks(mask, DOT_BLOCK, 1 if one else size(keys, -2))
 

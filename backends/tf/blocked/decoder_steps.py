@@ -1,4 +1,4 @@
-"""The steps of Bahdanau's decoder in TensorFlow as one function with its own backward."""
+"""The steps of Bahdanau's decoder in TensorFlow as one function with a backward by hand."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def blocked_steps(
         dp[j] = dc · values[j];  de = p (dp - p · dp);  d(W_q s) = w_v sum over j of de[j] tanh'[j], as dk[j] over steps
 
     The gradients of W, U, W_q and of the values are one product each, of all steps, after the loop. Products are
-    TensorFlow's, which are faster than XLA's; XLA compiles what stands between them.
+    TensorFlow's, which are faster than XLA's; XLA compiles what is between them.
 
     Shapes: known (steps, batch, 3 hidden_size), layer 0's W x + b of the tokens; memory as (keys, values, mask); W_q
     (hidden_size, attention_size); layers as _of_steps gives them; dropout_mask (num_layers - 1, steps, batch,
@@ -75,14 +75,15 @@ def blocked_steps(
     """
     keys, values, mask = memory
     count, steps = len(layers), known.shape[0]
-    masks = [own for own in (dropout_mask, attention_dropout_mask) if own is not None]
-    given = [known, state, keys, values, W_q, w_v, *(own for layer in layers for own in layer), *masks]
+    masks = [array for array in (dropout_mask, attention_dropout_mask) if array is not None]
+    given = [known, state, keys, values, W_q, w_v, *(array for layer in layers for array in layer), *masks]
 
     def parted(arrays: Sequence[Any]) -> tuple[list[Any], list[Sequence[Any]], Any, Any]:
         """The six arrays in front, those of each layer, and both dropout masks."""
-        own, rest = [arrays[6 + 4 * layer : 10 + 4 * layer] for layer in range(count)], list(arrays[6 + 4 * count :])
+        of_layers = [arrays[6 + 4 * layer : 10 + 4 * layer] for layer in range(count)]
+        rest = list(arrays[6 + 4 * count :])
         between = None if dropout_mask is None else rest.pop(0)
-        return list(arrays[:6]), own, between, None if attention_dropout_mask is None else rest.pop(0)
+        return list(arrays[:6]), of_layers, between, None if attention_dropout_mask is None else rest.pop(0)
 
     @tf.custom_gradient
     def run(*arguments: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Any]:
@@ -106,7 +107,7 @@ def blocked_steps(
                 after.append(x)
                 if between is not None and layer + 1 < count:
                     x = x * between[layer, t]
-            return t + 1, after, *(array.write(t, own) for array, own in zip(written, kept, strict=True))
+            return t + 1, after, *(array.write(t, value) for array, value in zip(written, kept, strict=True))
 
         arrays = [tf.TensorArray(known.dtype, steps, clear_after_read=False) for _ in range(3 + 3 * count)]
         _, last, *written = tf.while_loop(
@@ -122,10 +123,10 @@ def blocked_steps(
         def steps_gradients(*given: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Any]:
             """The gradients, which have none themselves."""
             d_top, d_last, d_weights, d_contexts = map(tf.stop_gradient, given[:4])
-            before = [tf.concat([state[layer][None], own[:-1]], axis=0) for layer, own in enumerate(outputs)]
+            before = [tf.concat([state[layer][None], output[:-1]], axis=0) for layer, output in enumerate(outputs)]
             turned = [(tf.transpose(W), tf.transpose(U)) for W, _, U, _ in layers]
             W_q_turned, follow = tf.transpose(W_q), [weights, d_top, d_weights, d_contexts, *before]
-            given_back = [tf.TensorArray(own.dtype, steps).unstack(own) for own in follow]
+            given_back = [tf.TensorArray(array.dtype, steps).unstack(array) for array in follow]
 
             def retreat(
                 back: tf.Tensor, dh: list[tf.Tensor], d_keys: tf.Tensor, d_w_v: tf.Tensor, *written: Any
@@ -133,7 +134,7 @@ def blocked_steps(
                 t = steps - 1 - back
                 p, d_top, d_p, d_context, *states = (array.read(t) for array in given_back)
                 dh = [*dh[:-1], dh[-1] + d_top]
-                found: list[tf.Tensor] = []
+                results: list[tf.Tensor] = []
                 for layer in reversed(range(count)):
                     W_turned, U_turned = turned[layer]
                     _, b, _, b_hn = layers[layer]
@@ -141,19 +142,19 @@ def blocked_steps(
                     d_a, d_u, dh[layer] = gated_gradients(dh[layer], a, rest, u, b_hn, states[layer])
                     dh[layer] += tf.matmul(d_u, U_turned)
                     dx = tf.matmul(d_a, W_turned)
-                    found = [d_a, d_u, dx, *found]
+                    results = [d_a, d_u, dx, *results]
                     if layer:
                         dh[layer - 1] += dx if between is None else dx * between[layer - 1, t]
                 dx += d_context
-                found[2] = dx
+                results[2] = dx
                 slopes = tf.squeeze(tf.matmul(values, dx[..., None]), axis=-1)
                 d_p += slopes if factors is None else slopes * factors[t]
                 dq, d_keys, d_w_v = chosen_by(
                     form, step_gradients, d_p, p, queries.read(t), against, w_v, d_keys, d_w_v
                 )
                 dh[-1] += tf.matmul(dq, W_q_turned)
-                found = [array.write(t, own) for array, own in zip(written, [dq, slopes, *found], strict=True)]
-                return back + 1, dh, d_keys, d_w_v, *found
+                results = [array.write(t, value) for array, value in zip(written, [dq, slopes, *results], strict=True)]
+                return back + 1, dh, d_keys, d_w_v, *results
 
             arrays = [tf.TensorArray(known.dtype, steps) for _ in range(2 + 3 * count)]
             start = (0, tf.unstack(d_last), tf.zeros_like(keys), tf.zeros_like(w_v), *arrays)
@@ -168,7 +169,7 @@ def blocked_steps(
                 if layer and between is not None:
                     x = x * between[layer - 1]
                 of_b_hn = tf.split(tf.reduce_sum(d_u, axis=(0, 1)), 3)[2]
-                # Layer 0's b stands in known.
+                # Layer 0's b is part of known.
                 d_b = tf.reduce_sum(d_a, axis=(0, 1)) if layer else tf.zeros_like(layers[0][1])
                 d_layers += [product(x, d_a), d_b, product(before[layer], d_u), of_b_hn]
             weighted = weights if factors is None else weights * factors
@@ -180,8 +181,8 @@ def blocked_steps(
 
         return (outputs[-1], tf.stack(last), weights, contexts), backward
 
-    found: tuple[tf.Tensor, ...] = run(*map(tf.convert_to_tensor, given))
-    return found
+    results: tuple[tf.Tensor, ...] = run(*map(tf.convert_to_tensor, given))
+    return results
 
 
 @tf.function(jit_compile=True, autograph=False)

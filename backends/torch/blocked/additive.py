@@ -20,7 +20,7 @@ p n x = p² n + 2 p a c, where no term is negative:
 
     dq = 4 w a (y c);  dk = 4 w c (aᵀ y);  dw = sum of gᵀ s + p²ᵀ y n + 2 pᵀ a (y c)
 
-By rows, of which a block is (queries, keys, hidden_size): t is PyTorch's tanh, which holds for all numbers.
+By rows, of which a block is (queries, keys, hidden_size): t is PyTorch's tanh, which is right for all numbers.
 """
 
 from __future__ import annotations
@@ -151,15 +151,15 @@ def differentiated(
     else:
         kernel = gradients_by_features if takes_exponentials(q, k, w) else gradients_by_rows
         kernel(g, q, k, w, dq, dk, dw)
-    found = ((dq, queries), (dk, keys), (dw, w_v))
-    dq, dk, dw = (own.reshape(given.shape).to(given.dtype) for own, given in found)
+    pairs = ((dq, queries), (dk, keys), (dw, w_v))
+    dq, dk, dw = (gradient.reshape(like.shape).to(like.dtype) for gradient, like in pairs)
     return dq, dk, dw
 
 
 def scores_by_features(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor, scores: torch.Tensor) -> None:
-    """Add w (s + p n / x) to the scores, feature by feature, GROUP of them in an array of their own."""
+    """Add w (s + p n / x) to the scores, feature by feature, GROUP of them in a separate array."""
     a, c, p, s = by_feature(q, k)
-    starts = [(own.flatten(1).t() @ factors).view(s.shape[1:]) for own, factors in zip(*grouped_by(s, w), strict=True)]
+    starts = [(tanh.flatten(1).t() @ part).view(s.shape[1:]) for tanh, part in zip(*grouped_by(s, w), strict=True)]
     reciprocals = s.neg_().add_(1).reciprocal_()  # 1/n, and infinite where s is 1
     c *= reciprocals
     p *= w[:, None, None]
@@ -169,8 +169,8 @@ def scores_by_features(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor, scores
         factors = a[:, n, rows, None], p[:, n, rows, None], reciprocals[:, n, None], c[:, n, None]
         for start, *group in zip(starts, *grouped_by(*factors), strict=True):
             part.copy_(start[n, None])
-            for own, rise, first, other in zip(*(factor.unbind() for factor in group), strict=True):
-                torch.addcmul(first, own, other, out=x)
+            for column, rise, first, other in zip(*(factor.unbind() for factor in group), strict=True):
+                torch.addcmul(first, column, other, out=x)
                 part.addcdiv_(rise, x)
             total += part
 
@@ -191,10 +191,10 @@ def gradients_by_features(
     columns = torch.stack([a, p * p], dim=2)
     p *= 2 * a
     for n, rows in blocks_of_scores(g, BY_FEATURES):
-        given, own, other = g[n, rows].contiguous(), columns[:, n, :, rows], c[:, n]
+        given, column, other = g[n, rows].contiguous(), columns[:, n, :, rows], c[:, n]
         y = torch.empty_like(given)
-        by_query, by_key = y.new_empty(a[:, n, rows].shape), y.new_empty(*own.shape[:3], len(k[0]))
-        vectors = own.unbind(), other.unbind(), by_query.unbind(), by_key.unbind()
+        by_query, by_key = y.new_empty(a[:, n, rows].shape), y.new_empty(*column.shape[:3], len(k[0]))
+        vectors = column.unbind(), other.unbind(), by_query.unbind(), by_key.unbind()
         for own_h, other_h, by_query_h, by_key_h in zip(*vectors, strict=True):
             torch.addcmul(ones, own_h[:, 0, :, None], other_h[:, None], out=y)
             torch.div(given, y.mul_(y), out=y)
@@ -209,7 +209,7 @@ def gradients_by_features(
 
 def by_feature(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """a, c, p and s, as (hidden_size, batch, positions)."""
-    a, c = (own.permute(2, 0, 1).clone(memory_format=torch.contiguous_format) for own in (q, k))
+    a, c = (array.permute(2, 0, 1).clone(memory_format=torch.contiguous_format) for array in (q, k))
     smallest = a.amin(dim=-1, keepdim=True)
     s, p = (c + smallest).tanh_(), (a - smallest).tanh_()
     p.div_(1 + p).mul_(2)  # 1 - exp(-2x) = 2 tanh x / (1 + tanh x); expm1 takes longer
@@ -246,8 +246,8 @@ def gradients_by_rows(
         products = zip(t.unbind(1), given[..., None].unbind(1), strict=True)
         if rows.start == 0:
             torch.mul(*next(products), out=dk[n])
-        for own, factor in products:
-            dk[n].addcmul_(own, factor)
+        for part, factor in products:
+            dk[n].addcmul_(part, factor)
     dq *= w
     dk *= w
 
@@ -289,7 +289,7 @@ def blocked_additive_attention(
         ds = p (dp - sum of p dp), dp = g valuesᵀ;  dvalues = pᵀ g
 
     float16 and bfloat16 are computed in float32. It has first derivatives, in reverse mode; others raise RuntimeError.
-    The plain formula stands in where a score may be infinite, and blocks of scores, which are kept, in a compiled
+    The plain formula is taken where a score may be infinite, and blocks of scores, which are kept, in a compiled
     function and on other devices than a CPU.
     """
     if torch.compiler.is_compiling() or queries.device.type != "cpu":
@@ -311,7 +311,7 @@ class Averaged(torch.autograd.Function):
         q, k, v, w = flat(queries), flat(keys), flat(values), precise(w_v)
         context = values.new_zeros(*q.shape[:2], v.shape[-1])
         for n, length, hidden in open_sequences(queries, keys, mask):
-            own_keys, own_values = (seen(own[n, :length], hidden) for own in (k, v))
+            own_keys, own_values = (seen(array[n, :length], hidden) for array in (k, v))
             for rows in blocks_of_rows(q.shape[1], length * len(own_keys)):
                 context[n, rows] = weighed(q[n, rows], own_keys, w, hidden, rows) @ own_values
         return context.reshape(*queries.shape[:-1], values.shape[-1])
@@ -350,9 +350,9 @@ class AveragedGradients(torch.autograd.Function):
         if unbounded(w_v):
             return plain_gradients(lambda q, k, v, w: (averaged(q, k, v, mask, w),), given, (gradient,))
         g, q, k, v, w = flat(gradient), flat(queries), flat(keys), flat(values), precise(w_v)
-        dq, dk, dv, dw = (torch.zeros_like(own) for own in (q, k, v, w))
+        dq, dk, dv, dw = (torch.zeros_like(array) for array in (q, k, v, w))
         for n, length, hidden in open_sequences(queries, keys, mask):
-            own_keys, own_values = (seen(own[n, :length], hidden) for own in (k, v))
+            own_keys, own_values = (seen(array[n, :length], hidden) for array in (k, v))
             of_keys, of_values = dk[n, :length], dv[n, :length]
             for rows in blocks_of_rows(q.shape[1], length * len(own_keys)):
                 p = weighed(q[n, rows], own_keys, w, hidden, rows)
@@ -366,8 +366,8 @@ class AveragedGradients(torch.autograd.Function):
                 dw += d_own_w
             if hidden is not None:
                 of_values.masked_fill_(hidden.all(dim=-2)[..., None], 0.0)
-        found = zip((dq, dk, dv, dw), given, strict=True)
-        return tuple(own.reshape(like.shape).to(like.dtype) for own, like in found)
+        pairs = zip((dq, dk, dv, dw), given, strict=True)
+        return tuple(gradient.reshape(like.shape).to(like.dtype) for gradient, like in pairs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:

@@ -23,9 +23,9 @@ def plain_gradients(
 ) -> tuple[torch.Tensor, ...]:
     """The gradients of the plain formula."""
     with torch.enable_grad():
-        given = [own.detach().requires_grad_() for own in arguments]
-        pairs = [(own, g) for own, g in zip(formula(*given), cotangents, strict=True) if g is not None]
-        return torch.autograd.grad([own for own, _ in pairs], given, [g for _, g in pairs])
+        given = [array.detach().requires_grad_() for array in arguments]
+        pairs = [(result, g) for result, g in zip(formula(*given), cotangents, strict=True) if g is not None]
+        return torch.autograd.grad([result for result, _ in pairs], given, [g for _, g in pairs])
 
 
 def precise(tensor: torch.Tensor) -> torch.Tensor:
@@ -51,7 +51,7 @@ def blocks_of_scores(scores: torch.Tensor, elements: int, *, width: int = 1) -> 
 def along(info: Any, in_dims: tuple[int | None, ...], arguments: tuple[torch.Tensor, ...]) -> Iterator[Any]:
     """The arguments at each position of the axis that torch.func.vmap adds."""
     for i in range(info.batch_size):
-        yield tuple(own if dim is None else own.select(dim, i) for own, dim in zip(arguments, in_dims, strict=True))
+        yield tuple(x if dim is None else x.select(dim, i) for x, dim in zip(arguments, in_dims, strict=True))
 
 
 def mapped(
@@ -61,8 +61,8 @@ def mapped(
     arguments: tuple[torch.Tensor, ...],
 ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
     """Several outputs at each position of the axis that torch.func.vmap adds, and where they have it: first."""
-    found = list(zip(*(function.apply(*given) for given in along(info, in_dims, arguments)), strict=True))
-    return tuple(torch.stack(own) for own in found), (0,) * len(found)
+    results = list(zip(*(function.apply(*given) for given in along(info, in_dims, arguments)), strict=True))
+    return tuple(torch.stack(array) for array in results), (0,) * len(results)
 
 
 def open_sequences(
@@ -72,14 +72,14 @@ def open_sequences(
     (*lead, count, _), n = queries.shape, keys.shape[-2]
     every, together = math.prod(lead), max(1, BY_SCORES // max(1, count * n))
     for first in range(0, every, together):
-        own = slice(first, min(first + together, every))
+        sequences = slice(first, min(first + together, every))
         if mask is None or n == 0:
-            yield own, n, None
+            yield sequences, n, None
             continue
-        allowed = mask.expand(*lead, -1, n)[torch.unravel_index(torch.arange(own.start, own.stop), lead)]
+        allowed = mask.expand(*lead, -1, n)[torch.unravel_index(torch.arange(sequences.start, sequences.stop), lead)]
         length = int((allowed.any(dim=0).any(dim=0) * torch.arange(1, n + 1)).max())
         hidden = ~allowed[..., :length]
-        yield own, length, hidden.expand(-1, count, -1) if hidden.any() else None
+        yield sequences, length, hidden.expand(-1, count, -1) if hidden.any() else None
 
 
 def blocks_of_rows(queries: int, keys: int) -> Iterator[slice]:

@@ -1,4 +1,4 @@
-"""The steps of Bahdanau's decoder in PyTorch as one function with its own backward."""
+"""The steps of Bahdanau's decoder in PyTorch as one function with a backward by hand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def takes_steps(
         return False
     if mask is not None and mask.shape[1] > 1:
         return False
-    if any(own is not None and own.requires_grad for own in (dropout_mask, attention_dropout_mask)):
+    if any(array is not None and array.requires_grad for array in (dropout_mask, attention_dropout_mask)):
         return False
     return use_blocks(keys[:, :1].expand(-1, tokens.shape[1], -1), keys, STEPS_MIN_ELEMENTS)
 
@@ -58,7 +58,7 @@ def blocked_steps(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Run the steps of Bahdanau's decoder: (outputs of the top layer, the last state, weights, contexts).
 
-    embedded is one row for each word that occurs, which meets its part of W once, and places (steps, batch) tells the
+    embedded is one row for each word that occurs, which meets its part of W once, and places (steps, batch) gives the
     row of each token. memory is keys, values and mask; layers are W, U, b and the hidden bias of each, as PyTorch's GRU
     takes them. All that is returned but the state has its steps first. It has first derivatives, in reverse mode.
     """
@@ -66,7 +66,7 @@ def blocked_steps(
     hidden = None if mask is None else ~mask[:, 0].expand(len(keys), -1)
     given = []
     for layer, (W, U, b, b_h) in enumerate(layers):
-        W, b = (own.unflatten(0, (3, -1)).roll(1, 0).flatten(0, 1) for own in (W, b))  # to n, r, z
+        W, b = (array.unflatten(0, (3, -1)).roll(1, 0).flatten(0, 1) for array in (W, b))  # to n, r, z
         if layer == 0:
             W, of_tokens = W.split([values.shape[-1], embedded.shape[-1]], dim=1)
             b = torch.nn.functional.linear(embedded, of_tokens, b)[places]
@@ -76,8 +76,8 @@ def blocked_steps(
         None if attention_dropout_mask is None else attention_dropout_mask.transpose(0, 1),
     )
     keep = torch.is_grad_enabled()
-    found = Steps.apply(keep, state, keys, values, hidden, W_q, w_v, *factors, *given)
-    outputs, last, weights, contexts, *_ = found
+    results = Steps.apply(keep, state, keys, values, hidden, W_q, w_v, *factors, *given)
+    outputs, last, weights, contexts, *_ = results
     return outputs, last, weights, contexts
 
 
@@ -98,7 +98,7 @@ class Steps(torch.autograd.Function):
         dp[j] = dc · values[j];  de = p (dp - p · dp)
         d(W_q s) = w sum over j of de[j] (1 - t[j]²), as dk[j] over steps
 
-    Gates stand in the order n, r, z, m: x has to do with the first three, h with the last three. The gradients of W, U,
+    Gates are in the order n, r, z, m: x has to do with the first three, h with the last three. The gradients of W, U,
     W_q and of the values are one product each, of all steps, after the loop.
     """
 
@@ -160,8 +160,8 @@ class Steps(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """The gradients of the arguments."""
-        found = StepsGradients.apply(*gradients[:4], *ctx.saved_tensors)
-        d_state, d_keys, d_values, d_W_q, d_w_v, *d_layers = found
+        results = StepsGradients.apply(*gradients[:4], *ctx.saved_tensors)
+        d_state, d_keys, d_values, d_W_q, d_w_v, *d_layers = results
         return None, d_state, d_keys, d_values, None, d_W_q, d_w_v, None, None, *d_layers
 
     @staticmethod
@@ -230,11 +230,11 @@ class StepsGradients(torch.autograd.Function):
             d_states[-1].addmm_(d_queries[t], W_q)
         d_layers = []
         for layer in range(count):
-            own, x = d_gates[layer].flatten(0, 1), outputs[layer - 1] if layer else contexts
+            g, x = d_gates[layer].flatten(0, 1), outputs[layer - 1] if layer else contexts
             if layer and between is not None:
                 x = x * between[layer - 1]
-            total = own.sum(dim=0)
-            dW, dU = own[:, : 3 * size].t() @ x.flatten(0, 1), own[:, size:].t() @ before(outputs[layer], state[layer])
+            total = g.sum(dim=0)
+            dW, dU = g[:, : 3 * size].t() @ x.flatten(0, 1), g[:, size:].t() @ before(outputs[layer], state[layer])
             d_layers += [dW, dU, total[: 3 * size] if layer else d_gates[0, :, :, : 3 * size], total[size:]]
         weighted = weights if factors is None else weights * factors
         d_values = weighted.permute(1, 2, 0) @ d_given.transpose(0, 1)
@@ -279,7 +279,7 @@ class Features:
             shifted = keys + self.m[:, None]
             reciprocals = (2 * shifted).exp_().add_(1).mul_(0.5)  # 1/n; 1 - s would be 0 where s is 1
             given = shifted.tanh_(), reciprocals, (-2 * keys).exp_().mul_(reciprocals)
-        self.given = [own.split(self.rows) for own in given]
+        self.given = [array.split(self.rows) for array in given]
         self.room = torch.empty_like(self.given[0][0])
 
     def blocks(self, query: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -289,16 +289,16 @@ class Features:
                 yield torch.add(q, k, out=self.room[: len(k)]).tanh_()
             return
         query = query.clamp(self.least, self.most)
-        own = (-2 * query).exp_(), (-2 * (query - self.m)).expm1_().neg_()
-        parts = (factor[:, None].split(self.rows) for factor in own)
+        factors = (-2 * query).exp_(), (-2 * (query - self.m)).expm1_().neg_()
+        parts = (factor[:, None].split(self.rows) for factor in factors)
         for a, p, s, first, other in zip(*parts, *self.given, strict=True):
             t = torch.addcmul(first, a, other, out=self.room[: len(s)])
             yield torch.addcdiv(s, p, t, out=t)
 
     def score(self, query: torch.Tensor, scores: torch.Tensor) -> None:
         """Set the scores to w · t."""
-        for t, own in zip(self.blocks(query), scores.split(self.rows), strict=True):
-            torch.mv(t.flatten(0, 1), self.w, out=own.flatten())
+        for t, block in zip(self.blocks(query), scores.split(self.rows), strict=True):
+            torch.mv(t.flatten(0, 1), self.w, out=block.flatten())
 
     def gradients(
         self,
@@ -309,8 +309,8 @@ class Features:
         d_w: torch.Tensor,
     ) -> None:
         """Set d_query, and add to d_keys, without the factor w, and to d_w."""
-        own = (tensor.split(self.rows) for tensor in (gradient, d_query, d_keys))
-        for t, g, of_query, of_keys in zip(self.blocks(query), *own, strict=True):
+        blocks = (tensor.split(self.rows) for tensor in (gradient, d_query, d_keys))
+        for t, g, of_query, of_keys in zip(self.blocks(query), *blocks, strict=True):
             d_w.addmv_(t.flatten(0, 1).t(), g.flatten())
             torch.addcmul(self.one, t, t, value=-1, out=t)
             torch.bmm(g[:, None], t, out=of_query[:, None])

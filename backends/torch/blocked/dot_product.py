@@ -37,8 +37,8 @@ def blocked_dot_attention(
         dqueries = scale ds keys;  dkeys = scale dsᵀ queries
 
     float16 and bfloat16 are computed in float32. It has first derivatives, in reverse mode; others raise RuntimeError.
-    Where no gradient will be asked for and none of these keys is hidden, a head is scaled_dot_product_attention. The
-    plain formula stands in where a score may be infinite, in a compiled function, and on other devices than a CPU.
+    Where no gradient is requested and none of these keys is hidden, a head is scaled_dot_product_attention. The
+    plain formula is taken where a score may be infinite, in a compiled function, and on other devices than a CPU.
     """
     return dot_attention(queries, keys, values, mask, scale, False)[0]
 
@@ -84,13 +84,13 @@ class Attended(torch.autograd.Function):
         weights = queries.new_empty(*queries.shape[:-1], keys.shape[-2]) if need_weights else queries.new_empty(0)
         sums = precise(queries).new_full(queries.shape[:-1], torch.inf)
         if not finite(queries, keys, scale):
-            context, found = pooled(queries, keys, values, mask, scale)
-            return context, found if need_weights else weights, sums
+            context, pooled_weights = pooled(queries, keys, values, mask, scale)
+            return context, pooled_weights if need_weights else weights, sums
         context = values.new_zeros(*queries.shape[:-1], values.shape[-1])
         for at, n, hidden in open_parts(queries, keys, mask):
             q, k, v = precise(queries[at]), precise(keys[at][:n]), seen(values[at][:n], hidden)
             if n and hidden is None and not (keep or need_weights):
-                given = (own[None, None] for own in (q, k, v))
+                given = (array[None, None] for array in (q, k, v))
                 context[at] = torch.nn.functional.scaled_dot_product_attention(*given, scale=scale)[0, 0]
                 continue
             q = q * (scale * LOG2_E)
@@ -121,8 +121,8 @@ class Attended(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """The gradients of queries, keys and values."""
-        found = AttendedGradients.apply(*gradients[:2], *ctx.saved_tensors, ctx.scale, ctx.need_weights)
-        return *found, None, None, None, None
+        results = AttendedGradients.apply(*gradients[:2], *ctx.saved_tensors, ctx.scale, ctx.need_weights)
+        return *results, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
@@ -152,7 +152,7 @@ class AttendedGradients(torch.autograd.Function):
         if not finite(queries, keys, scale):
             cotangents = gradient, of_weights if need_weights else None
             return plain_gradients(partial(pooled, mask=mask, scale=scale), (queries, keys, values), cotangents)
-        d_queries, d_keys, d_values = (precise(torch.zeros_like(own)) for own in (queries, keys, values))
+        d_queries, d_keys, d_values = (precise(torch.zeros_like(array)) for array in (queries, keys, values))
         for at, n, hidden in open_parts(queries, keys, mask):
             q, k, v = precise(queries[at]), precise(keys[at][:n]), seen(values[at][:n], hidden)
             g, dk, dv, scaled = precise(gradient[at]), d_keys[at][:n], d_values[at][:n], q * (scale * LOG2_E)
@@ -198,9 +198,9 @@ def finite(queries: torch.Tensor, keys: torch.Tensor, scale: float) -> bool:
     """Whether no score can be infinite, or NaN, by the largest entries."""
     if not (queries.numel() and keys.numel()):
         return True
-    largest = [max(abs(float(end)) for end in own.aminmax()) for own in (queries, keys)]
+    largest = [max(abs(float(end)) for end in array.aminmax()) for array in (queries, keys)]
     bound = largest[0] * largest[1] * queries.shape[-1] * max(abs(scale), 1.0)
-    return all(own == own for own in largest) and bound * LOG2_E < torch.finfo(queries.dtype).max / 2
+    return all(size == size for size in largest) and bound * LOG2_E < torch.finfo(queries.dtype).max / 2
 
 
 def open_parts(
@@ -218,5 +218,5 @@ def open_parts(
     mixed = (hidden.any(dim=-2) != padding).any(dim=-1).expand(lead)
     lens, hidden = lens.expand(lead), hidden.expand(*lead, queries.shape[-2], n)
     for at in itertools.product(*map(range, lead)):
-        own = int(lens[at])
-        yield at, own, hidden[at][:, :own] if mixed[at] else None
+        length = int(lens[at])
+        yield at, length, hidden[at][:, :length] if mixed[at] else None
