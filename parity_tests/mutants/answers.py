@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from parity_tests.cases.case import Arrays, Case
-from parity_tests.mutants.mutant import ANSWER, Break, mutant
+from parity_tests.mutants.mutant import ANSWER, Wrong, mutant
 from parity_tests.mutants.shared import GATED, NOTHING
 
 
@@ -49,7 +49,7 @@ def gradient_missing(case: Case, answer: Arrays) -> Arrays:
 
 
 @mutant("attention_pooling-*", red="*:gradient_values", withheld="gradient_values")
-def gradient_withheld() -> Mapping[str, Break]:
+def gradient_withheld() -> Mapping[str, Wrong]:
     """The gradient of the values is said not to be implemented, by a backend that has to have all."""
     return {}
 

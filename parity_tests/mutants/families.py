@@ -1,20 +1,17 @@
-"""Every mutant, family by family."""
+"""Every mutant, family by family: to import a family registers its mutants."""
 
 from __future__ import annotations
 
-from parity_tests.mutants import (
-    answers,
-    attention,
-    decoders,
-    masks,
-    multi_head,
-    pooling,
-    positions,
-    recurrent,
-    scores,
-    training,
-)
+import importlib
+
 from parity_tests.mutants.mutant import registered
 
-FAMILIES = (scores, masks, pooling, attention, multi_head, positions, recurrent, decoders, answers, training)
+FAMILIES = (
+    *("ignored", "scores", "masks", "weights", "pooling", "attention", "context_alone", "multi_head"),
+    *("positions", "recurrent", "decoders", "answers", "training"),
+)
+
+for _family in FAMILIES:
+    importlib.import_module(f"parity_tests.mutants.{_family}")
+
 MUTANTS = registered()

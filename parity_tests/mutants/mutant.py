@@ -1,15 +1,16 @@
-"""Deliberately wrong implementations, as data: each is the reference with one thing broken, and says what must be red.
+"""Deliberately wrong implementations: each is the reference with one thing broken, and states what must be red.
 
-A judge that passes one of them is worth nothing. They run in this process, on the cases that they name; a backend that
-dies or hangs is another matter, and needs a process (see `parity_tests.workers.process`).
+They run in this process, on the cases that they name; only a backend that dies or hangs needs a process of its own
+(`parity_tests.workers.process`).
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import pkgutil
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,23 +31,26 @@ from parity_tests.judge.question import Question
 from parity_tests.judge.verdict import Verdict
 from parity_tests.workers.recordings import Recording
 
-Break = Callable[[Any], Any]
-"""What takes a function of the reference, and gives a wrong one in its place."""
+Wrong = Callable[..., Any]
+"""A wrong function: it takes arguments of the right one by name, and may take the right one itself as `original`.
+
+`original()` gives the right answer, and `original(mask=None)` the answer to the same call with another mask.
+"""
 
 ANSWER, INPUTS = "the whole answer", "the inputs"
-"""What a mutant may be of, beside names in the reference."""
+"""What a mutant may change, beside functions of the reference."""
 
-MOST_DRAWN = 3
-"""So many drawn cases a mutant is tried on where it shows, and where it does not: each is differentiated anew."""
+MAX_DRAWN = 3
+"""How many drawn cases a mutant runs where it shows, and how many where it does not: each is differentiated anew."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A wrong implementation: the reference with one thing broken; see `mutant` for what it is made of.
+    """A wrong implementation: the reference with one thing broken; `mutant` makes them.
 
-    broken maps names in `attention_core.reference` to what breaks them: a function by its bare name, in every file that
-    holds it, a method by file, class and name. spoiled changes a whole answer, misread what is asked; withheld
-    quantities are not implemented.
+    broken maps names in `attention_core.reference` to wrong functions: a bare name stands for the function in every
+    file that imports it, a path for the attribute of a file or class alone. spoiled changes the whole answer, misread
+    the inputs; withheld quantities are reported as not implemented.
     """
 
     name: str
@@ -54,7 +58,7 @@ class Mutant:
     cases: tuple[str, ...]
     red: tuple[str, ...] = ()
     green: tuple[str, ...] = ()
-    broken: Mapping[str, Break] = field(default_factory=dict)
+    broken: Mapping[str, Wrong] = field(default_factory=dict)
     spoiled: Callable[[Case, Arrays], Arrays] | None = None
     misread: Callable[[Arrays], Arrays] | None = None
     withheld: tuple[str, ...] = ()
@@ -64,7 +68,7 @@ class Mutant:
 
     @property
     def described(self) -> str:
-        """The sentence, and in parentheses the issue or pull request of the library that was so, where there is one."""
+        """The sentence, and in parentheses the issue or pull request of a library that made the mistake, if any."""
         return f"{self.sentence} ({self.source})" if self.source else self.sentence
 
     def must_be_red(self, case: str, quantity: str) -> bool:
@@ -81,8 +85,8 @@ _mutants: list[Mutant] = []
 def mutant(
     cases: Patterns,
     *,
-    of: str | tuple[str, ...] = (),
-    via: Callable[[Callable[..., Any]], Break] | None = None,
+    of: Patterns = (),
+    via: Callable[[Wrong], Wrong] | None = None,
     red: Patterns = (),
     green: Patterns = (),
     touches: Callable[[Case], bool] | None = None,
@@ -92,29 +96,29 @@ def mutant(
     name: str = "",
     sentence: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a mutant of a function, whose name and first line are the mutant's unless given.
+    """Make a mutant of a wrong function; its name and the first line of its docstring are the mutant's unless given.
 
-    The function takes a function of the reference, that which `of` names, and gives a wrong one in its place; or it is
-    what `via` makes such a thing of. Of ANSWER, it takes the case and the right answer, and gives a wrong one; of
-    INPUTS, it takes what is asked, and gives what is computed instead. Without `of`, it gives several by name.
+    The function replaces those of the reference that `of` names, or what `via` makes of it does (see `Wrong`). Of
+    ANSWER, it takes the case and the right answer, and returns a wrong one; of INPUTS, it takes the inputs, and returns
+    others. Without `of`, it returns several wrong functions by the names of those that they replace.
 
-    cases are patterns of the cases that the mutant is tried on; red and green are patterns of case:quantity: what
-    matches red and not green has to be red, and all else green, of the cases written by hand. A mistake that shows
-    under a condition alone has that as touches instead: some case for which it holds has to be red, and every other
-    case green. source is where a library was found to be so, as owner/repository#number.
+    cases are patterns of the cases that the mutant runs; red and green are patterns of case:quantity: what matches red
+    and not green has to be red, and all else green. A mistake that shows under a condition only has `touches` instead:
+    some case for which it holds has to be red, and every other case green. source is the issue in which a library's
+    mistake was reported, as owner/repository#number.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         words = sentence or (function.__doc__ or "").partition("\n")[0]
-        made = Mutant(name or function.__name__, words, _several(cases), _several(red), _several(green))
-        made = replace(made, withheld=_several(withheld), dtype=dtype, touches=touches, source=source)
+        made = Mutant(name or function.__name__, words, several(cases), several(red), several(green))
+        made = replace(made, withheld=several(withheld), dtype=dtype, touches=touches, source=source)
         if of == ANSWER:
             made = replace(made, spoiled=function)
         elif of == INPUTS:
             made = replace(made, misread=function)
         else:
             wrong = function if via is None else via(function)
-            made = replace(made, broken=dict.fromkeys(_several(of), wrong) if of else function())
+            made = replace(made, broken=dict.fromkeys(several(of), wrong) if of else function())
         _mutants.append(made)
         return function
 
@@ -122,17 +126,18 @@ def mutant(
 
 
 def registered() -> tuple[Mutant, ...]:
-    """Every mutant that was made so far, in order."""
+    """Every mutant made so far, in order."""
     return tuple(_mutants)
 
 
-def _several(patterns: Patterns) -> tuple[str, ...]:
+def several(patterns: Patterns) -> tuple[str, ...]:
+    """Patterns as a tuple, of which one may be written alone."""
     return (patterns,) if isinstance(patterns, str) else patterns
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant: how many red places each check found, and where the verdicts are not as it states.
+    """The judgement of a mutant: how many red places each check found, and where the verdicts are not as stated.
 
     survived holds the places that should be red and are not, unexpected those that are red and should not be.
     """
@@ -149,7 +154,7 @@ class Outcome:
 
 
 def attempt(mutant: Mutant, cases: Sequence[Case] | None = None) -> tuple[list[Cell], Recording]:
-    """What the mutant answers to its cases, as a worker would record it."""
+    """The cells of the mutant's cases, and its answers to them, as a worker would record them."""
     chosen = [case for case in cases or all_cases(trained=True) if _matches(case.id, mutant.cases)]
     if cases is None:
         chosen = [*(case for case in chosen if case.drawn is None and not case.again), *_smallest(mutant, chosen)]
@@ -163,18 +168,18 @@ def attempt(mutant: Mutant, cases: Sequence[Case] | None = None) -> tuple[list[C
 
 
 def _smallest(mutant: Mutant, cases: Sequence[Case]) -> list[Case]:
-    """Of the cases that were not written by hand, a few small ones that the mistake touches, and a few others."""
+    """Of the cases that were not written by hand, a few small ones that the mistake touches and a few others."""
     touches = mutant.touches
     if touches is None:
         return []
     rest = [case for case in cases if case.drawn is not None or case.again]
     rest.sort(key=lambda case: sum(array.size for array in (*case.inputs.values(), *case.parameters.values())))
     touched, others = [case for case in rest if touches(case)], [case for case in rest if not touches(case)]
-    return touched[:MOST_DRAWN] + others[:MOST_DRAWN]
+    return touched[:MAX_DRAWN] + others[:MAX_DRAWN]
 
 
 def answer(mutant: Mutant, case: Case, dtype: str, without: tuple[str, ...] = ()) -> tuple[dict[str, Any], Arrays]:
-    """What becomes of a cell, and what the mutant answers; the gradients are those of the outputs not left out."""
+    """The status and the arrays that the mutant answers to a cell; the gradients are those of the outputs computed."""
     inputs, parameters = case.at(dtype)
     inputs = {name: arranged(array, case.layouts.get(name, "")) for name, array in inputs.items()}
     inputs = mutant.misread(inputs) if mutant.misread else inputs
@@ -196,7 +201,7 @@ def answer(mutant: Mutant, case: Case, dtype: str, without: tuple[str, ...] = ()
 
 
 def judged(mutant: Mutant, cells: Sequence[Cell], recording: Recording) -> Outcome:
-    """Hold the mutant's answers against the reference, and the verdicts against what it states."""
+    """Compare the mutant's answers with the reference, and the verdicts with what it states."""
     verdicts: list[Verdict] = [verdict for cell in cells for verdict in judge(Question(cell), recording)]
     red = [f"{verdict.case}:{verdict.quantity}" for verdict in verdicts if verdict.red]
     by = Counter(verdict.check for verdict in verdicts if verdict.red)
@@ -209,7 +214,7 @@ def judged(mutant: Mutant, cells: Sequence[Cell], recording: Recording) -> Outco
         for verdict in verdicts
         if not verdict.red and mutant.must_be_red(verdict.case, verdict.quantity)
     ]
-    # A place that no verdict speaks of is no less a survivor.
+    # A pattern that no red verdict matches has survived, too, even if there is no verdict at that place.
     survived += [pattern for pattern in mutant.red if not any(fnmatchcase(place, pattern) for place in red)]
     unexpected = [place for place in red if not mutant.must_be_red(*place.split(":"))]
     return Outcome(mutant, by, survived, unexpected)
@@ -217,22 +222,43 @@ def judged(mutant: Mutant, cells: Sequence[Cell], recording: Recording) -> Outco
 
 @contextmanager
 def in_place_of_the_reference(mutant: Mutant) -> Iterator[None]:
-    """The reference, broken as the mutant says, until the context is left."""
+    """Break the reference as the mutant says until the context is left."""
     with ExitStack() as stack:
         for name, wrong in mutant.broken.items():
             *path, attribute = name.split(".")
             owners: list[Any] = [functools.reduce(getattr, path, reference)]
             if not path:
                 owners += [module for module in MODULES if hasattr(module, name)]
-            replacement = wrong(next(getattr(owner, attribute) for owner in owners if hasattr(owner, attribute)))
+            original = next(getattr(owner, attribute) for owner in owners if hasattr(owner, attribute))
+            replacement = _called_by_name(wrong, original)
             for owner in owners:
                 stack.enter_context(mock.patch.object(owner, attribute, replacement, create=not path))
         yield
 
 
 MODULES = [
-    importlib.import_module(f"{reference.__name__}.{own.name}") for own in pkgutil.iter_modules(reference.__path__)
+    importlib.import_module(f"{reference.__name__}.{file.name}") for file in pkgutil.iter_modules(reference.__path__)
 ]
+
+
+def _called_by_name(wrong: Wrong, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The wrong function with the signature of the original: of a call's arguments, it gets those that it names."""
+    signature = inspect.signature(original)
+    needed = inspect.signature(wrong).parameters
+
+    @functools.wraps(original)
+    def call(*positional: Any, **keywords: Any) -> Any:
+        bound = signature.bind(*positional, **keywords)
+        bound.apply_defaults()
+
+        def answered(**changed: Any) -> Any:
+            arguments = inspect.BoundArguments(signature, OrderedDict(bound.arguments | changed))
+            return original(*arguments.args, **arguments.kwargs)
+
+        known = {**bound.arguments, "original": answered}
+        return wrong(**{name: known[name] for name in needed})
+
+    return call
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -1,0 +1,182 @@
+"""Options and optional arguments that are ignored: one row each, the wrong function derived from the specification."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attention_core.operators import FILE_OF, find
+from attention_core.specification import Layer
+from parity_tests.mutants.mutant import Patterns, mutant, several
+
+METHODS = {"": "__init__", "call": "__call__"}
+"""The names that Python has for the constructor and the call."""
+
+
+def ignored(
+    name: str, places: Patterns, options: Patterns, *, cases: Patterns = (), always: Any = None, **stated: Any
+) -> None:
+    """Make a mutant in which options always have their defaults, or the value `always`, whatever is passed.
+
+    A place is a function, a layer, of which the constructor is meant, or a layer's method, as LocalAttention.attend.
+    The mutant runs all cases of its places unless some are named; the rest of its statement goes to `mutant`.
+    """
+    places, options = several(places), several(options)
+    values = {option: _default(places[0], option) if always is None else always for option in options}
+    names = " and ".join(options)
+    does = f"ignores {names}" if always is None else f"takes {always!r} for {names}, whatever is passed"
+    stated.setdefault("sentence", f"{places[0]} {does}.")
+    cases = cases or tuple(f"{place.partition('.')[0]}-*" for place in places)
+    mutant(cases, of=tuple(map(_path, places)), name=name, **stated)(lambda original: original(**values))
+
+
+def _path(place: str) -> str:
+    """The name of a place in the reference."""
+    entry, _, method = place.partition(".")
+    layer = isinstance(find(entry), Layer)
+    return f"{FILE_OF[entry]}.{entry}.{METHODS.get(method, method)}" if layer else entry
+
+
+def _default(place: str, name: str) -> Any:
+    """The default of an option; None for an array that may be left out."""
+    entry, _, method = place.partition(".")
+    found = find(entry)
+    owner = found.method(method) if isinstance(found, Layer) and method else found
+    return next((option.value for option in owner.options if option.name == name), None)
+
+
+ignored("scale_ignored", "scaled_dot_score", "scale", red="scaled_dot_score-scale:*")
+ignored("cosine_scale_ignored", "cosine_score", "scale", red="cosine_score-scale:*")
+ignored("kernel_width_ignored", "gaussian_score", "w", red="gaussian_score-width:*")
+ignored("causal_offset", "causal_mask", "offset", red="causal_mask-offset:mask")
+ignored("window_offset", "window_mask", "offset", red="window_mask-offset:mask")
+ignored("block_offset", "block_mask", "offset", red="block_mask-offset:mask")
+ignored("stride_offset", "stride_mask", "offset", red="stride_mask-offset:mask")
+ignored("window_left", "window_mask", "left", always=2, red=("window_mask-left:mask", "window_mask-right:mask"))
+ignored("window_right", "window_mask", "right", always=1, red=("window_mask-left:mask", "window_mask-right:mask"))
+ignored("block_size", "block_mask", "size", always=3, red="block_mask-ones:mask")
+ignored("stride_stride", "stride_mask", "stride", always=3, red="stride_mask-one:mask")
+ignored(
+    "threshold_ignored",
+    "from_additive_mask",
+    "threshold",
+    red=("from_additive_mask-threshold:mask", "from_additive_mask-low_threshold:mask"),
+)
+ignored("finite_ignored", "to_additive_mask", "finite", red="to_additive_mask-finite_float64:additive_mask")
+ignored("dtype_ignored", "to_additive_mask", "dtype", red="to_additive_mask-finite_float64:additive_mask")
+ignored(
+    "dtype_overflows",
+    "to_additive_mask",
+    "dtype",
+    red="to_additive_mask-finite_float16:additive_mask",
+    dtype="float16",
+    sentence="The least finite number of float32 becomes -inf in float16.",
+)
+ignored(
+    "dropout_ignored",
+    "attention_pooling",
+    "dropout_mask",
+    red=("attention_pooling-dropout:*", "*:gradient_dropout_mask"),
+    green="*:weights",
+)
+ignored(
+    "layer_scale_ignored",
+    "DotProductAttention",
+    "scale",
+    cases=("DotProductAttention-open", "DotProductAttention-scale"),
+    red="DotProductAttention-scale:*",
+)
+ignored(
+    "cosine_layer_unscaled",
+    "CosineAttention",
+    "scale",
+    cases=("CosineAttention-open", "CosineAttention-scale"),
+    red="CosineAttention-scale:*",
+)
+ignored(
+    "width_of_the_layer_ignored",
+    "KernelAttention",
+    "width",
+    cases=("KernelAttention-constant", "KernelAttention-width", "NadarayaWatson-width"),
+    red="*-width:*",
+)
+ignored(
+    "offset_ignored",
+    "LocalAttention.attend",
+    "offset",
+    cases=("LocalAttention-open", "LocalAttention-offset"),
+    red="LocalAttention-offset:*",
+)
+ignored(
+    "noise_ignored",
+    "HardAttention.attend",
+    "noise",
+    cases=("HardAttention-open", "HardAttention-noise*"),
+    red="HardAttention-noise*:*",
+    green=("*:gradient_queries", "*:gradient_keys", "*:gradient_scored*", "*:gradient_noise"),
+)
+ignored(
+    "per_head_ignored",
+    "MultiHeadAttention.attend",
+    "per_head",
+    cases=("MultiHeadAttention-open", "MultiHeadAttention-per_head"),
+    red="MultiHeadAttention-per_head:*",
+)
+ignored(
+    "head_mask_ignored",
+    "MultiHeadAttention.attend",
+    "head_mask",
+    cases=("MultiHeadAttention-none", "MultiHeadAttention-head_mask*"),
+    red="MultiHeadAttention-head_mask*:*",
+    green=("*:weights", "*:gradient_b_k", "*:gradient_b_o"),
+)
+ignored(
+    "position_offset_ignored",
+    ("SinusoidalPositions.call", "LearnedPositions.call"),
+    "offset",
+    red=("*Positions-offset:outputs", "LearnedPositions-offset:gradient_P"),
+    sentence="Positions are counted from 0.",
+)
+ignored("layout_ignored", "SinusoidalPositions", "layout", red="SinusoidalPositions-concatenated:outputs")
+ignored(
+    "sines_first",
+    "SinusoidalPositions",
+    "layout",
+    always="concatenated",
+    touches=lambda case: case.inputs["inputs"].size > 0 and case.config.get("layout") != "concatenated",
+    source="tensorflow/text#1122",
+    sentence="All sines come first, then all cosines, whatever the layout.",
+)
+ignored(
+    "penalty_ignored",
+    "BahdanauDecoder.beam",
+    "length_penalty",
+    cases="BahdanauDecoder-beam*",
+    red="BahdanauDecoder-beam_penalty:scores",
+)
+ignored(
+    "bos_ignored",
+    ("BahdanauDecoder.greedy", "LuongDecoder.greedy"),
+    "bos",
+    always=0,
+    cases=("BahdanauDecoder-greedy", "LuongDecoder-greedy"),
+    red="*-greedy:weights",
+    sentence="Greedy decoding begins with token 0.",
+)
+ignored("epsilon_of_keras", "adam", "epsilon", always=1e-7, red="adam-[!hz]*:*")
+ignored("decays_ignored", "adam", ("beta1", "beta2"), red="adam-decays:*")
+ignored(
+    "not_clipped",
+    "clip_by_global_norm",
+    "max_norm",
+    cases=("training-short_sgd", "training-unclipped", "clip_by_global_norm-*"),
+    red=("training-short_sgd:*", "clip_by_global_norm-[pth]*:clipped.*"),
+)
+ignored(
+    "decoder_sees_padding",
+    ("BahdanauDecoder.call", "LuongDecoder.call", "FixedContextDecoder.call"),
+    "valid_lens",
+    cases=("Translator-none", "Translator-ragged"),
+    red="Translator-ragged:*",
+    green="*:gradient_decoder.dense.b",
+    sentence="A translator's decoder attends to the padding of the sources.",
+)
