@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from parity_tests.cli.options import (
     json_option,
     junit_option,
     progress,
+    require_hypothesis,
     signals,
     write_certificate,
     write_json,
@@ -136,8 +136,8 @@ def check(
         raise click.UsageError("--drawn says all of a case: give no --case, --operator, --training, --seed or --fuzz")
     if fuzzing and certificate_file is not None:
         raise click.UsageError("a certificate holds what can be repeated: --fuzz is for another run")
-    if fuzzing and find_spec("hypothesis") is None:
-        raise click.ClickException("fuzzing needs hypothesis. Run: pip install hypothesis")
+    if fuzzing:
+        require_hypothesis()
     chosen = tuple(operators or ())
     path = os.environ.get(PATH) or None  # of --path, or as the environment says
     request = Request(target, dtypes, pattern, chosen, training, device, python, divergences, require_all, path)

@@ -19,6 +19,7 @@ from parity_tests.cli.options import (
     examples,
     interpreters,
     progress,
+    require_hypothesis,
     worker_options,
 )
 from parity_tests.cli.run import jobs_of
@@ -69,10 +70,9 @@ def fuzz_backends(
 
     The same seed draws the same cases. Exits with 0 only if nothing differs.
     """
-    try:
-        from parity_tests.fuzz.campaign import Campaign
-    except ModuleNotFoundError as error:
-        raise click.ClickException("fuzzing needs hypothesis. Run: pip install hypothesis") from error
+    require_hypothesis()
+    from parity_tests.fuzz.campaign import Campaign
+
     if seconds is None and examples is None:
         raise click.UsageError("say when to stop: --seconds, --examples, or both")
     os.environ.setdefault(XLA_LEVEL, "3")  # one compilation serves a whole family of cases

@@ -15,8 +15,8 @@ from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.options import console, examples
 from parity_tests.judge.compare import CELL_CHECKS, CHECKS
-from parity_tests.mutants.derived import Derived, survivors
 from parity_tests.mutants.derived import derived as derived_mutants
+from parity_tests.mutants.derived import killers
 from parity_tests.mutants.families import MUTANTS
 from parity_tests.mutants.mutant import attempt, judged
 
@@ -24,23 +24,23 @@ from parity_tests.mutants.mutant import attempt, judged
 def _print_derived(pattern: str) -> int:
     """Print the derived mutants by dimension; the exit code is 0 if there are some, and all of them are killed."""
     cells = cells_of(all_cases(), DTYPES)
+    mutants = killers(cells, (one for one in derived_mutants() if fnmatchcase(f"{one.scope}-{one.name}", pattern)))
     table = Table(header_style="bold")
     for column in ("dimension", "mutants", "killed", "killed without its cases"):
         table.add_column(column, justify="left" if column == "dimension" else "right")
-    total = 0
-    alive: list[Derived] = []
     for dimension in covering.DIMENSIONS:
-        mutants = [one for one in derived_mutants([dimension]) if fnmatchcase(f"{one.scope}-{one.name}", pattern)]
-        left = survivors(cells, mutants)
-        without = survivors([cell for cell in cells if not covering.varies(cell.case, dimension)], mutants)
-        counts = (len(mutants), len(mutants) - len(left), len(mutants) - len(without))
+        killed_by = [names for mutant, names in mutants.items() if mutant.dimension == dimension]
+        varied = {cell.key for cell in cells if covering.varies(cell.case, dimension)}
+        counts = (len(killed_by), sum(map(bool, killed_by)), sum(bool(names - varied) for names in killed_by))
         table.add_row(dimension, *(f"{count:,}" for count in counts))
-        total, alive = total + len(mutants), alive + left
     console.print(table)
+    alive = [mutant for mutant, names in mutants.items() if not names]
     for mutant in alive:
         console.print(f"[bold red]survived[/]  {mutant.scope}: {mutant.name}", highlight=False)
-    killed = not alive and total > 0
-    words = f"all {total:,} mutants are killed" if killed else f"{len(alive):,} of {total:,} mutants survive"
+    killed = bool(mutants) and not alive
+    words = (
+        f"all {len(mutants):,} mutants are killed" if killed else f"{len(alive):,} of {len(mutants):,} mutants survive"
+    )
     console.print(f"[bold {'green' if killed else 'red'}]{words}[/]", highlight=False)
     return 0 if killed else 1
 

@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,15 @@ complete_case = completing(lambda: [case.id for case in all_cases(trained=True)]
 def examples(*lines: str) -> str:
     """The end of a command's help."""
     return "\b\nExamples:\n" + "\n".join(f"  attention-parity {line}" for line in lines)
+
+
+def require_hypothesis() -> None:
+    """Refuse to fuzz without hypothesis, which shrinks what differs.
+
+    Raises: ClickException if it is not installed.
+    """
+    if find_spec("hypothesis") is None:
+        raise click.ClickException("fuzzing needs hypothesis. Run: pip install hypothesis")
 
 
 class CommaList(click.ParamType):

@@ -31,20 +31,15 @@ from parity_tests.workers.recordings import Recording, pack_cases
 BATCH = 50
 
 
-# ------------------------------------------------------------------------------------------------ what is simplest
-
-
-# ------------------------------------------------------------------------------------------------ the campaign
-
 MOST_TRIES = {"crash": 20, "timeout": 4}
 """How many simpler cases may cost a worker, by what became of the first."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A difference: the number of the case that showed it first, the simplest case that does, and its worst verdict.
+    """A difference: the number of the first case that showed it, the simplest such case, and its worst verdict.
 
-    explanation is the mistake that is known for such answers, if one is.
+    explanation is the known mistake that gives the same answers, if there is one.
     """
 
     number: int
@@ -59,11 +54,11 @@ Batch = dict[str, tuple[int, Judged]]
 
 @dataclass
 class Campaign:
-    """Every step-th case from number `first` of a seed on, put to every backend or target, and what came of them.
+    """Every step-th case of a seed from number `first` on, run by every backend or target, and the differences.
 
-    left_out counts the cases that rounding alone could change, lacking those that a target does not implement, by what
-    it lacks, repeated what is red in the way of an earlier finding. worst holds, by backend and operator, the largest
-    share of a tolerance that an error took.
+    left_out counts the cases that rounding alone could change; missing those that a target does not implement, by what
+    is missing; repeated the cases that differ as an earlier finding does. worst holds, by backend and operator, the
+    largest error as a share of its tolerance.
     """
 
     servers: Sequence[Server]
@@ -79,9 +74,9 @@ class Campaign:
     worst: dict[tuple[str, str], float] = field(default_factory=dict)
     findings: dict[tuple[str, ...], Finding] = field(default_factory=dict)
     repeated: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    lacking: Counter[str] = field(default_factory=Counter)
+    missing: Counter[str] = field(default_factory=Counter)
     known: dict[str, Abilities] = field(default_factory=dict)
-    """By backend, what it has and takes: of nothing else, cases are judged."""
+    """By backend, what it implements: it runs no other cases."""
 
     def __post_init__(self) -> None:
         for server in self.servers:
@@ -102,7 +97,7 @@ class Campaign:
         """
         begun = time.monotonic()
         with ThreadPoolExecutor(max(1, len(self.servers))) as pool:
-            asked: list[tuple[Server, Batch, Future[Recording]]] = []
+            running: list[tuple[Server, Batch, Future[Recording]]] = []
             while True:
                 over = seconds is not None and time.monotonic() - begun >= seconds
                 count = 0 if over else BATCH if examples is None else min(BATCH, examples - self.done)
@@ -110,15 +105,15 @@ class Campaign:
                     ready = self._drawn(count)
                     packed = {server: self._packed(server, ready) for server in self.servers}
                 # While this batch was drawn and its reference computed, the workers answered the one before.
-                for server, batch, future in asked:
+                for server, batch, future in running:
                     yield from self._collected(server, batch, future.result())
                 self.seconds = time.monotonic() - begun
                 self._tell(progress, seconds, examples, over=not count)
                 if not count:
                     return
-                asked = [
-                    (server, own, pool.submit(server.answers, cells, data))
-                    for server, (own, cells, data) in packed.items()
+                running = [
+                    (server, batch, pool.submit(server.answers, cells, data))
+                    for server, (batch, cells, data) in packed.items()
                 ]
 
     def _tell(self, progress: Progress, seconds: float | None, examples: int | None, over: bool) -> None:
@@ -141,30 +136,30 @@ class Campaign:
         return ready
 
     def _packed(self, server: Server, ready: Batch) -> tuple[Batch, list[Cell], bytes]:
-        own = {name: (number, judged) for name, (number, judged) in ready.items() if self._is_for(server, judged.drawn)}
-        cells = [judged.cell for _, judged in own.values()]
-        return own, cells, pack_cases(cells)
+        batch = {name: case for name, case in ready.items() if self._is_for(server, case[1].drawn)}
+        cells = [judged.cell for _, judged in batch.values()]
+        return batch, cells, pack_cases(cells)
 
     def _is_for(self, server: Server, drawn: Drawn) -> bool:
-        """Whether the backend has and takes all that the case asks, and no such call has ended its worker before."""
+        """Whether the backend implements all that the case needs, and no such call has ended its worker before."""
         known = self.known[server.job.backend]
         if (drawn.operator, drawn.method) in server.deadly or not known.concerns(drawn):
             return False
         refusal = known.refusal(drawn)
         if refusal:
-            self.lacking[refusal] += 1
+            self.missing[refusal] += 1
         return not refusal
 
     def _collected(self, server: Server, batch: Batch, recording: Recording) -> Iterator[Finding]:
         found: dict[str, list[Verdict]] = {}
         with reference.in_memory():
             for name, (_, judged) in batch.items():
-                said = recording.status.get(name)
-                if said is None:
+                status = recording.status.get(name)
+                if status is None:
                     continue
-                if said["status"] in ("not-applicable", "not-implemented"):
-                    self.lacking[said.get("message", "")] += 1
-                    self.known[recording.backend].learn(said)
+                if status["status"] in ("not-applicable", "not-implemented"):
+                    self.missing[status.get("message", "")] += 1
+                    self.known[recording.backend].learn(status)
                     continue
                 found[name] = list(excused(judge_all([judged.cell], [recording], Questions())))
                 self.left_out += not found[name]
@@ -186,7 +181,7 @@ class Campaign:
             if kind not in self.findings:
                 finding = self._simplest(server, number, drawn, red)
                 cells = [judged.cell for _, judged in batch.values()]
-                alike = [one for own in found.values() for one in own if one.operator == drawn.operator]
+                alike = [one for several in found.values() for one in several if one.operator == drawn.operator]
                 with reference.in_memory():
                     known = next(explanations(cells, recording, alike), None)
                 self.findings[kind] = replace(finding, explanation=known)

@@ -19,7 +19,7 @@ MOST_SHRINKS = 400
 
 
 def shrink(drawn: Drawn, differs: Callable[[Drawn], bool], most: int = MOST_SHRINKS) -> Drawn:
-    """The simplest case that hypothesis reaches from a case that differs, and that differs, too."""
+    """Reduce a case that differs to the simplest one that hypothesis finds to differ, too."""
     simplest, known = drawn, {repr(drawn): True}
 
     def test(candidate: Drawn) -> None:
@@ -39,7 +39,7 @@ def shrink(drawn: Drawn, differs: Callable[[Drawn], bool], most: int = MOST_SHRI
         print_blob=False,
     )
     run: Any = quiet(given(simpler_cases(drawn))(test))
-    # Bytes that are all ones choose the last of every list: the case itself. hypothesis keeps it, and shrinks it.
+    # Bytes that are all ones choose the last of every list: the case itself, which hypothesis then shrinks.
     try:
         run.hypothesis.fuzz_one_input(b"\xff" * 2**12)
     except Difference:
@@ -51,15 +51,15 @@ def shrink(drawn: Drawn, differs: Callable[[Drawn], bool], most: int = MOST_SHRI
 
 
 class Difference(Exception):
-    """What hypothesis is told about a case that differs."""
+    """Raised for hypothesis where a case differs."""
 
 
 @st.composite
 def simpler_cases(draw: st.DrawFn, drawn: Drawn) -> Drawn:
-    """The case, or one in which parts of it are said more simply."""
+    """The case, or one of which some parts are simpler."""
 
     def pick(*values: Any) -> Any:
-        """One of the values, simplest first; the case's own is last, and fills the list to a power of two."""
+        """One of the values, simplest first; that of the case is last, and fills the list to a power of two."""
         values = tuple(value for value in values[:-1] if value != values[-1]) + values[-1:]
         length = 1 << (len(values) - 1).bit_length()
         return draw(st.sampled_from(values + values[-1:] * (length - len(values))))

@@ -1,14 +1,15 @@
-"""Mistakes that show under one condition alone, derived from the specification: beyond a size, for one layout, twice.
+"""Derive from the specification mistakes that show under one condition only: beyond a size, for one layout, twice.
 
-None is written by hand. Each function, layer and search has one for each size, coincidence, axis of a mask, type of
-lengths, memory layout, state and magnitude that it can meet, and is right in all other cases. A judge whose cases never
-meet the condition calls such a mistake green.
+Each function, layer and search has one for each size, coincidence, axis of a mask, type of lengths, memory layout,
+state and magnitude that it can meet; in all other cases its answer is right. Only cases that meet the condition can
+kill it.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import eq, lt
@@ -43,9 +44,9 @@ BEYOND = (4, 16, 64, 1024)
 
 @dataclass(frozen=True)
 class Derived:
-    """A mistake: what it is of, the dimension of its condition, and what it makes of a right answer.
+    """A mistake: the function or layer that has it, the dimension of its condition, and the wrong answer.
 
-    wrong gives the arrays of the answer that it changes; none where the condition does not hold.
+    wrong returns the arrays of a right answer that it changes; none where the condition does not hold.
     """
 
     scope: str
@@ -55,7 +56,7 @@ class Derived:
 
 
 def derived(dimensions: Iterable[str] = DIMENSIONS) -> Iterator[Derived]:
-    """Every mistake of those dimensions."""
+    """Derive every mistake of those dimensions."""
     chosen = set(dimensions)
     scopes: dict[str, list[Call]] = defaultdict(list)
     for call in covering.calls():
@@ -84,8 +85,8 @@ def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
                 yield "sizes", f"{axis}_of_{size}", _axis(axis, partial(eq, size))
     for first, second in call.coincidences:
         yield "coincidences", f"{first}_as_many_as_{second}", _equal(first, second)
-    for tensor in (own for own in call.inputs if own.broadcast):
-        for axis in (own.removesuffix("?") for own in tensor.axes if own != "one"):
+    for tensor in filter(lambda tensor: tensor.broadcast, call.inputs):
+        for axis in (axis.removesuffix("?") for axis in tensor.axes if axis != "one"):
             yield "masks", f"{tensor.name}_with_one_of_{axis}", _mask_of_one(tensor.name, axis)
     if "valid_lens" in call.masks:
         for kind in INTEGER:
@@ -148,13 +149,14 @@ def _mask_of_one(name: str, axis: str) -> Wrong:
             return False
         if case.drawn is not None:
             return axis in case.drawn.ones and case.drawn.sizes.get(axis, 1) > 1
-        tensor = next(own for own in inputs_of(find(case.operator), case.method) if own.name == name)
-        layout = next((own for own in tensor.layouts if len(own) == mask.ndim), ())
+        tensor = next(tensor for tensor in inputs_of(find(case.operator), case.method) if tensor.name == name)
+        layout = next((axes for axes in tensor.layouts if len(axes) == mask.ndim), ())
         return dict(zip(layout, mask.shape, strict=False)).get(axis, 0) == 1 < sizes_of(case).get(axis, 1)
 
     return _if(holds)
 
 
+@functools.cache
 def sizes_of(case: Case) -> dict[str, int]:
     """The size of every axis of a case: of its arrays, and of its layer's constructor."""
     entry = find(case.operator)
@@ -167,7 +169,7 @@ def sizes_of(case: Case) -> dict[str, int]:
     for tensor in sorted(tensors, key=lambda tensor: not tensor.broadcast):  # those of exact sizes last
         array = case.inputs.get(tensor.name)
         if array is not None:
-            layout = next((own for own in tensor.layouts if len(own) == array.ndim), ())
+            layout = next((axes for axes in tensor.layouts if len(axes) == array.ndim), ())
             sizes |= dict(zip(layout, array.shape, strict=False))
     sizes["heads"] = sizes.get("num_heads", sizes.get("heads", 0))
     return sizes
@@ -231,57 +233,39 @@ def _clamped(case: Case, dtype: str, answer: Arrays) -> Arrays:
 
 
 def _absolute_error(case: Case, dtype: str, answer: Arrays) -> Arrays:
-    """As an approximation that is good to 1e-6 makes it."""
+    """The error of an approximation that is good to 1e-6."""
     return _changed(lambda array: array + np.float32(1e-6))(_outputs(case, answer)) if dtype == "float32" else {}
 
 
 # ------------------------------------------------------------------------------------------------ killed or not
 
 
-def survivors(cells: Iterable[Cell], mistakes: Iterable[Derived]) -> list[Derived]:
-    """The mistakes that no cell tells from a right answer."""
-    alive = _by_scope(mistakes)
-    for case, dtype in cells:
-        scope = Call(find(case.operator), case.method).kin
-        if alive[scope]:
-            right = _right(case, dtype)
-            alive[scope] = [one for one in alive[scope] if not _is_red(Cell(case, dtype), right, one)]
-    return [mistake for own in alive.values() for mistake in own]
-
-
-def tellers(cells: Iterable[Cell], mistakes: Iterable[Derived]) -> dict[Derived, set[str]]:
-    """Each mistake with the names of all cells that tell it from a right answer."""
-    scopes = _by_scope(mistakes)
-    told: dict[Derived, set[str]] = {mistake: set() for own in scopes.values() for mistake in own}
-    for cell in cells:
-        right = _right(*cell)
-        for mistake in scopes[Call(find(cell.case.operator), cell.case.method).kin]:
-            if _is_red(cell, right, mistake):
-                told[mistake].add(cell.key)
-    return told
-
-
-def _by_scope(mistakes: Iterable[Derived]) -> dict[str, list[Derived]]:
+def killers(cells: Iterable[Cell], mistakes: Iterable[Derived]) -> dict[Derived, set[str]]:
+    """Each mistake with the names of the cells that tell it from a right answer; it survives if there is none."""
     scopes: dict[str, list[Derived]] = defaultdict(list)
     for mistake in mistakes:
         scopes[mistake.scope].append(mistake)
-    return scopes
+    found: dict[Derived, set[str]] = {mistake: set() for members in scopes.values() for mistake in members}
+    for cell in cells:
+        for mistake in _killed(cell, scopes[Call(find(cell.case.operator), cell.case.method).kin]):
+            found[mistake].add(cell.key)
+    return found
 
 
-def _right(case: Case, dtype: str) -> Arrays:
-    with np.errstate(over="ignore"):
-        wanted = expected(case, dtype)
-        return {name: array.astype(dtype) if is_floating(array) else array for name, array in wanted.items()}
-
-
-def _is_red(cell: Cell, right: Arrays, mistake: Derived) -> bool:
+def _killed(cell: Cell, mistakes: Sequence[Derived]) -> Iterator[Derived]:
+    """Those of the mistakes that the cell tells from a right answer."""
+    if not mistakes:
+        return
     case, dtype = cell
-    with np.errstate(all="ignore"):
-        wrong = mistake.wrong(case, dtype, right)
-    if not wrong:
-        return False
-    recording = Recording(mistake.name, "cpu")
-    recording.status[cell.key], recording.cells[cell.key] = {"status": "ok"}, {**right, **wrong}
+    question, recording, right = Question(cell), Recording("derived", "cpu"), expected(case, dtype)
+    with np.errstate(over="ignore"):
+        right = {name: array.astype(dtype) if is_floating(array) else array for name, array in right.items()}
+    recording.status[cell.key] = {"status": "ok"}
     if case.again:
         recording.cells[f"{case.again}/{dtype}"] = right
-    return any(verdict.red for verdict in judge(Question(cell), recording))
+    for mistake in mistakes:
+        with np.errstate(all="ignore"):
+            wrong = mistake.wrong(case, dtype, right)
+        recording.cells[cell.key] = {**right, **wrong}
+        if wrong and any(verdict.red for verdict in judge(question, recording)):
+            yield mistake

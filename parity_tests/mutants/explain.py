@@ -1,4 +1,4 @@
-"""What may be wrong: a red answer that is also a mutant's is a mistake that is known by name."""
+"""Explain red answers: where a mutant gives the same ones, its mistake is the likely one."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from parity_tests.mutants.mutant import Mutant, answer
 from parity_tests.workers.recordings import Recording, is_gradient, withheld
 
 MOST_CELLS = 4
-"""Of each operator, so many red cells are held against mutants, the smallest."""
+"""How many red cells of each operator are compared with mutants, the smallest ones."""
 
 Red = Mapping[str, Sequence[Verdict]]
 
 
 def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence[Verdict]) -> Iterator[Explanation]:
-    """For each operator with red values, the mutant that explains most of them, if one explains more than half.
+    """Find, for each operator with red values, the mutant that explains most of them, if one explains more than half.
 
-    Where outputs are red, gradients follow from them, and are not asked; wrong numbers tell more than NaN. Of mutants
-    that explain as many, the one that most of all outputs are, those that are right included; a training takes too long
-    for that.
+    Where outputs are red, gradients follow from them and are left out; wrong numbers distinguish mutants better than
+    NaN. Of mutants that explain equally many, the one that agrees with most outputs, right ones included, is chosen;
+    for a training, which takes too long, the first.
     """
     red, outputs = _by_operator(), _by_operator()
     for verdict in verdicts:
@@ -42,19 +42,19 @@ def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence
         if _is_output(verdict) and name in recording.cells:
             outputs[verdict.operator][name].append(verdict)
     by_key = {cell.key: cell for cell in cells}
-    for operator, own in red.items():
-        telling = _first(own, _is_wrong_number, _is_output)
+    for operator, cells_of_operator in red.items():
+        telling = _first(cells_of_operator, _is_wrong_number, _is_output)
         answered = [name for name in telling if name in recording.cells]
         smallest = sorted(answered, key=lambda name: _size(recording, name))
         chosen = {name: telling[name] for name in smallest[:MOST_CELLS]}
         near = [mutant for mutant in MUTANTS if _near(mutant, operator)]
-        found = [_held(mutant, operator, chosen, by_key, recording) for mutant in near]
+        found = [_explained(mutant, operator, chosen, by_key, recording) for mutant in near]
         most = max(explanation.same for explanation in found)
         best = [one for one in zip(near, found, strict=True) if one[1].same == most]
         if 2 * most <= best[0][1].red:
             continue
         if len(best) > 1 and operator != TRAINING:
-            best.sort(key=lambda one: -_held(one[0], operator, outputs[operator], by_key, recording).same)
+            best.sort(key=lambda one: -_explained(one[0], operator, outputs[operator], by_key, recording).same)
         yield best[0][1]
 
 
@@ -63,7 +63,7 @@ def _by_operator() -> dict[str, dict[str, list[Verdict]]]:
 
 
 def _near(mutant: Mutant, operator: str) -> bool:
-    """Whether the mutant is tried on anything of the operator's kind: to try all of them takes long."""
+    """Whether the mutant has a case of the operator's kind: to compare all mutants takes long."""
     alike = [name for name in NAMES if _kind(name) == _kind(operator)]
     return any(fnmatchcase(name, pattern.partition("-")[0]) for name in alike for pattern in mutant.cases)
 
@@ -74,12 +74,12 @@ def _kind(operator: str) -> str:
     return "attention" if module in ("masking", "scoring", "pooling", "layers") else module
 
 
-def _first(red: Red, *wanted: Callable[[Verdict], bool]) -> Red:
+def _first(red: Red, *kinds: Callable[[Verdict], bool]) -> Red:
     """The verdicts of the first kind that there is, all if there is none."""
-    for holds in wanted:
-        kept = {name: [one for one in said if holds(one)] for name, said in red.items()}
+    for is_kind in kinds:
+        kept = {name: list(filter(is_kind, verdicts)) for name, verdicts in red.items()}
         if any(kept.values()):
-            return {name: said for name, said in kept.items() if said}
+            return {name: verdicts for name, verdicts in kept.items() if verdicts}
     return red
 
 
@@ -95,12 +95,12 @@ def _size(recording: Recording, name: str) -> int:
     return sum(array.size for array in recording.cells[name].values())
 
 
-def _held(mutant: Mutant, operator: str, red: Red, cells: Mapping[str, Cell], recording: Recording) -> Explanation:
-    """How many of the red answers are the mutant's."""
+def _explained(mutant: Mutant, operator: str, red: Red, cells: Mapping[str, Cell], recording: Recording) -> Explanation:
+    """Count the red answers that are the mutant's."""
     same = 0
     for name, verdicts in red.items():
         case, dtype = cells[name]
-        # What spoils a finished answer knows its own cases alone; a broken formula breaks every case.
+        # A mutant that changes a finished answer is made for its cases; a broken formula breaks every case.
         if not mutant.broken and not any(fnmatchcase(case.id, pattern) for pattern in mutant.cases):
             continue
         without = withheld(recording.status[name])

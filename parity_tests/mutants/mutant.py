@@ -137,12 +137,13 @@ def several(patterns: Patterns) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The judgement of a mutant: how many red places each check found, and where the verdicts are not as stated.
+    """The judgement of a mutant: the red cells, how many verdicts of each check are red, and what is not as stated.
 
     survived holds the places that should be red and are not, unexpected those that are red and should not be.
     """
 
     mutant: Mutant
+    red: frozenset[str]
     killed_by: Mapping[str, int]
     survived: Sequence[str]
     unexpected: Sequence[str]
@@ -204,11 +205,12 @@ def judged(mutant: Mutant, cells: Sequence[Cell], recording: Recording) -> Outco
     """Compare the mutant's answers with the reference, and the verdicts with what it states."""
     verdicts: list[Verdict] = [verdict for cell in cells for verdict in judge(Question(cell), recording)]
     red = [f"{verdict.case}:{verdict.quantity}" for verdict in verdicts if verdict.red]
+    red_cells = frozenset(f"{verdict.case}/{verdict.dtype}" for verdict in verdicts if verdict.red)
     by = Counter(verdict.check for verdict in verdicts if verdict.red)
     if mutant.touches is not None:
         touched = {case.id for case, _ in cells if mutant.touches(case)}
         unexpected = [place for place in red if place.split(":")[0] not in touched]
-        return Outcome(mutant, by, [] if red else sorted(touched) or ["no case"], unexpected)
+        return Outcome(mutant, red_cells, by, [] if red else sorted(touched) or ["no case"], unexpected)
     survived = [
         f"{verdict.case}:{verdict.quantity}"
         for verdict in verdicts
@@ -217,7 +219,7 @@ def judged(mutant: Mutant, cells: Sequence[Cell], recording: Recording) -> Outco
     # A pattern that no red verdict matches has survived, too, even if there is no verdict at that place.
     survived += [pattern for pattern in mutant.red if not any(fnmatchcase(place, pattern) for place in red)]
     unexpected = [place for place in red if not mutant.must_be_red(*place.split(":"))]
-    return Outcome(mutant, by, survived, unexpected)
+    return Outcome(mutant, red_cells, by, survived, unexpected)
 
 
 @contextmanager

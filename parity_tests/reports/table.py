@@ -267,7 +267,7 @@ def report_campaign(campaign: Campaign, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
-    for reason, count in campaign.lacking.most_common():
+    for reason, count in campaign.missing.most_common():
         console.print(Text(f"left out    {count} cases: {reason}", style="dim"), soft_wrap=True)
     for kind, finding in campaign.findings.items():
         console.print(

@@ -1,4 +1,4 @@
-"""Fuzzing: what is drawn, what is found, and what becomes of it. Workers are real processes."""
+"""Fuzzing: draw cases, find differences, and shrink them. Workers are real processes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +69,12 @@ def drawn() -> list[Drawn]:
     return [draw(0, FAMILY * number) for number in range(3000)]
 
 
+@pytest.fixture(scope="module")
+def made(drawn: list[Drawn]) -> list[dict[str, Any]]:
+    """The drawn cases with their arrays."""
+    return [case.as_case() for case in drawn]
+
+
 # ------------------------------------------------------------------------------------------------ what is drawn
 
 
@@ -83,11 +90,11 @@ PINNED = (
 )
 
 
-def test_a_line_says_all_of_a_case(drawn: list[Drawn]):
-    for case in drawn:
+def test_a_line_describes_a_case_completely(drawn: list[Drawn], made: list[dict[str, Any]]):
+    for case, first in zip(drawn, made, strict=True):
         line = repr(case)
         assert "\n" not in line and parsed(line) == case
-        first, second = case.as_case(), parsed(line).as_case()
+        second = parsed(line).as_case()
         for name, array in {**first["inputs"], **first["parameters"]}.items():
             again = {**second["inputs"], **second["parameters"]}[name]
             assert array.dtype == again.dtype and array.tobytes() == again.tobytes()
@@ -97,13 +104,13 @@ def test_every_argument_and_option_is_given_and_left_out(drawn: list[Drawn]):
     given, calls = defaultdict(set), defaultdict(set)
     for case in drawn:
         entry = find(case.operator)
-        own = [tensor.name for tensor in inputs_of(entry, case.method) if tensor.optional]
+        names = [tensor.name for tensor in inputs_of(entry, case.method) if tensor.optional]
         options = [*called_of(entry, case.method).options, *(entry.options if isinstance(entry, Layer) else ())]
-        # An option that is an axis is always said, among the sizes, and a dtype is the dtype.
-        said = {*axes_of(entry, case.method), "dtype"}
-        own += [option.name for option in options if option.default is not None and option.name not in said]
+        # An option that is an axis is always among the sizes, and a dtype is the dtype.
+        always = {*axes_of(entry, case.method), "dtype"}
+        names += [option.name for option in options if option.default is not None and option.name not in always]
         calls[case.operator].add(case.method)
-        for name in own:
+        for name in names:
             given[case.operator, name].add(name in {*case.given, *case.options, *case.sizes})
     assert {operator: set(methods_of(find(operator))) for operator in NAMES} == calls
     assert {name for name, seen in given.items() if seen != {True, False}} == set()
@@ -115,21 +122,19 @@ def test_every_axis_has_one_and_more_and_may_be_empty(drawn: list[Drawn]):
         for axis, size in case.sizes.items():
             sizes[axis].add(min(size, 2))
     fixed = {option.name for name in NAMES if isinstance(entry := find(name), Layer) for option in entry.options}
-    assert {axis: found for axis, found in sizes.items() if not {1, 2} <= found} == {}
-    assert {axis for axis, found in sizes.items() if 0 not in found} - fixed - {"num_best"} == set()
+    assert {axis: drawn for axis, drawn in sizes.items() if not {1, 2} <= drawn} == {}
+    assert {axis for axis, drawn in sizes.items() if 0 not in drawn} - fixed - {"num_best"} == set()
 
 
-def test_every_kind_of_number_is_drawn(drawn: list[Drawn]):
+def test_every_kind_of_number_is_drawn(drawn: list[Drawn], made: list[dict[str, Any]]):
     assert {kind for case in drawn for kind in case.types.values()} == {*INTEGER} - {"int32"}
     assert {case.dtype for case in drawn} == {*FULL}
     assert {case.hidden for case in drawn} == {*HIDDEN}
     for name in ("rows", "wild", "whole", "infinite", "ones"):
         assert {bool(getattr(case, name)) for case in drawn} == {True, False}, name
-    lens = np.concatenate(
-        [case.as_case()["inputs"]["valid_lens"].ravel() for case in drawn if "valid_lens" in case.given]
-    )
+    lens = np.concatenate([case["inputs"]["valid_lens"].ravel() for case in made if "valid_lens" in case["inputs"]])
     assert lens.min() < 0 and 0 in lens and lens.max() > 10
-    inputs = [array for case in drawn for array in case.as_case()["inputs"].values() if array.dtype.kind == "f"]
+    inputs = [array for case in made for array in case["inputs"].values() if array.dtype.kind == "f"]
     assert any(np.isnan(array).any() for array in inputs) and any((array == -np.inf).any() for array in inputs)
     largest = [np.abs(array[np.isfinite(array)]).max(initial=0.0) for array in inputs]
     assert any(0.0 < bound < 2e-3 for bound in largest) and any(1e6 < bound < 1e7 for bound in largest)
@@ -147,10 +152,10 @@ def test_every_dimension_of_the_design_is_drawn(drawn: list[Drawn]):
         assert {getattr(case, name) for case in drawn} == {False, True}, name
     wide = [draw(0, number, ["masked_softmax"]) for number in range(0, 200 * FAMILY, 4)]
     bounds = {(case.dtype, bound) for case in (*drawn, *wide) for bound in case.scales.values()}
-    assert {(dtype, bound) for own in covering.BOUNDS.values() for dtype, bound in own.items()} - bounds == set()
+    assert {pair for of_kind in covering.BOUNDS.values() for pair in of_kind.items()} - bounds == set()
     sizes = {(axis, size) for case in drawn for axis, size in case.sizes.items()}
-    wanted = {(axis, size) for call in calls for axis, own in call.choices.items() for size in own if axis in AXES}
-    assert wanted - sizes == set()
+    expected = {(axis, size) for call in calls for axis in AXES for size in call.choices.get(axis, ())}
+    assert expected - sizes == set()
     pairs = {pair for call in calls for pair in call.coincidences}
     equal = {pair for case in drawn for pair in pairs if case.sizes.get(pair[0], 0) == case.sizes.get(pair[1]) != 1}
     assert equal == pairs
@@ -160,7 +165,7 @@ AXES = ("batch", "queries", "keys", "value_features", "steps", "num_heads", "num
 """Those of which many functions have every size."""
 
 
-def test_what_excludes_each_other_is_not_drawn_together(drawn: list[Drawn]):
+def test_parts_that_exclude_each_other_are_not_drawn_together(drawn: list[Drawn]):
     for case in drawn:
         assert not case.hidden or ("queries" not in case.shared and "expanded" not in case.layouts.values())
         least = LEAST.get(case.operator, {})
@@ -249,7 +254,7 @@ def test_a_fault_is_a_finding_and_reported_once(fake_job, fault: str, status: st
     assert "valid_lens" in finding.drawn.given
     assert status == "crash" or repr(finding.drawn) == 'Drawn("masked_softmax", given=("valid_lens",))'
     (repeated,) = campaign.repeated.values()
-    # Once it is known that a call ends the worker, it is asked for no more, but by the batch that may be on its way.
+    # A call that has ended the worker is not made again, but the next batch may have been sent already.
     assert repeated in (1, 2) if status == "crash" else repeated > 50
 
 
@@ -260,7 +265,7 @@ def test_a_worker_that_hangs_is_a_finding(fake_job):
     assert finding.verdict.status == "timeout"
 
 
-def test_a_worker_that_cannot_start_is_told_with_its_last_words(fake_job):
+def test_a_worker_that_cannot_start_is_reported_with_its_last_output(fake_job):
     with Server(fake_job("import")) as server, pytest.raises(WorkerFault) as fault:
         list(Campaign([server], 0).run(examples=20))
     assert "fake cannot start" in str(fault.value) and "this backend was told not to start" in str(fault.value)
@@ -280,14 +285,14 @@ def test_shrinking_ends_at_the_simplest_case_that_differs(drawn: list[Drawn]):
 
 
 @pytest.mark.parametrize("name", ["pattern", "lens", "layouts", "shared", "twice", "forward"])
-def test_a_field_goes_where_it_does_not_matter_and_stays_where_it_does(drawn: list[Drawn], name: str):
+def test_shrinking_drops_a_field_unless_the_difference_needs_it(drawn: list[Drawn], name: str):
     case = next(case for case in drawn if getattr(case, name) and case.method in ("", "call"))
     assert not getattr(shrink(case, lambda candidate: True), name)
     kept = shrink(case, lambda candidate: getattr(candidate, name) == getattr(case, name))
     assert getattr(kept, name) == getattr(case, name) and len(repr(kept)) < len(repr(case))
 
 
-def test_gradients_that_are_rounding_alone_do_not_come_back(drawn: list[Drawn]):
+def test_shrinking_adds_no_gradients_that_are_rounding_alone(drawn: list[Drawn]):
     tiny = [case for case in drawn if 1e-30 in case.scales.values() and case.forward]
     case = next(case for case in tiny if FAMILIES[FILE_OF[case.operator]] == "layers" and case.method == "call")
     kept = shrink(case, lambda candidate: 1e-30 in candidate.scales.values())
@@ -320,7 +325,7 @@ def test_the_command_prints_a_line_that_can_be_copied(monkeypatch: pytest.Monkey
     assert result.exit_code == 1 and result.output.splitlines()[:2] == lines[:2]
 
 
-def test_the_command_wants_to_know_when_to_stop():
+def test_the_command_needs_a_time_or_a_number_of_cases():
     result = CliRunner().invoke(main, ["fuzz"])
     assert result.exit_code == 2 and "--seconds, --examples, or both" in result.output
     result = CliRunner().invoke(main, ["fuzz", "--examples", "1", "--dtype", "float8"])
@@ -356,8 +361,8 @@ def test_a_dtype_is_absent_where_the_framework_has_none(backend: SimpleNamespace
     assert tuple(absent) == ABSENT.get(backend.name, ())
 
 
-def test_the_command_draws_what_can_be_drawn_alone():
-    """What takes a function has no case; asked for by name, it is refused before a worker starts."""
+def test_the_command_refuses_an_operator_that_is_not_drawn():
+    """An operator that takes a function has no case; it is refused before a worker starts."""
     result = CliRunner().invoke(main, ["fuzz", "--operator", "taylor_importance", "--examples", "1"])
     assert result.exit_code == 2 and "taylor_importance" in result.output
     (option,) = (one for one in main.commands["fuzz"].params if one.name == "operators")

@@ -13,9 +13,9 @@ from parity_tests.cases.covering import DIMENSIONS
 from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.main import main
-from parity_tests.mutants.derived import derived, survivors
+from parity_tests.mutants.derived import Derived, derived
 
-pytestmark = [pytest.mark.xdist_group("derived"), pytest.mark.once]
+pytestmark = [pytest.mark.xdist_group("mutants"), pytest.mark.once]
 
 
 def test_each_function_layer_and_search_has_mistakes_of_every_dimension_that_it_has():
@@ -24,15 +24,17 @@ def test_each_function_layer_and_search_has_mistakes_of_every_dimension_that_it_
     assert {mistake.scope for mistake in derived()} == {call.kin for call in covering.calls()}
 
 
-def test_no_mistake_survives():
-    assert [(mistake.scope, mistake.name) for mistake in survivors(cells_of(all_cases(), DTYPES), derived())] == []
+def test_no_mistake_survives(derived_killers: dict[Derived, set[str]]):
+    assert [(mistake.scope, mistake.name) for mistake, names in derived_killers.items() if not names] == []
 
 
 @pytest.mark.parametrize("dimension", DIMENSIONS)
-def test_without_the_cases_of_a_dimension_mistakes_of_it_survive(dimension: str):
-    kept = [case for case in all_cases() if not covering.varies(case, dimension)]
-    mistakes = list(derived([dimension]))
-    alive = {mistake.scope for mistake in survivors(cells_of(kept, DTYPES), mistakes)}
+def test_without_the_cases_of_a_dimension_mistakes_of_it_survive(
+    dimension: str, derived_killers: dict[Derived, set[str]]
+):
+    varied = {cell.key for cell in cells_of(all_cases(), DTYPES) if covering.varies(cell.case, dimension)}
+    mistakes = {mistake: names for mistake, names in derived_killers.items() if mistake.dimension == dimension}
+    alive = {mistake.scope for mistake, names in mistakes.items() if names <= varied}
     assert alive == {mistake.scope for mistake in mistakes}
 
 

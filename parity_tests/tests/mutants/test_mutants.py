@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +21,11 @@ from parity_tests.judge import compare
 from parity_tests.judge.compare import CELL_CHECKS, CHECKS, judge_all
 from parity_tests.judge.question import Questions
 from parity_tests.mutants import explain
-from parity_tests.mutants.core import told
+from parity_tests.mutants.core import killers_among
+from parity_tests.mutants.derived import Derived
 from parity_tests.mutants.explain import explanations
 from parity_tests.mutants.families import MUTANTS
-from parity_tests.mutants.mutant import Mutant, answer, attempt, in_place_of_the_reference, judged
+from parity_tests.mutants.mutant import Mutant, Outcome, answer, attempt, in_place_of_the_reference, judged
 from parity_tests.workers.recordings import Recording
 
 pytestmark = [pytest.mark.xdist_group("mutants"), pytest.mark.once]
@@ -31,44 +33,35 @@ pytestmark = [pytest.mark.xdist_group("mutants"), pytest.mark.once]
 by_name = {mutant.name: mutant for mutant in MUTANTS}
 LIBRARIES = [mutant.name for mutant in MUTANTS if mutant.source]
 
-Answers = dict[str, tuple[list[Cell], Recording]]
+Answers = Mapping[str, tuple[list[Cell], Recording]]
+Outcomes = Mapping[str, Outcome]
 
 
 @pytest.fixture(scope="session")
-def answers() -> Answers:
-    return {mutant.name: attempt(mutant) for mutant in MUTANTS}
+def more_answers() -> dict[Any, tuple[Any, Arrays]]:
+    return {}
 
 
 @pytest.fixture
-def answered_once(answers: Answers, known: dict[Any, tuple[Any, Arrays]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A diagnosis that asks no mutant twice."""
+def answered_once(answers: Answers, more_answers: dict[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A diagnosis that computes no mutant's answer twice."""
 
     def remembered(mutant: Mutant, case: Case, dtype: str, without: tuple[str, ...] = ()) -> tuple[Any, Arrays]:
-        at = mutant.name, case.id, dtype, case.gradients
-        if at not in known:
-            known[at] = answer(mutant, case, dtype, without)
-        return known[at]
+        recording, name = answers[mutant.name][1], f"{case.id}/{dtype}"
+        if name in recording.cells:
+            return recording.status[name], recording.cells[name]
+        key = mutant.name, name, case.gradients
+        if key not in more_answers:
+            more_answers[key] = answer(mutant, case, dtype, without)
+        return more_answers[key]
 
     monkeypatch.setattr(explain, "answer", remembered)
-
-
-@pytest.fixture(scope="session")
-def known(answers: Answers) -> dict[Any, tuple[Any, Arrays]]:
-    return {
-        (name, case.id, dtype, gradients): (
-            recording.status[f"{case.id}/{dtype}"],
-            recording.cells[f"{case.id}/{dtype}"],
-        )
-        for name, (cells, recording) in answers.items()
-        for case, dtype in cells
-        for gradients in (case.gradients, False)
-    }
 
 
 def without(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take one check out of the comparison."""
     for table in ("CELL_CHECKS", "CHECKS"):
-        kept = {name: own for name, own in getattr(compare, table).items() if name != check}
+        kept = {name: function for name, function in getattr(compare, table).items() if name != check}
         monkeypatch.setattr(compare, table, kept)
 
 
@@ -81,8 +74,8 @@ def test_there_are_many_each_with_a_name_and_a_sentence():
 
 
 @pytest.mark.parametrize("name", by_name)
-def test_a_mutant_is_red_exactly_where_it_should_be(name: str, answers: Answers):
-    outcome = judged(by_name[name], *answers[name])
+def test_a_mutant_is_red_exactly_where_it_should_be(name: str, outcomes: Outcomes):
+    outcome = outcomes[name]
     assert (outcome.survived, outcome.unexpected) == ([], []) and outcome.killed_by
 
 
@@ -106,18 +99,24 @@ def test_a_library_that_is_so_is_told_its_mistake(name: str, answers: Answers, a
 
 
 @pytest.mark.parametrize("check", [*CELL_CHECKS, *CHECKS])
-def test_without_any_one_check_a_mutant_passes(check: str, answers, monkeypatch: pytest.MonkeyPatch):
+def test_without_any_one_check_a_mutant_passes(
+    check: str, answers: Answers, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch
+):
+    # What another check has found red, it finds red without this one, too.
+    alone = [name for name in by_name if set(outcomes[name].killed_by) == {check}]
     without(check, monkeypatch)
-    unseen = [name for name, answer in answers.items() if not judged(by_name[name], *answer).killed_by]
-    assert unseen, f"no mutant needs the check {check!r}"
+    unseen = (name for name in alone if not judged(by_name[name], *answers[name]).killed_by)
+    assert any(unseen), f"no mutant needs the check {check!r}"
 
 
-def test_the_core_tells_every_mistake_and_none_of_its_cells_could_be_left_out(answers: Answers):
+def test_the_core_kills_every_mutant_and_none_of_its_cells_could_be_left_out(
+    outcomes: Outcomes, derived_killers: dict[Derived, set[str]]
+):
     cells = Selection(core=True).cells(all_cases())
-    mistakes = told(cells, answers)
-    silent = {name for name, own in mistakes.items() if not own}
+    killers = killers_among(cells, {name: outcomes[name].red for name in by_name}, derived_killers)
+    silent = {name for name, names in killers.items() if not names}
     assert silent == {name for name in by_name if all(pattern.startswith(TRAINING) for pattern in by_name[name].cases)}
-    alone = {name for own in mistakes.values() if len(own) == 1 for name in own}
+    alone = {name for names in killers.values() if len(names) == 1 for name in names}
     asked_before = {f"{case.again}/{dtype}" for case, dtype in cells if case.again}
     assert {cell.key for cell in cells} == {*core()} == alone | asked_before
 
@@ -157,9 +156,9 @@ def test_the_matrix_names_every_mutant_and_what_killed_it(monkeypatch: pytest.Mo
 
 def test_rounding_a_mutant_keeps_its_derivatives():
     """Otherwise the gradient would be wrong for another reason than the one stated."""
-    from parity_tests.mutants.masks import _rounded
     from parity_tests.mutants.scores import _to_tensor_float
+    from parity_tests.mutants.weights import rounded
 
     perturbed = np.array([1.0 + 2.0**-40 + 3e-91j])
-    assert _rounded(perturbed, "float32")[0] == 1.0 + 3e-91j
+    assert rounded(perturbed, "float32")[0] == 1.0 + 3e-91j
     assert _to_tensor_float(np.array([1.0 + 2.0**-9 + 2.0**-12 + 3e-91j]))[0] == 1.0 + 2.0**-9 + 3e-91j
