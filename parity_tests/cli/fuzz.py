@@ -86,13 +86,13 @@ def fuzz_backends(
         arguments.append(f"--device {device}")
     try:
         with contextlib.ExitStack() as stack:
-            told = stack.enter_context(progress())
+            report = stack.enter_context(progress())
             servers = [stack.enter_context(Server(job)) for job in jobs]
             for server in servers:
-                told("fuzz", 0, 1, f"starting {server.job.name}")
+                report("fuzz", 0, 1, f"starting {server.job.name}")
                 server.hello()
             campaign = Campaign(servers, seed, first, operators=operators, dtypes=dtypes)
-            for finding in campaign.run(seconds, examples, told):
+            for finding in campaign.run(seconds, examples, report):
                 command = f"attention-parity fuzz --backend {finding.verdict.backend} {' '.join(arguments)}"
                 report_finding(finding, f"{command} --first {finding.number} --examples 1", console)
     except WorkerFault as fault:

@@ -151,7 +151,7 @@ class Campaign:
         return not refusal
 
     def _collected(self, server: Server, batch: Batch, recording: Recording) -> Iterator[Finding]:
-        found: dict[str, list[Verdict]] = {}
+        judgements: dict[str, list[Verdict]] = {}
         with reference.in_memory():
             for name, (_, judged) in batch.items():
                 status = recording.status.get(name)
@@ -161,9 +161,9 @@ class Campaign:
                     self.missing[status.get("message", "")] += 1
                     self.known[recording.backend].learn(status)
                     continue
-                found[name] = list(excused(judge_all([judged.cell], [recording], Questions())))
-                self.left_out += not found[name]
-        for name, verdicts in found.items():
+                judgements[name] = list(excused(judge_all([judged.cell], [recording], Questions())))
+                self.left_out += not judgements[name]
+        for name, verdicts in judgements.items():
             if not verdicts:
                 continue
             number, judged = batch[name]
@@ -181,7 +181,7 @@ class Campaign:
             if kind not in self.findings:
                 finding = self._simplest(server, number, drawn, red)
                 cells = [judged.cell for _, judged in batch.values()]
-                alike = [one for several in found.values() for one in several if one.operator == drawn.operator]
+                alike = [one for verdicts in judgements.values() for one in verdicts if one.operator == drawn.operator]
                 with reference.in_memory():
                     known = next(explanations(cells, recording, alike), None)
                 self.findings[kind] = replace(finding, explanation=known)

@@ -1,4 +1,4 @@
-"""Answers that are spoiled as a whole: their shape, type, bits, or what is missing of them."""
+"""Answers that are wrong as a whole: their shape, type, bits, or completeness."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def almost_zero(case: Case, answer: Arrays) -> Arrays:
 
 @mutant(("dot_score-plain*", "scaled_dot_score-plain*"), of=ANSWER, touches=lambda case: bool(case.again))
 def other_bits_again(case: Case, answer: Arrays) -> Arrays:
-    """What is asked again is answered with the last bit of another rounding."""
+    """A repeated call gives the last bit of another rounding."""
     return {name: np.nextafter(array, np.inf) for name, array in answer.items()} if case.again else answer
 
 
 @mutant("attention_pooling-*", of=ANSWER, red="*:gradient_values")
 def gradient_missing(case: Case, answer: Arrays) -> Arrays:
-    """The gradient of the values is not given."""
+    """The gradient of the values is missing."""
     return {name: array for name, array in answer.items() if name != "gradient_values"}
 
 
 @mutant("attention_pooling-*", red="*:gradient_values", withheld="gradient_values")
 def gradient_withheld() -> Mapping[str, Wrong]:
-    """The gradient of the values is said not to be implemented, by a backend that has to have all."""
+    """The gradient of the values is reported as not implemented, by a backend that has to implement all."""
     return {}
 
 
@@ -88,5 +88,5 @@ def bias_counted_twice(case: Case, answer: Arrays) -> Arrays:
 
 @mutant(GATED, of=ANSWER, red=tuple(f"{case}:gradient_0.b_hr" for case in GATED))
 def second_bias(case: Case, answer: Arrays) -> Arrays:
-    """A redundant bias gets a gradient of its own."""
+    """A redundant bias gets a gradient, too."""
     return {**answer, "gradient_0.b_hr": answer["gradient_0.b"][0]}

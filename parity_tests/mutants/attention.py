@@ -114,7 +114,7 @@ def window_ignored(original: Any, self: Any) -> Any:
     red="LocalAttention-predictive_open:*",
 )
 def centre_fixed(original: Any, self: Any) -> Any:
-    """The predicted window stands around the query's own position."""
+    """The predicted window is centred at the position of the query."""
     with with_sizes(self, mode="monotonic"):
         return original()
 
@@ -151,7 +151,7 @@ def gaussian_renormalised(scores: Any, values: Any, allowed: Any, dropout_mask: 
     green=("*:gradient_b_k", "*:gradient_b_v", "*:gradient_b_o"),
 )
 def score_inside_unscaled(original: Any, part: Any) -> Any:
-    """The score that stands inside another layer is never scaled."""
+    """The score inside another layer is never scaled."""
     return unscaled_part(original, part)
 
 

@@ -197,9 +197,8 @@ def next_keys_read(original: Any, self: Any, queries: Any, memory: Any, need_wei
 
     Behind the keys of a sequence stand those of the next one.
     """
-    count, asked = memory.keys.shape[-2], self.to_batch_first(promote(queries))
-    blocks = asked.shape[-1] in (64, 96, 128) and asked.shape[-2] <= min(8, count)
-    if need_weights or memory.mask is not None or not blocks:
+    count, (rows, features) = memory.keys.shape[-2], self.to_batch_first(queries).shape[-2:]
+    if need_weights or memory.mask is not None or features not in (64, 96, 128) or rows > min(8, count):
         return original()
 
     def read(array: Any) -> Any:

@@ -37,8 +37,6 @@ def _last_sorted_first(original: Any, a: Any) -> Any:
 
 
 DECODING = tuple(f"BahdanauDecoder-{name}" for name in ("none", "one_key", "no_keys", "greedy"))
-
-
 LUONG_STEPS = ("LuongDecoder-open", "LuongDecoder-not_fed", "LuongDecoder-no_steps")
 
 

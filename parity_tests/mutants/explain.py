@@ -48,9 +48,9 @@ def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence
         smallest = sorted(answered, key=lambda name: _size(recording, name))
         chosen = {name: telling[name] for name in smallest[:MOST_CELLS]}
         near = [mutant for mutant in MUTANTS if _near(mutant, operator)]
-        found = [_explained(mutant, operator, chosen, by_key, recording) for mutant in near]
-        most = max(explanation.same for explanation in found)
-        best = [one for one in zip(near, found, strict=True) if one[1].same == most]
+        candidates = [(mutant, _explained(mutant, operator, chosen, by_key, recording)) for mutant in near]
+        most = max(explanation.same for _, explanation in candidates)
+        best = [candidate for candidate in candidates if candidate[1].same == most]
         if 2 * most <= best[0][1].red:
             continue
         if len(best) > 1 and operator != TRAINING:
@@ -105,11 +105,11 @@ def _explained(mutant: Mutant, operator: str, red: Red, cells: Mapping[str, Cell
             continue
         without = withheld(recording.status[name])
         whole = mutant.spoiled is not None or not all(map(_is_output, verdicts))
-        said, wrong = answer(mutant, case if whole else replace(case, gradients=False), dtype, without)
+        status, wrong = answer(mutant, case if whole else replace(case, gradients=False), dtype, without)
         quantities = Question(cells[name], without).quantities or {}
         actual = recording.cells[name]
         for verdict in verdicts:
             quantity = verdict.quantity
-            if said["status"] == "ok" and all(quantity in arrays for arrays in (actual, wrong, quantities)):
+            if status["status"] == "ok" and all(quantity in arrays for arrays in (actual, wrong, quantities)):
                 same += compare(verdict, quantities[quantity], actual[quantity], wrong[quantity]).status == "pass"
     return Explanation(operator, mutant.name, mutant.described, same, sum(map(len, red.values())))

@@ -13,20 +13,31 @@ METHODS = {"": "__init__", "call": "__call__"}
 
 
 def ignored(
-    name: str, places: Patterns, options: Patterns, *, cases: Patterns = (), always: Any = None, **stated: Any
+    name: str,
+    places: Patterns,
+    options: Patterns,
+    *,
+    red: Patterns = (),
+    cases: Patterns = (),
+    always: Any = None,
+    **stated: Any,
 ) -> None:
     """Make a mutant in which options always have their defaults, or the value `always`, whatever is passed.
 
     A place is a function, a layer, of which the constructor is meant, or a layer's method, as LocalAttention.attend.
-    The mutant runs all cases of its places unless some are named; the rest of its statement goes to `mutant`.
+    A function runs all of its cases; a layer its case `open` and those that have to be red, unless cases are given. The
+    rest of what is stated goes to `mutant`.
     """
     places, options = several(places), several(options)
     values = {option: _default(places[0], option) if always is None else always for option in options}
     names = " and ".join(options)
     does = f"ignores {names}" if always is None else f"takes {always!r} for {names}, whatever is passed"
     stated.setdefault("sentence", f"{places[0]} {does}.")
-    cases = cases or tuple(f"{place.partition('.')[0]}-*" for place in places)
-    mutant(cases, of=tuple(map(_path, places)), name=name, **stated)(lambda original: original(**values))
+    if not cases:
+        entry = places[0].partition(".")[0]
+        to_be_red = (pattern.partition(":")[0] for pattern in several(red))
+        cases = (f"{entry}-open", *to_be_red) if isinstance(find(entry), Layer) else f"{entry}-*"
+    mutant(cases, of=tuple(map(_path, places)), red=red, name=name, **stated)(lambda original: original(**values))
 
 
 def _path(place: str) -> str:
@@ -39,9 +50,9 @@ def _path(place: str) -> str:
 def _default(place: str, name: str) -> Any:
     """The default of an option; None for an array that may be left out."""
     entry, _, method = place.partition(".")
-    found = find(entry)
-    owner = found.method(method) if isinstance(found, Layer) and method else found
-    return next((option.value for option in owner.options if option.name == name), None)
+    specified = find(entry)
+    called = specified.method(method) if isinstance(specified, Layer) and method else specified
+    return next((option.value for option in called.options if option.name == name), None)
 
 
 ignored("scale_ignored", "scaled_dot_score", "scale", red="scaled_dot_score-scale:*")
@@ -78,20 +89,8 @@ ignored(
     red=("attention_pooling-dropout:*", "*:gradient_dropout_mask"),
     green="*:weights",
 )
-ignored(
-    "layer_scale_ignored",
-    "DotProductAttention",
-    "scale",
-    cases=("DotProductAttention-open", "DotProductAttention-scale"),
-    red="DotProductAttention-scale:*",
-)
-ignored(
-    "cosine_layer_unscaled",
-    "CosineAttention",
-    "scale",
-    cases=("CosineAttention-open", "CosineAttention-scale"),
-    red="CosineAttention-scale:*",
-)
+ignored("layer_scale_ignored", "DotProductAttention", "scale", red="DotProductAttention-scale:*")
+ignored("cosine_layer_unscaled", "CosineAttention", "scale", red="CosineAttention-scale:*")
 ignored(
     "width_of_the_layer_ignored",
     "KernelAttention",
@@ -99,28 +98,15 @@ ignored(
     cases=("KernelAttention-constant", "KernelAttention-width", "NadarayaWatson-width"),
     red="*-width:*",
 )
-ignored(
-    "offset_ignored",
-    "LocalAttention.attend",
-    "offset",
-    cases=("LocalAttention-open", "LocalAttention-offset"),
-    red="LocalAttention-offset:*",
-)
+ignored("offset_ignored", "LocalAttention.attend", "offset", red="LocalAttention-offset:*")
 ignored(
     "noise_ignored",
     "HardAttention.attend",
     "noise",
-    cases=("HardAttention-open", "HardAttention-noise*"),
     red="HardAttention-noise*:*",
     green=("*:gradient_queries", "*:gradient_keys", "*:gradient_scored*", "*:gradient_noise"),
 )
-ignored(
-    "per_head_ignored",
-    "MultiHeadAttention.attend",
-    "per_head",
-    cases=("MultiHeadAttention-open", "MultiHeadAttention-per_head"),
-    red="MultiHeadAttention-per_head:*",
-)
+ignored("per_head_ignored", "MultiHeadAttention.attend", "per_head", red="MultiHeadAttention-per_head:*")
 ignored(
     "head_mask_ignored",
     "MultiHeadAttention.attend",
@@ -133,15 +119,23 @@ ignored(
     "position_offset_ignored",
     ("SinusoidalPositions.call", "LearnedPositions.call"),
     "offset",
+    cases=("SinusoidalPositions-*", "LearnedPositions-*"),
     red=("*Positions-offset:outputs", "LearnedPositions-offset:gradient_P"),
     sentence="Positions are counted from 0.",
 )
-ignored("layout_ignored", "SinusoidalPositions", "layout", red="SinusoidalPositions-concatenated:outputs")
+ignored(
+    "layout_ignored",
+    "SinusoidalPositions",
+    "layout",
+    cases="SinusoidalPositions-*",
+    red="SinusoidalPositions-concatenated:outputs",
+)
 ignored(
     "sines_first",
     "SinusoidalPositions",
     "layout",
     always="concatenated",
+    cases="SinusoidalPositions-*",
     touches=lambda case: case.inputs["inputs"].size > 0 and case.config.get("layout") != "concatenated",
     source="tensorflow/text#1122",
     sentence="All sines come first, then all cosines, whatever the layout.",

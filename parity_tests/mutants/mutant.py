@@ -244,9 +244,13 @@ MODULES = [
 
 
 def _called_by_name(wrong: Wrong, original: Callable[..., Any]) -> Callable[..., Any]:
-    """The wrong function with the signature of the original: of a call's arguments, it gets those that it names."""
-    signature = inspect.signature(original)
-    needed = inspect.signature(wrong).parameters
+    """The wrong function with the signature of the original: of a call's arguments, it gets those that it names.
+
+    Raises: TypeError if it names one that the original does not have.
+    """
+    signature, needed = inspect.signature(original), inspect.signature(wrong).parameters
+    if unknown := {*needed} - {*signature.parameters, "original"}:
+        raise TypeError(f"{original.__qualname__} has no argument {', '.join(sorted(unknown))}")
 
     @functools.wraps(original)
     def call(*positional: Any, **keywords: Any) -> Any:

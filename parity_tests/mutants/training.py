@@ -16,7 +16,6 @@ from parity_tests.mutants.shared import where_all
 CLIPPED = "clip_by_global_norm-[pth]*:clipped.*"
 """Gradients larger than the norm: plain, tiny and huge ones."""
 
-
 RAGGED = ("ragged", "closed", "targets_int64", "hidden_nan", "hidden_inf", "large")
 """The cases of the loss in which some steps are open and some are not."""
 
@@ -26,30 +25,22 @@ def _no_step_open(case: Case, inputs: Arrays) -> bool:
     return inputs["targets"].size == 0 or (lens is not None and bool((lens <= 0).all()))
 
 
-def _adam(update: Callable[..., Arrays]) -> Wrong:
-    """Adam whose step is another function of Adam as it was, its options, parameters, gradients and state."""
-
-    def adam(original: Any, learning_rate: float, beta1: float, beta2: float, epsilon: float) -> Any:
-        options = (learning_rate, beta1, beta2, epsilon)
-        return training.Optimiser(("m", "v"), lambda *arguments: update(original, options, *arguments))
-
-    return adam
-
-
 def _corrected(correction: Callable[[float, int], float]) -> Wrong:
     """Adam whose moments are multiplied by another correction, a function of their decay and the number of the step."""
 
-    def update(original: Any, options: Any, parameters: Any, gradients: Any, state: Any) -> Arrays:
-        rate, beta1, beta2, epsilon = options
-        original().update(parameters, gradients, state)  # moves the moments
-        m, v = ({name: state[f"{moment}.{name}"] for name in parameters} for moment in original().moments)
-        first, second = (correction(beta, int(state["step"])) for beta in (beta1, beta2))
-        return {
-            name: array - rate * m[name] * first / (np.sqrt(v[name] * second) + epsilon)
-            for name, array in parameters.items()
-        }
+    def adam(original: Any, learning_rate: float, beta1: float, beta2: float, epsilon: float) -> Any:
+        def update(parameters: Any, gradients: Any, state: Any) -> Arrays:
+            original().update(parameters, gradients, state)  # moves the moments
+            first, second = (correction(beta, int(state["step"])) for beta in (beta1, beta2))
+            changed = {}
+            for name, array in parameters.items():
+                m, v = state[f"m.{name}"] * first, state[f"v.{name}"] * second
+                changed[name] = array - learning_rate * m / (np.sqrt(v) + epsilon)
+            return changed
 
-    return _adam(update)
+        return training.Optimiser(("m", "v"), update)
+
+    return adam
 
 
 @mutant(
@@ -113,12 +104,15 @@ def with_momentum(learning_rate: float) -> Any:
     return training.Optimiser(("m",), update)
 
 
-@mutant("adam-*", of="adam", via=_adam, red="adam-[!hz]*:*", source="tensorflow/tensorflow#35102")
-def epsilon_on_the_raw_root(original: Any, options: Any, parameters: Any, gradients: Any, state: Any) -> Arrays:
+@mutant("adam-*", of="adam", red="adam-[!hz]*:*", source="tensorflow/tensorflow#35102")
+def epsilon_on_the_raw_root(original: Any, beta2: float, epsilon: float) -> Any:
     """Adam adds epsilon to the root of v before its correction, as Keras and MXNet do."""
-    _, _, beta2, epsilon = options
-    folded = epsilon / np.sqrt(1.0 - beta2 ** int(state["step"]))
-    return original(epsilon=folded).update(parameters, gradients, state)
+
+    def update(parameters: Any, gradients: Any, state: Any) -> Arrays:
+        folded = epsilon / np.sqrt(1.0 - beta2 ** int(state["step"]))
+        return original(epsilon=folded).update(parameters, gradients, state)
+
+    return training.Optimiser(("m", "v"), update)
 
 
 @mutant(
@@ -146,11 +140,7 @@ def clipped_one_by_one(original: Any, gradients: Any) -> Any:
     return [original(gradients=[gradient])[0][0] for gradient in gradients], original()[1]
 
 
-@mutant(
-    "clip_by_global_norm-*",
-    of="clip_by_global_norm",
-    red="clip_by_global_norm-[pth]*:norm",
-)
+@mutant("clip_by_global_norm-*", of="clip_by_global_norm", red="clip_by_global_norm-[pth]*:norm")
 def norm_after_clipping(original: Any) -> Any:
     """The norm returned is that of the clipped gradients."""
     clipped, _ = original()

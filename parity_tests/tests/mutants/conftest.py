@@ -1,9 +1,9 @@
-"""Every mutant is answered and judged once, and every derived one judged once on every cell."""
+"""Every mutant is answered and judged once, when a test first needs it."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import TypeVar
 
 import pytest
 
@@ -15,33 +15,21 @@ from parity_tests.mutants.families import MUTANTS
 from parity_tests.mutants.mutant import Outcome, attempt, judged
 from parity_tests.workers.recordings import Recording
 
-Value = TypeVar("Value")
+by_name = {mutant.name: mutant for mutant in MUTANTS}
 
-
-class Lazy(dict[str, Value]):
-    """Values by name, each made when it is first read."""
-
-    def __init__(self, make: Callable[[str], Value]) -> None:
-        super().__init__()
-        self.make = make
-
-    def __missing__(self, name: str) -> Value:
-        self[name] = self.make(name)
-        return self[name]
+Answers = Callable[[str], tuple[list[Cell], Recording]]
 
 
 @pytest.fixture(scope="session")
-def answers() -> Lazy[tuple[list[Cell], Recording]]:
-    """The cells of each mutant, and its answers."""
-    by_name = {mutant.name: mutant for mutant in MUTANTS}
-    return Lazy(lambda name: attempt(by_name[name]))
+def answers() -> Answers:
+    """The cells of a mutant, and its answers."""
+    return functools.cache(lambda name: attempt(by_name[name]))
 
 
 @pytest.fixture(scope="session")
-def outcomes(answers: Lazy[tuple[list[Cell], Recording]]) -> Lazy[Outcome]:
-    """The judgement of each mutant."""
-    by_name = {mutant.name: mutant for mutant in MUTANTS}
-    return Lazy(lambda name: judged(by_name[name], *answers[name]))
+def outcomes(answers: Answers) -> Callable[[str], Outcome]:
+    """The judgement of a mutant."""
+    return functools.cache(lambda name: judged(by_name[name], *answers(name)))
 
 
 @pytest.fixture(scope="session")

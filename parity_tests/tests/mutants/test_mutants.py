@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -33,8 +33,8 @@ pytestmark = [pytest.mark.xdist_group("mutants"), pytest.mark.once]
 by_name = {mutant.name: mutant for mutant in MUTANTS}
 LIBRARIES = [mutant.name for mutant in MUTANTS if mutant.source]
 
-Answers = Mapping[str, tuple[list[Cell], Recording]]
-Outcomes = Mapping[str, Outcome]
+Answers = Callable[[str], tuple[list[Cell], Recording]]
+Outcomes = Callable[[str], Outcome]
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +47,7 @@ def answered_once(answers: Answers, more_answers: dict[Any, Any], monkeypatch: p
     """A diagnosis that computes no mutant's answer twice."""
 
     def remembered(mutant: Mutant, case: Case, dtype: str, without: tuple[str, ...] = ()) -> tuple[Any, Arrays]:
-        recording, name = answers[mutant.name][1], f"{case.id}/{dtype}"
+        recording, name = answers(mutant.name)[1], f"{case.id}/{dtype}"
         if name in recording.cells:
             return recording.status[name], recording.cells[name]
         key = mutant.name, name, case.gradients
@@ -73,9 +73,18 @@ def test_there_are_many_each_with_a_name_and_a_sentence():
         assert mutant.sentence.endswith(".") and sum(map(bool, ways)) == 1
 
 
+def test_a_mutant_replaces_functions_that_exist_and_names_their_arguments():
+    for mutant in MUTANTS:
+        with in_place_of_the_reference(mutant):  # whose errors would be red answers
+            pass
+    unfit = replace(by_name["scale_off"], broken={"dot_score": lambda original, scale: original()})
+    with pytest.raises(TypeError, match="dot_score has no argument scale"), in_place_of_the_reference(unfit):
+        pass
+
+
 @pytest.mark.parametrize("name", by_name)
 def test_a_mutant_is_red_exactly_where_it_should_be(name: str, outcomes: Outcomes):
-    outcome = outcomes[name]
+    outcome = outcomes(name)
     assert (outcome.survived, outcome.unexpected) == ([], []) and outcome.killed_by
 
 
@@ -86,16 +95,16 @@ def test_many_are_mistakes_that_libraries_have_made():
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_a_library_that_is_so_is_told_its_mistake(name: str, answers: Answers, answered_once: None):
-    cells, recording = answers[name]
+def test_a_library_with_a_known_mistake_is_explained_by_it(name: str, answers: Answers, answered_once: None):
+    cells, recording = answers(name)
     verdicts = judge_all(cells, [recording], Questions())
-    # One training is enough, and all that is known to be wrong with one takes long to be asked about another.
+    # One training is enough: to compare all mutants with another one takes long.
     trainings = list(
         dict.fromkeys(verdict.case for verdict in verdicts if verdict.red and verdict.operator == TRAINING)
     )
-    found = list(explanations(cells, recording, [one for one in verdicts if one.case not in trainings[1:]]))
-    assert found and {one.mutant for one in found} == {name}
-    assert all(one.sentence == f"{by_name[name].sentence} ({by_name[name].source})" for one in found)
+    explained = list(explanations(cells, recording, [one for one in verdicts if one.case not in trainings[1:]]))
+    assert explained and {one.mutant for one in explained} == {name}
+    assert all(one.sentence == f"{by_name[name].sentence} ({by_name[name].source})" for one in explained)
 
 
 @pytest.mark.parametrize("check", [*CELL_CHECKS, *CHECKS])
@@ -103,9 +112,9 @@ def test_without_any_one_check_a_mutant_passes(
     check: str, answers: Answers, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch
 ):
     # What another check has found red, it finds red without this one, too.
-    alone = [name for name in by_name if set(outcomes[name].killed_by) == {check}]
+    alone = [name for name in by_name if set(outcomes(name).killed_by) == {check}]
     without(check, monkeypatch)
-    unseen = (name for name in alone if not judged(by_name[name], *answers[name]).killed_by)
+    unseen = (name for name in alone if not judged(by_name[name], *answers(name)).killed_by)
     assert any(unseen), f"no mutant needs the check {check!r}"
 
 
@@ -113,7 +122,7 @@ def test_the_core_kills_every_mutant_and_none_of_its_cells_could_be_left_out(
     outcomes: Outcomes, derived_killers: dict[Derived, set[str]]
 ):
     cells = Selection(core=True).cells(all_cases())
-    killers = killers_among(cells, {name: outcomes[name].red for name in by_name}, derived_killers)
+    killers = killers_among(cells, {name: outcomes(name).red for name in by_name}, derived_killers)
     silent = {name for name, names in killers.items() if not names}
     assert silent == {name for name in by_name if all(pattern.startswith(TRAINING) for pattern in by_name[name].cases)}
     alone = {name for names in killers.values() if len(names) == 1 for name in names}
@@ -135,7 +144,7 @@ def test_the_reference_is_whole_again_afterwards():
     assert before == (reference.masked_softmax, reference.recurrent.GRU.__call__)
 
 
-def test_a_statement_that_is_wrong_is_a_hole():
+def test_a_wrong_statement_is_reported():
     mutant = replace(by_name["scale_ignored"], red=("scaled_dot_score-plain:*", "scaled_dot_score-nowhere:*"))
     outcome = judged(mutant, *attempt(mutant))
     assert "scaled_dot_score-scale:scores" in outcome.unexpected and "scaled_dot_score-plain:scores" in outcome.survived
