@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from parity_tests.cases.training import LONG_TRAININGS
+
 
 @dataclass(frozen=True)
 class Tolerance:
@@ -123,9 +125,12 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(20, 6.9, RECURRENT, DOUBLE + SINGLE, "GRU*"),
     Tolerance(20, 7, RECURRENT, DOUBLE + SINGLE, "LSTM*"),
     Tolerance(0, 0, LATER, SINGLE, "training", quantity="later_*", informational=True),
-    Tolerance(0, 0, LATER, SINGLE, "training", quantity="trained_*", informational=True),
-    Tolerance(0, 0, LATER, SINGLE, "training", quantity="evaluated", informational=True),
-    Tolerance(1000, 369, DIVIDED, DOUBLE, "training", quantity="trained_decoder.attention.W_q"),
+    *(
+        Tolerance(0, 0, LATER, SINGLE, "training", f"training-{label}", quantity, informational=True)
+        for label in LONG_TRAININGS
+        for quantity in ("trained_*", "evaluated")
+    ),
+    Tolerance(1000, 417, DIVIDED, DOUBLE + SINGLE, "training", quantity="trained_decoder.attention.W_q"),
     Tolerance(300, 92, LONGER, DOUBLE, "training", quantity="later_*"),
     Tolerance(200, 57, TRAJECTORY, DOUBLE, "training", quantity="trained_*"),
     Tolerance(30, 7.3, TRAJECTORY, DOUBLE + SINGLE, "training"),

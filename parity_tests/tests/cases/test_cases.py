@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, combinations, product
 
 import numpy as np
 import pytest
@@ -230,10 +230,17 @@ TRAINED = {case.id: case for case in all_cases(trained=True) if case.operator ==
 
 def test_trainings_are_asked_for_and_cover_what_they_should():
     assert not [case for case in CASES if case.operator == "training"]
-    long = [case for case in TRAINED.values() if len(case.inputs["batches"]) >= 100]
-    kinds = {(case.config["cell"], case.config["score"], case.options["optimizer"]) for case in long}
-    assert kinds == {(c, s, o) for c in ("gru", "lstm") for s in ("additive", "dot") for o in ("adam", "sgd")}
-    assert all(case.dtypes == FULL for case in long)
+    steps = {
+        (case.config["cell"], case.config["score"], case.options["optimizer"]): len(case.inputs["batches"])
+        for case in TRAINED.values()
+        if case.dtypes == FULL
+    }
+    assert set(steps) == set(product(("gru", "lstm"), ("additive", "dot"), ("adam", "sgd")))
+    assert min(steps.values()) >= 26
+    long = [kind for kind, count in steps.items() if count >= 100]
+    assert {pair for kind in long for pair in combinations(kind, 2)} == {
+        pair for kind in steps for pair in combinations(kind, 2)
+    }
 
 
 @pytest.mark.parametrize("name", ["short", "short_sgd"])
