@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from parity_tests.bench.runner import Bench, Length, Row, said
+from parity_tests.bench.page import direction
+from parity_tests.bench.runner import Bench, Length, Row
 from parity_tests.plots import empty_figure
 
 if TYPE_CHECKING:
@@ -16,20 +17,17 @@ REACHED, MISSED, FREE = "tab:green", "tab:orange", "0.6"
 """The colours of a ratio that reaches its goal, of one that does not, and of one that has none."""
 
 
-def chart(found: Bench) -> Figure:
+def chart(bench: Bench) -> Figure:
     """Draw all that was measured: the ratios where there are any, the lengths where there are any."""
-    drawn = [row for row in found.rows if row.ratio is not None]
-    height = 1.4 + 0.22 * len(drawn) if drawn else 0.0
-    below = 3.6 if found.lengths else 0.0
+    rows = [row for row in bench.rows if row.ratio is not None]
+    height = 1.4 + 0.22 * len(rows) if rows else 0.0
+    below = 3.6 if bench.lengths else 0.0
     figure = empty_figure(9.0, max(height + below, 2.0))
-    if not drawn or not found.lengths:
-        parts: Any = [figure]
-    else:
-        parts = figure.subfigures(2, 1, height_ratios=(height, below))
-    if drawn:
-        bars(parts[0].subplots(), drawn)
-    if found.lengths:
-        over_length(parts[-1].subplots(1, 2), found.lengths)
+    parts: Any = figure.subfigures(2, 1, height_ratios=(height, below)) if rows and bench.lengths else [figure]
+    if rows:
+        bars(parts[0].subplots(), rows)
+    if bench.lengths:
+        over_length(parts[-1].subplots(1, 2), bench.lengths)
     return figure
 
 
@@ -44,7 +42,7 @@ def bars(axes: Axes, rows: Sequence[Row]) -> None:
             axes.plot(row.spread, (place, place), color="black", linewidth=1.0)
         if row.goal is not None:
             axes.plot((row.goal, row.goal), (place - 0.4, place + 0.4), color="tab:red", linewidth=1.5)
-    names = [f"{row.item}, {row.framework}, {said(row)}\nagainst {row.against}" for row in rows]
+    names = [f"{row.item}, {row.framework}, {direction(row)}\nagainst {row.against}" for row in rows]
     axes.set_yticks(places, names, fontsize=5)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xscale("log")
@@ -60,14 +58,16 @@ def bars(axes: Axes, rows: Sequence[Row]) -> None:
 
 def over_length(axes: Sequence[Axes], lengths: Sequence[Length]) -> None:
     """Seconds and memory of each form in each framework over the length, on logarithmic scales."""
-    for name in dict.fromkeys((own.framework, own.form) for own in lengths):
-        own = [at for at in lengths if (at.framework, at.form) == name and at.seconds is not None]
-        style = "-o" if name[1] == "ours" else "--s"
-        places = [at.length for at in own]
-        for each, values in zip(
-            axes, ([at.seconds or 0.0 for at in own], [(at.bytes or 0) / 2**20 for at in own]), strict=True
-        ):
-            each.plot(places, values, style, markersize=4, label=" ".join(name))
+    for framework, form in dict.fromkeys((at.framework, at.form) for at in lengths):
+        points = [
+            (at.length, at.seconds, (at.bytes or 0) / 2**20)
+            for at in lengths
+            if (at.framework, at.form) == (framework, form) and at.seconds is not None
+        ]
+        style = "-o" if form == "ours" else "--s"
+        for number, each in enumerate(axes, start=1):
+            x, y = [point[0] for point in points], [point[number] for point in points]
+            each.plot(x, y, style, markersize=4, label=f"{framework} {form}")
     axes[0].set_ylabel("a training step, seconds")
     axes[1].set_ylabel("a training step, MiB")
     for each in axes:

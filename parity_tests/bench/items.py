@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,9 +13,10 @@ from attention_core.operators import find
 from attention_core.specification import Layer
 from backends import FRAMEWORKS
 
-TEXTBOOK = "textbook"
-EAGER = "textbook, eager"
-GRAPH = "textbook, tf.function"
+THIRD_PARTY = "third party"
+EAGER = "third party, eager"
+GRAPH = "third party, tf.function"
+UNCOMPILED = "third party, uncompiled"
 
 DIRECTIONS = ("forward", "training", "memory", "compile")
 PARTS = ("forward", "training")
@@ -23,16 +25,16 @@ PARTS = ("forward", "training")
 
 @dataclass(frozen=True)
 class Goal:
-    """One ratio to measure, theirs / ours: how much it has to be at least, and how much is wanted, where that is said.
+    """One ratio to measure, theirs / ours: the least that it has to be, and the one aimed at, where there are any.
 
-    part says what is compiled, or what memory is taken by; of a time it is the direction itself.
+    part is what is compiled, or what takes the memory; of a time it is the direction itself.
     """
 
     framework: str
     direction: str
     least: float | None = None
-    wanted: float | None = None
-    against: str = TEXTBOOK
+    aim: float | None = None
+    against: str = THIRD_PARTY
     part: str = ""
 
     def __post_init__(self) -> None:
@@ -44,8 +46,8 @@ class Goal:
 class Item:
     """Something to compute: the layer, its options and sizes, and the goals.
 
-    own holds the sizes that differ in a framework, and quick those of a short run, to which no goal applies. ours holds
-    what our layer is called with beside the inputs, such as that the weights are not asked for.
+    special holds the sizes that differ in a framework, and quick those of a short run, to which no goal applies.
+    keywords holds what our layer is called with beside the inputs, such as need_weights=False.
     """
 
     name: str
@@ -54,8 +56,10 @@ class Item:
     sizes: Mapping[str, int]
     goals: tuple[Goal, ...]
     quick: Mapping[str, int]
-    own: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    ours: Mapping[str, Any] = field(default_factory=dict)
+    special: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ("context", "weights")
+    target: str = "cotangent"
 
     @property
     def frameworks(self) -> tuple[str, ...]:
@@ -64,23 +68,23 @@ class Item:
 
     def sizes_in(self, framework: str, quick: bool = False) -> dict[str, int]:
         """Its sizes in a framework."""
-        return {**self.sizes, **self.own.get(framework, {}), **(self.quick if quick else {})}
+        return {**self.sizes, **self.special.get(framework, {}), **(self.quick if quick else {})}
 
     def goals_in(self, framework: str, quick: bool = False) -> list[Goal]:
         """What to measure in a framework; a short run has the ratios, but nothing to reach."""
-        own = [goal for goal in self.goals if goal.framework == framework]
-        return [replace(goal, least=None, wanted=None) for goal in own] if quick else own
+        goals = [goal for goal in self.goals if goal.framework == framework]
+        return [replace(goal, least=None, aim=None) for goal in goals] if quick else goals
 
 
 def timed(
     framework: str,
     forward: tuple[float, float] | None = None,
     training: tuple[float, float] | None = None,
-    against: str = TEXTBOOK,
+    against: str = THIRD_PARTY,
 ) -> tuple[Goal, ...]:
     """The goals of the forward pass and of a training step; without figures they are measured all the same."""
     figures = {"forward": forward or (None, None), "training": training or (None, None)}
-    return tuple(Goal(framework, direction, least, wanted, against) for direction, (least, wanted) in figures.items())
+    return tuple(Goal(framework, direction, least, aim, against) for direction, (least, aim) in figures.items())
 
 
 ADDITIVE = Item(
@@ -100,14 +104,14 @@ ADDITIVE = Item(
         Goal("mxnet", "memory", 50),
     ),
     quick={"batch": 2, "queries": 256, "keys": 256, "hidden": 128},  # the smallest that go by blocks in all frameworks
-    own={"mxnet": {"batch": 2}},
+    special={"mxnet": {"batch": 2}},
 )
 ADDITIVE_CONTEXT = replace(
     ADDITIVE,
     name="additive-context",
     summary="additive attention, context only",
-    goals=tuple(goal for goal in ADDITIVE.goals if goal.against in (TEXTBOOK, GRAPH)),
-    ours={"need_weights": False},
+    goals=tuple(goal for goal in ADDITIVE.goals if goal.against in (THIRD_PARTY, GRAPH)),
+    keywords={"need_weights": False},
 )
 DECODER = Item(
     "decoder",
@@ -126,27 +130,29 @@ DECODER = Item(
         *timed("mxnet", (3, 3), (2, 2)),
     ),
     quick={"batch": 16, "hidden": 64, "steps": 9, "keys": 9},
+    outputs=("logits", "state", "weights"),
+    target="targets",
 )
-SHORT = Item(
-    "decoder-short",
-    "Bahdanau decoder, short",
-    "BahdanauDecoder",
-    {**DECODER.sizes, "steps": 9, "keys": 9},
-    (
+SHORT = replace(
+    DECODER,
+    name="decoder-short",
+    summary="Bahdanau decoder, short",
+    sizes={**DECODER.sizes, "steps": 9, "keys": 9},
+    goals=(
         *timed("torch", (1.6, 1.6), (1.4, 1.4)),
         *timed("tf", (10, 10), (5, 5), EAGER),
         *timed("jax", (0.97, 0.97), (1.2, 1.2)),
         *timed("mxnet", (3, 3), (1.7, 1.7)),
     ),
-    quick=DECODER.quick,
 )
-GREEDY = Item(
-    "greedy",
-    "greedy decoding, against an uncompiled loop",
-    "BahdanauDecoder",
-    {**DECODER.sizes, "batch": 4, "steps": 10, "keys": 10},
-    (Goal("jax", "forward", 100, 100, "textbook, uncompiled"),),
+GREEDY = replace(
+    DECODER,
+    name="greedy",
+    summary="greedy decoding, against an uncompiled loop",
+    sizes={**DECODER.sizes, "batch": 4, "steps": 10, "keys": 10},
+    goals=(Goal("jax", "forward", 100, 100, UNCOMPILED),),
     quick={"hidden": 64},
+    outputs=("sentences",),
 )
 DOT = Item(
     "dot",
@@ -164,27 +170,20 @@ DOT = Item(
         Goal("jax", "memory", 26, 50),
     ),
     quick={"batch": 2, "heads": 2, "queries": 64, "keys": 64},
-    ours={"need_weights": False},
+    keywords={"need_weights": False},
 )
 DOT_LONG = replace(
-    DOT,
-    name="dot-long",
-    summary="dot-product attention, context only, long",
-    sizes={**DOT.sizes, "keys": 4096},
+    DOT, name="dot-long", summary="dot-product attention, context only, long", sizes={**DOT.sizes, "keys": 4096}
 )
-WEIGHTS = Item(
-    "dot-weights",
-    "dot-product attention, weights returned",
-    "DotProductAttention",
-    DOT.sizes,
-    timed("torch", (2, 3), (3, 4)),
-    quick=DOT.quick,
+WEIGHTS = replace(
+    DOT,
+    name="dot-weights",
+    summary="dot-product attention, weights returned",
+    goals=timed("torch", (2, 3), (3, 4)),
+    keywords={},
 )
 WEIGHTS_LONG = replace(
-    WEIGHTS,
-    name="dot-weights-long",
-    summary="dot-product attention, weights returned, long",
-    sizes=DOT_LONG.sizes,
+    WEIGHTS, name="dot-weights-long", summary="dot-product attention, weights returned, long", sizes=DOT_LONG.sizes
 )
 
 ITEMS = {
@@ -200,78 +199,87 @@ LENGTH_FRAMEWORKS = ("torch", "jax")
 LENGTH_SIZES = {"batch": 1, "hidden": 256}
 
 
-def shown(sizes: Mapping[str, int]) -> str:
+def size_line(sizes: Mapping[str, int]) -> str:
     """Sizes in one line."""
     return ", ".join(f"{name} {size}" for name, size in sizes.items())
 
 
-def options(item: Item, sizes: Mapping[str, int]) -> dict[str, int]:
-    """What the layer is made with."""
-    hidden = sizes["hidden"]
-    if item.layer == "AdditiveAttention":
-        return {"query_size": hidden, "key_size": hidden, "hidden_size": hidden}
-    if item.layer == "BahdanauDecoder":
-        own = {"vocab_size": sizes["vocabulary"], "embed_size": hidden, "hidden_size": hidden}
-        return {**own, "num_layers": sizes["layers"]}
-    return {}
+@dataclass(frozen=True)
+class Problem:
+    """An item at given sizes: the parameters and inputs that all its forms share."""
 
+    item: Item
+    sizes: Mapping[str, int]
 
-def work(item: Item, sizes: Mapping[str, int]) -> int:
-    """What a forward pass has to do: multiply-adds, but of additive attention the elements of which it takes a tanh."""
-    batch, keys, hidden = sizes["batch"], sizes["keys"], sizes["hidden"]
-    if item.layer == "AdditiveAttention":
-        return batch * sizes["queries"] * keys * hidden
-    if item.layer == "DotProductAttention":
-        return 2 * batch * sizes["heads"] * sizes["queries"] * keys * hidden
-    recurrent = 3 * hidden * (3 * hidden + (sizes["layers"] - 1) * 2 * hidden)
-    step = recurrent + hidden**2 + 2 * keys * hidden + hidden * sizes["vocabulary"]
-    return batch * (keys * hidden**2 + sizes["steps"] * step)
+    @property
+    def options(self) -> dict[str, int]:
+        """The arguments of our layer."""
+        hidden = self.sizes["hidden"]
+        if self.item.layer == "AdditiveAttention":
+            return {"query_size": hidden, "key_size": hidden, "hidden_size": hidden}
+        if self.item.layer == "BahdanauDecoder":
+            features = {"vocab_size": self.sizes["vocabulary"], "embed_size": hidden, "hidden_size": hidden}
+            return {**features, "num_layers": self.sizes["layers"]}
+        return {}
 
+    @property
+    def work(self) -> int:
+        """Count the multiply-adds of a forward pass; of additive attention, the elements of which it takes a tanh."""
+        sizes = self.sizes
+        batch, keys, hidden = sizes["batch"], sizes["keys"], sizes["hidden"]
+        if self.item.layer == "AdditiveAttention":
+            return batch * sizes["queries"] * keys * hidden
+        if self.item.layer == "DotProductAttention":
+            return 2 * batch * sizes["heads"] * sizes["queries"] * keys * hidden
+        recurrent = 3 * hidden * (3 * hidden + (sizes["layers"] - 1) * 2 * hidden)
+        step = recurrent + hidden**2 + 2 * keys * hidden + hidden * sizes["vocabulary"]
+        return batch * (keys * hidden**2 + sizes["steps"] * step)
 
-def parameters(item: Item, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """The parameters that all forms of the item share, canonical, float32, drawn as frameworks do: uniform, ±1/√n."""
-    layer = find(item.layer)
-    assert isinstance(layer, Layer)
-    numbers, complete = np.random.default_rng(1), layer.sizes(options(item, sizes))
-    shapes = layer.shapes(complete)
-    return {
-        name: (numbers.uniform(-1, 1, shape) * shape[-1] ** -0.5).astype(np.float32) for name, shape in shapes.items()
-    }
-
-
-def inputs(item: Item, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """The inputs that all forms of the item share.
-
-    The longest sequence of the batch has no padding, as in a batch that was padded to its longest; the shortest is half
-    as long. A batch of one is not padded. cotangent is what the context is multiplied by to become a loss.
-    """
-    numbers = np.random.default_rng(2)
-    batch, keys, hidden = sizes["batch"], sizes["keys"], sizes["hidden"]
-
-    def normal(*shape: int) -> np.ndarray:
-        return numbers.standard_normal(shape, np.float32)
-
-    def tokens() -> np.ndarray:
-        return numbers.integers(sizes["vocabulary"], size=(batch, sizes["steps"]), dtype=np.int32)
-
-    valid_lens = np.linspace(keys, keys - keys // 2, batch).astype(np.int32)
-    if item.layer != "BahdanauDecoder":
-        lead = (batch, sizes["heads"]) if "heads" in sizes else (batch,)
-        queries = normal(*lead, sizes["queries"], hidden)
+    @functools.cached_property
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Canonical parameters, float32, drawn as frameworks do: uniform in ±1/√n."""
+        layer = find(self.item.layer)
+        assert isinstance(layer, Layer)
+        numbers, shapes = np.random.default_rng(1), layer.shapes(layer.sizes(self.options))
         return {
-            "queries": queries,
+            name: (numbers.uniform(-1, 1, shape) * shape[-1] ** -0.5).astype(np.float32)
+            for name, shape in shapes.items()
+        }
+
+    @functools.cached_property
+    def inputs(self) -> dict[str, np.ndarray]:
+        """The inputs, and the target of the loss: tokens, or a cotangent by which the context is multiplied.
+
+        The longest sequence of the batch has no padding, as in a batch that was padded to its longest; the shortest is
+        half as long. A batch of one is not padded.
+        """
+        numbers, sizes = np.random.default_rng(2), self.sizes
+        batch, keys, hidden = sizes["batch"], sizes["keys"], sizes["hidden"]
+
+        def normal(*shape: int) -> np.ndarray:
+            return numbers.standard_normal(shape, np.float32)
+
+        def tokens() -> np.ndarray:
+            return numbers.integers(sizes["vocabulary"], size=(batch, sizes["steps"]), dtype=np.int32)
+
+        valid_lens = np.linspace(keys, keys - keys // 2, batch).astype(np.int32)
+        if self.item.layer == "BahdanauDecoder":
+            return {
+                "tokens": tokens(),
+                "encoder_outputs": normal(batch, keys, hidden),
+                "state": normal(sizes["layers"], batch, hidden),
+                "valid_lens": valid_lens,
+                "targets": tokens(),
+            }
+        lead = (batch, sizes["heads"]) if "heads" in sizes else (batch,)
+        queries = (*lead, sizes["queries"], hidden)
+        return {
+            "queries": normal(*queries),
             "keys": normal(*lead, keys, hidden),
             "values": normal(*lead, keys, hidden),
             "valid_lens": valid_lens,
-            "cotangent": normal(*queries.shape),
+            "cotangent": normal(*queries),
         }
-    return {
-        "tokens": tokens(),
-        "encoder_outputs": normal(batch, keys, hidden),
-        "state": normal(sizes["layers"], batch, hidden),
-        "valid_lens": valid_lens,
-        "targets": tokens(),
-    }
 
 
 LEARNED = ("queries", "keys", "values", "encoder_outputs", "state")

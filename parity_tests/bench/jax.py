@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,8 +15,8 @@ from flax import nnx
 import backends.jax as ours
 from backends.jax.arrays import from_numpy, to_numpy
 from backends.jax.runtime import build
-from parity_tests.bench.items import BOS, EOS, LEARNED, Item, options
-from parity_tests.bench.measure import Clock, wall
+from parity_tests.bench.items import BOS, EOS, LEARNED, UNCOMPILED, Problem
+from parity_tests.bench.measure import Clock, Form, wall
 
 Arrays = dict[str, jax.Array]
 
@@ -93,18 +94,18 @@ def decoder(
 def greedy_decoder(
     parameters: Arrays, tokens: jax.Array, encoder_outputs: jax.Array, state: jax.Array, valid_lens: jax.Array
 ) -> tuple[jax.Array]:
-    """A loop that feeds back the most probable token, until all sentences have ended; tokens tells the steps alone."""
+    """A loop that feeds back the likeliest token until all sentences have ended; tokens gives the number of steps."""
     batch, steps = tokens.shape
-    token, ended, found = jnp.full(batch, BOS), jnp.zeros(batch, bool), []
+    token, ended, tokens_out = jnp.full(batch, BOS), jnp.zeros(batch, bool), []
     for _ in range(steps):
         logits, state, _ = decoder_step(parameters, token, encoder_outputs, state, valid_lens)
         token = jnp.where(ended, EOS, jnp.argmax(logits, axis=-1)).astype(jnp.int32)
         ended = ended | (token == EOS)
-        found.append(token)
+        tokens_out.append(token)
         if bool(ended.all()):
             break
-    found += [jnp.full(batch, EOS, jnp.int32)] * (steps - len(found))
-    return (jnp.stack(found, axis=1),)
+    tokens_out += [jnp.full(batch, EOS, jnp.int32)] * (steps - len(tokens_out))
+    return (jnp.stack(tokens_out, axis=1),)
 
 
 def dot_product_attention(
@@ -116,11 +117,11 @@ def dot_product_attention(
     return weights @ values, weights
 
 
-def own_dot_product_attention(
+def jax_dot_product_attention(
     parameters: Arrays, queries: jax.Array, keys: jax.Array, values: jax.Array, valid_lens: jax.Array
 ) -> tuple[jax.Array]:
     """JAX's own function, which has time before heads and returns no weights."""
-    queries, keys, values = (jnp.swapaxes(own, 1, 2) for own in (queries, keys, values))
+    queries, keys, values = (jnp.swapaxes(array, 1, 2) for array in (queries, keys, values))
     context = jax.nn.dot_product_attention(queries, keys, values, key_value_seq_lengths=valid_lens)
     return (jnp.swapaxes(context, 1, 2),)
 
@@ -130,28 +131,23 @@ def own_dot_product_attention(
 Function = Callable[..., tuple[jax.Array, ...]]
 
 
-class Form:
-    """One form of an item: a function of parameters and inputs, compiled or not."""
+class FunctionForm(Form):
+    """One form of a problem: a function of parameters and inputs, compiled or not."""
+
+    to_numpy = staticmethod(to_numpy)
 
     def __init__(
         self,
-        item: Item,
+        problem: Problem,
         function: Function,
         parameters: Any,
-        given: Mapping[str, np.ndarray],
         device: str,
         canonical: Callable[[Any], Mapping[str, np.ndarray]],
         compiled: bool = True,
     ) -> None:
-        arrays = {name: from_numpy(array, device) for name, array in given.items()}
-        target = arrays.pop("targets" if "targets" in given else "cotangent")
-        self.names = ("logits", "state", "weights") if item.layer == "BahdanauDecoder" else ("context", "weights")
-        if item.name == "greedy":
-            self.names = ("sentences", "", "")
-        self.canonical = canonical
-        self.parameters = parameters
-        self.learned = {name: array for name, array in arrays.items() if name in LEARNED}
-        self.rest = {name: array for name, array in arrays.items() if name not in LEARNED}
+        super().__init__(problem, partial(from_numpy, device=device))
+        self.canonical, self.parameters, target = canonical, parameters, self.target
+        self.rest = {name: array for name, array in self.inputs.items() if name not in LEARNED}
         optimizer = optax.adam(1e-3)
         self.state = optimizer.init(parameters)
 
@@ -164,16 +160,15 @@ class Form:
                 return jnp.vdot(first, target) / target.size  # without an array of products
             return optax.softmax_cross_entropy_with_integer_labels(first, target).mean()
 
-        def step(parameters: Any, state: Any, learned: Arrays, rest: Arrays) -> tuple[Any, ...]:
-            value, (own, of_inputs) = jax.value_and_grad(loss, argnums=(0, 1))(parameters, learned, rest)
-            updates, state = optimizer.update(own, state, parameters)
-            return value, optax.apply_updates(parameters, updates), state, of_inputs
+        gradients = jax.value_and_grad(loss, argnums=(0, 1))
 
-        self.gradients = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
-        self.functions = {
-            "forward": jax.jit(forward) if compiled else forward,
-            "training": jax.jit(step),
-        }
+        def step(parameters: Any, state: Any, learned: Arrays, rest: Arrays) -> tuple[Any, ...]:
+            value, (by_parameter, by_input) = gradients(parameters, learned, rest)
+            updates, state = optimizer.update(by_parameter, state, parameters)
+            return value, optax.apply_updates(parameters, updates), state, by_input
+
+        self.gradients = jax.jit(gradients)
+        self.functions = {"forward": jax.jit(forward) if compiled else forward, "training": jax.jit(step)}
 
     def arguments(self, part: str) -> tuple[Any, ...]:
         """What the function of a part is called with."""
@@ -181,24 +176,18 @@ class Form:
         return (self.parameters, *state, self.learned, self.rest)
 
     def forward(self) -> Any:
-        """The forward pass."""
+        """Run the forward pass."""
         return jax.block_until_ready(self.functions["forward"](*self.arguments("forward")))
 
     def training(self) -> Any:
-        """A step of training: forward, backward and Adam."""
-        loss, self.parameters, self.state, of_inputs = self.functions["training"](*self.arguments("training"))
-        return jax.block_until_ready((loss, self.parameters, of_inputs))
+        """Run a step of training: forward, backward and Adam."""
+        loss, self.parameters, self.state, by_input = self.functions["training"](*self.arguments("training"))
+        return jax.block_until_ready((loss, self.parameters, by_input))
 
-    def answers(self, gradients: bool) -> Mapping[str, np.ndarray]:
-        """The outputs, and the gradients by canonical names."""
-        outputs = zip(self.names, self.forward(), strict=False)
-        found = {name: to_numpy(output) for name, output in outputs if name and output is not None}
-        if gradients:
-            loss, (own, of_inputs) = self.gradients(*self.arguments("forward"))
-            found["loss"] = to_numpy(loss)
-            named = {**{name: to_numpy(array) for name, array in of_inputs.items()}, **self.canonical(own)}
-            found |= {f"gradient of {name}": array for name, array in named.items()}
-        return found
+    def differentiate(self) -> tuple[Any, Mapping[str, Any], Mapping[str, np.ndarray]]:
+        """The loss, its gradients by the inputs that have one, and those by the parameters, canonical."""
+        loss, (by_parameter, by_input) = self.gradients(*self.arguments("forward"))
+        return loss, by_input, self.canonical(by_parameter)
 
     def compiled(self, part: str) -> Any:
         """The compiled function of a part: traced, lowered and compiled."""
@@ -209,40 +198,35 @@ class Form:
         return max(int(self.compiled(part).memory_analysis().temp_size_in_bytes), 1)
 
 
-TEXTBOOK: dict[str, Function] = {
+THIRD_PARTY: dict[str, Function] = {
     "AdditiveAttention": additive_attention,
     "BahdanauDecoder": decoder,
     "DotProductAttention": dot_product_attention,
 }
 
 
-def form(
-    item: Item,
-    against: str | None,
-    sizes: Mapping[str, int],
-    parameters: Mapping[str, np.ndarray],
-    given: Mapping[str, np.ndarray],
-    device: str = "cpu",
-) -> Form:
-    """The form of an item that ours is held against, or ours."""
+def form(problem: Problem, against: str | None, device: str = "cpu") -> FunctionForm:
+    """The form of a problem that ours is compared with, or ours."""
+    item = problem.item
     if against is not None:
-        arrays = {name: from_numpy(array, device) for name, array in parameters.items()}
-        function = TEXTBOOK[item.layer]
+        arrays = {name: from_numpy(array, device) for name, array in problem.parameters.items()}
+        function = THIRD_PARTY[item.layer]
         if item.name == "greedy":
             function = greedy_decoder
-        elif not against.startswith("textbook"):
-            function = own_dot_product_attention
-        named = lambda own: {name: to_numpy(array) for name, array in own.items()}  # noqa: E731
-        return Form(item, function, arrays, given, device, named, compiled=against != "textbook, uncompiled")
-    layer = build(getattr(ours, item.layer), options(item, sizes), "float32", device)
-    ours.set_parameters(layer, parameters)
+        elif against == "jax.nn.dot_product_attention":
+            function = jax_dot_product_attention
+        return FunctionForm(problem, function, arrays, device, partial(jax.tree.map, to_numpy), against != UNCOMPILED)
+    layer = build(getattr(ours, item.layer), problem.options, "float32", device)
+    ours.set_parameters(layer, problem.parameters)
     graphdef, state, rest = nnx.split(layer, nnx.Param, ...)
 
-    def called(own: Any, /, **arrays: jax.Array) -> tuple[jax.Array, ...]:
-        whole = nnx.merge(graphdef, own, rest)
+    def called(parameters: Any, /, **arrays: jax.Array) -> tuple[jax.Array, ...]:
+        whole = nnx.merge(graphdef, parameters, rest)
         if item.name == "greedy":
             steps = arrays.pop("tokens").shape[1]
             return whole.greedy(**arrays, bos=BOS, eos=EOS, max_steps=steps)
-        return whole(**arrays, **item.ours)
+        return whole(**arrays, **item.keywords)
 
-    return Form(item, called, state, given, device, lambda own: ours.get_parameters(nnx.merge(graphdef, own, rest)))
+    return FunctionForm(
+        problem, called, state, device, lambda tree: ours.get_parameters(nnx.merge(graphdef, tree, rest))
+    )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+
+from parity_tests.bench.items import LEARNED, Problem
 
 BOUND = 1024.0
 """How far two forms may be from each other, in eps of float32 and of the largest entry of theirs; whole numbers not
@@ -20,17 +24,62 @@ LEAST_SECONDS = 0.05
 """A round calls each form as often as it takes to fill this time, so that the clock does not count."""
 
 
-class Form(Protocol):
-    """One form of an item, with parameters and inputs of its own; each call returns once its result is there."""
+class Form(ABC):
+    """One form of a problem, with parameters and inputs of its own; each call returns once its result is there."""
 
+    to_numpy: Callable[[Any], np.ndarray]
+
+    def __init__(self, problem: Problem, from_numpy: Callable[[np.ndarray], Any]) -> None:
+        self.names = problem.item.outputs
+        self.inputs = {name: from_numpy(array) for name, array in problem.inputs.items()}
+        self.target = self.inputs.pop(problem.item.target)
+        self.learned = {name: array for name, array in self.inputs.items() if name in LEARNED}
+
+    @abstractmethod
     def forward(self) -> Any:
-        """The forward pass, without what a backward would need."""
+        """Run the forward pass, without what a backward would need."""
 
+    @abstractmethod
     def training(self) -> Any:
-        """A step of training: forward, backward and Adam."""
+        """Run a step of training: forward, backward and Adam."""
 
-    def answers(self, gradients: bool) -> Mapping[str, np.ndarray]:
+    @abstractmethod
+    def differentiate(self) -> tuple[Any, Mapping[str, Any], Mapping[str, np.ndarray]]:
+        """The loss, its gradients by the inputs that have one, and those by the parameters, canonical."""
+
+    def answers(self, gradients: bool) -> dict[str, np.ndarray]:
         """The outputs, and the gradients by canonical names; nothing is changed."""
+        outputs = zip(self.names, self.forward(), strict=False)
+        arrays = {name: self.to_numpy(output) for name, output in outputs if output is not None}
+        if gradients:
+            loss, inputs, parameters = self.differentiate()
+            arrays["loss"] = self.to_numpy(loss)
+            by_input = {name: self.to_numpy(gradient) for name, gradient in inputs.items()}
+            arrays |= {f"gradient of {name}": array for name, array in {**by_input, **parameters}.items()}
+        return arrays
+
+
+def parameter_path(name: str, gru: Mapping[str, str]) -> str:
+    """The attribute of a third-party module that holds a canonical parameter; gru has the paths of a layer's."""
+    if name.startswith("rnn."):
+        _, layer, parameter = name.split(".")
+        return gru[parameter].format(layer)
+    return {"dense.W": "dense.weight", "dense.b": "dense.bias"}.get(name, f"{name}.weight")
+
+
+def stored(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """A canonical array in the shape of a third-party parameter.
+
+    A GRU's hidden bias has redundant entries for the other gates, which come first: they are 0.
+    """
+    flat = np.zeros(math.prod(shape), array.dtype)
+    flat[-array.size :] = array.ravel()
+    return flat.reshape(shape)
+
+
+def canonical(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """The canonical array in a third-party parameter, or its gradient."""
+    return array.ravel()[-math.prod(shape) :].reshape(shape)
 
 
 Call = Callable[[], Any]
@@ -42,18 +91,16 @@ class Disagreement(Exception):
 
 
 def agree(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], bound: float = BOUND) -> dict[str, float]:
-    """How far ours is from theirs in eps, of every array that both give.
+    """Compare every array that both forms give; return the distances in eps.
 
-    Raises: Disagreement if one is farther than the bound, or a shape differs, or nothing was given by both.
+    Raises: Disagreement if one is farther than the bound, or a shape differs, or no array was given by both.
     """
     errors = {}
-    for name in theirs:
-        if name not in ours:
-            continue
-        own, other = np.asarray(ours[name]), np.asarray(theirs[name])
-        if own.shape != other.shape:
-            raise Disagreement(f"{name} has shape {own.shape}, and {other.shape} in the other form")
-        errors[name] = _error(own, other)
+    for name in [name for name in theirs if name in ours]:
+        one, other = np.asarray(ours[name]), np.asarray(theirs[name])
+        if one.shape != other.shape:
+            raise Disagreement(f"{name} has shape {one.shape}, and {other.shape} in the other form")
+        errors[name] = _error(one, other)
         if not errors[name] <= bound:
             raise Disagreement(f"{name} is {errors[name]:.3g} eps from the other form, expected at most {bound:g}")
     if not errors:
@@ -61,16 +108,16 @@ def agree(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], boun
     return errors
 
 
-def _error(own: np.ndarray, other: np.ndarray) -> float:
+def _error(one: np.ndarray, other: np.ndarray) -> float:
     if not np.issubdtype(other.dtype, np.floating):
-        return 0.0 if np.array_equal(own, other) else np.inf
+        return 0.0 if np.array_equal(one, other) else np.inf
     scale = float(np.max(np.abs(other), initial=0.0)) * float(np.finfo(other.dtype).eps)
-    distance = float(np.max(np.abs(own.astype(np.float64) - other), initial=0.0))
+    distance = float(np.max(np.abs(one.astype(np.float64) - other), initial=0.0))
     return distance / scale if scale else (0.0 if distance == 0 else np.inf)
 
 
-def prove(ours: Form, theirs: Form, gradients: bool) -> dict[str, float]:
-    """How far the two forms' outputs, and gradients, are from each other.
+def validate(ours: Form, theirs: Form, gradients: bool) -> dict[str, float]:
+    """Compare the outputs, and gradients, of two forms; return the distances in eps.
 
     Raises: Disagreement, as agree does.
     """
@@ -78,7 +125,7 @@ def prove(ours: Form, theirs: Form, gradients: bool) -> dict[str, float]:
 
 
 def wall(call: Call) -> float:
-    """The seconds that a call takes, of one that returns when its result is there."""
+    """The seconds that a call takes, if it returns once its result is there."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
@@ -123,9 +170,9 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 def resident(peak: bool = False) -> int:
     """The bytes of this process in memory now, or at most since `forget_peak`."""
-    found = re.search(rf"{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", STATUS.read_text())
-    assert found is not None
-    return int(found[1]) * 1024
+    line = re.search(rf"{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", STATUS.read_text())
+    assert line is not None
+    return int(line[1]) * 1024
 
 
 def forget_peak() -> None:

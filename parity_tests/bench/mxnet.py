@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import mxnet as mx
@@ -13,14 +15,12 @@ from mxnet.gluon import nn, rnn
 import backends.mxnet as ours
 from backends.mxnet.arrays import context, from_numpy, to_numpy
 from backends.mxnet.runtime import build
-from parity_tests.bench.items import LEARNED, Item, options
-from parity_tests.bench.measure import Clock, wall
-
-Read = Callable[[gluon.Parameter], np.ndarray]
+from parity_tests.bench.items import Problem
+from parity_tests.bench.measure import Clock, Form, canonical, parameter_path, stored, wall
 
 
 def configure() -> None:
-    """Nothing: the variables of the environment have said it."""
+    """Nothing: the environment variables have set it."""
 
 
 def clock(device: str) -> Clock:
@@ -85,76 +85,34 @@ class BahdanauDecoder(nn.Block):
         return np.swapaxes(logits, 0, 1), state, np.concatenate(attended, axis=1)
 
 
-def places(block: nn.Block) -> dict[str, tuple[gluon.Parameter, tuple[int, ...]]]:
-    """The parameter that holds each canonical one of a textbook block, and the shape in which it is canonical."""
-    if isinstance(block, AdditiveAttention):
-        size = block.w_v.weight.shape[1]
-        return {
-            "W_q": (block.W_q.weight, (size, size)),
-            "W_k": (block.W_k.weight, (size, size)),
-            "w_v": (block.w_v.weight, (size,)),
-        }
-    found = {
-        "embedding": (block.embedding.weight, block.embedding.weight.shape),
-        "dense.W": (block.dense.weight, block.dense.weight.shape),
-        "dense.b": (block.dense.bias, block.dense.bias.shape),
-        **{f"attention.{name}": place for name, place in places(block.attention).items()},
-    }
-    for layer in range(block.rnn._num_layers):
-        for name, own in {"W": "i2h_weight", "U": "h2h_weight", "b": "i2h_bias", "b_hn": "h2h_bias"}.items():
-            parameter = getattr(block.rnn, f"l{layer}_{own}")
-            found[f"rnn.{layer}.{name}"] = (parameter, (3, -1, *parameter.shape[1:]))
-    return found
-
-
-def write(block: nn.Block, parameters: Mapping[str, numpy.ndarray]) -> None:
-    """Copy canonical parameters into a textbook block."""
-    for name, (parameter, _) in places(block).items():
-        array = parameters[name]
-        if name.endswith("b_hn"):  # the hidden biases of the other gates are redundant
-            array = numpy.concatenate([numpy.zeros(2 * len(array), array.dtype), array])
-        parameter.set_data(from_numpy(array.reshape(parameter.shape)))
-
-
-def read(block: nn.Block) -> dict[str, numpy.ndarray]:
-    """The canonical gradients of a textbook block."""
-    found = {name: to_numpy(parameter.grad()).reshape(shape) for name, (parameter, shape) in places(block).items()}
-    return {name: array[2] if name.endswith("b_hn") else array for name, array in found.items()}
-
-
 # ------------------------------------------------------------------------------------------------------ the forms
 
+GRU = {"W": "rnn.l{}_i2h_weight", "U": "rnn.l{}_h2h_weight", "b": "rnn.l{}_i2h_bias", "b_hn": "rnn.l{}_h2h_bias"}
 
-class Form:
-    """One form of an item."""
+
+class BlockForm(Form):
+    """One form of a problem: a block."""
+
+    to_numpy = staticmethod(to_numpy)
 
     def __init__(
-        self,
-        item: Item,
-        block: nn.Block,
-        given: Mapping[str, numpy.ndarray],
-        device: str,
-        gradients: Callable[[], Mapping[str, numpy.ndarray]],
+        self, problem: Problem, block: nn.Block, device: str, gradients: Callable[[], Mapping[str, numpy.ndarray]]
     ) -> None:
-        self.block = block
-        self.names = ("logits", "state", "weights") if item.layer == "BahdanauDecoder" else ("context", "weights")
-        self.inputs = {name: from_numpy(array, device) for name, array in given.items()}
-        self.target = self.inputs.pop("targets" if "targets" in given else "cotangent")
-        self.learned = {name: own for name, own in self.inputs.items() if name in LEARNED}
-        for own in self.learned.values():
-            own.attach_grad()
+        super().__init__(problem, partial(from_numpy, device=device))
+        for array in self.learned.values():
+            array.attach_grad()
+        self.block, self.gradients = block, gradients
         self.trainer = gluon.Trainer(block.collect_params(), "adam", {"learning_rate": 1e-3})
         self.cross_entropy = gluon.loss.SoftmaxCrossEntropyLoss()
-        self.gradients = gradients
 
     def forward(self) -> Any:
-        """The forward pass, without what a backward would need."""
+        """Run the forward pass, without what a backward would need."""
         outputs = self.block(*self.inputs.values())
         npx.waitall()
         return outputs
 
     def backward(self) -> np.ndarray:
-        """The loss, and the gradients where MXNet keeps them."""
+        """The loss; the gradients are where MXNet keeps them."""
         with autograd.record():
             first = self.block(*self.inputs.values())[0]
             if self.target.dtype.kind == "f":
@@ -165,40 +123,36 @@ class Form:
         return loss
 
     def training(self) -> Any:
-        """A step of training: forward, backward and Adam."""
+        """Run a step of training: forward, backward and Adam."""
         loss = self.backward()
         self.trainer.step(1)
         npx.waitall()
         return loss
 
-    def answers(self, gradients: bool) -> Mapping[str, numpy.ndarray]:
-        """The outputs, and the gradients by canonical names."""
-        found = {name: to_numpy(output) for name, output in zip(self.names, self.forward(), strict=False)}
-        if gradients:
-            found["loss"] = to_numpy(self.backward())
-            of_inputs = {name: to_numpy(own.grad) for name, own in self.learned.items()}
-            found |= {f"gradient of {name}": array for name, array in {**of_inputs, **self.gradients()}.items()}
-        return found
+    def differentiate(self) -> tuple[Any, Mapping[str, Any], Mapping[str, numpy.ndarray]]:
+        """The loss, its gradients by the inputs that have one, and those by the parameters, canonical."""
+        loss = self.backward()
+        return loss, {name: array.grad for name, array in self.learned.items()}, self.gradients()
 
 
-def form(
-    item: Item,
-    against: str | None,
-    sizes: Mapping[str, int],
-    parameters: Mapping[str, numpy.ndarray],
-    given: Mapping[str, numpy.ndarray],
-    device: str = "cpu",
-) -> Form:
-    """The form of an item that ours is held against, or ours."""
+def form(problem: Problem, against: str | None, device: str = "cpu") -> BlockForm:
+    """The form of a problem that ours is compared with, or ours."""
     with context(device):
         if against is None:
-            layer = build(getattr(ours, item.layer), options(item, sizes), "float32", device)
-            ours.set_parameters(layer, parameters)
-            read_own: Read = lambda parameter: parameter.grad()  # noqa: E731
-            return Form(item, layer, given, device, lambda: ours.get_parameters(layer, read=read_own))
+            layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
+            ours.set_parameters(layer, problem.parameters)
+            return BlockForm(problem, layer, device, partial(ours.get_parameters, layer, read=methodcaller("grad")))
+        sizes = problem.sizes
         block = AdditiveAttention(sizes["hidden"])
-        if item.layer == "BahdanauDecoder":
+        if problem.item.layer == "BahdanauDecoder":
             block = BahdanauDecoder(sizes["vocabulary"], sizes["hidden"], sizes["layers"])
         block.initialize(mx.init.Zero())
-        write(block, parameters)
-        return Form(item, block, given, device, lambda: read(block))
+        places = {name: attrgetter(parameter_path(name, GRU))(block) for name in problem.parameters}
+        for name, place in places.items():
+            place.set_data(from_numpy(stored(problem.parameters[name], place.shape)))
+
+        def read() -> dict[str, numpy.ndarray]:
+            shapes = {name: array.shape for name, array in problem.parameters.items()}
+            return {name: canonical(to_numpy(place.grad()), shapes[name]) for name, place in places.items()}
+
+        return BlockForm(problem, block, device, read)

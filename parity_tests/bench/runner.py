@@ -1,4 +1,4 @@
-"""The bench itself: processes that measure, rows of ratios, and what they are written to."""
+"""The bench itself: processes that measure, and rows of ratios."""
 
 from __future__ import annotations
 
@@ -20,17 +20,7 @@ import numpy as np
 
 import backends as registry
 import parity_tests
-from parity_tests.bench.items import (
-    LENGTH,
-    LENGTH_FRAMEWORKS,
-    LENGTH_SIZES,
-    LENGTHS,
-    TEXTBOOK,
-    Goal,
-    Item,
-    shown,
-    work,
-)
+from parity_tests.bench.items import LENGTH, LENGTH_FRAMEWORKS, LENGTH_SIZES, LENGTHS, THIRD_PARTY, Goal, Item, Problem
 from parity_tests.bench.measure import median, quartiles, ratios
 from parity_tests.cases.expected import programs_folder
 from parity_tests.workers.environment import environment
@@ -41,24 +31,24 @@ from parity_tests.workers.worker import LIFELINE
 ROUNDS = 7
 QUICK_ROUNDS = 3
 FRESH = 3
-"""How many pairs of fresh processes say what is compiled and what memory is taken, at most: a pair is a round."""
+"""The largest number of pairs of fresh processes that measure memory or compiling: a pair is a round."""
 LENGTH_ROUNDS = 3
 SHARE = 0.6
-"""Of the memory that is free when a process starts, how much it may take before it is said not to fit."""
+"""The share of the memory that is free when a process starts which it may take: with more it does not fit."""
 LOOKS_SECONDS = 0.05
 LONGEST_SECONDS = 3600.0
 KEPT_CHARACTERS = 400
 
 
 class Failed(Exception):
-    """A process of the bench did not say what it was asked for."""
+    """A process of the bench ended without an answer."""
 
 
 @dataclass
 class Row:
     """One ratio, theirs / ours: the median of the rounds, and the quartiles between which half of them lie.
 
-    part says what was compiled or what memory was taken by, and work what a forward pass has to do. refused says why
+    part is what was compiled or what took the memory, and work what a forward pass has to do. refused is the reason why
     there is no ratio, if there is none.
     """
 
@@ -69,7 +59,7 @@ class Row:
     against: str
     sizes: dict[str, int]
     goal: float | None
-    wanted: float | None
+    aim: float | None
     ratio: float | None = None
     spread: tuple[float, float] | None = None
     rounds: int = 0
@@ -92,10 +82,10 @@ class Row:
         return None if self.goal is None or self.ratio is None else self.ratio >= self.goal
 
     def measured(self, rounds: Sequence[tuple[float, float]]) -> Row:
-        """The row, with what the rounds say: seconds or bytes of ours and of theirs in each."""
-        found = ratios(rounds)
-        self.ratio, self.spread, self.rounds = median(found), quartiles(found), len(found)
-        self.ours, self.theirs = (median([own[side] for own in rounds]) for side in (0, 1))
+        """The row, filled from the rounds: seconds or bytes of ours and of theirs in each."""
+        by_round = ratios(rounds)
+        self.ratio, self.spread, self.rounds = median(by_round), quartiles(by_round), len(rounds)
+        self.ours, self.theirs = map(median, zip(*rounds, strict=True))
         return self
 
 
@@ -147,11 +137,11 @@ class Bench:
 
 
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
-"""Has a fresh process do what a job says, and gives what it found."""
+"""Runs a job in a fresh process, and returns its answer."""
 
 
 def process(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Have a fresh process do what a job says.
+    """Run a job in a fresh process.
 
     Raises: Failed if it ends without an answer, or takes more memory than its share of what was free.
     """
@@ -160,7 +150,7 @@ def process(job: Mapping[str, Any]) -> dict[str, Any]:
     root = str(Path(parity_tests.__file__).parents[1])
     given = os.environ.get("PYTHONPATH")
     variables = {**os.environ, **chosen, "PYTHONPATH": os.pathsep.join([root, *([given] if given else [])])}
-    lifeline, held = os.pipe()
+    lifeline, kept = os.pipe()
     variables |= {"PYTHONSAFEPATH": "1", "PYTHONHASHSEED": "0", "TF_CPP_MIN_LOG_LEVEL": "3", LIFELINE: str(lifeline)}
     limit, start = SHARE * free_bytes(), time.monotonic()
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
@@ -188,21 +178,21 @@ def process(job: Mapping[str, Any]) -> dict[str, Any]:
         finally:
             worker.kill()
             worker.wait()
-            os.close(held)
+            os.close(kept)
         output.seek(0)
         errors.seek(0)
         if worker.returncode:
-            told = errors.read().decode(errors="replace").strip().splitlines() or [""]
-            # What was raised, behind which a framework may say more.
-            raised = [line for line in told if re.match(r"[\w.]+(Error|Exception)\b", line)]
-            raise Failed(f"the process ended with {worker.returncode}: {[*told, *raised][-1][-KEPT_CHARACTERS:]}")
+            printed = errors.read().decode(errors="replace").strip().splitlines() or [""]
+            # The exception, behind which a framework may print more.
+            raised = [line for line in printed if re.match(r"[\w.]+(Error|Exception)\b", line)]
+            raise Failed(f"the process ended with {worker.returncode}: {[*printed, *raised][-1][-KEPT_CHARACTERS:]}")
         return dict(json.loads(output.read().decode().splitlines()[-1]))
 
 
 def free_bytes() -> int:
-    """The memory that may be taken without driving anything out."""
-    found = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable")]
-    return int(found[0].split()[1]) * 1024
+    """The memory that is available without swapping."""
+    (line,) = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable")]
+    return int(line.split()[1]) * 1024
 
 
 def resident_of(pid: int) -> int:
@@ -225,107 +215,108 @@ def bench(
 ) -> Bench:
     """Measure the items in the frameworks that are installed; lengths adds the item that is drawn over the length.
 
-    Ctrl-C ends it; what was measured by then is given.
+    Ctrl-C ends it; what was measured by then is returned.
     """
     start = time.perf_counter()
-    found = Bench(rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS), quick=quick)
+    result = Bench(rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS), quick=quick)
     known = registry.available()
-    found.missing = {name: str(known[name].reason) for name in frameworks if known[name].reason is not None}
-    here = [name for name in frameworks if name not in found.missing]
-    found.machine = machine({name: known[name].versions for name in here}, device)
+    result.missing = {name: str(known[name].reason) for name in frameworks if known[name].reason is not None}
+    here = [name for name in frameworks if name not in result.missing]
+    result.machine = machine({name: known[name].versions for name in here}, device)
     try:
         if here:
-            progress("machine", 0, 1, "what it does in NumPy")
+            progress("machine", 0, 1, "its speed in NumPy")
             with suppress(Failed):
-                alone = {"task": "machine", "framework": here[0], "device": device, "form": None}
-                found.machine["rates"] = run(alone).get("rates", {})
+                job = {"task": "machine", "framework": here[0], "device": device, "form": None}
+                result.machine["rates"] = run(job).get("rates", {})
             progress("machine", 1, 1)
         for item in items:
-            own = list(filter(here.__contains__, item.frameworks))
-            if not own:
+            there = [name for name in here if name in item.frameworks]
+            if not there:
                 continue
-            of = sum(len(item.goals_in(framework, quick)) for framework in own)
-            told = telling(progress, item.name, of, found.rows)
-            for framework in own:
-                for row in rows_of(item, framework, found.rounds, quick, device, run, told):
-                    found.rows.append(row)
-            told("")
+            count = sum(len(item.goals_in(framework, quick)) for framework in there)
+            report = _reporting(progress, item.name, count, result.rows)
+            for framework in there:
+                for row in rows_of(item, framework, result.rounds, quick, device, run, report):
+                    result.rows.append(row)
+            report("")
         if lengths:
-            own = list(filter(here.__contains__, LENGTH_FRAMEWORKS))
-            of = len(own) * 2 * len(LENGTHS[:2] if quick else LENGTHS)
-            told = telling(progress, LENGTH, of, found.lengths)
-            for framework in own:
-                for length in lengths_of(framework, quick, device, run, told):
-                    found.lengths.append(length)
-            progress(LENGTH, of, of)  # one that does not fit takes the longer ones with it
+            there = [name for name in here if name in LENGTH_FRAMEWORKS]
+            count = len(there) * 2 * len(LENGTHS[:2] if quick else LENGTHS)
+            report = _reporting(progress, LENGTH, count, result.lengths)
+            for framework in there:
+                for length in lengths_of(framework, quick, device, run, report):
+                    result.lengths.append(length)
+            progress(LENGTH, count, count)  # one that does not fit leaves the longer ones out
     except KeyboardInterrupt:
-        found.interrupted = True
-    found.seconds = time.perf_counter() - start
-    return found
+        result.interrupted = True
+    result.seconds = time.perf_counter() - start
+    return result
 
 
-def telling(progress: Progress, part: str, of: int, found: Sequence[object]) -> Callable[[str], None]:
-    """Tell of a part whose findings are added to those that are there now."""
-    before = len(found)
-    return lambda doing: progress(part, len(found) - before, of, doing)
+def _reporting(progress: Progress, part: str, count: int, results: Sequence[object]) -> Callable[[str], None]:
+    """Report the progress of a part whose results are added to those that are there now."""
+    before = len(results)
+    return lambda doing: progress(part, len(results) - before, count, doing)
 
 
 def rows_of(
-    item: Item, framework: str, rounds: int, quick: bool, device: str, run: Run, told: Callable[[str], None]
+    item: Item, framework: str, rounds: int, quick: bool, device: str, run: Run, report: Callable[[str], None]
 ) -> Iterator[Row]:
     """The rows of an item in a framework: nothing is timed against a form that does not agree with ours."""
     sizes, goals = item.sizes_in(framework, quick), item.goals_in(framework, quick)
     for against in dict.fromkeys(goal.against for goal in goals):
-        own = [goal for goal in goals if goal.against == against]
+        compared = [goal for goal in goals if goal.against == against]
         job = {"framework": framework, "item": item.name, "sizes": sizes, "device": device, "against": against}
-        parts = list(dict.fromkeys(goal.part for goal in own))
-        told(f"{framework}, {against}: agreement and times")
+        parts = list(dict.fromkeys(goal.part for goal in compared))
+        report(f"{framework}, {against}: agreement and times")
         try:
             timed = run({**job, "task": "times", "parts": parts, "rounds": rounds})
         except Failed as error:
             timed = {"refused": str(error)}
-        for goal in own:
-            row = Row(item.name, framework, goal.direction, goal.part, against, sizes, goal.least, goal.wanted)
-            row.eps, row.work = timed.get("errors", {}), work(item, sizes)
+        for goal in compared:
+            row = Row(item.name, framework, goal.direction, goal.part, against, sizes, goal.least, goal.aim)
+            row.eps, row.work = timed.get("errors", {}), Problem(item, sizes).work
             if "refused" in timed:
                 row.refused = timed["refused"]
             elif goal.direction in timed["rounds"]:
-                row.measured([(one, other) for one, other in timed["rounds"][goal.direction]])
+                row.measured([(ours, theirs) for ours, theirs in timed["rounds"][goal.direction]])
             else:
-                told(f"{framework}, {against}: {goal.direction} of {goal.part}")
-                fresh(row, goal, job, min(rounds, FRESH), run)
+                report(f"{framework}, {against}: {goal.direction} of {goal.part}")
+                measure_afresh(row, goal, job, min(rounds, FRESH), run)
             yield row
 
 
-def fresh(row: Row, goal: Goal, job: Mapping[str, Any], pairs: int, run: Run) -> None:
-    """Fill a row with what pairs of fresh processes say, ours and theirs in turn."""
-    quantity = {"memory": "bytes", "compile": "seconds"}[goal.direction]
-    row.unit, measured = quantity, []
+def measure_afresh(row: Row, goal: Goal, job: Mapping[str, Any], pairs: int, run: Run) -> None:
+    """Fill a row by pairs of fresh processes, ours and theirs in turn."""
+    row.unit = {"memory": "bytes", "compile": "seconds"}[goal.direction]
+    rounds = []
     try:
         for _ in range(pairs):
-            both = [run({**job, "task": goal.direction, "part": goal.part, "form": own}) for own in (None, row.against)]
-            row.how = both[0].get("how", "")
-            measured.append((float(both[0][quantity]), float(both[1][quantity])))
+            task = {**job, "task": goal.direction, "part": goal.part}
+            ours, theirs = (run({**task, "form": form}) for form in (None, row.against))
+            row.how = ours.get("how", "")
+            rounds.append((float(ours[row.unit]), float(theirs[row.unit])))
     except Failed as error:
         row.refused = str(error)
         return
-    row.measured(measured)
+    row.measured(rounds)
 
 
-def lengths_of(framework: str, quick: bool, device: str, run: Run, told: Callable[[str], None]) -> Iterator[Length]:
+def lengths_of(framework: str, quick: bool, device: str, run: Run, report: Callable[[str], None]) -> Iterator[Length]:
     """A training step of both forms over the length, each up to the first length that does not fit."""
-    for form in (None, TEXTBOOK):
+    for form in (None, THIRD_PARTY):
         for length in LENGTHS[:2] if quick else LENGTHS:
             sizes = {**LENGTH_SIZES, "queries": length, "keys": length}
             job = {"task": "length", "framework": framework, "item": LENGTH, "sizes": sizes, "device": device}
             name = "ours" if form is None else form
-            told(f"{framework}, {name}: {length}")
+            report(f"{framework}, {name}: {length}")
             try:
-                own = run({**job, "form": form, "rounds": LENGTH_ROUNDS})
+                step = run({**job, "form": form, "rounds": LENGTH_ROUNDS})
             except Failed as error:
                 yield Length(framework, name, length, refused=str(error))
                 break
-            yield Length(framework, name, length, own["seconds"], own["bytes"], own["how"])
+            yield Length(framework, name, length, step["seconds"], step["bytes"], step["how"])
 
 
 def machine(versions: Mapping[str, Mapping[str, str]], device: str) -> dict[str, Any]:
@@ -339,87 +330,5 @@ def machine(versions: Mapping[str, Mapping[str, str]], device: str) -> dict[str,
         "device": device,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "versions": {name: dict(own) for name, own in versions.items()},
+        "versions": {name: dict(numbers) for name, numbers in versions.items()},
     }
-
-
-# ------------------------------------------------------------------------------------------------------- the page
-
-OPENING, CLOSING = "<!-- bench -->", "<!-- end of bench -->"
-
-
-def page(found: Bench) -> str:
-    """The table of the rows, in Markdown, and what they were measured on."""
-    lines = [
-        "| item | framework | direction | against | ratio | quartiles | 10⁹/s | goal | reached |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in found.rows:
-        cells = (row.item, row.framework, said(row), row.against, *numbers(row))
-        lines.append(f"| {' | '.join(cells)} |")
-    sizes: dict[str, dict[str, list[str]]] = {row.item: {} for row in found.rows}
-    for row in found.rows:
-        sizes[row.item].setdefault(shown(row.sizes), []).append(row.framework)
-    lines += ["", "Sizes:", ""]
-    for item, own in sizes.items():
-        each = [text if len(own) == 1 else f"{text} ({', '.join(dict.fromkeys(names))})" for text, names in own.items()]
-        lines.append(f"- {item}: {'; '.join(each)}")
-    if found.lengths:
-        lines += [
-            "",
-            "A training step of additive attention over the length of queries and keys:",
-            "",
-            "| framework | form | length | seconds | MiB |",
-            "|---|---|---|---|---|",
-        ]
-        lines += [f"| {at.framework} | {at.form} | {at.length} | {' | '.join(taken(at))} |" for at in found.lengths]
-    return "\n".join([*lines, "", f"Measured on {place(found)}.", ""])
-
-
-def said(row: Row) -> str:
-    """The direction of a row in words."""
-    return row.direction if row.direction == row.part else f"{row.direction} ({row.part})"
-
-
-def numbers(row: Row) -> tuple[str, str, str, str, str]:
-    """The ratio, its quartiles, the rate of ours, the goal, and whether it was reached, as they are printed."""
-    goal = "" if row.goal is None else f"{row.goal:g}"
-    if row.wanted is not None and row.wanted != row.goal:
-        goal += f" → {row.wanted:g}"
-    if row.ratio is None or row.spread is None:
-        return row.refused or "none", "", "", goal, ""
-    reached = {None: "", True: "yes", False: "no"}[row.reached]
-    rate = "" if row.rate is None else f"{row.rate:.2g}"
-    return f"{row.ratio:.2f}", f"{row.spread[0]:.2f} to {row.spread[1]:.2f}", rate, goal, reached
-
-
-def taken(own: Length) -> tuple[str, str]:
-    """The seconds and MiB of a length as they are printed, or why there are none."""
-    if own.seconds is None or own.bytes is None:
-        return own.refused, ""
-    return f"{own.seconds:.3g}", f"{own.bytes / 2**20:,.1f}"
-
-
-def place(found: Bench) -> str:
-    """The machine and what it does in NumPy, the versions and the rounds, in one line."""
-    own = found.machine
-    versions = ", ".join(f"{name} {number}" for each in own["versions"].values() for name, number in each.items())
-    where = "one thread" if own["device"] == "cpu" else own["device"]
-    rates = ", ".join(f"{rate:.2g} {what}" for what, rate in own.get("rates", {}).items())
-    does = f" (NumPy, 10⁹/s: {rates})" if rates else ""
-    length = f"{found.rounds} rounds, {found.seconds:.0f} s"
-    return f"{own['cpu']}, {own['cores']} cores, {where}{does}; {versions}; {length}"
-
-
-def write_json(found: Bench, path: Path) -> None:
-    """Write the bench as an object."""
-    path.write_text(json.dumps(found.as_json(), indent=1) + "\n")
-
-
-def write_page(found: Bench, path: Path) -> None:
-    """Put the table into a page between its marks, or behind all that it holds if it has none."""
-    text = path.read_text() if path.exists() else ""
-    before, opening, rest = text.partition(OPENING)
-    after = rest.partition(CLOSING)[2] if opening else ""
-    before = before if opening or not before else before.rstrip("\n") + "\n\n"
-    path.write_text(f"{before}{OPENING}\n{page(found)}{CLOSING}{after or chr(10)}")

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow import Tensor
 
 import backends.tf as ours
 from backends.tf.arrays import DEVICES, from_numpy, to_numpy
 from backends.tf.runtime import build
-from parity_tests.bench.items import EAGER, LEARNED, Item, options
-from parity_tests.bench.measure import Clock, wall
+from parity_tests.bench.items import EAGER, Problem
+from parity_tests.bench.measure import Clock, Form, canonical, stored, wall
 
-Read = Callable[[keras.Variable], tf.Tensor]
-Tensors = dict[str, tf.Tensor]
+Tensors = dict[str, Tensor]
 
 
 def configure() -> None:
@@ -33,7 +35,7 @@ def clock(device: str) -> Clock:
 # ----------------------------------------------------------------------------------------- as tutorials write them
 
 
-def masked_softmax(scores: tf.Tensor, valid_lens: tf.Tensor) -> tf.Tensor:
+def masked_softmax(scores: Tensor, valid_lens: Tensor) -> Tensor:
     """Softmax over the keys, with a large negative number where there is padding."""
     valid = tf.sequence_mask(valid_lens, scores.shape[-1])
     for _ in range(len(scores.shape) - 2):
@@ -50,9 +52,7 @@ class AdditiveAttention(keras.layers.Layer):
         self.W_k = keras.layers.Dense(size, use_bias=False)
         self.w_v = keras.layers.Dense(1, use_bias=False)
 
-    def call(
-        self, queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def call(self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor) -> tuple[Tensor, Tensor]:
         """(context, weights)."""
         queries, keys = self.W_q(queries), self.W_k(keys)
         features = tf.tanh(tf.expand_dims(queries, 2) + tf.expand_dims(keys, 1))
@@ -60,7 +60,7 @@ class AdditiveAttention(keras.layers.Layer):
         return tf.matmul(weights, values), weights
 
 
-class OwnAdditiveAttention(keras.layers.Layer):
+class KerasAdditiveAttention(keras.layers.Layer):
     """Keras's own layer, with the projections before it that it leaves to the user."""
 
     def __init__(self, size: int) -> None:
@@ -69,9 +69,7 @@ class OwnAdditiveAttention(keras.layers.Layer):
         self.W_k = keras.layers.Dense(size, use_bias=False)
         self.attention = keras.layers.AdditiveAttention()
 
-    def call(
-        self, queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def call(self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor) -> tuple[Tensor, Tensor]:
         """(context, weights)."""
         valid = tf.sequence_mask(valid_lens, keys.shape[1])
         inputs = [self.W_q(queries), values, self.W_k(keys)]
@@ -86,11 +84,11 @@ class BahdanauDecoder(keras.layers.Layer):
         self.embedding = keras.layers.Embedding(vocabulary, size)
         self.attention = AdditiveAttention(size)
         self.rnn = [keras.layers.GRU(size, return_sequences=True, return_state=True) for _ in range(layers)]
-        self.out = keras.layers.Dense(vocabulary)
+        self.dense = keras.layers.Dense(vocabulary)
 
     def call(
-        self, tokens: tf.Tensor, encoder_outputs: tf.Tensor, state: tf.Tensor, valid_lens: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        self, tokens: Tensor, encoder_outputs: Tensor, state: Tensor, valid_lens: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """(logits, state, weights)."""
         embedded = self.embedding(tokens)
         states = tf.unstack(state)
@@ -103,124 +101,112 @@ class BahdanauDecoder(keras.layers.Layer):
                 x, states[index] = layer(x, initial_state=states[index])
             outputs.append(x)
             attended.append(weights)
-        return self.out(tf.concat(outputs, axis=1)), tf.stack(states), tf.concat(attended, axis=1)
+        return self.dense(tf.concat(outputs, axis=1)), tf.stack(states), tf.concat(attended, axis=1)
 
 
 class DotProductAttention(keras.layers.Layer):
     """softmax(q k / sqrt(d)) v, with one tensor of (batch, heads, queries, keys)."""
 
-    def call(
-        self, queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    def call(self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor) -> tuple[Tensor, Tensor]:
         """(context, weights)."""
         scores = tf.matmul(queries, keys, transpose_b=True) / tf.sqrt(float(queries.shape[-1]))
         weights = masked_softmax(scores, valid_lens)
         return tf.matmul(weights, values), weights
 
 
-class OwnDotProductAttention(keras.layers.Layer):
+class KerasDotProductAttention(keras.layers.Layer):
     """Keras's own function, which has time before heads and returns no weights."""
 
-    def call(self, queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor) -> tuple[tf.Tensor]:
+    def call(self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor) -> tuple[Tensor]:
         """The context alone."""
-        turned = (tf.transpose(own, (0, 2, 1, 3)) for own in (queries, keys, values))
+        by_time = (tf.transpose(array, (0, 2, 1, 3)) for array in (queries, keys, values))
         mask = tf.sequence_mask(valid_lens, keys.shape[2])[:, None, None, :]
-        return (tf.transpose(keras.ops.dot_product_attention(*turned, mask=mask), (0, 2, 1, 3)),)
-
-
-def places(layer: keras.layers.Layer) -> dict[str, tuple[keras.Variable, Callable[[Any], Any], Callable[[Any], Any]]]:
-    """Where a textbook layer has each canonical parameter, and the ways there and back."""
-    turn = lambda array: array.T  # noqa: E731
-    if isinstance(layer, (AdditiveAttention, OwnAdditiveAttention)):
-        found = {name: (getattr(layer, name).kernel, turn, turn) for name in ("W_q", "W_k")}
-        if isinstance(layer, AdditiveAttention):
-            found["w_v"] = (layer.w_v.kernel, lambda array: array[:, None], lambda array: array[:, 0])
-        else:
-            found["w_v"] = (layer.attention.scale, np.asarray, np.asarray)
-        return found
-    if not isinstance(layer, BahdanauDecoder):
-        return {}
-    return {
-        "embedding": (layer.embedding.embeddings, np.asarray, np.asarray),
-        "dense.W": (layer.out.kernel, turn, turn),
-        "dense.b": (layer.out.bias, np.asarray, np.asarray),
-        **{f"attention.{name}": place for name, place in places(layer.attention).items()},
-    }
-
-
-def turned_gates(array: np.ndarray) -> np.ndarray:
-    """The gates in Keras's order, z, r, n, from ours, r, z, n; and back."""
-    return array[[1, 0, 2]]
-
-
-def write(layer: keras.layers.Layer, parameters: Mapping[str, np.ndarray]) -> None:
-    """Copy canonical parameters into a textbook layer."""
-    for name, (variable, there, _) in places(layer).items():
-        variable.assign(there(parameters[name]))
-    for index, own in enumerate(getattr(layer, "rnn", [])):
-        W, U, b, b_hn = (parameters[f"rnn.{index}.{name}"] for name in ("W", "U", "b", "b_hn"))
-        own.cell.kernel.assign(np.concatenate(turned_gates(W)).T)
-        own.cell.recurrent_kernel.assign(np.concatenate(turned_gates(U)).T)
-        hidden_bias = np.concatenate([np.zeros(2 * len(b_hn), np.float32), b_hn])
-        own.cell.bias.assign(np.stack([np.concatenate(turned_gates(b)), hidden_bias]))
-
-
-def read(layer: keras.layers.Layer, values: Mapping[int, np.ndarray]) -> dict[str, np.ndarray]:
-    """The canonical arrays of what is given for each variable of a textbook layer."""
-    found = {name: back(values[id(variable)]) for name, (variable, _, back) in places(layer).items()}
-    for index, own in enumerate(getattr(layer, "rnn", [])):
-        W, U, b = (values[id(variable)] for variable in (own.cell.kernel, own.cell.recurrent_kernel, own.cell.bias))
-        found |= {
-            f"rnn.{index}.W": turned_gates(np.stack(np.split(W.T, 3))),
-            f"rnn.{index}.U": turned_gates(np.stack(np.split(U.T, 3))),
-            f"rnn.{index}.b": turned_gates(np.stack(np.split(b[0], 3))),
-            f"rnn.{index}.b_hn": np.split(b[1], 3)[2],
-        }
-    return found
+        return (tf.transpose(keras.ops.dot_product_attention(*by_time, mask=mask), (0, 2, 1, 3)),)
 
 
 # ------------------------------------------------------------------------------------------------------ the forms
 
+GATES = [1, 0, 2]
+"""Keras's order of the gates, z, r, n, of ours, r, z, n; and back."""
 
-class Form:
-    """One form of an item, in eager mode or in tf.function."""
+
+def is_kernel(variable: keras.Variable) -> bool:
+    """Whether a variable is the transposed canonical array."""
+    return variable.path.endswith("kernel")
+
+
+def variables(layer: keras.layers.Layer, names: Iterable[str]) -> dict[str, keras.Variable]:
+    """The variables of a third-party layer by the names of their canonical parameters, but for those of a GRU."""
+    paths = {"embedding": "embedding.embeddings", "dense.W": "dense.kernel", "dense.b": "dense.bias"}
+    if isinstance(layer, KerasAdditiveAttention):
+        paths["w_v"] = "attention.scale"
+    return {name: attrgetter(paths.get(name, f"{name}.kernel"))(layer) for name in names if not name.startswith("rnn.")}
+
+
+def write(layer: keras.layers.Layer, parameters: Mapping[str, np.ndarray]) -> None:
+    """Copy canonical parameters into a third-party layer."""
+    for name, variable in variables(layer, parameters).items():
+        array = parameters[name]
+        variable.assign(np.atleast_2d(array).T if is_kernel(variable) else array)
+    for index, gru in enumerate(getattr(layer, "rnn", [])):
+        W, U, b, b_hn = (parameters[f"rnn.{index}.{name}"] for name in ("W", "U", "b", "b_hn"))
+        gru.cell.kernel.assign(np.concatenate(W[GATES]).T)
+        gru.cell.recurrent_kernel.assign(np.concatenate(U[GATES]).T)
+        gru.cell.bias.assign(np.stack([b[GATES].ravel(), stored(b_hn, (b.size,))]))
+
+
+def read(
+    layer: keras.layers.Layer, shapes: Mapping[str, tuple[int, ...]], values: Mapping[int, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The canonical arrays of the values that are given for each variable of a third-party layer, by its id."""
+    arrays = {}
+    for name, variable in variables(layer, shapes).items():
+        value = values[id(variable)]
+        arrays[name] = value.T.reshape(shapes[name]) if is_kernel(variable) else value
+    for index, gru in enumerate(getattr(layer, "rnn", [])):
+        cell = gru.cell
+        W, U, biases = (values[id(variable)] for variable in (cell.kernel, cell.recurrent_kernel, cell.bias))
+        for name, array in {"W": W.T, "U": U.T, "b": biases[0]}.items():
+            path = f"rnn.{index}.{name}"
+            arrays[path] = array.reshape(shapes[path])[GATES]
+        path = f"rnn.{index}.b_hn"
+        arrays[path] = canonical(biases[1], shapes[path])
+    return arrays
+
+
+class LayerForm(Form):
+    """One form of a problem: a layer, in eager mode or in tf.function."""
+
+    to_numpy = staticmethod(to_numpy)
 
     def __init__(
         self,
-        item: Item,
+        problem: Problem,
         layer: keras.layers.Layer,
-        given: Mapping[str, np.ndarray],
         device: str,
         write: Callable[[], None],
         read: Callable[[Mapping[int, np.ndarray]], Mapping[str, np.ndarray]],
         keywords: Mapping[str, Any],
-        eager: bool,
+        eager: bool = False,
     ) -> None:
-        self.layer, self.keywords = layer, keywords
-        self.names = ("logits", "state", "weights") if item.layer == "BahdanauDecoder" else ("context", "weights")
-        self.inputs = {name: from_numpy(array, device) for name, array in given.items()}
-        self.target = self.inputs.pop("targets" if "targets" in given else "cotangent")
-        self.learned = [name for name in self.inputs if name in LEARNED]
-        self.read = read
-        self.device = DEVICES[device]
+        super().__init__(problem, partial(from_numpy, device=device))
+        self.layer, self.read, self.keywords, self.device = layer, read, keywords, DEVICES[device]
         if not layer.built:  # Keras makes the parameters in the first call
             whole = ("state", "valid_lens")
-            layer(**{name: own if name in whole else own[:, :2] for name, own in self.inputs.items()})
+            layer(**{name: array if name in whole else array[:, :2] for name, array in self.inputs.items()})
         write()
         self.variables = list(layer.trainable_variables)
         self.optimizer = keras.optimizers.Adam(1e-3) if self.variables else None
         if self.optimizer is not None:
             self.optimizer.build(self.variables)
-        self.called, self.differentiated, self.stepped = self.call, self.gradients, self.step
-        if not eager:
-            forms = (self.called, self.differentiated, self.stepped)
-            self.called, self.differentiated, self.stepped = (tf.function(own, autograph=False) for own in forms)
+        as_called = (lambda call: call) if eager else partial(tf.function, autograph=False)
+        self.called, self.differentiated, self.stepped = map(as_called, (self.call, self.gradients, self.step))
 
-    def call(self, inputs: Tensors) -> tuple[tf.Tensor, ...]:
+    def call(self, inputs: Tensors) -> tuple[Tensor, ...]:
         """The outputs."""
         return self.layer(**inputs, **self.keywords)
 
-    def gradients(self, inputs: Tensors, target: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
+    def gradients(self, inputs: Tensors, target: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """The loss, the gradients of the parameters and those of the inputs."""
         sources = [variable.value for variable in self.variables]
         learned = [inputs[name] for name in self.learned]
@@ -232,77 +218,66 @@ class Form:
             else:
                 losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=target, logits=first)
                 loss = tf.reduce_mean(losses)
-        found = tape.gradient(loss, [*sources, *learned])
-        found = [tf.convert_to_tensor(gradient) for gradient in found]
-        return loss, found[: len(sources)], found[len(sources) :]
+        gradients = list(map(tf.convert_to_tensor, tape.gradient(loss, [*sources, *learned])))
+        return loss, gradients[: len(sources)], gradients[len(sources) :]
 
-    def step(self, inputs: Tensors, target: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """A step of training."""
-        loss, own, of_inputs = self.gradients(inputs, target)
+    def step(self, inputs: Tensors, target: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Run a step of training."""
+        loss, by_variable, by_input = self.gradients(inputs, target)
         if self.optimizer is not None:
-            self.optimizer.apply(own)
-        return loss, of_inputs
+            self.optimizer.apply(by_variable)
+        return loss, by_input
 
     def forward(self) -> Any:
-        """The forward pass, without what a backward would need."""
+        """Run the forward pass, without what a backward would need."""
         with tf.device(self.device):
             outputs = self.called(self.inputs)
         return outputs if "CPU" in self.device else [output.numpy() for output in outputs if output is not None]
 
     def training(self) -> Any:
-        """A step of training: forward, backward and Adam."""
+        """Run a step of training: forward, backward and Adam."""
         with tf.device(self.device):
             return self.stepped(self.inputs, self.target)[0].numpy()
 
-    def answers(self, gradients: bool) -> Mapping[str, np.ndarray]:
-        """The outputs, and the gradients by canonical names."""
+    def differentiate(self) -> tuple[Any, Mapping[str, Any], Mapping[str, np.ndarray]]:
+        """The loss, its gradients by the inputs that have one, and those by the parameters, canonical."""
         with tf.device(self.device):
-            outputs = zip(self.names, self.forward(), strict=False)
-            found = {name: to_numpy(output) for name, output in outputs if output is not None}
-            if gradients:
-                loss, own, of_inputs = self.differentiated(self.inputs, self.target)
-                values = {
-                    id(variable): to_numpy(gradient) for variable, gradient in zip(self.variables, own, strict=True)
-                }
-                named = {name: to_numpy(array) for name, array in zip(self.learned, of_inputs, strict=True)}
-                found |= {f"gradient of {name}": array for name, array in {**named, **self.read(values)}.items()}
-                found["loss"] = to_numpy(loss)
-        return found
+            loss, by_variable, by_input = self.differentiated(self.inputs, self.target)
+        values = {id(variable): to_numpy(array) for variable, array in zip(self.variables, by_variable, strict=True)}
+        return loss, dict(zip(self.learned, by_input, strict=True)), self.read(values)
 
 
-def form(
-    item: Item,
-    against: str | None,
-    sizes: Mapping[str, int],
-    parameters: Mapping[str, np.ndarray],
-    given: Mapping[str, np.ndarray],
-    device: str = "cpu",
-) -> Form:
-    """The form of an item that ours is held against, or ours, which is called in tf.function as a Trainer does."""
+def third_party(problem: Problem, against: str) -> keras.layers.Layer:
+    """The layer that ours is compared with, before it has its parameters."""
+    sizes, keras_layer = problem.sizes, against.startswith("keras")
+    if problem.item.layer == "BahdanauDecoder":
+        return BahdanauDecoder(sizes["vocabulary"], sizes["hidden"], sizes["layers"])
+    if problem.item.layer == "AdditiveAttention":
+        return (KerasAdditiveAttention if keras_layer else AdditiveAttention)(sizes["hidden"])
+    return KerasDotProductAttention() if keras_layer else DotProductAttention()
+
+
+def form(problem: Problem, against: str | None, device: str = "cpu") -> LayerForm:
+    """The form of a problem that ours is compared with, or ours, which is called in tf.function as a Trainer does."""
+    parameters = problem.parameters
     with tf.device(DEVICES[device]):
         if against is None:
-            own = build(getattr(ours, item.layer), options(item, sizes), "float32", device)
-
-            def gradients(values: Mapping[int, np.ndarray]) -> Mapping[str, np.ndarray]:
-                return ours.get_parameters(own, read=lambda variable: tf.constant(values[id(variable)]))
-
-            return Form(
-                item, own, given, device, lambda: ours.set_parameters(own, parameters), gradients, item.ours, False
+            layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
+            return LayerForm(
+                problem,
+                layer,
+                device,
+                partial(ours.set_parameters, layer, parameters),
+                lambda values: ours.get_parameters(layer, read=lambda variable: tf.constant(values[id(variable)])),
+                problem.item.keywords,
             )
-        layer: keras.layers.Layer = DotProductAttention()
-        if item.layer == "BahdanauDecoder":
-            layer = BahdanauDecoder(sizes["vocabulary"], sizes["hidden"], sizes["layers"])
-        elif item.layer == "AdditiveAttention":
-            layer = (AdditiveAttention if against.startswith("textbook") else OwnAdditiveAttention)(sizes["hidden"])
-        elif not against.startswith("textbook"):
-            layer = OwnDotProductAttention()
-        return Form(
-            item,
+        layer = third_party(problem, against)
+        return LayerForm(
+            problem,
             layer,
-            given,
             device,
-            lambda: write(layer, parameters),
-            lambda values: read(layer, values),
+            partial(write, layer, parameters),
+            partial(read, layer, {name: array.shape for name, array in parameters.items()}),
             {},
             against == EAGER,
         )

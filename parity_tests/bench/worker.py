@@ -1,4 +1,4 @@
-"""A process of the bench: measures one thing that it is told, on one core, and says it as JSON."""
+"""A process of the bench: runs one job on one core, and prints what it measured as JSON."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 import backends as registry
-from parity_tests.bench.items import ADDITIVE_CONTEXT, ITEMS, LENGTH, Item, inputs, parameters
-from parity_tests.bench.measure import Call, Disagreement, interleave, median, pin, prove, rates, taken, wall
+from parity_tests.bench.items import ADDITIVE_CONTEXT, ITEMS, LENGTH, Item, Problem
+from parity_tests.bench.measure import Disagreement, interleave, median, pin, rates, taken, validate, wall
 from parity_tests.workers.worker import follow_judge
 
 ANALYSIS, PEAK = "XLA's analysis", "peak of a fresh process"
 """How memory is measured."""
 STEADY = 3
-"""How many calls after the first one say what a call takes once all is compiled."""
+"""The number of calls, after the first one, that time a compiled call."""
 
 
 def main() -> None:
-    """Read what to measure from standard input; write what was found as the last line of standard output."""
+    """Read the job from standard input; write what was measured as the last line of standard output."""
     follow_judge()
     job = json.load(sys.stdin)
     pin()
@@ -34,21 +34,20 @@ def main() -> None:
 
 
 def item_of(job: dict[str, Any]) -> Item:
-    """The item that is told by its name."""
+    """The item of a job."""
     return replace(ADDITIVE_CONTEXT, name=LENGTH) if job["item"] == LENGTH else ITEMS[job["item"]]
 
 
 def make(framework: Any, job: dict[str, Any], against: str | None, sizes: dict[str, int] | None = None) -> Any:
-    """One form of the item that is told."""
-    item, sizes = item_of(job), sizes or job["sizes"]
-    return framework.form(item, against, sizes, parameters(item, sizes), inputs(item, sizes), job["device"])
+    """One form of the job's item, at its sizes unless others are given."""
+    return framework.form(Problem(item_of(job), sizes or job["sizes"]), against, job["device"])
 
 
 def times(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Prove that both forms agree, then time them: the errors, and the rounds of each part."""
+    """Validate that both forms agree, then time them: the errors, and the rounds of each part."""
     ours, theirs = make(framework, job, None), make(framework, job, job["against"])
     try:
-        errors = prove(ours, theirs, "training" in job["parts"])
+        errors = validate(ours, theirs, "training" in job["parts"])
     except Disagreement as error:
         return {"refused": str(error)}
     clock = framework.clock(job["device"])
@@ -59,21 +58,20 @@ def times(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def memory(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """The bytes that one form takes: XLA's own analysis, or what a fresh process grows by.
+    """The bytes that one form takes."""
+    return taken_by(framework, job, make(framework, job, job["form"]), job["part"])
+
+
+def taken_by(framework: Any, job: dict[str, Any], form: Any, part: str) -> dict[str, Any]:
+    """The bytes that a part of a form takes: XLA's own analysis, or the growth of this process.
 
     What a framework reads in and allocates once and for all is there by then: the form ran at small sizes before.
     """
-    form = make(framework, job, job["form"])
     if hasattr(form, "analysed"):
-        return {"bytes": form.analysed(job["part"]), "how": ANALYSIS}
-    return {"bytes": grown(framework, job, getattr(form, job["part"]), job["part"]), "how": PEAK}
-
-
-def grown(framework: Any, job: dict[str, Any], call: Call, part: str) -> int:
-    """The bytes by which a call lets this process grow, once the same form ran at small sizes."""
+        return {"bytes": form.analysed(part), "how": ANALYSIS}
     small = {name: size for name, size in item_of(job).quick.items() if name in job["sizes"]}
     getattr(make(framework, job, job["form"], {**job["sizes"], **small}), part)()
-    return taken(call)
+    return {"bytes": taken(getattr(form, part)), "how": PEAK}
 
 
 def compiling(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
@@ -89,12 +87,9 @@ def compiling(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
 def length(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
     """The seconds of a training step of one form, and the bytes that it takes."""
     form = make(framework, job, job["form"])
-    if hasattr(form, "analysed"):
-        found = {"bytes": form.analysed("training"), "how": ANALYSIS}
-        form.training()
-    else:
-        found = {"bytes": grown(framework, job, form.training, "training"), "how": PEAK}
-    return {"seconds": median([wall(form.training) for _ in range(job["rounds"])]), **found}
+    memory = taken_by(framework, job, form, "training")
+    form.training()  # which compiles, where memory was analysed
+    return {"seconds": median([wall(form.training) for _ in range(job["rounds"])]), **memory}
 
 
 TASKS = {"times": times, "memory": memory, "compile": compiling, "length": length}

@@ -16,6 +16,7 @@ from rich.text import Text
 from backends import FRAMEWORKS
 from backends.requirements import XLA_LEVEL
 from parity_tests.bench import charts, runner
+from parity_tests.bench import page as pages
 from parity_tests.bench.items import ITEMS, LENGTH
 from parity_tests.cli.options import CommaList, console, device_option, examples, progress
 from parity_tests.plots import Undrawn, empty_figure
@@ -24,7 +25,7 @@ COLOURS = {True: "green", False: "yellow", None: ""}
 
 
 @click.command(
-    short_help="Measure time and memory against what people write.",
+    short_help="Benchmark time and memory against third-party code.",
     epilog=examples("bench --quick", "bench --item additive,dot --framework torch --json ratios.json"),
 )
 @click.option(
@@ -82,73 +83,73 @@ def bench(
 
     Both forms have the same parameters and inputs, and are timed only once their outputs and gradients agree; then
     they take turns in one process, on one core. A ratio is theirs / ours, the median of the rounds. Exits with 0 only
-    if every ratio could be measured, in each framework that was named; a goal that is not reached is told, and no
-    failure. Ctrl-C ends the bench, and what was measured by then is printed and written.
+    if every ratio could be measured, in each framework that was named; a missed goal is reported but is not an error.
+    Ctrl-C ends the bench, and what was measured by then is printed and written.
     """
     os.environ.setdefault(XLA_LEVEL, "3")  # what JAX takes by itself
     if chart is not None:
         try:
-            empty_figure(1.0, 1.0)  # told before hours are spent
+            empty_figure(1.0, 1.0)  # which fails before hours are spent, not after
         except Undrawn as error:
             raise click.ClickException(str(error)) from error
     for option, file in {"--json": json_file, "--chart": chart, "--page": page}.items():
         if file is not None and not file.absolute().parent.is_dir():
             raise click.BadParameter(f"there is no folder {file.absolute().parent}", param_hint=option)
-    with progress() as told:
-        found = runner.bench(
+    with progress() as report:
+        measured = runner.bench(
             [ITEMS[name] for name in names if name != LENGTH],
             frameworks or FRAMEWORKS,
             rounds=rounds,
             quick=quick,
             lengths=LENGTH in names,
             device=device,
-            progress=told,
+            progress=report,
         )
-    print_bench(found)
+    print_bench(measured)
     if json_file is not None:
-        runner.write_json(found, json_file)
+        pages.write_json(measured, json_file)
     if page is not None:
-        runner.write_page(found, page)
+        pages.write_page(measured, page)
     if chart is not None:
-        charts.chart(found).savefig(chart)
-    lacking = found.missing if frameworks else set(FRAMEWORKS) <= set(found.missing)
-    sys.exit(128 + signal.SIGINT if found.interrupted else 1 if found.refused or lacking else 0)
+        charts.chart(measured).savefig(chart)
+    missing = measured.missing if frameworks else set(FRAMEWORKS) <= set(measured.missing)
+    sys.exit(128 + signal.SIGINT if measured.interrupted else 1 if measured.refused or missing else 0)
 
 
 def print_ratios(rows: Sequence[runner.Row]) -> None:
-    """The ratios against one form, in columns that stand where those of any other form do."""
+    """Print the ratios against one form, in columns as wide as those of any other form."""
     table = Table(box=None, header_style="dim", pad_edge=False)
     table.add_column("", min_width=18)
     for name, width in (("ratio", 5), ("quartiles", 13), ("10⁹/s", 5)):
         table.add_column(name, justify="right", no_wrap=True, min_width=width)
     table.add_column("goal")
     for row in (row for row in rows if not row.refused):
-        ratio, spread, rate, goal, reached = runner.numbers(row)
+        ratio, spread, rate, goal, reached = pages.numbers(row)
         goal += {"yes": " ✓", "no": " ✗", "": ""}[reached]
-        table.add_row(*map(Text, (runner.said(row), ratio, spread, rate, goal)), style=COLOURS[row.reached])
+        table.add_row(*map(Text, (pages.direction(row), ratio, spread, rate, goal)), style=COLOURS[row.reached])
     if table.row_count:
         console.print(table)
     for row in (row for row in rows if row.refused):
-        console.print(Text(f"{runner.said(row)}: {row.refused}", style="red"), soft_wrap=True)
+        console.print(Text(f"{pages.direction(row)}: {row.refused}", style="red"), soft_wrap=True)
 
 
-def print_bench(found: runner.Bench) -> None:
-    """The ratios in a table for each form, the lengths in another, what is missing, and the machine."""
-    for (item, framework, against), rows in groupby(found.rows, lambda row: (row.item, row.framework, row.against)):
+def print_bench(measured: runner.Bench) -> None:
+    """Print the ratios in a table for each form, the lengths in another, what is missing, and the machine."""
+    for (item, framework, against), rows in groupby(measured.rows, lambda row: (row.item, row.framework, row.against)):
         name = against.removeprefix(f"{framework} ")
         console.print(Text(f"{item} in {framework}, against {name}", style="bold"), soft_wrap=True)
         print_ratios(list(rows))
-    if found.rows:
+    if measured.rows:
         console.print("theirs / ours: median of the rounds, and their quartiles")
-    if found.lengths:
+    if measured.lengths:
         table = Table(header_style="bold", caption="a training step of additive attention, 1 × length × length × 256")
         table.add_column("framework")
         table.add_column("form")
         for name in ("length", "seconds", "MiB"):
             table.add_column(name, justify="right")
-        for own in found.lengths:
-            table.add_row(own.framework, own.form, str(own.length), *map(Text, runner.taken(own)))
+        for at in measured.lengths:
+            table.add_row(at.framework, at.form, str(at.length), *map(Text, pages.taken(at)))
         console.print(table)
-    for name, reason in found.missing.items():
+    for name, reason in measured.missing.items():
         console.print(Text(f"not measured: {name}: {reason}"), soft_wrap=True)
-    console.print(Text(runner.place(found)), soft_wrap=True)
+    console.print(Text(pages.place(measured)), soft_wrap=True)

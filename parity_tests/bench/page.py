@@ -1,0 +1,88 @@
+"""The rows of the bench in words, as a table in Markdown, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from parity_tests.bench.items import size_line
+from parity_tests.bench.runner import Bench, Length, Row
+
+OPENING, CLOSING = "<!-- bench -->", "<!-- end of bench -->"
+
+
+def markdown(bench: Bench) -> str:
+    """The table of the rows, their sizes, the lengths, and what they were measured on."""
+    lines = [
+        "| item | framework | direction | against | ratio | quartiles | 10⁹/s | goal | reached |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    sizes: dict[str, dict[str, list[str]]] = {}
+    for row in bench.rows:
+        cells = (row.item, row.framework, direction(row), row.against, *numbers(row))
+        lines.append(f"| {' | '.join(cells)} |")
+        frameworks = sizes.setdefault(row.item, {}).setdefault(size_line(row.sizes), [])
+        frameworks += [] if row.framework in frameworks else [row.framework]
+    lines += ["", "Sizes:", ""]
+    for item, lists in sizes.items():
+        each = [text if len(lists) == 1 else f"{text} ({', '.join(names)})" for text, names in lists.items()]
+        lines.append(f"- {item}: {'; '.join(each)}")
+    if bench.lengths:
+        lines += [
+            "",
+            "A training step of additive attention over the length of queries and keys:",
+            "",
+            "| framework | form | length | seconds | MiB |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [f"| {at.framework} | {at.form} | {at.length} | {' | '.join(taken(at))} |" for at in bench.lengths]
+    return "\n".join([*lines, "", f"Measured on {place(bench)}.", ""])
+
+
+def direction(row: Row) -> str:
+    """The direction of a row, with the part if that is another."""
+    return row.direction if row.direction == row.part else f"{row.direction} ({row.part})"
+
+
+def numbers(row: Row) -> tuple[str, str, str, str, str]:
+    """The ratio, its quartiles, the rate of ours, the goal, and whether it was reached, as they are printed."""
+    goal = "" if row.goal is None else f"{row.goal:g}"
+    if row.aim is not None and row.aim != row.goal:
+        goal += f" → {row.aim:g}"
+    if row.ratio is None or row.spread is None:
+        return row.refused or "none", "", "", goal, ""
+    reached = {None: "", True: "yes", False: "no"}[row.reached]
+    rate = "" if row.rate is None else f"{row.rate:.2g}"
+    return f"{row.ratio:.2f}", f"{row.spread[0]:.2f} to {row.spread[1]:.2f}", rate, goal, reached
+
+
+def taken(length: Length) -> tuple[str, str]:
+    """The seconds and MiB of a length as they are printed, or why there are none."""
+    if length.seconds is None or length.bytes is None:
+        return length.refused, ""
+    return f"{length.seconds:.3g}", f"{length.bytes / 2**20:,.1f}"
+
+
+def place(bench: Bench) -> str:
+    """The machine and its speed in NumPy, the versions and the rounds, in one line."""
+    machine = bench.machine
+    versions = ", ".join(f"{name} {number}" for each in machine["versions"].values() for name, number in each.items())
+    where = "one thread" if machine["device"] == "cpu" else machine["device"]
+    rates = ", ".join(f"{rate:.2g} {what}" for what, rate in machine.get("rates", {}).items())
+    speed = f" (NumPy, 10⁹/s: {rates})" if rates else ""
+    length = f"{bench.rounds} rounds, {bench.seconds:.0f} s"
+    return f"{machine['cpu']}, {machine['cores']} cores, {where}{speed}; {versions}; {length}"
+
+
+def write_json(bench: Bench, path: Path) -> None:
+    """Write the bench as an object."""
+    path.write_text(json.dumps(bench.as_json(), indent=1) + "\n")
+
+
+def write_page(bench: Bench, path: Path) -> None:
+    """Put the table into a page between its marks, or at the end of a page without them."""
+    text = path.read_text() if path.exists() else ""
+    before, opening, rest = text.partition(OPENING)
+    after = rest.partition(CLOSING)[2] if opening else ""
+    before = before if opening or not before else before.rstrip("\n") + "\n\n"
+    path.write_text(f"{before}{OPENING}\n{markdown(bench)}{CLOSING}{after or chr(10)}")
