@@ -24,8 +24,8 @@ for epoch in range(3):
         loss, _ = trainer.step(Batch(*(np.array(array[rows], dtype="int32") for array in data[:5])))
     print(f"epoch {epoch + 1}  loss {loss.item():.3f}", flush=True)
 
-wanted = corpus.encoded([(corpus.characters("16 may 1984"), [])], source, target, max_tokens=26)
+batch = corpus.encoded([(corpus.characters("16 may 1984"), [])], source, target, max_tokens=26)
 ends = {"bos": target.index[corpus.BOS], "eos": target.index[corpus.EOS], "max_steps": 12}
-sentence, lens = (np.array(array, dtype="int32") for array in wanted[:2])
+sentence, lens = (np.array(array, dtype="int32") for array in batch[:2])
 tokens, lengths, _ = model.greedy(sentence, lens, **ends)
 print("16 may 1984  →", "".join(target.words(tokens[0, : lengths[0].item()].tolist())))

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from parity_tests.cli.translate import worker
+from parity_tests.cli.translate import start_worker
 from parity_tests.translation import corpus
 from parity_tests.translation.model import Settings, new_model, read_data
 
@@ -39,8 +39,6 @@ ATTENTION = {
     "additive": {"--decoder": "bahdanau", "--score": "additive"},
     "dot": {"--decoder": "bahdanau", "--score": "dot"},
 }
-
-
 RNNS = ("gru", "lstm")
 
 
@@ -57,21 +55,21 @@ def main() -> None:
     parser.add_argument("--backend", default="torch")
     parser.add_argument("--folder", type=Path, default=Path("textbooks"))
     parser.add_argument("--speed", action="store_true")
-    asked = parser.parse_args()
-    if asked.speed:
-        speeds(asked.file, asked.backend)
+    arguments = parser.parse_args()
+    if arguments.speed:
+        speeds(arguments.file, arguments.backend)
         return
-    asked.folder.mkdir(parents=True, exist_ok=True)
+    arguments.folder.mkdir(parents=True, exist_ok=True)
     print("| set-up | attention | RNN | loss | seen: k=2 | held out: k=2 | " + " | ".join(SENTENCES) + " |")
     print("|---|---|---|---|---|---|" + "---|" * len(SENTENCES))
     for setup, options in SETUPS.items():
         for attention, chosen in ATTENTION.items():
             for rnn in RNNS:
-                model = asked.folder / f"{setup}-{attention}-{rnn}.safetensors"
-                given = {**options, **chosen, "--rnn": rnn, "--corpus": asked.file, "--backend": asked.backend}
+                model = arguments.folder / f"{setup}-{attention}-{rnn}.safetensors"
+                given = {**options, **chosen, "--rnn": rnn, "--corpus": arguments.file, "--backend": arguments.backend}
                 if not model.exists():
                     translate("train", *(word for pair in given.items() for word in pair), "-o", model)
-                print(row(setup, attention, rnn, model, asked.folder / "scores.json"), flush=True)
+                print(row(setup, attention, rnn, model, arguments.folder / "scores.json"), flush=True)
 
 
 def speeds(file: Path, backend: str) -> None:
@@ -83,10 +81,10 @@ def speeds(file: Path, backend: str) -> None:
         training: dict[tuple[str, str], Any] = {}
         for attention, chosen in ATTENTION.items():
             for rnn in RNNS:
-                own = {name.lstrip("-"): value for name, value in chosen.items()}
-                settings = Settings("pairs", train=4096, batch_size=options["--batch-size"], cell=rnn, **sizes, **own)
+                kind = {name.lstrip("-"): value for name, value in chosen.items()}
+                settings = Settings("pairs", train=4096, batch_size=options["--batch-size"], cell=rnn, **sizes, **kind)
                 data = read_data(settings, pairs)
-                training[attention, rnn] = worker(new_model(settings, data, backend), backend, "cpu").train(data)
+                training[attention, rnn] = start_worker(new_model(settings, data, backend), backend).train(data)
         seconds: dict[tuple[str, str], list[float]] = {name: [] for name in training}
         for number in range(1 + ROUNDS * STEPS):
             for name, steps in training.items():
@@ -94,22 +92,22 @@ def speeds(file: Path, backend: str) -> None:
                 next(steps)
                 if number:  # the first may compile
                     seconds[name].append(time.perf_counter() - start)
-        first, *_ = (statistics.median(own) for own in seconds.values())
-        for (attention, rnn), own in seconds.items():
-            print(f"| {setup} | {attention} | {rnn} | {first / statistics.median(own):.2f} |", flush=True)
+        medians = {name: statistics.median(each) for name, each in seconds.items()}
+        first = next(iter(medians.values()))
+        for (attention, rnn), median in medians.items():
+            print(f"| {setup} | {attention} | {rnn} | {first / median:.2f} |", flush=True)
 
 
 def row(setup: str, attention: str, rnn: str, model: Path, scores: Path) -> str:
-    """What became of one training: the parameters are those of its last epoch, as in the textbooks."""
-    found = {}
+    """The row of one training: the parameters are those of its last epoch, as in the textbooks."""
+    reports = []
     for part in ("training", "validation"):
         translate("test", model, "--last", "--on", part, "--json", scores)
-        found[part] = json.loads(scores.read_text(encoding="utf-8"))[0]
-    history = found["training"]["history"]
-    said = translate("run", model, "--last", *SENTENCES).splitlines()
-    cells = [setup, attention, rnn, f"{history[-1]['loss']:.3f}"]
-    cells += [f"{found[part]['scores']['textbook']:.3f}" for part in ("training", "validation")]
-    return "| " + " | ".join([*cells, *(line.partition("→")[2].strip() for line in said)]) + " |"
+        reports += json.loads(scores.read_text(encoding="utf-8"))
+    lines = translate("run", model, "--last", *SENTENCES).splitlines()
+    cells = [setup, attention, rnn, f"{reports[0]['history'][-1]['loss']:.3f}"]
+    cells += [f"{report['scores']['third_party']:.3f}" for report in reports]
+    return "| " + " | ".join([*cells, *(line.partition("→")[2].strip() for line in lines)]) + " |"
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ for epoch in range(3):
         loss, _ = trainer.step(Batch(*(tf.constant(array[rows]) for array in data[:5])))
     print(f"epoch {epoch + 1}  loss {loss:.3f}", flush=True)
 
-wanted = corpus.encoded([(corpus.characters("16 may 1984"), [])], source, target, max_tokens=26)
+batch = corpus.encoded([(corpus.characters("16 may 1984"), [])], source, target, max_tokens=26)
 ends = {"bos": target.index[corpus.BOS], "eos": target.index[corpus.EOS], "max_steps": 12}
-tokens, lengths, _ = model.greedy(tf.constant(wanted.source), tf.constant(wanted.source_lens), **ends)
+tokens, lengths, _ = model.greedy(tf.constant(batch.source), tf.constant(batch.source_lens), **ends)
 print("16 may 1984  →", "".join(target.words(tokens[0, : lengths[0]].numpy().tolist())))

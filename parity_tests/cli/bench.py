@@ -18,7 +18,7 @@ from backends.requirements import XLA_LEVEL
 from parity_tests.bench import charts, runner
 from parity_tests.bench import page as pages
 from parity_tests.bench.items import ITEMS, LENGTH
-from parity_tests.cli.options import CommaList, console, device_option, examples, progress
+from parity_tests.cli.options import CommaList, console, device_option, examples, output_file, progress
 from parity_tests.plots import Undrawn, empty_figure
 
 COLOURS = {True: "green", False: "yellow", None: ""}
@@ -50,25 +50,9 @@ COLOURS = {True: "green", False: "yellow", None: ""}
     help=f"Rounds of each ratio; {runner.ROUNDS}, or {runner.QUICK_ROUNDS} with --quick, unless given.",
 )
 @device_option
-@click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write every ratio to a file.",
-)
-@click.option(
-    "--chart",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Draw the ratios, or time and memory over the length, to a picture.",
-)
-@click.option(
-    "--page",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Put the table into a page in Markdown.",
-)
+@output_file("--json", "json_file", help="Write every ratio to a file.")
+@output_file("--chart", help="Draw the ratios, or time and memory over the length, to a picture.")
+@output_file("--page", help="Put the table into a page in Markdown.")
 def bench(
     names: list[str],
     frameworks: list[str] | None,

@@ -7,6 +7,7 @@ import click
 from parity_tests.cli.behaviour import command as behaviour
 from parity_tests.cli.bench import bench
 from parity_tests.cli.check import check, verify
+from parity_tests.cli.compare_trainings import compare_trainings
 from parity_tests.cli.convert import convert
 from parity_tests.cli.fuzz import fuzz_backends
 from parity_tests.cli.mutate import mutate
@@ -27,5 +28,6 @@ def main() -> None:
 JUDGING = (run, check, verify, record_one, compare, fuzz_backends, mutate)
 OTHERS = (bench, behaviour, convert, translate, list_backends, list_operators, show, diff, print_operators, calibrate)
 
+translate.add_command(compare_trainings)
 for command in (*JUDGING, *OTHERS):
     main.add_command(command)

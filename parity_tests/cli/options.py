@@ -123,6 +123,14 @@ def options(*given: Callable[[Command], Command]) -> Callable[[Command], Command
     return decorate
 
 
+input_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def output_file(*names: str, metavar: str = "FILE", **keywords: Any) -> Callable[[Command], Command]:
+    """An option that names a file to write."""
+    return click.option(*names, type=click.Path(dir_okay=False, path_type=Path), metavar=metavar, **keywords)
+
+
 def take_path(context: click.Context, option: click.Parameter, path: str | None) -> None:
     """Tell the workers to come which path to take."""
     if path is not None:
@@ -181,25 +189,19 @@ cells_options = options(
         help="Have backends take one path for all sizes, where they would choose by size.",
     ),
 )
-json_option = click.option(
+json_option = output_file(
     "--json",
     "json_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
     help="Write every verdict to a file.",
 )
-certificate_option = click.option(
+certificate_option = output_file(
     "--certificate",
     "certificate_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
     help="Write a certificate as JSON, and beside it, with the suffix .md, as a page.",
 )
-junit_option = click.option(
+junit_option = output_file(
     "--junit",
     "junit_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
     help="Write the verdicts as JUnit XML, which CI services show.",
 )
 worker_options = options(
@@ -216,14 +218,14 @@ worker_options = options(
 
 
 def pairs_in(corpus: Path) -> list[Pair]:
-    """The sentence pairs of a file; what was left out of it is printed.
+    """The sentence pairs of a file; lines that were left out are reported on standard error.
 
     Raises: CorpusError.
     """
-    read = read_corpus(corpus)
-    if read.told:
-        click.echo(f"{corpus}: {read.told}", err=True)
-    return read.pairs
+    content = read_corpus(corpus)
+    if content.warning:
+        click.echo(f"{corpus}: {content.warning}", err=True)
+    return content.pairs
 
 
 def bars() -> Bars:

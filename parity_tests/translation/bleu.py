@@ -1,10 +1,11 @@
-"""How good translations are: BLEU by sacrebleu, the score that textbooks print, and how many are right to the word."""
+"""Scores of translations: BLEU by sacrebleu, the score of a third party, and how many are right to the word."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 Tokens = Sequence[str]
@@ -24,21 +25,19 @@ def bleu(translations: Sequence[Tokens], references: Sequence[Sequence[Tokens]])
         from sacrebleu.metrics.bleu import BLEU
     except ModuleNotFoundError as error:
         raise Unscored("BLEU needs sacrebleu. Run: pip install sacrebleu") from error
-    most = max(map(len, references))
-    streams: Any = [
-        [" ".join(own[number]) if number < len(own) else None for own in references] for number in range(most)
-    ]
+    joined = [[" ".join(tokens) for tokens in each] for each in references]
+    streams: Any = list(zip_longest(*joined))  # sacrebleu's: the first reference of each sentence, the second, ...
     lines = [" ".join(tokens) for tokens in translations]
     return float(BLEU(tokenize="none", force=True).corpus_score(lines, streams).score)
 
 
-def textbook_score(translation: Tokens, references: Sequence[Tokens], most: int = 2) -> float:
-    """The score that textbooks print for one sentence, from 0 to 1: the best against any of its references.
+def third_party_score(translation: Tokens, references: Sequence[Tokens], most: int = 2) -> float:
+    """The score of one sentence in "Dive into Deep Learning", from 0 to 1: the best against any of its references.
 
     score = exp(min(0, 1 - reference length / length)) · product over n = 1..most of p[n]^(1/2ⁿ), where p[n] is the
-    share of the n-grams that stand in the reference, each as often as it stands there
+    share of the n-grams that occur in the reference, each as often as it occurs there
 
-    As in "Dive into Deep Learning", section 10.7, which takes n up to 2.
+    Source: section 10.7, which takes n up to 2.
     """
     return max(_against(translation, reference, most) for reference in references)
 
@@ -48,8 +47,8 @@ def _against(translation: Tokens, reference: Tokens, most: int) -> float:
         return 0.0
     score = math.exp(min(0.0, 1.0 - len(reference) / len(translation)))
     for n in range(1, min(most, len(translation)) + 1):
-        found, wanted = _ngrams(translation, n), _ngrams(reference, n)
-        score *= (sum((found & wanted).values()) / sum(found.values())) ** (0.5**n)
+        actual, expected = _ngrams(translation, n), _ngrams(reference, n)
+        score *= (sum((actual & expected).values()) / sum(actual.values())) ** (0.5**n)
     return score
 
 
@@ -59,7 +58,15 @@ def _ngrams(tokens: Tokens, n: int) -> Counter[tuple[str, ...]]:
 
 def exact(translations: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> float:
     """The share of translations that are one of their references, from 0 to 1."""
-    right = [
-        list(found) in [list(own) for own in wanted] for found, wanted in zip(translations, references, strict=True)
-    ]
-    return sum(right) / len(right)
+    pairs = zip(translations, references, strict=True)
+    return sum(list(translation) in map(list, expected) for translation, expected in pairs) / len(translations)
+
+
+def scores(translations: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> dict[str, float]:
+    """All scores of translations."""
+    pairs = zip(translations, references, strict=True)
+    return {
+        "bleu": bleu(translations, references),
+        "third_party": sum(third_party_score(*pair) for pair in pairs) / len(translations),
+        "exact": exact(translations, references),
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from parity_tests.translation.model import Model
 
 CLOSE = {"float64": 1e-11, "float32": 5e-3}
-"""How near the losses of two frameworks have to lie for so many steps, in relative distance: 5e4 eps of the dtype.
+"""The largest relative distance between the losses of two frameworks in the steps compared: 5e4 eps of the dtype.
 
 A training with large steps is chaotic, and doubles what rounding does every few of them: 2e3 eps were seen after 50
 steps of the textbooks' set-up with Adam, and 2e7 after 120. An epsilon at the wrong place is 1e7 eps off after two.
@@ -20,24 +20,25 @@ steps of the textbooks' set-up with Adam, and 2e7 after 120. An epsilon at the w
 
 def distances(models: Mapping[str, Model]) -> list[float]:
     """For each step, the largest relative distance between any two trainings' losses."""
-    steps = min(len(own.losses) for own in models.values())
-    losses = np.array([own.losses[:steps] for own in models.values()])
+    steps = min(len(model.losses) for model in models.values())
+    losses = np.array([model.losses[:steps] for model in models.values()])
     return ((losses.max(axis=0) - losses.min(axis=0)) / np.abs(losses).min(axis=0)).tolist()
 
 
-def compared(models: Mapping[str, Model], found: Mapping[str, Mapping[str, Any]], steps: int) -> dict[str, Any]:
+def compare(models: Mapping[str, Model], translations: Mapping[str, Mapping[str, Any]], steps: int) -> dict[str, Any]:
     """How near the first `steps` losses of the trainings lie, and which sentences they translate differently."""
     settings = next(iter(models.values())).settings
     apart, bound = distances(models), CLOSE[settings.dtype]
-    first = next(iter(found.values()))
+    first = next(iter(translations.values()))
     sources = next(iter(first.values()))["sources"]
 
-    def differing(lists: Sequence[Sequence[Sequence[str]]]) -> list[str]:
-        """The sources that the lists translate differently."""
-        return [source for source, *told in zip(sources, *lists, strict=True) if len(set(map(tuple, told))) > 1]
+    def differing(reports: Iterable[Mapping[str, Any]]) -> list[str]:
+        """The sources that the reports translate differently."""
+        lists = [report["translations"] for report in reports]
+        return [source for source, *each in zip(sources, *lists, strict=True) if len(set(map(tuple, each))) > 1]
 
-    moved = {name: differing([own[name]["translations"] for own in found.values()]) for name in models}
-    between = differing([own["translations"] for own in first.values()])
+    moved = {name: differing(by_model[name] for by_model in translations.values()) for name in models}
+    between = differing(first.values())
     return {
         "settings": asdict(settings),
         "steps": len(apart),
@@ -53,16 +54,16 @@ def compared(models: Mapping[str, Model], found: Mapping[str, Mapping[str, Any]]
         "same": not any(moved.values()) and (settings.dtype == "float32" or not between),
         "trainings": {
             name: {
-                "epochs": own.epoch,
-                "loss": own.losses[-1],
-                **{key: own.history[-1][key] for key in ("validation_loss", "bleu", "textbook", "exact")},
-                "tokens_per_second": median_rate(own),
+                "epochs": model.epoch,
+                "loss": model.losses[-1],
+                **{key: model.history[-1][key] for key in ("validation_loss", "bleu", "third_party", "exact")},
+                "tokens_per_second": median_rate(model),
             }
-            for name, own in models.items()
+            for name, model in models.items()
         },
     }
 
 
 def median_rate(model: Model) -> float:
     """Target tokens trained on in a second: the median over the epochs."""
-    return float(np.median([own["tokens_per_second"] for own in model.history]))
+    return float(np.median([epoch["tokens_per_second"] for epoch in model.history]))

@@ -22,29 +22,17 @@ from attention_core.draws import integers, uniform
 from attention_core.operators.training import Batch
 
 SPECIAL = PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
-MONTHS = (
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
-    "december",
-)
+NAMES = "january february march april may june july august september october november december"
+MONTHS = tuple(NAMES.split())
 DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 LONGEST_LINE = 10_000
-MOST_TOLD = 3
+MOST_REPORTED = 3
 
 PAIRS_ADDRESS = "http://d2l-data.s3-accelerate.amazonaws.com/fra-eng.zip"
 PAIRS_DIGEST = "94646ad1522d915e7b0f9296181140edcf86a4f5"
 PAIRS_MEMBER = "fra-eng/fra.txt"
 LARGEST_DOWNLOAD = 2**26
-"""The pairs that textbooks use, by the SHA-1 that they print; fetched by `download` alone."""
+"""The pairs that textbooks use, by the SHA-1 that they print; only `download` fetches them."""
 
 Pair = tuple[str, str]
 
@@ -86,12 +74,12 @@ class Corpus(NamedTuple):
     skipped: Sequence[tuple[int, str]] = ()
 
     @property
-    def told(self) -> str:
-        """The lines left out, in words; nothing if there are none."""
+    def warning(self) -> str:
+        """The lines left out, in words; empty if there are none."""
         if not self.skipped:
             return ""
-        first = "; ".join(f"line {number}: {why}" for number, why in self.skipped[:MOST_TOLD])
-        more = "; ..." if len(self.skipped) > MOST_TOLD else ""
+        first = "; ".join(f"line {number}: {why}" for number, why in self.skipped[:MOST_REPORTED])
+        more = "; ..." if len(self.skipped) > MOST_REPORTED else ""
         return f"{len(self.skipped):,} of {len(self.skipped) + len(self.pairs):,} lines skipped ({first}{more})"
 
 
@@ -121,8 +109,8 @@ def read_corpus(path: str | Path) -> Corpus:
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {error.strerror}.") from error
     if not pairs:
-        told = Corpus(pairs, skipped).told
-        raise CorpusError(f"{path} holds no sentence pairs{': ' if told else ''}{told}.")
+        warning = Corpus(pairs, skipped).warning
+        raise CorpusError(f"{path} holds no sentence pairs{': ' if warning else ''}{warning}.")
     return Corpus(pairs, skipped)
 
 
@@ -152,9 +140,9 @@ def download(folder: Path) -> Path:
             data = answer.read(LARGEST_DOWNLOAD + 1)
     except OSError as error:
         raise CorpusError(f"{PAIRS_ADDRESS} cannot be fetched: {error}. Give a file with --corpus instead.") from error
-    found = hashlib.sha1(data, usedforsecurity=False).hexdigest()
-    if found != PAIRS_DIGEST:
-        raise CorpusError(f"{PAIRS_ADDRESS} has the SHA-1 {found}, expected {PAIRS_DIGEST}: nothing was kept.")
+    digest = hashlib.sha1(data, usedforsecurity=False).hexdigest()
+    if digest != PAIRS_DIGEST:
+        raise CorpusError(f"{PAIRS_ADDRESS} has the SHA-1 {digest}, expected {PAIRS_DIGEST}: nothing was kept.")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         content = archive.read(PAIRS_MEMBER)
     folder.mkdir(parents=True, exist_ok=True)
@@ -189,7 +177,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]], min_frequency: int = 1) -> Vocabulary:
-        """The tokens that stand in the sentences at least min_frequency times."""
+        """The tokens that occur in the sentences at least min_frequency times."""
         counts = Counter(token for sentence in sentences for token in sentence)
         ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return cls((*SPECIAL, *(token for token, count in ranked if count >= min_frequency)))
@@ -203,7 +191,7 @@ class Vocabulary:
         return {token: position for position, token in enumerate(self.tokens)}
 
     def ids(self, sentence: Sequence[str]) -> list[int]:
-        """The ids of the tokens; those of no entry become UNK."""
+        """The ids of the tokens; those that are not in the vocabulary become UNK."""
         return [self.index.get(token, self.index[UNK]) for token in sentence]
 
     def words(self, ids: Iterable[int]) -> list[str]:
@@ -214,7 +202,7 @@ class Vocabulary:
 def padded(sentences: Sequence[Sequence[int]], pad: int, least: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """The sentences as one array (batch, longest), padded at the end, and their lengths (batch,), both int32.
 
-    The array has at least so many columns.
+    The array has `least` columns or more.
     """
     lengths = np.array([len(sentence) for sentence in sentences], np.int32)
     tokens = np.full((len(sentences), int(lengths.max(initial=least))), pad, np.int32)
@@ -230,10 +218,10 @@ SPLITTERS = {"words": words, "characters": characters}
 
 
 def split(pairs: Sequence[Pair], counts: Sequence[int], seed: int | None = None, by: int = 0) -> list[list[Pair]]:
-    """Disjoint lists of so many pairs each, so that no sentence stands in two of them.
+    """Disjoint lists with the given counts of pairs, so that no sentence occurs in two of them.
 
     Pairs whose source (by=0) or target (by=1) reads the same stay together: in the order of the file, or in that of the
-    seed. What a list has no room for is left out. Fewer pairs than asked for fill the first lists.
+    seed. What a list has no room for is left out. Too few pairs fill the first lists.
     """
     groups: dict[str, list[Pair]] = {}
     for pair in dict.fromkeys(pairs):
@@ -277,4 +265,4 @@ def rows_of(batch: Batch, rows: np.ndarray, count: int) -> Batch:
     Compilers would make another function for the last, smaller batch of an epoch.
     """
     missing = count - len(rows)
-    return Batch(*(np.pad(own[rows], ((0, missing),) + ((0, 0),) * (own.ndim - 1)) for own in batch[:5]))
+    return Batch(*(np.pad(array[rows], ((0, missing),) + ((0, 0),) * (array.ndim - 1)) for array in batch[:5]))

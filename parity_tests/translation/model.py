@@ -1,7 +1,8 @@
 """Translation: sentence pairs to arrays, a Translator trained epoch by epoch in any backend, and its file.
 
-What decides a training is data: the settings, the corpus, first parameters drawn from the seed, the order of the
-batches of each epoch, and, if asked for, the dropout masks. A backend brings its Translator and its Trainer.
+A training is determined by data: the settings, the corpus, first parameters drawn from the seed, the order of the
+batches of each epoch, and, unless the framework draws them, the dropout masks. A backend brings its Translator and its
+Trainer.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides a training, whatever the framework.
+    """All that determines a training, whatever the framework.
 
     corpus is DATES, or the name of a file, and digest the SHA-256 of its pairs; train, validation and test are numbers
     of pairs, drawn from the whole corpus if shuffle, from its beginning otherwise. split says what a token is. A
-    sentence has max_tokens at most, eos included; a token has to stand min_frequency times. The names of the model's
-    options are those of Translator. own_dropout leaves what is dropped to the framework; it is data otherwise.
+    sentence has max_tokens at most, eos included; a token has to occur min_frequency times. The names of the model's
+    options are those of Translator. Dropout masks are data, unless framework_dropout has the framework draw them.
     """
 
     corpus: str = DATES
@@ -58,7 +59,7 @@ class Settings:
     score: str | None = None
     bidirectional: bool = False
     dropout: float = 0.0
-    own_dropout: bool = False
+    framework_dropout: bool = False
     optimizer: str = "adam"
     learning_rate: float = 0.005
     max_norm: float | None = 1.0
@@ -69,20 +70,27 @@ class Settings:
     dtype: str = "float32"
 
     @classmethod
-    def of(cls, found: Any) -> Settings:
-        """The settings that a file holds.
+    def of(cls, entries: Any) -> Settings:
+        """The settings in the header of a file.
 
         Raises: ArchiveError if they are none.
         """
-        kinds = {"str": str, "int": int, "bool": bool, "float": float}
-        if not isinstance(found, dict) or set(found) != {own.name for own in fields(cls)}:
+        types = {setting.name: str(setting.type) for setting in fields(cls)}
+        if not isinstance(entries, dict) or set(entries) != set(types):
             raise ArchiveError("the settings are wrong: other names than those of this version")
-        for own in fields(cls):
-            words = str(own.type).split(" | ")
-            right = type(found[own.name]) in [kinds[word] for word in words if word != "None"]
-            if not right and not (found[own.name] is None and "None" in words):
-                raise ArchiveError(f"the settings are wrong: {own.name} is {found[own.name]!r}, expected {own.type}")
-        return cls(**found)
+        for name, value in entries.items():
+            if ("None" if value is None else type(value).__name__) not in types[name].split(" | "):
+                raise ArchiveError(f"the settings are wrong: {name} is {value!r}, expected {types[name]}")
+        return cls(**entries)
+
+    def tokens(self, sentence: str) -> list[str]:
+        """The tokens of a sentence."""
+        return corpus.SPLITTERS[self.split](sentence)
+
+    @property
+    def glue(self) -> str:
+        """The text between two tokens of a sentence."""
+        return "" if self.split == "characters" else " "
 
     def model(self, source: Vocabulary, target: Vocabulary) -> dict[str, Any]:
         """The arguments of the Translator."""
@@ -92,7 +100,7 @@ class Settings:
         return {**sizes, **located, **{name: getattr(self, name) for name in names}}
 
 
-class Held(NamedTuple):
+class Split(NamedTuple):
     """Pairs of one list: all of them as arrays, each source once, as written, and all translations of each source."""
 
     pairs: Batch
@@ -107,51 +115,39 @@ class Data:
 
     source: Vocabulary
     target: Vocabulary
-    training: Held
-    validation: Held
-    test: Held
+    training: Split
+    validation: Split
+    test: Split
 
 
 def read_data(settings: Settings, pairs: Sequence[corpus.Pair]) -> Data:
     """Split, tokenise and number the pairs.
 
-    Raises: CorpusError if there are fewer than asked for.
+    Raises: CorpusError if there are fewer than the settings need.
     """
     by = 1 if settings.corpus == DATES else 0  # a date that was trained in one form is no unseen date in another
-    counts = (settings.train, settings.validation, settings.test)
-    lists = corpus.split(pairs, counts, settings.seed if settings.shuffle else None, by)
-    for name, wanted, found in zip(("train", "validation", "test"), counts, map(len, lists), strict=True):
-        if found < wanted:
+    counts = {"train": settings.train, "validation": settings.validation, "test": settings.test}
+    lists = corpus.split(pairs, list(counts.values()), settings.seed if settings.shuffle else None, by)
+    for (name, count), left in zip(counts.items(), map(len, lists), strict=True):
+        if left < count:
             raise corpus.CorpusError(
-                f"{settings.corpus} has {found} pairs left for {name}, and {wanted} were asked for: pairs with the "
-                "same sentence stay together, and each stands once. Ask for fewer."
+                f"{settings.corpus} has {left} pairs left for {name}, and {count} were requested: pairs with the same "
+                "sentence stay together, and repeated pairs count once. Request fewer."
             )
-    tokenised = [[(_tokens(settings, s), _tokens(settings, t)) for s, t in own] for own in lists]
-    source, target = (Vocabulary.of([p[side] for p in tokenised[0]], settings.min_frequency) for side in (0, 1))
-    arrays = [corpus.encoded(own, source, target, settings.max_tokens) for own in tokenised]
-    held = [_held(settings, *own, source, target) for own in zip(lists, tokenised, arrays, strict=True)]
-    return Data(source, target, *held)
+    tokenised = [[(settings.tokens(source), settings.tokens(target)) for source, target in each] for each in lists]
+    source, target = (Vocabulary.of([pair[side] for pair in tokenised[0]], settings.min_frequency) for side in (0, 1))
 
+    def split(pairs: Sequence[corpus.Pair], tokens: Sequence[tuple[list[str], list[str]]]) -> Split:
+        written: dict[tuple[str, ...], str] = {}
+        references: dict[tuple[str, ...], list[list[str]]] = {}
+        for (sentence, _), (words, translation) in zip(pairs, tokens, strict=True):
+            written.setdefault(tuple(words), sentence)
+            references.setdefault(tuple(words), []).append(translation)
+        sources = [(words, ()) for words in references]
+        arrays, once = (corpus.encoded(each, source, target, settings.max_tokens) for each in (tokens, sources))
+        return Split(arrays, once, list(written.values()), list(references.values()))
 
-def _tokens(settings: Settings, sentence: str) -> list[str]:
-    return corpus.SPLITTERS[settings.split](sentence)
-
-
-def _held(
-    settings: Settings,
-    pairs: Sequence[corpus.Pair],
-    tokenised: Any,
-    arrays: Batch,
-    source: Vocabulary,
-    target: Vocabulary,
-) -> Held:
-    references: dict[tuple[str, ...], list[list[str]]] = {}
-    written: dict[tuple[str, ...], str] = {}
-    for (sentence, _), (tokens, translation) in zip(pairs, tokenised, strict=True):
-        references.setdefault(tuple(tokens), []).append(translation)
-        written.setdefault(tuple(tokens), sentence)
-    sources = corpus.encoded([(own, []) for own in references], source, target, settings.max_tokens)
-    return Held(arrays, sources, list(written.values()), list(references.values()))
+    return Data(source, target, *map(split, lists, tokenised))
 
 
 def digest_of(pairs: Sequence[corpus.Pair]) -> str:
@@ -164,7 +160,7 @@ def digest_of(pairs: Sequence[corpus.Pair]) -> str:
 
 @dataclass
 class Model:
-    """A Translator in training: what it was made with, how far it is, and all that going on needs.
+    """A Translator in training: its settings, how far it is, and all that resuming needs.
 
     parameters are those of the epoch with the lowest validation loss, last those after the newest epoch, and state is
     the optimiser's; losses and norms have an entry for each step; history an entry for each epoch.
@@ -189,12 +185,12 @@ class Model:
     @property
     def best_epoch(self) -> int:
         """The epoch with the lowest validation loss, the first of them; 0 before the first."""
-        losses = [own["validation_loss"] for own in self.history]
+        losses = [epoch["validation_loss"] for epoch in self.history]
         return losses.index(min(losses)) + 1 if losses else 0
 
     @property
     def finished(self) -> bool:
-        """Whether the epochs asked for are done, or validation has not become better for too long."""
+        """Whether the requested epochs are done, or validation has not become better for too long."""
         patience = self.settings.patience
         tired = patience is not None and self.epoch - self.best_epoch >= patience
         return self.epoch >= self.settings.epochs or tired
@@ -202,7 +198,7 @@ class Model:
     def save(self, path: str | Path) -> None:
         """Write the model to a file, in one step: a reader finds the old one or the new one, and never a part."""
         groups = {"parameter": self.parameters, "last": self.last, "state": self.state}
-        arrays = {f"{group}/{name}": array for group, own in groups.items() for name, array in own.items()}
+        arrays = {f"{group}/{name}": array for group, members in groups.items() for name, array in members.items()}
         arrays |= {"losses": np.array(self.losses, np.float64), "norms": np.array(self.norms, np.float64)}
         header = {
             "kind": KIND,
@@ -227,9 +223,9 @@ class Model:
             source, target = (_vocabulary(header.get(side)) for side in ("source", "target"))
             groups: dict[str, Arrays] = {"parameter": {}, "last": {}, "state": {}}
             for name, array in arrays.items():
-                group, slash, own = name.partition("/")
+                group, slash, member = name.partition("/")
                 if slash:
-                    groups[group][own] = array
+                    groups[group][member] = array
             shapes = TRANSLATOR.shapes(TRANSLATOR.sizes(settings.model(source, target)))
             for group in ("parameter", "last"):
                 if {name: array.shape for name, array in groups[group].items()} != shapes:
@@ -244,7 +240,7 @@ class Model:
                 groups["state"],
                 arrays["losses"].tolist(),
                 arrays["norms"].tolist(),
-                [{str(name): float(value) for name, value in own.items()} for own in header["history"]],
+                [{str(name): float(value) for name, value in epoch.items()} for epoch in header["history"]],
             )
         except ArchiveError as error:
             raise ArchiveError(f"{path}: {error}") from error
@@ -252,12 +248,12 @@ class Model:
             raise ArchiveError(f"{path}: this is no model that could be read: {error!r}") from error
 
 
-def _vocabulary(found: Any) -> Vocabulary:
-    if not isinstance(found, list) or not all(isinstance(token, str) for token in found):
+def _vocabulary(tokens: Any) -> Vocabulary:
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise ArchiveError("a vocabulary is wrong: expected a list of tokens")
-    if tuple(found[:4]) != corpus.SPECIAL or len(set(found)) != len(found):
-        raise ArchiveError("a vocabulary is wrong: the special tokens come first, and each token stands once")
-    return Vocabulary(tuple(found))
+    if tuple(tokens[:4]) != corpus.SPECIAL or len(set(tokens)) != len(tokens):
+        raise ArchiveError("a vocabulary is wrong: the special tokens come first, and each token occurs once")
+    return Vocabulary(tuple(tokens))
 
 
 def new_model(settings: Settings, data: Data, backend: str) -> Model:
@@ -273,6 +269,3 @@ def new_model(settings: Settings, data: Data, backend: str) -> Model:
         for name, shape in TRANSLATOR.shapes(sizes).items()
     }
     return Model(settings, data.source, data.target, backend, parameters, dict(parameters))
-
-
-# ------------------------------------------------------------------------------------------------ in a framework

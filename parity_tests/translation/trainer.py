@@ -15,7 +15,7 @@ from attention_core import draws
 from attention_core.operators.training import Batch
 from parity_tests.translation import bleu, corpus
 from parity_tests.translation.corpus import BOS, EOS
-from parity_tests.translation.model import Arrays, Data, Held, Model
+from parity_tests.translation.model import Arrays, Data, Model, Split
 
 
 class Diverged(ArithmeticError):
@@ -23,7 +23,7 @@ class Diverged(ArithmeticError):
 
 
 class Step(NamedTuple):
-    """What a step of a training tells: its number in the epoch, the steps of an epoch, loss, norm, and tokens read."""
+    """A step of a training: its number in the epoch, the steps of an epoch, loss, norm, and tokens read so far."""
 
     number: int
     steps: int
@@ -44,6 +44,16 @@ class Worker:
         config = model.settings.model(model.source, model.target)
         self.translator = self.runtime.build(self.package.Translator, config, model.settings.dtype, device)
         self.package.set_parameters(self.translator, model.parameters)
+        self.made = (backend, model.settings.dtype, config)
+
+    def replace_model(self, model: Model, backend: str) -> bool:
+        """Translate with another model, unless it needs another backend or other layers: tell whether."""
+        settings = model.settings
+        if self.made != (backend, settings.dtype, settings.model(model.source, model.target)):
+            return False
+        self.model = model
+        self.package.set_parameters(self.translator, model.parameters)
+        return True
 
     @functools.cached_property
     def trainer(self) -> Any:
@@ -55,7 +65,7 @@ class Worker:
     def train(self, data: Data) -> Iterator[Step]:
         """Train one more epoch; the model is changed once it is done, and only then.
 
-        Every epoch begins with what the file of the model holds, so that going on is no other training.
+        Every epoch begins with what the file of the model holds, so that resuming is the same training.
         """
         settings, number = self.model.settings, self.model.epoch + 1
         self.package.set_parameters(self.translator, self.model.last)
@@ -74,9 +84,9 @@ class Worker:
             rows = order[position * settings.batch_size : (position + 1) * settings.batch_size]
             batch = corpus.rows_of(pairs, rows, settings.batch_size)
             tokens += int(batch.target_lens.sum())
-            if settings.dropout and not settings.own_dropout:
+            if settings.dropout and not settings.framework_dropout:
                 batch = batch._replace(**self.masks(number, position))
-            loss, norm = (float(self.runtime.to_numpy(found)) for found in self.trainer.step(self.given(batch)))
+            loss, norm = (float(self.runtime.to_numpy(number)) for number in self.trainer.step(self.on_device(batch)))
             if not np.isfinite([loss, norm]).all():
                 raise Diverged(
                     f"the loss is {loss} and the norm of its gradients {norm} in epoch {number}, step {position + 1}: "
@@ -91,8 +101,8 @@ class Worker:
         self.model.norms += norms
         # The median: a first step may compile, and a machine may do something else for a while.
         rate = tokens / count / max(float(np.median(seconds)), 1e-9)
-        found = {"loss": float(np.mean(losses)), "tokens_per_second": rate, "seconds": sum(seconds)}
-        self.model.history.append({**found, **self.score(data.validation)})
+        epoch = {"loss": float(np.mean(losses)), "tokens_per_second": rate, "seconds": sum(seconds)}
+        self.model.history.append({**epoch, **self.score(data.validation)})
         if self.model.best_epoch == number:
             self.model.parameters = self.model.last
 
@@ -110,37 +120,38 @@ class Worker:
             for name, shape in shapes.items()
         }
 
-    def given(self, batch: Batch) -> Batch:
+    def on_device(self, batch: Batch) -> Batch:
         """The batch as arrays of the framework."""
         dtype = self.model.settings.dtype
-        arrays = [own if own is None or own.dtype.kind == "i" else own.astype(dtype) for own in batch]
-        return Batch(*(None if own is None else self.runtime.from_numpy(own, self.device) for own in arrays))
 
-    def score(self, held: Held) -> dict[str, float]:
-        """Loss and scores on pairs held out, of the parameters that the translator has now."""
+        def convert(array: np.ndarray) -> Any:
+            return self.runtime.from_numpy(array if array.dtype.kind == "i" else array.astype(dtype), self.device)
+
+        return Batch(*(None if array is None else convert(array) for array in batch))
+
+    def score(self, split: Split) -> dict[str, float]:
+        """Loss and scores on a split, of the parameters that the translator has now."""
         total = count = 0.0
-        for batch in batches(held.pairs, self.model.settings.batch_size):
+        for batch in batches(split.pairs, self.model.settings.batch_size):
             tokens = float(batch.target_lens.sum())
-            total += float(self.runtime.to_numpy(self.trainer.evaluate(self.given(batch)))) * tokens
+            total += float(self.runtime.to_numpy(self.trainer.evaluate(self.on_device(batch)))) * tokens
             count += tokens
-        found = [self.words(ids) for ids in self.translated(held.sources)]
-        return {"validation_loss": total / count, **scored(found, held.references)}
+        translations = [self.words(ids) for ids in self.translated(split.sources)]
+        return {"validation_loss": total / count, **bleu.scores(translations, split.references)}
 
     def translated(self, sources: Batch, **beam: Any) -> list[list[int]]:
         """The ids of each translation, by greedy decoding, or by beam search if it is given its options."""
-        return [own[0] for own in self.decoded(sources, **beam)]
+        return [ids for ids, _ in self.decoded(sources, **beam)]
 
     def decoded(self, sources: Batch, **beam: Any) -> Iterator[tuple[list[int], np.ndarray]]:
         """The ids and the attention weights of each translation; weights have a row for eos, too, if it was reached."""
         target, most = self.model.target, self.model.settings.max_tokens
         ends = {"bos": target.index[BOS], "eos": target.index[EOS], "max_steps": most}
         for batch in batches(sources, self.model.settings.batch_size):
-            on_device = self.given(batch)
-            method = self.translator.beam if beam else self.translator.greedy
-            found = [
-                self.runtime.to_numpy(own) for own in method(on_device.source, on_device.source_lens, **ends, **beam)
-            ]
-            tokens, lengths, weights = (own[:, 0] if beam else own for own in (*found[:2], found[-1]))
+            on_device = self.on_device(batch)
+            search = self.translator.beam if beam else self.translator.greedy
+            arrays = [*map(self.runtime.to_numpy, search(on_device.source, on_device.source_lens, **ends, **beam))]
+            tokens, lengths, weights = (array[:, 0] if beam else array for array in (*arrays[:2], arrays[-1]))
             for row, (length, source_len) in enumerate(zip(lengths.tolist(), batch.source_lens.tolist(), strict=True)):
                 if source_len:  # the others fill the batch
                     yield tokens[row, :length].tolist(), weights[row, : min(length + 1, most), :source_len]
@@ -154,13 +165,3 @@ def batches(arrays: Batch, batch_size: int) -> Iterator[Batch]:
     """The rows in their order, all batches of one size."""
     for start in range(0, len(arrays.source), batch_size):
         yield corpus.rows_of(arrays, np.arange(start, min(start + batch_size, len(arrays.source))), batch_size)
-
-
-def scored(found: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> dict[str, float]:
-    """All scores of translations."""
-    textbook = [bleu.textbook_score(own, wanted) for own, wanted in zip(found, references, strict=True)]
-    return {
-        "bleu": bleu.bleu(found, references),
-        "textbook": float(np.mean(textbook)),
-        "exact": bleu.exact(found, references),
-    }

@@ -27,7 +27,7 @@ def test_bleu_splits_and_lowers_nothing_again():
     assert bleu.bleu([["C'est", "ça", ".", "Oui"]], [[["c'est", "ça", ".", "oui"]]]) < 50
 
 
-def test_without_sacrebleu_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_without_sacrebleu_the_message_names_what_to_install(monkeypatch: pytest.MonkeyPatch):
     real = builtins.__import__
 
     def without(name: str, *rest):
@@ -40,15 +40,15 @@ def test_without_sacrebleu_the_message_says_what_to_install(monkeypatch: pytest.
         bleu.bleu([["a"]], [[["a"]]])
 
 
-def test_the_score_of_textbooks_by_hand():
+def test_the_third_party_score_by_hand():
     # "A B B C D" against "A B C D E F" has p1 = 4/5 and p2 = 3/4, and one word too few: exp(1 - 6/5).
-    found, wanted = ["A", "B", "B", "C", "D"], ["A", "B", "C", "D", "E", "F"]
+    actual, expected = ["A", "B", "B", "C", "D"], ["A", "B", "C", "D", "E", "F"]
     by_hand = 2.718281828459045 ** (1 - 6 / 5) * (4 / 5) ** 0.5 * (3 / 4) ** 0.25
-    assert bleu.textbook_score(found, [wanted]) == pytest.approx(by_hand)
-    assert bleu.textbook_score(wanted, [found, wanted]) == 1.0, "the best reference counts"
-    assert bleu.textbook_score([], [wanted]) == 0.0
-    assert bleu.textbook_score(["A"], [["A"]]) == 1.0, "a single word has no pairs"
-    assert bleu.textbook_score(["B", "B"], [["A"]]) == 0.0
+    assert bleu.third_party_score(actual, [expected]) == pytest.approx(by_hand)
+    assert bleu.third_party_score(expected, [actual, expected]) == 1.0, "the best reference counts"
+    assert bleu.third_party_score([], [expected]) == 0.0
+    assert bleu.third_party_score(["A"], [["A"]]) == 1.0, "a single word has no pairs"
+    assert bleu.third_party_score(["B", "B"], [["A"]]) == 0.0
 
 
 def test_a_translation_is_right_if_it_is_one_of_its_references():

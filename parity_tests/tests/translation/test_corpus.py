@@ -63,10 +63,10 @@ def test_bad_lines_are_skipped_with_a_count_and_their_numbers(tmp_path: Path):
     found = corpus.read_corpus(path)
     assert found.pairs == [("one", "two"), ("three", "four"), (just, "z")]
     assert [number for number, _ in found.skipped] == [2, 3, 4, 5, 8]
-    assert found.told == (
+    assert found.warning == (
         "5 of 8 lines skipped (line 2: no tab; line 3: an empty sentence; line 4: longer than 10,000 characters; ...)"
     )
-    assert corpus.Corpus([("a", "b")]).told == ""
+    assert corpus.Corpus([("a", "b")]).warning == ""
 
 
 def test_a_missing_file_is_told(tmp_path: Path):

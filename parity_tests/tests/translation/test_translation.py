@@ -24,12 +24,14 @@ from attention_core.errors import OptionError
 from backends.archives import ArchiveError
 from backends.requirements import XLA_LEVEL
 from parity_tests.cases.call import JUDGED_STEPS
-from parity_tests.cli import translate
 from parity_tests.cli.main import main
+from parity_tests.cli.translate import train
 from parity_tests.tests.places import ROOT
-from parity_tests.translation import comparison, corpus
-from parity_tests.translation.model import Held, Model, Settings, digest_of, new_model, read_data
-from parity_tests.translation.trainer import Diverged, Worker, scored
+from parity_tests.translation import bleu, corpus
+from parity_tests.translation.comparison import compare
+from parity_tests.translation.model import Model, Settings, digest_of, new_model, read_data
+from parity_tests.translation.preparation import DATE_SETTINGS, new_settings
+from parity_tests.translation.trainer import Diverged, Worker
 
 SMALL: dict[str, Any] = {
     "split": "characters",
@@ -97,9 +99,9 @@ def same(one: Model, other: Model) -> bool:
 # ------------------------------------------------------------------------------------------------ going on
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["dropout as data", "own dropout"])
-def test_going_on_from_a_file_is_the_same_training_to_the_bit(backend: SimpleNamespace, own: bool, tmp_path: Path):
-    settings = small(own_dropout=own, epochs=2, validation=2)
+@pytest.mark.parametrize("drawn", [False, True], ids=["dropout as data", "framework dropout"])
+def test_going_on_from_a_file_is_the_same_training_to_the_bit(backend: SimpleNamespace, drawn: bool, tmp_path: Path):
+    settings = small(framework_dropout=drawn, epochs=2, validation=2)
     data = read_data(settings, PAIRS)
     whole = new_model(settings, data, backend.name)
     at_work = Worker(whole, backend.name)  # one for all epochs
@@ -217,7 +219,7 @@ def test_data_is_split_numbered_and_held_out_by_its_sentences():
     assert data.validation.written == ["Hi.", "Oh!"] and len(data.validation.pairs.source) == 3
     assert data.validation.sources.source.tolist() == [[3, 4, 2, 0], [3, 6, 2, 0]], "unknown words are unk"
     assert data.test.written == []
-    with pytest.raises(corpus.CorpusError, match="file has 2 pairs left for validation, and 3 were asked for"):
+    with pytest.raises(corpus.CorpusError, match="file has 2 pairs left for validation, and 3 were requested"):
         read_data(settings, pairs[:-1] and pairs[:5])
 
 
@@ -265,7 +267,7 @@ def test_no_part_of_a_file_is_taken_for_the_whole(model: Model, tmp_path: Path):
         ({"settings": {**asdict(Settings()), "epochs": "3"}}, "epochs is '3', expected int"),
         ({"settings": {**asdict(Settings()), "cell": "rnn"}}, "this is no model"),
         ({"source": ["a", "b"]}, "the special tokens come first"),
-        ({"source": [*corpus.SPECIAL, "a", "a"]}, "each token stands once"),
+        ({"source": [*corpus.SPECIAL, "a", "a"]}, "each token occurs once"),
         ({"target": "abc"}, "expected a list of tokens"),
         ({"history": [3]}, "this is no model"),
         ({"target": [*corpus.SPECIAL, "a"]}, "the arrays of parameter are not those of the settings"),
@@ -291,17 +293,15 @@ def test_first_parameters_follow_from_the_seed_alone():
 
 
 def test_every_setting_is_an_option_of_the_command_and_has_its_default():
-    listed = {option.name: option for option in translate.train.params}
-    for own in fields(Settings):
-        if own.name not in ("corpus", "digest"):
-            assert own.name in listed, own.name
-    given, _ = translate.settings_of(None, False, {})
-    assert asdict(given) == {**asdict(Settings()), **translate.ON_DATES, "digest": given.digest}
+    names = {setting.name for setting in fields(Settings)} - {"corpus", "digest"}
+    assert names <= {option.name for option in train.params}
+    settings, _ = new_settings(None, {})
+    assert asdict(settings) == {**asdict(Settings()), **DATE_SETTINGS, "digest": settings.digest}
 
 
 def test_scores_come_together():
-    found = scored([["a", "b", "c", "d"], ["x"]], [[["a", "b", "c", "d"]], [["y"]]])
-    assert set(found) == {"bleu", "textbook", "exact"} and found["exact"] == 0.5 and found["textbook"] == 0.5
+    scores = bleu.scores([["a", "b", "c", "d"], ["x"]], [[["a", "b", "c", "d"]], [["y"]]])
+    assert set(scores) == {"bleu", "third_party", "exact"} and scores["exact"] == scores["third_party"] == 0.5
 
 
 # ------------------------------------------------------------------------------------------------ commands
@@ -318,7 +318,7 @@ def test_the_commands_walk_through_a_training(backend: SimpleNamespace, tmp_path
     said = invoke("train", "--backend", backend.name, *FLAGS)
     file = f"translator-{backend.name}.safetensors"
     assert "training in" in said and "epoch 3/3 loss" in said and f"{file}: epoch" in said
-    assert "exists: go on with it by --resume" in invoke("train", "--backend", backend.name, *FLAGS, code=2)
+    assert "exists: resume it by --resume" in invoke("train", "--backend", backend.name, *FLAGS, code=2)
     assert f"{file} is done: 3 epochs" in invoke("train", "--resume", file)
     said = invoke("train", "--resume", file, "--epochs", 4, "-o", "more.safetensors")
     assert "epoch 4/4" in said and Model.load("more.safetensors").epoch == 4 and Model.load(file).epoch == 3
@@ -348,7 +348,7 @@ def test_all_backends_are_compared(all_backends: list[str], tmp_path: Path):
 
 
 def planted(model: Model, losses: list[float]) -> Model:
-    history = [{"validation_loss": 1.0, "bleu": 0.0, "textbook": 0.0, "exact": 0.0, "tokens_per_second": 9.0}]
+    history = [{"validation_loss": 1.0, "bleu": 0.0, "third_party": 0.0, "exact": 0.0, "tokens_per_second": 9.0}]
     return replace(model, losses=losses, history=history)
 
 
@@ -356,19 +356,19 @@ def test_losses_that_lie_apart_and_translations_that_differ_are_told(model: Mode
     one, near, far = (planted(model, [2.0, 1.0 + apart]) for apart in (0.0, 1e-6, 1e-2))
     said = [{"sources": ["go ."], "translations": [[word]]} for word in ("va", "va", "vas")]
     found = {"torch": {"torch": said[0], "jax": said[1]}, "jax": {"torch": said[1], "jax": said[0]}}
-    good = comparison.compared({"torch": one, "jax": near}, found, JUDGED_STEPS)
+    good = compare({"torch": one, "jax": near}, found, JUDGED_STEPS)
     assert good["near"] and good["same"] and good["distance_judged"] == pytest.approx(1e-6)
-    assert not comparison.compared({"torch": one, "jax": far}, found, JUDGED_STEPS)["near"]
+    assert not compare({"torch": one, "jax": far}, found, JUDGED_STEPS)["near"]
     double = replace(model.settings, dtype="float64")
     exact = {name: replace(own, settings=double) for name, own in (("torch", one), ("jax", near))}
-    assert not comparison.compared(exact, found, JUDGED_STEPS)["near"]
+    assert not compare(exact, found, JUDGED_STEPS)["near"]
     found["jax"]["jax"] = said[2]
-    bad = comparison.compared({"torch": one, "jax": near}, found, JUDGED_STEPS)
+    bad = compare({"torch": one, "jax": near}, found, JUDGED_STEPS)
     assert not bad["same"] and bad["moved"] == {"torch": [], "jax": ["go ."]}
     found["torch"]["jax"] = said[2]
-    parted = comparison.compared({"torch": one, "jax": near}, found, JUDGED_STEPS)
+    parted = compare({"torch": one, "jax": near}, found, JUDGED_STEPS)
     assert parted["same"] and parted["between_models"] == ["go ."]
-    assert not comparison.compared(exact, found, JUDGED_STEPS)["same"]
+    assert not compare(exact, found, JUDGED_STEPS)["same"]
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_losses_that_lie_apart_and_translations_that_differ_are_told(model: Mode
         (["train", "--resume", "model.safetensors", "--corpus", "pairs.txt"], "holds other pairs than those"),
         (["run", "model.safetensors", "  "], "there is nothing to translate"),
         (["run", "pairs.txt", "go ."], "carries no digest"),
-        (["compare", "--own-dropout"], "another training in each framework"),
+        (["compare", "--framework-dropout"], "another training in each framework"),
         (["compare", "--backend", "caffe"], "no backend 'caffe'; there are torch"),
     ],
     ids=lambda value: " ".join(value[:5]) if isinstance(value, list) else "",
@@ -406,12 +406,12 @@ def test_what_cannot_be_done_is_refused_in_a_line(
 def test_bad_lines_of_a_corpus_are_told_and_the_rest_is_trained_on(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("pairs.txt").write_text("no tab\n" + "".join(f"go {n}\tva {n}\n" for n in range(20)), encoding="utf-8")
-    settings, pairs = translate.settings_of(Path("pairs.txt"), False, {})
+    settings, pairs = new_settings(Path("pairs.txt"), {})
     assert len(pairs) == 20 and settings.split == "words" and settings.corpus == "pairs.txt"
     said = invoke("train", "--backend", "torch", "--corpus", "pairs.txt", "--train", 30, code=2)
-    assert "1 of 21 lines skipped (line 1: no tab)" in said and "20 pairs left for train, and 30 were asked for" in said
+    assert "1 of 21 lines skipped (line 1: no tab)" in said and "20 pairs left for train, and 30 were requested" in said
 
 
 def test_an_empty_list_of_pairs_has_no_translations():
     data = read_data(small(test=0), PAIRS)
-    assert isinstance(data.test, Held) and data.test.sources.source.shape == (0, 9)
+    assert data.test.sources.source.shape == (0, 9) and data.test.written == []

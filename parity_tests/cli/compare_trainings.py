@@ -1,0 +1,111 @@
+"""The command that trains a translator in every framework, and compares the trainings."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+import backends as registry
+from parity_tests.cases.call import JUDGED_STEPS
+from parity_tests.cli.options import CommaList, console, device_option, examples, interpreters, pairs_in, progress
+from parity_tests.cli.translate import (
+    beam_option,
+    check_backends,
+    chosen_settings,
+    corpus_file,
+    draw_curves,
+    refusals,
+    training_options,
+)
+from parity_tests.reports.trainings import print_comparison
+from parity_tests.translation import processes
+from parity_tests.translation.comparison import compare
+from parity_tests.translation.model import Model, read_data
+from parity_tests.translation.preparation import new_settings
+
+
+@click.command(
+    "compare",
+    epilog=examples(
+        "translate compare --output compared", "translate compare --backend torch,jax --epochs 4 --output compared"
+    ),
+)
+@click.option(
+    "--backend",
+    "names",
+    type=CommaList(known=registry.available),
+    metavar="NAMES",
+    help="Backends to train in, with commas; all installed ones unless given.",
+)
+@click.option(
+    "--python",
+    "pythons",
+    metavar="NAME=PATH",
+    multiple=True,
+    help="Train a backend with another interpreter, whose environment has this package and the framework.",
+)
+@device_option
+@training_options
+@click.option(
+    "--output",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    default=Path("translators"),
+    show_default=True,
+    help="Where to write the models, curves.png and report.json; models that are there are resumed.",
+)
+@beam_option
+@click.option(
+    "--in-turn",
+    is_flag=True,
+    help="Train one epoch in each backend after the other, with nothing beside: for the figures of speed.",
+)
+@click.option(
+    "--sentence", "sentences", metavar="SENTENCE", multiple=True, help="Show its translations, if it was validated on."
+)
+def compare_trainings(
+    names: list[str] | None,
+    pythons: tuple[str, ...],
+    device: str,
+    corpus: Path | None,
+    download: bool,
+    folder: Path,
+    beam: dict[str, int],
+    in_turn: bool,
+    sentences: tuple[str, ...],
+    **given: Any,
+) -> None:
+    """Train in every backend from the same parameters on the same batches, and compare.
+
+    Prints how near the losses lie, whether each model translates the validation sentences to the same tokens in every
+    backend, and whether all models do. Exits with 0 only if the losses are as near as their dtype allows, each model
+    translates the same, and in float64 all do: trainings in float32 part in the end.
+    """
+    if given["framework_dropout"]:
+        raise click.UsageError("--framework-dropout is another training in each framework: there is nothing to compare")
+    chosen = interpreters(pythons)
+    known = registry.available()
+    names = names or [name for name, backend in known.items() if backend.reason is None or name in chosen]
+    check_backends(*names)
+    if not names:
+        raise click.ClickException("no backend can run here; `attention-parity backends` says why")
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {name: folder / f"{name}.safetensors" for name in names}
+    with refusals():
+        settings, pairs = new_settings(corpus_file(corpus, download), chosen_settings(given), pairs_in)
+        data = read_data(settings, pairs)
+        with progress() as report_progress:
+            processes.train(files, settings, data, chosen, device, in_turn, report_progress)
+        models = {name: Model.load(file) for name, file in files.items()}
+        with progress() as report_progress:
+            translations = processes.translate(files, chosen, device, beam.get("width"), report_progress)
+        draw_curves(models, folder / "curves.png")
+    report = compare(models, translations, JUDGED_STEPS)
+    (folder / "report.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print_comparison(console, models, report, translations, sentences)
+    sys.exit(0 if report["near"] and report["same"] else 1)
