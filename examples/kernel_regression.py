@@ -43,20 +43,20 @@ def learn(attention: ModuleType, runtime: ModuleType, x: np.ndarray, y: np.ndarr
         for name, array in (("queries", x), ("keys", x), ("values", y), ("mask", others))
     }
 
-    def predict(layer, **arrays):
-        return (layer(**arrays)[0],)
+    mean = runtime.from_numpy(np.full((1, SAMPLES), 1.0 / SAMPLES))
+
+    def losses(layer, **arrays):
+        return ((layer(**arrays)[0] - arrays["values"]) ** 2,)
 
     for _ in range(STEPS):
         attention.set_parameters(layer, w)
-        ((predictions,), _, _) = runtime.vjp(predict, arrays, {}, layer)
-        slope = 2.0 * (runtime.to_numpy(predictions) - y) / SAMPLES
-        _, _, gradients = runtime.vjp(predict, arrays, {0: runtime.from_numpy(slope)}, layer)
+        _, _, gradients = runtime.vjp(losses, arrays, {0: mean}, layer)
         w = {name: array - RATE * gradients[name] for name, array in w.items()}
     return 1.0 / float(w["kernel.w"])
 
 
 def main(name: str, file: str | None) -> None:
-    """Fit with each width, and say how far the fit is from the curve."""
+    """Fit with each width, and print how far the fit is from the curve."""
     attention, runtime = backends.load(name), importlib.import_module(f"backends.{name}.runtime")
     runtime.configure()
     x, y = observed()

@@ -34,12 +34,12 @@ def trained(attention: ModuleType, decoder: Any) -> None:
 
 
 def logits(runtime: Any, decoder: Any) -> np.ndarray:
-    """What the decoder says to the same tokens."""
+    """The logits of a decoder for the same tokens."""
     return runtime.to_numpy(decoder(*map(runtime.from_numpy, (TOKENS, OUTPUTS, STATE)))[0])
 
 
 def main(source: str, target: str) -> None:
-    """Write the source's parameters to a file, load them into the target, and compare what both say."""
+    """Write the source's parameters to a file, load them into the target, and compare the logits of both."""
     old, old_runtime, old_decoder = opened(source)
     new, new_runtime, new_decoder = opened(target)
     trained(old, old_decoder)

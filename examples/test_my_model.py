@@ -25,7 +25,7 @@ def test_torchs_own_attention_agrees_with_the_specification():
 
     (expected,) = specified(arrays)
     cotangent = uniform("example/cotangent", expected.shape)
-    wanted = gradients(specified, arrays, {"0": cotangent}, stacked=False)
+    expected_gradients = gradients(specified, arrays, {"0": cotangent}, stacked=False)
 
     tensors = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
     context = scaled_dot_product_attention(*tensors.values(), attn_mask=torch.tensor(mask))
@@ -33,4 +33,4 @@ def test_torchs_own_attention_agrees_with_the_specification():
 
     np.testing.assert_allclose(context.detach().numpy(), expected, rtol=0, atol=1e-13)
     for name, tensor in tensors.items():
-        np.testing.assert_allclose(tensor.grad.numpy(), wanted[name], rtol=0, atol=1e-13)
+        np.testing.assert_allclose(tensor.grad.numpy(), expected_gradients[name], rtol=0, atol=1e-13)

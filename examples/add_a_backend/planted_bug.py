@@ -1,4 +1,4 @@
-"""The same backend with one bug: `attention-parity check planted_bug.py` says where to look."""
+"""The same backend with one bug: `attention-parity check planted_bug.py` names the bug."""
 
 import numpy_attention
 from numpy_attention import *  # noqa: F403

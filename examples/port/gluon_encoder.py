@@ -1,4 +1,4 @@
-"""The source of a port: an encoder in Gluon, its .params file, and what it says to a batch of sentences.
+"""The source of a port: an encoder in Gluon, its .params file, and its outputs for a batch of sentences.
 
 python examples/port/gluon_encoder.py FOLDER
 """
@@ -28,5 +28,5 @@ encoder.initialize(mx.init.Normal(0.2))
 encoder.save_parameters(str(folder / "encoder.params"))
 
 tokens = mx.np.random.randint(0, 50, (4, 9))
-numpy.savez(folder / "said.npz", tokens=tokens.asnumpy(), outputs=encoder(tokens).asnumpy())
+numpy.savez(folder / "outputs.npz", tokens=tokens.asnumpy(), outputs=encoder(tokens).asnumpy())
 print(f"{folder / 'encoder.params'} is written")

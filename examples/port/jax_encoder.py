@@ -21,7 +21,7 @@ embedding = jnp.asarray(weights.read_arrays(folder / "encoder.params")["0.weight
 gru = attention.GRU(16, 32, num_layers=2, bidirectional=True, rngs=nnx.Rngs(0))
 attention.set_parameters(gru, backends.load_arrays(folder / "gru.safetensors"))
 
-said = np.load(folder / "said.npz")
-outputs, _ = gru(embedding[said["tokens"]])
+expected = np.load(folder / "outputs.npz")
+outputs, _ = gru(embedding[expected["tokens"]])
 print(f"{outputs.size} outputs, largest {jnp.abs(outputs).max():.3f}", end=", ")
-print(f"largest difference to Gluon's {np.abs(outputs - said['outputs']).max():.1e}")
+print(f"largest difference to Gluon's {np.abs(outputs - expected['outputs']).max():.1e}")

@@ -1,4 +1,4 @@
-"""The source of a port: a recurrent layer and attention over it in Keras, its .weights.h5 file, and what it says.
+"""The source of a port: a recurrent layer and attention over it in Keras, its .weights.h5 file, and its outputs.
 
 python examples/port/keras_reader.py FOLDER
 """
@@ -25,5 +25,7 @@ reader.save_weights(folder / "reader.weights.h5")
 
 sentences = np.random.default_rng(0).uniform(-1, 1, (3, 7, 16)).astype("float32")
 opened = np.arange(7) < np.array([7, 4, 2])[:, None]
-np.savez(folder / "said.npz", sentences=sentences, open=opened, outputs=reader.predict([sentences, opened], verbose=0))
+np.savez(
+    folder / "outputs.npz", sentences=sentences, open=opened, outputs=reader.predict([sentences, opened], verbose=0)
+)
 print(f"{folder / 'reader.weights.h5'} is written")

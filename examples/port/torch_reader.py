@@ -17,10 +17,10 @@ heads = torch.nn.MultiheadAttention(24, 4, batch_first=True).eval()
 gru.load_state_dict(torch.load(folder / "gru.pt", weights_only=True))
 heads.load_state_dict(torch.load(folder / "heads.pt", weights_only=True))
 
-said = np.load(folder / "said.npz")
+expected = np.load(folder / "outputs.npz")
 with torch.no_grad():
-    states, _ = gru(torch.from_numpy(said["sentences"]))
-    hidden = ~torch.from_numpy(said["open"])  # True means hidden in key_padding_mask, and open in Keras
+    states, _ = gru(torch.from_numpy(expected["sentences"]))
+    hidden = ~torch.from_numpy(expected["open"])  # True means hidden in key_padding_mask, and open in Keras
     outputs, _ = heads(states, states, states, key_padding_mask=hidden)
 print(f"{outputs.numel()} outputs, largest {outputs.abs().max():.3f}", end=", ")
-print(f"largest difference to Keras' {np.abs(outputs.numpy() - said['outputs']).max():.1e}")
+print(f"largest difference to Keras' {np.abs(outputs.numpy() - expected['outputs']).max():.1e}")

@@ -21,29 +21,29 @@ OPEN = np.arange(20) < LENS[:, None]
 
 def drawn(layer: object, scale: float = 1.0) -> dict[str, np.ndarray]:
     """Arrays as wide as after an initialisation, biases too."""
-    given = reference.get_parameters(layer)
-    return {name: uniform(f"traps/{name}", array.shape, scale * SIZE**-0.5) for name, array in given.items()}
+    parameters = reference.get_parameters(layer)
+    return {name: uniform(f"traps/{name}", array.shape, scale * SIZE**-0.5) for name, array in parameters.items()}
 
 
-def said(layer: object, arrays: Arrays, *inputs: np.ndarray, **options: np.ndarray) -> np.ndarray:
+def outputs(layer: object, arrays: Arrays, *inputs: np.ndarray, **options: np.ndarray) -> np.ndarray:
     """The layer's outputs with these arrays."""
     reference.set_parameters(layer, dict(arrays))
     return np.asarray(layer(*inputs, **options)[0])
 
 
-def told(trap: str, found: np.ndarray, right: np.ndarray) -> None:
-    print(f"{trap:<64} {np.abs(found - right).max() / np.abs(right).max():.1e}")
+def report(trap: str, actual: np.ndarray, expected: np.ndarray) -> None:
+    print(f"{trap:<64} {np.abs(actual - expected).max() / np.abs(expected).max():.1e}")
 
 
 def reset_before(arrays: Arrays) -> np.ndarray:
     """The GRU in which the reset gate acts before the product: n = tanh(W2 x + b2 + U2 (r * h))."""
     W, U, b = (arrays[f"0.{name}"] for name in "WUb")
-    state, outputs = np.zeros((len(INPUTS), SIZE)), []
+    state, states = np.zeros((len(INPUTS), SIZE)), []
     for x in INPUTS.swapaxes(0, 1):
         r, z = (1.0 / (1.0 + np.exp(-(x @ W[gate].T + b[gate] + state @ U[gate].T))) for gate in (0, 1))
         state = (1.0 - z) * np.tanh(x @ W[2].T + b[2] + (r * state) @ U[2].T) + z * state
-        outputs.append(state)
-    return np.stack(outputs, axis=1)
+        states.append(state)
+    return np.stack(states, axis=1)
 
 
 def normalised(epsilon: float) -> np.ndarray:
@@ -53,36 +53,42 @@ def normalised(epsilon: float) -> np.ndarray:
 
 
 gru = reference.GRU(SIZE, SIZE)
-own = drawn(gru)
-right = said(gru, own, INPUTS)
-gates = ("0.W", "0.U", "0.b")
-moved = own["0.b"] + np.stack([0.0 * own["0.b_hn"], 0.0 * own["0.b_hn"], own["0.b_hn"]])
-without = {**own, "0.b_hn": 0.0 * own["0.b_hn"]}
-told("GRU: gates z, r, n read as r, z, n", said(gru, {**own, **{k: own[k][[1, 0, 2]] for k in gates}}, INPUTS), right)
-told("GRU: a square recurrent matrix transposed", said(gru, {**own, "0.U": own["0.U"].swapaxes(1, 2)}, INPUTS), right)
-told("GRU: the hidden bias of n dropped", said(gru, without, INPUTS), right)
-told("GRU: the hidden bias of n added to the other", said(gru, {**without, "0.b": moved}, INPUTS), right)
-told("GRU: reset_after=False read as reset_after=True", said(gru, without, INPUTS), reset_before(without))
+arrays = drawn(gru)
+expected = outputs(gru, arrays, INPUTS)
+dropped = {"0.b_hn": 0.0 * arrays["0.b_hn"]}
+moved = arrays["0.b"] + np.stack([dropped["0.b_hn"], dropped["0.b_hn"], arrays["0.b_hn"]])
+wrong = {
+    "gates z, r, n read as r, z, n": {name: arrays[name][[1, 0, 2]] for name in ("0.W", "0.U", "0.b")},
+    "a square recurrent matrix transposed": {"0.U": arrays["0.U"].swapaxes(1, 2)},
+    "the hidden bias of n dropped": dropped,
+    "the hidden bias of n added to the other": {**dropped, "0.b": moved},
+}
+for trap, changed in wrong.items():
+    report(f"GRU: {trap}", outputs(gru, {**arrays, **changed}, INPUTS), expected)
+without = {**arrays, **dropped}
+report("GRU: reset_after=False read as reset_after=True", outputs(gru, without, INPUTS), reset_before(without))
 
 lstm = reference.LSTM(SIZE, SIZE)
-own = drawn(lstm)
-right = said(lstm, own, INPUTS)
-told(
-    "LSTM: gates i, o, f, g read as i, f, g, o", said(lstm, {k: a[[0, 3, 1, 2]] for k, a in own.items()}, INPUTS), right
-)
+arrays = drawn(lstm)
+expected = outputs(lstm, arrays, INPUTS)
+swapped = {name: array[[0, 3, 1, 2]] for name, array in arrays.items()}
+report("LSTM: gates i, o, f, g read as i, f, g, o", outputs(lstm, swapped, INPUTS), expected)
 
 heads = reference.MultiHeadAttention(SIZE, HEADS)
-own = drawn(heads, 3.0)
-given = (3.0 * INPUTS,) * 3
-right = said(heads, own, *given, valid_lens=LENS)
-unscaled = {k: a * np.sqrt(SIZE / HEADS) if k in ("W_q", "b_q") else a for k, a in own.items()}
+arrays = drawn(heads, 3.0)
+inputs = (3.0 * INPUTS,) * 3
+expected = outputs(heads, arrays, *inputs, valid_lens=LENS)
+inverted = ~OPEN[:, None] & np.ones((4, 20, 1), bool)
+report("attention: the mask inverted", outputs(heads, arrays, *inputs, mask=inverted), expected)
 shape = (HEADS, SIZE // HEADS)
-turned = {k: a.reshape(*shape, *a.shape[1:]).swapaxes(0, 1).reshape(a.shape) for k, a in own.items() if k[2] in "qkv"}
-told("attention: the mask inverted", said(heads, own, *given, mask=~OPEN[:, None] & np.ones((4, 20, 1), bool)), right)
-told("attention: no scale", said(heads, unscaled, *given, valid_lens=LENS), right)
-told(
-    "attention: (head size, heads) read as (heads, head size)",
-    said(heads, {**own, **turned}, *given, valid_lens=LENS),
-    right,
-)
-told("layer normalisation: epsilon 1e-3 read as 1e-5", normalised(1e-5), normalised(1e-3))
+wrong = {
+    "no scale": {name: arrays[name] * np.sqrt(SIZE / HEADS) for name in ("W_q", "b_q")},
+    "(head size, heads) read as (heads, head size)": {
+        name: array.reshape(*shape, *array.shape[1:]).swapaxes(0, 1).reshape(array.shape)
+        for name, array in arrays.items()
+        if name[2] in "qkv"
+    },
+}
+for trap, changed in wrong.items():
+    report(f"attention: {trap}", outputs(heads, {**arrays, **changed}, *inputs, valid_lens=LENS), expected)
+report("layer normalisation: epsilon 1e-3 read as 1e-5", normalised(1e-5), normalised(1e-3))

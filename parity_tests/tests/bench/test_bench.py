@@ -355,6 +355,8 @@ def test_the_first_item_of_a_kind_has_all_of_its_forms(item):
 
 @pytest.mark.parametrize("item", KINDS.values(), ids=lambda item: item.name)
 def test_every_form_agrees_with_ours(item, backend):
+    if backend.name not in item.frameworks:
+        return  # nothing to compare with
     framework = importlib.import_module(f"parity_tests.bench.{backend.name}")
     sizes = {name: size for name, size in SIZES.items() if name != "heads" or "heads" in item.sizes}
     problem = Problem(item, sizes)

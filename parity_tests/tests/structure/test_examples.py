@@ -1,69 +1,89 @@
-"""The examples run as they stand."""
+"""The examples run, and print what they claim."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from parity_tests.cli.main import main
 from parity_tests.tests.places import ROOT
 from parity_tests.workers.target import load
 
 
 def run(*arguments: str) -> str:
+    """The output of a process."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *arguments]
-    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stderr
-    return said.stdout
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
-def test_pick_a_backend(backend: SimpleNamespace):
-    said = run("examples/pick_a_backend.py", backend.name)
-    assert said.startswith(f"{backend.name}: ") and "[[[2.0, 3.0, 4.0, 5.0]], [[10.0, 11.0, 12.0" in said
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a script here, where its framework is imported already, and return its output."""
+
+    def script(name: str, *arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return script
 
 
-def test_move_weights(backend: SimpleNamespace):
+def test_pick_a_backend(backend: SimpleNamespace, example: Callable[..., str]):
+    output = example("pick_a_backend.py", backend.name)
+    assert output.startswith(f"{backend.name}: ") and "[[[2.0, 3.0, 4.0, 5.0]], [[10.0, 11.0, 12.0" in output
+
+
+def test_move_weights(backend: SimpleNamespace, example: Callable[..., str]):
     """From the backend to itself: two decoders, one file. Pairs of frameworks are judged by the parity run."""
-    said = run("examples/move_weights.py", backend.name, backend.name)
-    assert f"{backend.name} -> {backend.name}: 1800 logits" in said
+    output = example("move_weights.py", backend.name, backend.name)
+    assert f"{backend.name} -> {backend.name}: 1800 logits" in output
 
 
-def test_kernel_regression(backend: SimpleNamespace, tmp_path: Path):
+def test_kernel_regression(backend: SimpleNamespace, example: Callable[..., str], tmp_path: Path):
     """The learned width is better than a narrow and a wide one, and the picture is drawn."""
     file = tmp_path / "fit.png"
-    said = run("examples/kernel_regression.py", backend.name, str(file))
-    errors = [float(error) for error in re.findall(r"error ([\d.]+)", said)]
-    assert len(errors) == 4 and errors[3] == min(errors) and "learned: 0.46" in said
+    output = example("kernel_regression.py", backend.name, file)
+    errors = [float(error) for error in re.findall(r"error ([\d.]+)", output)]
+    assert len(errors) == 4 and errors[3] == min(errors) and "learned: 0.46" in output
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
-def test_prune_heads(backend: SimpleNamespace):
-    """Two heads of four came to nothing: both kinds of importance say so, and nothing is lost without them."""
-    said = run("examples/prune_heads.py", backend.name)
-    table = re.findall(r": +(\d) +([\d.]+) +([\d.]+)\n", said)
+def test_prune_heads(backend: SimpleNamespace, example: Callable[..., str]):
+    """Both kinds of importance find the two heads of four that came to nothing; nothing is lost without them."""
+    output = example("prune_heads.py", backend.name)
+    table = re.findall(r": +(\d) +([\d.]+) +([\d.]+)\n", output)
     by_ablation, by_taylor = ([float(row[column]) for row in table] for column in (1, 2))
     assert sorted(range(4), key=by_ablation.__getitem__)[:2] == sorted(range(4), key=by_taylor.__getitem__)[:2]
-    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", said)]
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
     assert len(losses) == 4 and losses[2] < 2.0 * losses[0] and losses[3] > 50.0 * losses[0]
 
 
 def test_a_translator_in_twenty_lines(backend: SimpleNamespace):
-    """With a tenth of its pairs it learns little, and all of its lines have run."""
-    said = run(f"examples/translate/{backend.name}_loop.py", "400")
-    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", said)]
-    assert len(losses) == 3 and losses[2] < losses[0] < 3.0 and "16 may 1984  → " in said
+    """With a twentieth of its pairs it learns little, and all of its lines have run, in a process of its own."""
+    output = run(f"examples/translate/{backend.name}_loop.py", "200")
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
+    assert len(losses) == 3 and losses[2] < losses[0] < 3.0 and "16 may 1984  → " in output
 
 
-def convert(*arguments: object) -> str:
-    return run("-m", "parity_tests", "convert", *map(str, arguments))
+def command(*arguments: object) -> str:
+    """The output of a command, which has to succeed."""
+    result = CliRunner().invoke(main, list(map(str, arguments)))
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 FROM_SCRATCH = """
@@ -79,19 +99,19 @@ def AdditiveAttention(parameters, queries, keys, values, mask=None):
 
 
 def test_attention_from_scratch(backend: SimpleNamespace, tmp_path: Path):
-    """The function is judged as anybody's is; the module beside it holds the parameters of the function."""
+    """The function passes `check`; the module beside it holds the parameters of the function."""
     file, target = ROOT / "examples" / "from_scratch" / f"{backend.name}_attention.py", tmp_path / "target.py"
     target.write_text(FROM_SCRATCH.format(name=backend.name, file=str(file)), encoding="utf-8")
-    assert "\ngreen " in run("-m", "parity_tests", "check", str(target), "--operator", "AdditiveAttention")
+    assert "\ngreen " in command("check", target, "--operator", "AdditiveAttention")
     example, _ = load(str(file))
-    own = {"rngs": importlib.import_module("flax.nnx").Rngs(0)} if backend.name == "jax" else {}
-    module = example.BahdanauAttention(20, 2, 8, **own)
+    keywords = {"rngs": importlib.import_module("flax.nnx").Rngs(0)} if backend.name == "jax" else {}
+    module = example.BahdanauAttention(20, 2, 8, **keywords)
     if backend.name == "mxnet":
         module.initialize()
     values = np.tile(np.arange(40.0, dtype=np.float32).reshape(1, 10, 4), (2, 1, 1))
     mask = np.arange(10) < np.array([2, 6])[:, None, None]
-    given = [np.zeros((2, 1, 20), np.float32), np.ones((2, 10, 2), np.float32), values, mask]
-    context, weights = map(backend.runtime.to_numpy, module(*map(backend.runtime.from_numpy, given)))
+    inputs = [np.zeros((2, 1, 20), np.float32), np.ones((2, 10, 2), np.float32), values, mask]
+    context, weights = map(backend.runtime.to_numpy, module(*map(backend.runtime.from_numpy, inputs)))
     assert context.round(3).tolist() == [[[2, 3, 4, 5]], [[10, 11, 12, 13]]]
     np.testing.assert_allclose(weights, mask / mask.sum(-1, keepdims=True), rtol=1e-6)
 
@@ -100,19 +120,20 @@ def test_attention_from_scratch(backend: SimpleNamespace, tmp_path: Path):
 def test_a_port_from_mxnet_to_jax(tmp_path: Path):
     run("examples/port/gluon_encoder.py", str(tmp_path))
     file, out = tmp_path / "encoder.params", tmp_path / "gru.safetensors"
-    assert "jax is the same function as gluon.rnn.GRU" in convert(file, "--prefix", "1.", "--to", "jax", "-o", out)
-    said = run("examples/port/jax_encoder.py", str(tmp_path))
-    assert float(said.rpartition(" ")[2]) < 1e-6
+    output = command("convert", file, "--prefix", "1.", "--to", "jax", "-o", out)
+    assert "jax is the same function as gluon.rnn.GRU" in output
+    output = run("examples/port/jax_encoder.py", str(tmp_path))
+    assert float(output.rpartition(" ")[2]) < 1e-6
 
 
 @pytest.mark.frameworks("tf", "torch")
 def test_a_port_from_keras_to_pytorch(tmp_path: Path):
     run("examples/port/keras_reader.py", str(tmp_path))
     file = tmp_path / "reader.weights.h5"
-    own = "torch.nn.GRU", "-o", tmp_path / "gru.pt"
-    assert "is the same function as keras.GRU" in convert(file, "--prefix", "layers/gru/", "--to", *own)
-    own = "torch.nn.MultiheadAttention", "-o", tmp_path / "heads.pt", "--set", "num_heads=4"
-    said = convert(file, "--prefix", "layers/multi_head_attention/", "--to", *own)
-    assert "is the same function as keras.MultiHeadAttention in float32" in said.replace("\n", " ")
-    said = run("examples/port/torch_reader.py", str(tmp_path))
-    assert float(said.rpartition(" ")[2]) < 1e-6
+    gru = "torch.nn.GRU", "-o", tmp_path / "gru.pt"
+    assert "is the same function as keras.GRU" in command("convert", file, "--prefix", "layers/gru/", "--to", *gru)
+    heads = "torch.nn.MultiheadAttention", "-o", tmp_path / "heads.pt", "--set", "num_heads=4"
+    output = command("convert", file, "--prefix", "layers/multi_head_attention/", "--to", *heads)
+    assert "is the same function as keras.MultiHeadAttention in float32" in output.replace("\n", " ")
+    output = run("examples/port/torch_reader.py", str(tmp_path))
+    assert float(output.rpartition(" ")[2]) < 1e-6

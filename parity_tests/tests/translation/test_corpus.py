@@ -26,11 +26,7 @@ def test_dates_are_the_same_everywhere_and_real():
 
 
 def test_dates_are_pinned():
-    assert corpus.dates(3) == [
-        ("3/17/1948", "1948-03-17"),
-        ("1 jan 2074", "2074-01-01"),
-        ("16.12.2025", "2025-12-16"),
-    ]
+    assert corpus.dates(3) == [("3/17/1948", "1948-03-17"), ("1 jan 2074", "2074-01-01"), ("16.12.2025", "2025-12-16")]
 
 
 def test_pairs_come_from_a_file(tmp_path: Path):
@@ -60,16 +56,16 @@ def test_bad_lines_are_skipped_with_a_count_and_their_numbers(tmp_path: Path):
     long, just = "x" * 100_000, "y" * (corpus.LONGEST_LINE - 2)
     lines = ["\ufeffone\ttwo", "no tab", "one\t \u202f", f"{long}\tz", "", "three\tfour\r", f"{just}\tz", f"{just}\tzz"]
     path.write_text("\n".join(lines), encoding="utf-8", newline="")
-    found = corpus.read_corpus(path)
-    assert found.pairs == [("one", "two"), ("three", "four"), (just, "z")]
-    assert [number for number, _ in found.skipped] == [2, 3, 4, 5, 8]
-    assert found.warning == (
+    content = corpus.read_corpus(path)
+    assert content.pairs == [("one", "two"), ("three", "four"), (just, "z")]
+    assert [number for number, _ in content.skipped] == [2, 3, 4, 5, 8]
+    assert content.warning == (
         "5 of 8 lines skipped (line 2: no tab; line 3: an empty sentence; line 4: longer than 10,000 characters; ...)"
     )
     assert corpus.Corpus([("a", "b")]).warning == ""
 
 
-def test_a_missing_file_is_told(tmp_path: Path):
+def test_a_missing_file_is_reported(tmp_path: Path):
     with pytest.raises(CorpusError, match=r"nothing.txt cannot be read: No such file"):
         corpus.read_corpus(tmp_path / "nothing.txt")
 
@@ -101,10 +97,10 @@ def archive(content: str) -> bytes:
 
 
 def test_a_download_is_checked_and_kept(tmp_path: Path, monkeypatch):
-    asked = []
+    addresses = []
 
     def answer(address: str, timeout: float) -> io.BytesIO:
-        asked.append(address)
+        addresses.append(address)
         return io.BytesIO(archive("Go.\tVa !\n"))
 
     monkeypatch.setattr(corpus.urllib.request, "urlopen", answer)
@@ -116,10 +112,10 @@ def test_a_download_is_checked_and_kept(tmp_path: Path, monkeypatch):
     path = corpus.download(tmp_path / "corpora")
     assert corpus.read_corpus(path).pairs == [("Go.", "Va !")]
     assert [entry.name for entry in path.parent.iterdir()] == ["fra.txt"]
-    assert corpus.download(tmp_path / "corpora") == path and asked == [corpus.PAIRS_ADDRESS] * 2
+    assert corpus.download(tmp_path / "corpora") == path and addresses == [corpus.PAIRS_ADDRESS] * 2
 
 
-def test_a_failed_download_says_what_to_do(tmp_path: Path, monkeypatch):
+def test_a_failed_download_names_the_alternative(tmp_path: Path, monkeypatch):
     def refuse(address: str, timeout: float) -> io.BytesIO:
         raise OSError("no route to host")
 
@@ -138,11 +134,11 @@ PAIRS = [
 ]
 
 
-def test_no_sentence_stands_in_two_lists():
+def test_no_sentence_occurs_in_two_lists():
     first, second = corpus.split(PAIRS, (2, 9))
     assert first == [PAIRS[0], PAIRS[2]] and second == [PAIRS[1], PAIRS[3], PAIRS[4]]
     assert corpus.split(PAIRS, (1, 2)) == [[PAIRS[0]], [PAIRS[1], PAIRS[3]]]  # the rest of a group is left out
-    assert [len(own) for own in corpus.split(PAIRS, (5, 1))] == [5, 0]
+    assert [len(pairs) for pairs in corpus.split(PAIRS, (5, 1))] == [5, 0]
     drawn = {tuple(corpus.split(PAIRS, (2, 9), seed)[0]) for seed in range(20)}
     assert len(drawn) > 2 and corpus.split(PAIRS, (2, 9), 3) == corpus.split(PAIRS, (2, 9), 3)
     by_target = corpus.split(
@@ -167,4 +163,4 @@ def test_pairs_become_arrays_that_end_with_eos():
     assert batch.targets.tolist() == [[4, 2, 0], [4, 5, 2]] and batch.target_lens.tolist() == [2, 3]
     some = corpus.rows_of(batch, np.array([1]), 3)
     assert some.source.tolist() == [[4, 2, 0], [0, 0, 0], [0, 0, 0]] and some.target_lens.tolist() == [3, 0, 0]
-    assert {own.dtype.name for own in some[:5]} == {"int32"} and some.attention_dropout_mask is None
+    assert {array.dtype.name for array in some[:5]} == {"int32"} and some.attention_dropout_mask is None

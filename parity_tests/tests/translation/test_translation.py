@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,49 +69,44 @@ def small(**changes: Any) -> Settings:
     return Settings(**{**SMALL, "digest": digest_of(PAIRS), **changes})
 
 
-def trained(backend: str, settings: Settings, again: Callable[[Model], Model] | None = None) -> Model:
-    """A model trained to its end; `again` is what is made of it between two epochs, for a new worker."""
+def trained(backend: str, settings: Settings) -> Model:
+    """A model trained to its end."""
     data = read_data(settings, PAIRS)
     model = new_model(settings, data, backend)
-    at_work = Worker(model, backend)
+    worker = Worker(model, backend)
     while not model.finished:
-        assert sum(1 for _ in at_work.train(data)) == -(-settings.train // settings.batch_size)
-        if again is not None:
-            model = again(model)
-            at_work = Worker(model, backend)
+        assert len(list(worker.train(data))) == -(-settings.train // settings.batch_size)
     return model
 
 
 def same(one: Model, other: Model) -> bool:
     """Whether two models are the same to the bit, but for how long they took."""
 
-    def held(model: Model) -> Any:
+    def content(model: Model) -> Any:
         groups = (model.parameters, model.last, model.state)
-        arrays = [{name: (array.dtype, array.tobytes()) for name, array in own.items()} for own in groups]
+        arrays = [{name: (array.dtype, array.tobytes()) for name, array in group.items()} for group in groups]
         timed = ("seconds", "tokens_per_second")
-        history = [{name: value for name, value in own.items() if name not in timed} for own in model.history]
+        history = [{name: value for name, value in epoch.items() if name not in timed} for epoch in model.history]
         return arrays, model.losses, model.norms, history
 
-    return held(one) == held(other)
+    return content(one) == content(other)
 
 
-# ------------------------------------------------------------------------------------------------ going on
+# ------------------------------------------------------------------------------------------------ resuming
 
 
 @pytest.mark.parametrize("drawn", [False, True], ids=["dropout as data", "framework dropout"])
-def test_going_on_from_a_file_is_the_same_training_to_the_bit(backend: SimpleNamespace, drawn: bool, tmp_path: Path):
+def test_resuming_from_a_file_is_the_same_training_to_the_bit(backend: SimpleNamespace, drawn: bool, tmp_path: Path):
     settings = small(framework_dropout=drawn, epochs=2, validation=2)
     data = read_data(settings, PAIRS)
     whole = new_model(settings, data, backend.name)
-    at_work = Worker(whole, backend.name)  # one for all epochs
-    while not whole.finished:
-        assert list(at_work.train(data))
-
-    def through_a_file(model: Model) -> Model:
-        model.save(tmp_path / "model.safetensors")
-        return Model.load(tmp_path / "model.safetensors")
-
-    assert same(whole, trained(backend.name, settings, through_a_file))
+    worker = Worker(whole, backend.name)  # one for both epochs
+    assert list(worker.train(data))
+    whole.save(tmp_path / "model.safetensors")
+    assert list(worker.train(data))
+    resumed = Model.load(tmp_path / "model.safetensors")
+    assert list(Worker(resumed, backend.name).train(data))
+    assert same(whole, resumed)
     assert whole.losses[-1] < whole.losses[0] and len(whole.losses) == 6
 
 
@@ -129,20 +123,17 @@ def test_an_epoch_that_was_not_done_leaves_the_model_as_it_was(backend: SimpleNa
 def test_a_training_that_is_cut_short_loses_one_epoch_at_most(
     backend: SimpleNamespace, number: signal.Signals, tmp_path: Path
 ):
-    """A process is cut short behind its first epoch; what it has kept goes on as if nothing had been."""
-    start = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from parity_tests.cli.main import main; "
-    )
-    command = [sys.executable, "-c", start + "main()", "translate", "train"]
-    options = {
-        "cwd": tmp_path,
-        "env": {**os.environ, "PYTHONPATH": str(ROOT)},
-        "text": True,
-    }
-    told = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    cut = [*command, "--backend", backend.name, *FLAGS, "--epochs", "100000", "-o", "cut.safetensors"]
-    with subprocess.Popen(cut, **options, **told) as process:
+    """A process is cut short behind its first epoch; its file is resumed as if there had been no break."""
+    options = [*FLAGS, "--layers", "1", "--dropout", "0"]
+    train = [sys.executable, "-c", COMMAND, "translate", "train", "--backend", backend.name, *options]
+    with subprocess.Popen(
+        [*train, "--epochs", "100000", "-o", "cut.safetensors"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
         assert process.stdout is not None
         lines = []
         for line in process.stdout:
@@ -155,11 +146,11 @@ def test_a_training_that_is_cut_short_loses_one_epoch_at_most(
     done = Model.load(tmp_path / "cut.safetensors").epoch
     assert done >= 1 and [path.name for path in tmp_path.iterdir()] == ["cut.safetensors"]
     if number == signal.SIGINT:  # what follows is the same, and the other process has lost more
-        assert re.search(r"stopped in epoch \d+; |stopped in epoch \d+: cut.safetensors holds epoch", "".join(lines))
+        assert re.search(r"stopped in epoch \d+; cut.safetensors holds epoch", "".join(lines))
         return
     files = [str(tmp_path / f"{name}.safetensors") for name in ("cut", "whole")]
     until = ["--epochs", str(done + 1)]
-    for arguments in (["--resume", files[0]], ["--backend", backend.name, *FLAGS, "-o", files[1]]):
+    for arguments in (["--resume", files[0]], ["--backend", backend.name, *options, "-o", files[1]]):
         result = CliRunner().invoke(main, ["translate", "train", *arguments, *until])
         assert result.exit_code == 0, result.output
     one, other = map(Model.load, files)
@@ -169,7 +160,7 @@ def test_a_training_that_is_cut_short_loses_one_epoch_at_most(
 def test_training_stops_early_and_keeps_the_best_epoch(backend: SimpleNamespace):
     """With a learning rate that is far too long, validation soon becomes worse."""
     model = trained(backend.name, small(epochs=40, patience=2, learning_rate=0.3, validation=2, max_tokens=6))
-    losses = [own["validation_loss"] for own in model.history]
+    losses = [epoch["validation_loss"] for epoch in model.history]
     assert model.finished and model.epoch < 40
     assert model.epoch == model.best_epoch + 2 and min(losses) == losses[model.best_epoch - 1]
     assert not np.array_equal(model.parameters["decoder.dense.b"], model.last["decoder.dense.b"])
@@ -185,18 +176,18 @@ def test_a_model_translates_as_the_reference_does(backend: SimpleNamespace):
     settings = small(dtype="float64", epochs=2)
     model = trained(backend.name, settings)
     sources = read_data(settings, PAIRS).validation.sources
-    own = reference.Translator(**settings.model(model.source, model.target))
-    reference.set_parameters(own, model.parameters)
-    at_work = Worker(model, backend.name)
+    layer = reference.Translator(**settings.model(model.source, model.target))
+    reference.set_parameters(layer, model.parameters)
+    worker = Worker(model, backend.name)
     ends = {"bos": 1, "eos": 2, "max_steps": settings.max_tokens}
-    tokens, lengths, weights = own.greedy(sources.source, sources.source_lens, **ends)
-    found = list(at_work.decoded(sources))
-    assert [ids for ids, _ in found] == [row[:n].tolist() for row, n in zip(tokens, lengths, strict=True)]
-    for (_, mine), theirs, length in zip(found, weights, sources.source_lens, strict=True):
-        np.testing.assert_allclose(mine, theirs[: len(mine), :length], atol=1e-12)
-    tokens, lengths, _, _ = own.beam(sources.source, sources.source_lens, width=3, **ends)
-    wanted = [row[0, : n[0]].tolist() for row, n in zip(tokens, lengths, strict=True)]
-    assert at_work.translated(sources, width=3) == wanted
+    tokens, lengths, weights = layer.greedy(sources.source, sources.source_lens, **ends)
+    decoded = list(worker.decoded(sources))
+    assert [ids for ids, _ in decoded] == [row[:n].tolist() for row, n in zip(tokens, lengths, strict=True)]
+    for (_, actual), expected, length in zip(decoded, weights, sources.source_lens, strict=True):
+        np.testing.assert_allclose(actual, expected[: len(actual), :length], atol=1e-12)
+    tokens, lengths, _, _ = layer.beam(sources.source, sources.source_lens, width=3, **ends)
+    expected = [row[0, : n[0]].tolist() for row, n in zip(tokens, lengths, strict=True)]
+    assert worker.translated(sources, width=3) == expected
 
 
 # ------------------------------------------------------------------------------------------------ data and files
@@ -225,9 +216,11 @@ def test_data_is_split_numbered_and_held_out_by_its_sentences():
 
 def test_a_date_that_was_trained_in_one_form_is_not_held_out_in_another():
     data = read_data(small(train=60, validation=20, test=20), PAIRS)
-    seen = {tuple(own) for references in data.training.references for own in references}
-    for held in (data.validation, data.test):
-        assert not seen & {tuple(own) for references in held.references for own in references}
+    seen, *others = (
+        {tuple(reference) for references in split.references for reference in references}
+        for split in (data.training, data.validation, data.test)
+    )
+    assert not any(seen & other for other in others)
 
 
 @pytest.fixture
@@ -274,7 +267,7 @@ def test_no_part_of_a_file_is_taken_for_the_whole(model: Model, tmp_path: Path):
         ({"kind": "recording"}, "this is a 'recording', expected a 'translation model'"),
     ],
 )
-def test_a_file_that_says_what_no_model_says_is_refused(model: Model, tmp_path: Path, changed: dict, words: str):
+def test_a_header_that_is_not_that_of_a_model_is_refused(model: Model, tmp_path: Path, changed: dict, words: str):
     path = tmp_path / "model.safetensors"
     model.save(path)
     arrays, header = backends.load_archive(path)
@@ -315,21 +308,21 @@ def invoke(*arguments: object, code: int = 0, **keywords: Any) -> str:
 
 def test_the_commands_walk_through_a_training(backend: SimpleNamespace, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = invoke("train", "--backend", backend.name, *FLAGS)
+    output = invoke("train", "--backend", backend.name, *FLAGS)
     file = f"translator-{backend.name}.safetensors"
-    assert "training in" in said and "epoch 3/3 loss" in said and f"{file}: epoch" in said
+    assert "training in" in output and "epoch 3/3 loss" in output and f"{file}: epoch" in output
     assert "exists: resume it by --resume" in invoke("train", "--backend", backend.name, *FLAGS, code=2)
     assert f"{file} is done: 3 epochs" in invoke("train", "--resume", file)
-    said = invoke("train", "--resume", file, "--epochs", 4, "-o", "more.safetensors")
-    assert "epoch 4/4" in said and Model.load("more.safetensors").epoch == 4 and Model.load(file).epoch == 3
-    said = invoke("run", file, "3 may 1984", "1 ? may", "--beam", 2, "--heatmap", "heat.png")
-    assert said.count("→") == 2 and "not in the vocabulary: ?" in said and "the rest is cut" in said
+    output = invoke("train", "--resume", file, "--epochs", 4, "-o", "more.safetensors")
+    assert "epoch 4/4" in output and Model.load("more.safetensors").epoch == 4 and Model.load(file).epoch == 3
+    output = invoke("run", file, "3 may 1984", "1 ? may", "--beam", 2, "--heatmap", "heat.png")
+    assert output.count("→") == 2 and "not in the vocabulary: ?" in output and "the rest is cut" in output
     assert Path("heat.png").read_bytes().startswith(b"\x89PNG")
     assert invoke("run", file, "--last", input="3 may 1984\n\n4 may 1984\n").count("→") == 2
-    said = invoke("test", file, "more.safetensors", "--json", "scores.json")
-    assert said.count("4 sentences BLEU") == 2
+    output = invoke("test", file, "more.safetensors", "--json", "scores.json")
+    assert output.count("4 sentences BLEU") == 2
     report = json.loads(Path("scores.json").read_text(encoding="utf-8"))
-    assert [len(own["translations"]) for own in report] == [4, 4] and len(report[1]["history"]) == 4
+    assert [len(each["translations"]) for each in report] == [4, 4] and len(report[1]["history"]) == 4
     invoke("curves", file, "more.safetensors", "-o", "curves.png", "--validation")
     assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
 
@@ -337,14 +330,14 @@ def test_the_commands_walk_through_a_training(backend: SimpleNamespace, tmp_path
 def test_all_backends_are_compared(all_backends: list[str], tmp_path: Path):
     names = all_backends
     arguments = ["compare", "--backend", ",".join(names), *FLAGS, "--dtype", "float64", "--output", tmp_path / "out"]
-    said = invoke(*arguments)
-    assert "losses near: " in said and f"each model the same in {len(names)} backends: 6 sentences" in said
-    assert f"all models the same: 6 sentences by {len(names)} models" in said
+    output = invoke(*arguments)
+    assert "losses near: " in output and f"each model the same in {len(names)} backends: 6 sentences" in output
+    assert f"all models the same: 6 sentences by {len(names)} models" in output
     report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
     assert report["near"] and report["same"] and report["distance_all"] < 1e-12 and report["steps"] == 9
     assert (tmp_path / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
-    said = invoke(*arguments[:-2], "--output", tmp_path / "out", "--rnn", "lstm", code=2)
-    assert "was trained with other settings (cell): give another --output" in said
+    output = invoke(*arguments[:-2], "--output", tmp_path / "out", "--rnn", "lstm", code=2)
+    assert "was trained with other settings (cell): give another --output" in output
 
 
 def planted(model: Model, losses: list[float]) -> Model:
@@ -352,23 +345,23 @@ def planted(model: Model, losses: list[float]) -> Model:
     return replace(model, losses=losses, history=history)
 
 
-def test_losses_that_lie_apart_and_translations_that_differ_are_told(model: Model):
+def test_losses_and_translations_that_differ_are_reported(model: Model):
     one, near, far = (planted(model, [2.0, 1.0 + apart]) for apart in (0.0, 1e-6, 1e-2))
-    said = [{"sources": ["go ."], "translations": [[word]]} for word in ("va", "va", "vas")]
-    found = {"torch": {"torch": said[0], "jax": said[1]}, "jax": {"torch": said[1], "jax": said[0]}}
-    good = compare({"torch": one, "jax": near}, found, JUDGED_STEPS)
+    va, vas = ({"sources": ["go ."], "translations": [[word]]} for word in ("va", "vas"))
+    translations = {"torch": {"torch": va, "jax": va}, "jax": {"torch": va, "jax": va}}
+    good = compare({"torch": one, "jax": near}, translations, JUDGED_STEPS)
     assert good["near"] and good["same"] and good["distance_judged"] == pytest.approx(1e-6)
-    assert not compare({"torch": one, "jax": far}, found, JUDGED_STEPS)["near"]
+    assert not compare({"torch": one, "jax": far}, translations, JUDGED_STEPS)["near"]
     double = replace(model.settings, dtype="float64")
-    exact = {name: replace(own, settings=double) for name, own in (("torch", one), ("jax", near))}
-    assert not compare(exact, found, JUDGED_STEPS)["near"]
-    found["jax"]["jax"] = said[2]
-    bad = compare({"torch": one, "jax": near}, found, JUDGED_STEPS)
+    exact = {name: replace(each, settings=double) for name, each in (("torch", one), ("jax", near))}
+    assert not compare(exact, translations, JUDGED_STEPS)["near"]
+    translations["jax"]["jax"] = vas
+    bad = compare({"torch": one, "jax": near}, translations, JUDGED_STEPS)
     assert not bad["same"] and bad["moved"] == {"torch": [], "jax": ["go ."]}
-    found["torch"]["jax"] = said[2]
-    parted = compare({"torch": one, "jax": near}, found, JUDGED_STEPS)
+    translations["torch"]["jax"] = vas
+    parted = compare({"torch": one, "jax": near}, translations, JUDGED_STEPS)
     assert parted["same"] and parted["between_models"] == ["go ."]
-    assert not compare(exact, found, JUDGED_STEPS)["same"]
+    assert not compare(exact, translations, JUDGED_STEPS)["same"]
 
 
 @pytest.mark.parametrize(
@@ -393,23 +386,26 @@ def test_losses_that_lie_apart_and_translations_that_differ_are_told(model: Mode
     ],
     ids=lambda value: " ".join(value[:5]) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_done_is_refused_in_a_line(
+def test_a_wrong_command_is_refused_in_a_line(
     model: Model, arguments: list[str], words: str, tmp_path: Path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     model.save("model.safetensors")
     Path("pairs.txt").write_text("".join(f"go {n}\tva {n}\n" for n in range(200)), encoding="utf-8")
-    said = invoke(*arguments, code=2)
-    assert words in said and "Traceback" not in said
+    output = invoke(*arguments, code=2)
+    assert words in output and "Traceback" not in output
 
 
-def test_bad_lines_of_a_corpus_are_told_and_the_rest_is_trained_on(tmp_path: Path, monkeypatch):
+def test_bad_lines_of_a_corpus_are_reported_and_the_rest_is_trained_on(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("pairs.txt").write_text("no tab\n" + "".join(f"go {n}\tva {n}\n" for n in range(20)), encoding="utf-8")
     settings, pairs = new_settings(Path("pairs.txt"), {})
     assert len(pairs) == 20 and settings.split == "words" and settings.corpus == "pairs.txt"
-    said = invoke("train", "--backend", "torch", "--corpus", "pairs.txt", "--train", 30, code=2)
-    assert "1 of 21 lines skipped (line 1: no tab)" in said and "20 pairs left for train, and 30 were requested" in said
+    output = invoke("train", "--backend", "torch", "--corpus", "pairs.txt", "--train", 30, code=2)
+    assert (
+        "1 of 21 lines skipped (line 1: no tab)" in output
+        and "20 pairs left for train, and 30 were requested" in output
+    )
 
 
 def test_an_empty_list_of_pairs_has_no_translations():
