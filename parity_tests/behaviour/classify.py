@@ -1,4 +1,4 @@
-"""What an answer says of a layer, in words."""
+"""What an answer shows of a call, in words."""
 
 from __future__ import annotations
 
@@ -18,50 +18,54 @@ from parity_tests.judge.compare import compare
 from parity_tests.judge.pair import Quantity
 from parity_tests.judge.tolerances import tolerance_of
 from parity_tests.judge.verdict import Verdict
-from parity_tests.polarity import answer
+from parity_tests.polarity import answer as polarity
 from parity_tests.workers.recordings import Recording, answered, is_gradient, withheld
 
 LIKE = 1e-3
-"""How near two answers of a kind are, beside the largest entry: kinds differ by more, and roundings by less."""
+"""The largest difference between two answers of a kind, relative to the largest entry: kinds differ by more."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a call answered to a question in one dtype: what became of it, what it gave, and what was expected."""
+    """A call's answer to a question in one dtype: its status, and the actual and the expected quantities."""
 
     cell: Cell
-    said: Mapping[str, Any]
-    found: Arrays
-    wanted: Arrays
+    status: Mapping[str, Any]
+    actual: Arrays
+    expected: Arrays
 
     @classmethod
     def of(cls, recording: Recording, cell: Cell) -> Answer:
         """The answer in a recording."""
-        said = answered(recording, cell)
-        wanted = expected(*cell, withheld(said)) if said["status"] == "ok" and cell.case.gradients else {}
-        return cls(cell, said, recording.cells.get(cell.key, {}), wanted)
+        status = answered(recording, cell)
+        judged = status["status"] == "ok" and cell.case.gradients
+        return cls(cell, status, recording.cells.get(cell.key, {}), expected(*cell, withheld(status)) if judged else {})
 
     @property
     def refused(self) -> str:
         """Why there is no answer, in a word; empty if there is one."""
         words = {"ok": "", "not-implemented": "not taken", "not-applicable": "none", "timeout": "hangs"}
-        status = str(self.said["status"])
+        status = str(self.status["status"])
         return words.get(status, status)
 
     @property
     def gradients(self) -> list[str]:
-        """The gradients that are there."""
-        return [name for name in self.wanted if is_gradient(name) and name in self.found]
+        """The gradients that the answer has."""
+        return [name for name in self.expected if is_gradient(name) and name in self.actual]
 
     def like(self, name: str) -> bool:
-        """Whether a quantity is what is expected, but for rounding."""
+        """Whether a quantity is as expected, but for rounding."""
         case, dtype = self.cell
-        beside = self.wanted.get(tolerance_of(case.operator, case.id, dtype, name).beside)
-        return alike(self.found[name], self.wanted[name], beside)
+        beside = self.expected.get(tolerance_of(case.operator, case.id, dtype, name).beside)
+        return alike(self.actual[name], self.expected[name], beside)
 
     def spoilt(self, names: Iterable[str]) -> bool:
-        """Whether NaN or inf stands where a finite number is expected."""
-        return any(not np.isfinite(double(self.found[name])[np.isfinite(self.wanted[name])]).all() for name in names)
+        """Whether any entry is NaN or inf where a finite number is expected."""
+        return any(not np.isfinite(double(self.actual[name])[np.isfinite(self.expected[name])]).all() for name in names)
+
+    def with_gradients(self, words: str) -> str:
+        """The words for the outputs, and for gradients that are NaN."""
+        return f"{words}; ∇ NaN" if self.spoilt(self.gradients) else words
 
 
 def double(array: np.ndarray) -> np.ndarray:
@@ -69,41 +73,40 @@ def double(array: np.ndarray) -> np.ndarray:
     return np.asarray(array, np.float64)
 
 
-def alike(found: np.ndarray, wanted: np.ndarray, beside: np.ndarray | None = None) -> bool:
-    """Whether two arrays differ by rounding at most, be it that of float32, beside the largest entry."""
-    found, wanted = double(found), double(wanted)
-    if found.shape != wanted.shape:
+def alike(actual: np.ndarray, expected: np.ndarray, beside: np.ndarray | None = None) -> bool:
+    """Whether two arrays differ by rounding at most, be it that of float32, relative to the largest entry."""
+    actual, expected = double(actual), double(expected)
+    if actual.shape != expected.shape:
         return False
-    measures = (wanted, double(wanted if beside is None else beside))
-    scale = max(np.abs(own[np.isfinite(own)]).max(initial=0.0) for own in measures)
+    measures = (expected, double(expected if beside is None else beside))
+    scale = max(np.abs(array[np.isfinite(array)]).max(initial=0.0) for array in measures)
     with np.errstate(invalid="ignore"):
-        near = np.abs(found - wanted) <= LIKE * scale
-    return bool((near | (found == wanted) | (np.isnan(found) & np.isnan(wanted))).all())
+        near = np.abs(actual - expected) <= LIKE * scale
+    return bool((near | (actual == expected) | (np.isnan(actual) & np.isnan(expected))).all())
 
 
-def closed_rows(given: Answer) -> str:
-    """What a query gets that may attend to nothing, and what its gradients are."""
-    case, dtype = given.cell
+def fully_masked_rows(answer: Answer) -> str:
+    """The context of a query that may attend to nothing, and its gradients."""
+    case, dtype = answer.cell
     inputs, _ = case.at(dtype)
     mask = reference.attention_mask(inputs["keys"].shape[1], inputs.get("valid_lens"), inputs.get("mask"))
     assert mask is not None
     rows = ~np.broadcast_to(mask, (*inputs["queries"].shape[:2], inputs["keys"].shape[1])).any(axis=-1)
-    found = double(given.found["context"])[rows]
+    context = double(answer.actual["context"])[rows]
     kinds = {
-        "0": given.wanted["context"],
+        "0": answer.expected["context"],
         "uniform": without_scores(case, dtype),
-        "as without a mask": opened(case, dtype),
-        "NaN": np.full(given.wanted["context"].shape, np.nan),
+        "as without a mask": without_mask(case, dtype),
+        "NaN": np.full(answer.expected["context"].shape, np.nan),
     }
-    kind = next((name for name, wanted in kinds.items() if alike(found, wanted[rows])), "something else")
-    if not given.gradients:
-        return kind
-    if given.spoilt(given.gradients):
-        return f"{kind}; ∇ NaN"
-    return f"{kind}; ∇ 0" if all(map(given.like, given.gradients)) else f"{kind}; ∇ flows"
+    kind = next((name for name, array in kinds.items() if alike(context, array[rows])), "something else")
+    words = answer.with_gradients(kind)
+    if words != kind or not answer.gradients:
+        return words
+    return f"{kind}; ∇ 0" if all(map(answer.like, answer.gradients)) else f"{kind}; ∇ flows"
 
 
-def opened(case: Case, dtype: str) -> np.ndarray:
+def without_mask(case: Case, dtype: str) -> np.ndarray:
     """The context if nothing were hidden."""
     inputs, parameters = case.at(dtype)
     rest = {name: array for name, array in inputs.items() if name not in ("mask", "valid_lens")}
@@ -113,47 +116,46 @@ def opened(case: Case, dtype: str) -> np.ndarray:
 def without_scores(case: Case, dtype: str) -> np.ndarray:
     """The context if nothing were hidden, and every key had the same score."""
     inputs, parameters = case.at(dtype)
-    zero = {"MultiHeadAttention": ("W_q", "b_q"), "AdditiveAttention": ("w_v",)}.get(case.operator, ())
-    inputs = {name: array for name, array in inputs.items() if name not in ("mask", "valid_lens")}
-    if not zero:
-        inputs["queries"] = np.zeros_like(inputs["queries"])
-    parameters = {name: np.zeros_like(array) if name in zero else array for name, array in parameters.items()}
-    return computed_outputs(case, inputs, parameters)["context"]
+    zero = {"MultiHeadAttention": ("W_q", "b_q"), "AdditiveAttention": ("w_v",)}.get(case.operator, ("queries",))
+    inputs, parameters = (
+        {name: np.zeros_like(array) if name in zero else array for name, array in arrays.items()}
+        for arrays in (inputs, parameters)
+    )
+    rest = {name: array for name, array in inputs.items() if name not in ("mask", "valid_lens")}
+    return computed_outputs(case, rest, parameters)["context"]
 
 
-def hidden(given: Answer) -> str:
-    """What NaN does that no query may attend to."""
-    kind = "NaN" if given.spoilt(["context"]) else "ignored" if given.like("context") else "wrong"
-    return f"{kind}; ∇ NaN" if given.spoilt(given.gradients) else kind
+def hidden_nan(answer: Answer) -> str:
+    """The effect of NaN that no query may attend to."""
+    kind = "NaN" if answer.spoilt(["context"]) else "ignored" if answer.like("context") else "wrong"
+    return answer.with_gradients(kind)
 
 
-def right_rows(given: Answer) -> str:
+def right_rows(answer: Answer) -> str:
     """How many rows of the context are right."""
-    found, wanted = double(given.found["context"]), double(given.wanted["context"])
-    width = wanted.shape[-1]
-    pairs = zip(found.reshape(-1, width), wanted.reshape(-1, width), strict=True)
-    rows = [alike(one, other) for one, other in pairs]
-    spoilt = "; ∇ NaN" if given.gradients and given.spoilt(given.gradients) else ""
+    actual, expected = double(answer.actual["context"]), double(answer.expected["context"])
+    width = expected.shape[-1]
+    rows = [alike(*pair) for pair in zip(actual.reshape(-1, width), expected.reshape(-1, width), strict=True)]
     if all(rows):
-        return f"right{spoilt}"
-    kind = "wrong" if np.isfinite(found).all() else "NaN"
-    return f"{kind} in {len(rows) - sum(rows)} of {len(rows)} rows{spoilt}"
+        return answer.with_gradients("right")
+    kind = "wrong" if np.isfinite(actual).all() else "NaN"
+    return answer.with_gradients(f"{kind} in {len(rows) - sum(rows)} of {len(rows)} rows")
 
 
 MOST_SINGLE = 100.0
-"""So many eps of float32 are an error of float32's arithmetic."""
+"""The largest error of float32's arithmetic, in eps of float32."""
 
 
-def precision(given: Answer, names: Sequence[str]) -> str:
-    """How far off the worst number is: within its tolerance, or by how much."""
-    case, dtype = given.cell
+def precision(answer: Answer, names: Sequence[str]) -> str:
+    """The worst error: within its tolerance, or how large it is."""
+    case, dtype = answer.cell
     blank = Verdict(case.operator, case.id, "", "reference", "", dtype, "", "missing")
     worst, failed = 0.0, False
     for name in names:
         tolerance = tolerance_of(case.operator, case.id, dtype, name)
-        wanted = given.wanted[name]
-        quantity = Quantity(name, dtype, wanted, tolerance, beside=given.wanted.get(tolerance.beside))
-        verdict = compare(blank, quantity, given.found[name], wanted)
+        expected = answer.expected[name]
+        quantity = Quantity(name, dtype, expected, tolerance, beside=answer.expected.get(tolerance.beside))
+        verdict = compare(blank, quantity, answer.actual[name], expected)
         failed |= verdict.status == "fail"
         if verdict.check == "nan":
             return "NaN"
@@ -172,47 +174,47 @@ def rounded(eps: float) -> str:
     return f"{next(step * power for step in (1, 3, 10) if step * power >= eps * (1 - 1e-9)):g}"
 
 
-def gradients(given: Answer) -> str:
-    """Whether gradients are right where no row is closed."""
-    outputs = [name for name in given.wanted if name in given.found and name not in given.gradients]
-    if not given.gradients:
-        told = precision(given, outputs)
-        return "none" if told == "right" else f"none; outputs {told}"
-    return precision(given, given.gradients)
-
-
-def lengths_beyond(given: Answer) -> str:
-    """Whether a length beyond the keys means all of them. If not, what comes out is whatever lies behind the array."""
-    return "clipped" if right_rows(given) == "right" else UNDEFINED
-
-
-def lengths_below(given: Answer) -> str:
-    """Whether a length below 0 means no key."""
-    told = right_rows(given)
-    return "clipped" if told == "right" else told
+def gradients(answer: Answer) -> str:
+    """Whether gradients are right where no row is fully masked."""
+    outputs = [name for name in answer.expected if name in answer.actual and name not in answer.gradients]
+    if answer.gradients:
+        return precision(answer, answer.gradients)
+    words = precision(answer, outputs)
+    return "none" if words == "right" else f"none; outputs {words}"
 
 
 UNDEFINED = "undefined"
-"""What is wrong rows at one time and a crash at another."""
+"""Wrong rows at one time, and a crash at another."""
+
+
+def lengths_beyond(answer: Answer) -> str:
+    """Whether a length beyond the keys means all of them. If not, the output is whatever lies behind the array."""
+    return "clipped" if right_rows(answer) == "right" else UNDEFINED
+
+
+def lengths_below(answer: Answer) -> str:
+    """Whether a length below 0 means no key."""
+    words = right_rows(answer)
+    return "clipped" if words == "right" else words
 
 
 CLASSIFIERS: dict[str, Callable[[Answer], str]] = {
-    "closed": closed_rows,
-    "hidden_value": hidden,
-    "hidden_key": hidden,
+    "closed": fully_masked_rows,
+    "hidden_value": hidden_nan,
+    "hidden_key": hidden_nan,
     "large": right_rows,
     "huge": right_rows,
-    "half": lambda given: precision(given, [name for name in given.wanted if name in given.found]),
+    "half": lambda answer: precision(answer, [name for name in answer.expected if name in answer.actual]),
     "beyond": lengths_beyond,
     "below": lengths_below,
-    "polarity": lambda given: answer(given.found["context"]),
+    "polarity": lambda answer: polarity(answer.actual["context"]),
     "gradients": gradients,
 }
-"""What each question's answer is called."""
+"""The classifier of each question's answer."""
 
 
-def classified(name: str, given: Answer) -> str:
+def classify(question: str, answer: Answer) -> str:
     """The finding of an answer, in a word or two."""
-    if (name, given.refused) == ("beyond", "crash"):
+    if (question, answer.refused) == ("beyond", "crash"):
         return UNDEFINED
-    return given.refused or CLASSIFIERS[name](given)
+    return answer.refused or CLASSIFIERS[question](answer)

@@ -1,4 +1,4 @@
-"""The page of what the frameworks' own attention does: a table made of what is kept, and what its words mean."""
+"""The page of the frameworks' own attention: a table of the recorded findings, and the meaning of its words."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from parity_tests.behaviour.findings import COLUMNS as QUESTIONS
-from parity_tests.behaviour.findings import Kept, near
-from parity_tests.behaviour.questions import Asked, asked
-from parity_tests.third_party.attention import PEERS, Peer
+from parity_tests.behaviour.findings import COLUMNS as TITLES
+from parity_tests.behaviour.findings import Records, near, questions
+from parity_tests.behaviour.questions import Question
+from parity_tests.third_party.attention import THIRD_PARTY, ThirdParty
 
 FRAMEWORKS = {"torch": "PyTorch", "keras": "Keras", "jax": "JAX", "flax": "Flax", "mxnet": "MXNet", "onnx": "ONNX"}
 
 HEAD = """# What the frameworks' own attention does
 
-Every word in the table was measured: the calls were asked, and their answers classified.
-`attention-parity behaviour` asks those that are installed again and says what is different; `--write` writes this page.
-Each entry leads to the cases that show it, what it means, and the line that does the same with our functions.
+Every word in the table was measured: each call answered the same questions, and its answers were classified.
+`attention-parity behaviour` probes the installed frameworks again and reports what differs; `--write` writes this page.
+Each entry links to the cases that show it, its meaning, and the line that does the same with our functions.
 """
 
 NOTES = """
-∇ is said of gradients; float64 where it does otherwise than float32. All of it was measured on a CPU: a GPU has other
+∇ marks gradients, and float64 a finding that differs from that in float32. All was measured on a CPU: a GPU has other
 kernels. PyTorch's `nn.MultiheadAttention` takes its fast path in evaluation, without gradients, for self-attention with
 an even number of heads: one array holds queries, keys and values, so that NaN in a key is NaN in its value, too.
 """
@@ -29,9 +29,10 @@ an even number of heads: one array holds queries, keys and values, so that NaN i
 
 @dataclass(frozen=True)
 class Convention:
-    """What some frameworks do, and the line that does it with our functions: with {xp} for the framework's name.
+    """A behaviour, and the line that has it with our functions: {xp} stands for the framework's name.
 
-    Given are queries, keys, values, scores, and a mask or valid_lens; the line makes weights or a context.
+    The line reads queries, keys, values, scores, and a mask or valid_lens, and makes weights or a context. lines has
+    those of single frameworks.
     """
 
     words: str
@@ -39,8 +40,8 @@ class Convention:
     line: str = ""
     lines: dict[str, str] = field(default_factory=dict)
 
-    def said(self, backend: str) -> str:
-        """The line in a framework; empty if it is not given there."""
+    def line_in(self, backend: str) -> str:
+        """The line in a framework; empty if the page has none there."""
         return self.lines.get(backend, "") or self.line.format(xp=NAMESPACES[backend])
 
 
@@ -49,17 +50,20 @@ NAMESPACES = {"torch": "torch", "tf": "tf", "jax": "jnp", "mxnet": "np"}
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table: the findings that stand in it, and what its words mean."""
+    """A column of the table: its findings, and the meaning of its words.
+
+    asks are the questions behind the findings, where they have other names.
+    """
 
     title: str
-    questions: tuple[str, ...]
+    findings: tuple[str, ...]
     explained: str
     conventions: tuple[Convention, ...]
     asks: tuple[str, ...] = ()
 
     @property
     def anchor(self) -> str:
-        """Where a page of Markdown has the section."""
+        """The section's anchor on a page of Markdown."""
         return re.sub(r"[^\w -]", "", self.title.lower()).replace(" ", "-")
 
 
@@ -101,7 +105,7 @@ COLUMNS = (
         (
             Convention(
                 "ignored",
-                "what is hidden changes nothing",
+                "hidden entries change nothing",
                 "context, weights = attention.attention_pooling(scores, values, mask=mask)",
             ),
             Convention(
@@ -118,7 +122,7 @@ COLUMNS = (
         (
             Convention(
                 "ignored",
-                "what is hidden changes nothing",
+                "hidden entries change nothing",
                 "context, weights = attention.DotProductAttention()(queries, keys, values, mask=mask)",
             ),
             Convention(
@@ -168,14 +172,14 @@ COLUMNS = (
                 "undefined",
                 "memory behind the array is read: rows are wrong or NaN, or the process crashes, by chance",
             ),
-            Convention("wrong, NaN, error, crash", "an error is told; in the other rows, not every key is hidden"),
+            Convention("wrong, NaN, error, crash", "the call fails, or not every key is hidden in some rows"),
         ),
     ),
     Column(
         "True in a mask",
         ("polarity",),
-        "What a boolean mask means that is handed over as it is. `parity_tests.polarity.polarity(attend)` says it "
-        "of any function.",
+        "What True means in a boolean mask that is passed as it is. `parity_tests.polarity.polarity(attend)` finds out "
+        "for any function.",
         (
             Convention(
                 "may attend", "as in the specification", "weights = attention.masked_softmax(scores, mask=mask)"
@@ -186,7 +190,7 @@ COLUMNS = (
     Column(
         "Gradients",
         ("gradients",),
-        "Gradients where a mask hides keys and no row is closed, against the specification's tolerances.",
+        "Gradients where a mask hides keys and no row is fully masked, against the specification's tolerances.",
         (
             Convention("right", "within the tolerance"),
             Convention(
@@ -203,35 +207,36 @@ COLUMNS = (
 )
 
 
-def page(kept: Kept) -> str:
+def page(records: Records) -> str:
     """The whole page, as Markdown."""
-    return "\n".join([*_table(kept), *(line for column in COLUMNS for line in _section(column, kept)), ""])
+    return "\n".join([*_table(records), *(line for column in COLUMNS for line in _section(column, records)), ""])
 
 
-def _table(kept: Kept) -> Iterator[str]:
+def _table(records: Records) -> Iterator[str]:
     yield HEAD
     yield f"| call | {' | '.join(column.title for column in COLUMNS)} |"
     yield f"|---|{'---|' * len(COLUMNS)}"
-    for peer in PEERS:
-        if peer.id in kept:
-            found = kept[peer.id][-1]["found"]
-            entries = (f"[{_entry(column, peer, found)}](#{column.anchor})" for column in COLUMNS)
-            yield f"| {_call(peer)} | {' | '.join(entries)} |"
+    for target in THIRD_PARTY:
+        if target.id in records:
+            found = records[target.id][-1]["found"]
+            entries = (f"[{_entry(column, found)}](#{column.anchor})" for column in COLUMNS)
+            yield f"| {_call(target)} | {' | '.join(entries)} |"
     yield NOTES
-    yield "Asked were:"
+    yield "Versions:"
     yield ""
     for module, title in FRAMEWORKS.items():
-        kept_of = [own for peer in PEERS if peer.module == module for own in kept.get(peer.id, [])]
-        versions = dict.fromkeys(own["versions"] for own in kept_of)
+        targets = [target.id for target in THIRD_PARTY if target.module == module]
+        versions = dict.fromkeys(entry["versions"] for name in targets for entry in records.get(name, []))
         if versions:
             yield f"- {title}: {'; '.join(versions)}"
-    yield from _older(kept)
+    yield from _older(records)
     yield ""
 
 
-def _call(peer: Peer) -> str:
-    name, *rest = peer.call.split(", ")
-    return "<br>".join([f"{FRAMEWORKS[peer.module]} `{name}`", *(f"`{own}`" if "_" in own else own for own in rest)])
+def _call(target: ThirdParty) -> str:
+    name, *rest = target.call.split(", ")
+    settings = (f"`{setting}`" if "_" in setting else setting for setting in rest)
+    return "<br>".join([f"{FRAMEWORKS[target.module]} `{name}`", *settings])
 
 
 SHORT = {
@@ -244,63 +249,61 @@ SHORT = {
 }
 
 
-def _entry(column: Column, peer: Peer, found: dict[str, str]) -> str:
-    """What stands in a cell: every finding of the column, one below the other."""
-    told = [(name, found[name]) for name in column.questions if name in found]
-    if not told:
+def _entry(column: Column, found: dict[str, str]) -> str:
+    """A cell of the table: every finding of the column, one below the other."""
+    words = {name: found[name] for name in column.findings if name in found}
+    if not words:
         return "takes none"
-    if len(told) > 1 and len({words for _, words in told}) == 1 and column.title != "Half precision":
-        return _broken(told[0][1])
-    return "<br>".join((SHORT[name] if len(told) > 1 else "") + _broken(words) for name, words in told)
+    if len(words) > 1 and len({*words.values()}) == 1 and column.title != "Half precision":
+        return _broken(next(iter(words.values())))
+    return "<br>".join((SHORT[name] if len(words) > 1 else "") + _broken(own) for name, own in words.items())
 
 
 def _broken(words: str) -> str:
-    """The words with what is of float64 in a line of its own."""
+    """The words with those for float64 in a line of their own."""
     words = words.removeprefix("True = ").replace("; ∇", "<br>∇")
     return re.sub(r" \((float64: .*)\)$", r"<br>\1", words)
 
 
-def _older(kept: Kept) -> Iterator[str]:
-    """What older versions did otherwise."""
+def _older(records: Records) -> Iterator[str]:
+    """The findings of older versions that differ."""
     lines = []
-    for peer in PEERS:
-        *older, newest = kept.get(peer.id, [None])
-        for own in older:
-            assert own is not None and newest is not None
+    for target in THIRD_PARTY:
+        *older, newest = records.get(target.id, [{}])
+        for entry in older:
             for name, words in newest["found"].items():
-                was = own["found"].get(name, words)
+                was = entry["found"].get(name, words)
                 if was != words and not near(was, words):
-                    title = QUESTIONS[name]
-                    lines.append(f"- {peer.call} in {own['versions']}: {title}: {was}, now {words}")
+                    lines.append(f"- {target.call} in {entry['versions']}: {TITLES[name]}: {was}, now {words}")
     if lines:
         yield from ("", "Other versions did otherwise:", "", *lines)
 
 
-def _section(column: Column, kept: Kept) -> Iterator[str]:
+def _section(column: Column, records: Records) -> Iterator[str]:
     yield f"## {column.title}"
     yield ""
     yield column.explained
     yield ""
     for own in column.conventions:
-        says = own.said("torch") if own.line or own.lines else ""
-        yield f"- **{own.words}**: {own.meaning}." + (f"<br>`{says}`" if says else "")
+        line = own.line_in("torch") if own.line or own.lines else ""
+        yield f"- **{own.words}**: {own.meaning}." + (f"<br>`{line}`" if line else "")
     yield ""
     yield "Shown by:"
     yield ""
-    for question in _asked(column, kept):
+    for question in _questions(column, records):
         case = f"`attention-parity show {question.source}`" if question.source else ""
         yield f"- {', with '.join(filter(None, (case, question.change)))}"
     yield ""
 
 
-def _asked(column: Column, kept: Kept) -> list[Asked]:
-    """The cases of a column, each once."""
-    found: dict[tuple[str, str], Asked] = {}
-    for peer in PEERS:
-        questions = asked(peer.operator, peer.takes)
-        for name in column.asks or column.questions:
-            if name in questions and peer.id in kept:
-                found.setdefault((questions[name].source, questions[name].change), questions[name])
+def _questions(column: Column, records: Records) -> list[Question]:
+    """The questions of a column, each once."""
+    found: dict[tuple[str, str], Question] = {}
+    for target in THIRD_PARTY:
+        if target.id in records:
+            own = questions(target)
+            for question in (own[name] for name in column.asks or column.findings if name in own):
+                found.setdefault((question.source, question.change), question)
     return list(found.values())
 
 

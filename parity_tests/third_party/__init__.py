@@ -1,1 +1,1 @@
-"""Other people's implementations as targets, each imported in a worker that has its framework."""
+"""Third-party implementations as targets, each imported in a worker that has its framework."""

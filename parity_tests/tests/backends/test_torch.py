@@ -23,7 +23,7 @@ from parity_tests.cases.suite import all_cases, select
 from parity_tests.cli.main import main
 from parity_tests.tests.backends import magnitudes
 from parity_tests.tests.places import ROOT
-from parity_tests.third_party.attention import torch as peers
+from parity_tests.third_party.attention import torch as third_party
 
 MAKERS: dict[str, Callable[..., torch.nn.Module]] = {
     "AdditiveAttention": lambda **keywords: attention.AdditiveAttention(9, 10, 8, **keywords),
@@ -236,9 +236,9 @@ def test_the_target_of_the_fast_path_takes_it(monkeypatch: pytest.MonkeyPatch):
     taken, plain = [], torch._native_multi_head_attention
     monkeypatch.setattr(torch, "_native_multi_head_attention", lambda *given: taken.append(1) or plain(*given))
     arrays = {name: inputs[name] for name in ("queries", "keys", "values", "mask")}
-    peers.multihead_attention_fast.MultiHeadAttention(parameters, **arrays, num_heads=3)
+    third_party.multihead_attention_fast.MultiHeadAttention(parameters, **arrays, num_heads=3)
     assert taken
-    peers.multihead_attention_eval.MultiHeadAttention(parameters, **arrays, num_heads=3)
+    third_party.multihead_attention_eval.MultiHeadAttention(parameters, **arrays, num_heads=3)
     assert len(taken) == 1
 
 

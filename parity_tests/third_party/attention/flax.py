@@ -1,4 +1,4 @@
-"""Flax's own attention, as targets: that of nnx and that of linen."""
+"""Flax's own attention, that of nnx and that of linen, as targets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import linen, nnx
 
 from backends.jax import runtime
+from parity_tests.third_party.signatures import Attention, Outputs, takes
 
 
 def widened(array: jax.Array, size: int) -> jax.Array:
@@ -18,106 +19,78 @@ def widened(array: jax.Array, size: int) -> jax.Array:
     return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, size - array.shape[-1])])
 
 
-def _dot_product(function: Callable[..., jax.Array]) -> SimpleNamespace:
-    def DotProductAttention(
-        parameters: dict[str, jax.Array],
-        queries: jax.Array,
-        keys: jax.Array,
-        values: jax.Array,
-        mask: jax.Array | None = None,
-    ) -> tuple[jax.Array, None]:
-        """Zeros fill all features up to one size; what that changes in the scale is taken back from the queries."""
-        features, value_features = queries.shape[-1], values.shape[-1]
+def dot_product(function: Callable[..., jax.Array]) -> SimpleNamespace:
+    """A target whose DotProductAttention is that function of arrays with heads before the last axis."""
+
+    @takes(Attention, "mask")
+    def DotProductAttention(call: Attention) -> Outputs:
+        """Zeros fill all features up to one size, and a factor of the queries takes back the change of the scale."""
+        features, value_features = call.queries.shape[-1], call.values.shape[-1]
         size = max(features, value_features)
-        queries = queries * (size / features) ** 0.5
-        arrays = [widened(array, size) for array in (queries, keys, values)]
+        queries = call.queries * (size / features) ** 0.5
+        arrays = [widened(array, size) for array in (queries, call.keys, call.values)]
         heads = queries.ndim == 4
         arrays = [jnp.swapaxes(array, 1, 2) if heads else array[:, :, None] for array in arrays]
-        context = function(*arrays, mask=mask[:, None] if mask is not None and mask.ndim == 3 else mask)
+        context = function(*arrays, mask=call.head_mask)
         context = jnp.swapaxes(context, 1, 2) if heads else context[:, :, 0]
         return context[..., :value_features], None
 
     return SimpleNamespace(runtime=runtime, DotProductAttention=DotProductAttention)
 
 
-nnx_dot_product_attention = _dot_product(nnx.dot_product_attention)
-linen_dot_product_attention = _dot_product(linen.dot_product_attention)
-
-PROJECTIONS = {"query": "q", "key": "k", "value": "v"}
-
-
-def projections(parameters: dict[str, jax.Array], num_heads: int, bias: bool) -> dict[str, dict[str, jax.Array]]:
+def projections(call: Attention) -> dict[str, dict[str, jax.Array]]:
     """The canonical arrays as Flax has them: a kernel (features, heads, features of a head) and a bias for each."""
-    hidden, query_size = parameters["W_q"].shape
-    size = hidden // num_heads
-    found = {
-        name: {"kernel": parameters[f"W_{letter}"].T.reshape(-1, num_heads, size)}
-        for name, letter in PROJECTIONS.items()
-    }
-    found["out"] = {"kernel": parameters["W_o"].T.reshape(num_heads, size, query_size)}
-    if bias:
-        for name, letter in PROJECTIONS.items():
-            found[name]["bias"] = parameters[f"b_{letter}"].reshape(num_heads, size)
-        found["out"]["bias"] = parameters["b_o"]
-    return found
+    parameters, num_heads, size = call.parameters, call.num_heads, call.head_size
+    made = {}
+    for name in ("query", "key", "value"):
+        made[name] = {"kernel": parameters[f"W_{name[0]}"].T.reshape(-1, num_heads, size)}
+        if call.bias:
+            made[name]["bias"] = parameters[f"b_{name[0]}"].reshape(num_heads, size)
+    made["out"] = {"kernel": parameters["W_o"].T.reshape(num_heads, size, -1)}
+    if call.bias:
+        made["out"]["bias"] = parameters["b_o"]
+    return made
 
 
-def for_heads(mask: jax.Array | None) -> jax.Array | None:
-    """The mask with an axis of heads."""
-    return mask[:, None] if mask is not None and mask.ndim == 3 else mask
-
-
-def _nnx_multi_head(
-    parameters: dict[str, jax.Array],
-    queries: jax.Array,
-    keys: jax.Array,
-    values: jax.Array,
-    mask: jax.Array | None = None,
-    *,
-    num_heads: int,
-    bias: bool = True,
-) -> tuple[jax.Array, None]:
+@takes(Attention, "mask", "num_heads", "bias")
+def nnx_multi_head(call: Attention) -> Outputs:
     """Keys and values have one size there: zeros fill the smaller."""
-    hidden, query_size = parameters["W_q"].shape
-    size = max(keys.shape[-1], values.shape[-1])
-    parameters = {**parameters, **{name: widened(parameters[name], size) for name in ("W_k", "W_v")}}
+    hidden, query_size = call.parameters["W_q"].shape
+    size = max(call.keys.shape[-1], call.values.shape[-1])
 
     def made() -> nnx.MultiHeadAttention:
         return nnx.MultiHeadAttention(
-            num_heads,
+            call.num_heads,
             in_features=query_size,
             qkv_features=hidden,
             out_features=query_size,
             in_kv_features=size,
-            use_bias=bias,
+            use_bias=call.bias,
             decode=False,
             rngs=nnx.Rngs(0),
         )
 
     layer = nnx.eval_shape(made)
-    for name, arrays in projections(parameters, num_heads, bias).items():
+    for name, arrays in projections(call).items():
         for kind, array in arrays.items():
-            setattr(getattr(layer, name), kind, nnx.Param(array))
-    return layer(queries, widened(keys, size), widened(values, size), mask=for_heads(mask)), None
+            narrow = kind == "kernel" and name in ("key", "value")
+            filled = jnp.pad(array, [(0, size - len(array)), (0, 0), (0, 0)]) if narrow else array
+            setattr(getattr(layer, name), kind, nnx.Param(filled))
+    return layer(call.queries, widened(call.keys, size), widened(call.values, size), mask=call.head_mask), None
 
 
-def _linen_multi_head(
-    parameters: dict[str, jax.Array],
-    queries: jax.Array,
-    keys: jax.Array,
-    values: jax.Array,
-    mask: jax.Array | None = None,
-    *,
-    num_heads: int,
-    bias: bool = True,
-) -> tuple[jax.Array, None]:
-    hidden, query_size = parameters["W_q"].shape
+@takes(Attention, "mask", "num_heads", "bias")
+def linen_multi_head(call: Attention) -> Outputs:
+    """Queries, keys and values have sizes of their own there."""
+    hidden, query_size = call.parameters["W_q"].shape
     layer = linen.MultiHeadDotProductAttention(
-        num_heads, qkv_features=hidden, out_features=query_size, use_bias=bias, deterministic=True
+        call.num_heads, qkv_features=hidden, out_features=query_size, use_bias=call.bias, deterministic=True
     )
-    variables: dict[str, Any] = {"params": projections(parameters, num_heads, bias)}
-    return layer.apply(variables, queries, keys, values, mask=for_heads(mask)), None
+    variables: dict[str, Any] = {"params": projections(call)}
+    return layer.apply(variables, call.queries, call.keys, call.values, mask=call.head_mask), None
 
 
-nnx_multi_head_attention = SimpleNamespace(runtime=runtime, MultiHeadAttention=_nnx_multi_head)
-linen_multi_head_attention = SimpleNamespace(runtime=runtime, MultiHeadAttention=_linen_multi_head)
+nnx_dot_product_attention = dot_product(nnx.dot_product_attention)
+linen_dot_product_attention = dot_product(linen.dot_product_attention)
+nnx_multi_head_attention = SimpleNamespace(runtime=runtime, MultiHeadAttention=nnx_multi_head)
+linen_multi_head_attention = SimpleNamespace(runtime=runtime, MultiHeadAttention=linen_multi_head)

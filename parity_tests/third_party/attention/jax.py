@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from backends.jax import runtime
+from parity_tests.third_party.signatures import Attention, Outputs, takes
 
 
 def widened(array: jax.Array, size: int) -> jax.Array:
@@ -15,61 +16,42 @@ def widened(array: jax.Array, size: int) -> jax.Array:
     return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, size - array.shape[-1])])
 
 
-def called(
-    queries: jax.Array,
-    keys: jax.Array,
-    values: jax.Array,
-    mask: jax.Array | None = None,
-    lengths: jax.Array | None = None,
-    scale: float | None = None,
+def attend(
+    arrays: tuple[jax.Array, ...], factor: float, mask: jax.Array | None = None, lengths: jax.Array | None = None
 ) -> jax.Array:
-    """Call it with heads as the axis before the last, and features that zeros fill up to the one size it asks for."""
-    features, value_features = queries.shape[-1], values.shape[-1]
-    size = max(features, value_features)
-    arrays = [widened(array, size) for array in (queries, keys, values)]
-    heads = queries.ndim == 4
-    arrays = [jnp.swapaxes(array, 1, 2) if heads else array[:, :, None] for array in arrays]
-    if mask is not None and mask.ndim == 3:
-        mask = mask[:, None]
-    context = jax.nn.dot_product_attention(
-        *arrays, mask=mask, scale=features**-0.5 if scale is None else scale, key_value_seq_lengths=lengths
-    )
+    """Call it with heads before the last axis, and zeros that fill the features of all arrays up to one size."""
+    queries, _, values = arrays
+    size, heads = max(queries.shape[-1], values.shape[-1]), queries.ndim == 4
+    wide = [widened(array, size) for array in arrays]
+    wide = [jnp.swapaxes(array, 1, 2) if heads else array[:, :, None] for array in wide]
+    context = jax.nn.dot_product_attention(*wide, mask=mask, scale=factor, key_value_seq_lengths=lengths)
     context = jnp.swapaxes(context, 1, 2) if heads else context[:, :, 0]
-    return context[..., :value_features]
+    return context[..., : values.shape[-1]]
 
 
-def _with_mask(
-    parameters: dict[str, jax.Array],
-    queries: jax.Array,
-    keys: jax.Array,
-    values: jax.Array,
-    mask: jax.Array | None = None,
-    *,
-    scale: float | None = None,
-) -> tuple[jax.Array, None]:
-    return called(queries, keys, values, mask, scale=scale), None
+@takes(Attention, "mask", "scale")
+def with_mask(call: Attention) -> Outputs:
+    """DotProductAttention by mask."""
+    return attend((call.queries, call.keys, call.values), call.factor, call.head_mask), None
 
 
-def _with_lengths(
-    parameters: dict[str, jax.Array],
-    queries: jax.Array,
-    keys: jax.Array,
-    values: jax.Array,
-    valid_lens: jax.Array | None = None,
-    *,
-    scale: float | None = None,
-) -> tuple[jax.Array, None]:
-    if valid_lens is None or valid_lens.ndim == 1:
-        lengths = None if valid_lens is None else valid_lens.astype(jnp.int32)
-        return called(queries, keys, values, lengths=lengths, scale=scale), None
-    # It takes one length for each sequence: every length gets the sequence for itself, and one of its queries is taken.
+@takes(Attention, "valid_lens", "scale")
+def with_lengths(call: Attention) -> Outputs:
+    """DotProductAttention by key_value_seq_lengths: one length for each sequence, in 32 bits."""
+    arrays = (call.queries, call.keys, call.values)
+    if call.valid_lens is None:
+        return attend(arrays, call.factor), None
+    lengths = call.valid_lens.astype(jnp.int32)
+    if lengths.ndim == 1:
+        return attend(arrays, call.factor, lengths=lengths), None
+    # Repeat the sequence for each of its queries' lengths, and take that query's row from each.
     # A single query for each would do, but not in bfloat16 on a CPU, where XLA aborts the process.
-    batch, steps = valid_lens.shape
-    queries, keys, values = (jnp.repeat(array, steps, axis=0) for array in (queries, keys, values))
-    context = called(queries, keys, values, lengths=valid_lens.reshape(-1).astype(jnp.int32), scale=scale)
-    context, own = context.reshape(batch, steps, *context.shape[1:]), jnp.arange(steps)
-    return jnp.moveaxis(context[:, own, ..., own, :], 0, -2), None
+    batch, steps = lengths.shape
+    repeated = tuple(jnp.repeat(array, steps, axis=0) for array in arrays)
+    context = attend(repeated, call.factor, lengths=lengths.reshape(-1))
+    context, rows = context.reshape(batch, steps, *context.shape[1:]), jnp.arange(steps)
+    return jnp.moveaxis(context[:, rows, ..., rows, :], 0, -2), None
 
 
-dot_product_attention = SimpleNamespace(runtime=runtime, DotProductAttention=_with_mask)
-dot_product_attention_lengths = SimpleNamespace(runtime=runtime, DotProductAttention=_with_lengths)
+dot_product_attention = SimpleNamespace(runtime=runtime, DotProductAttention=with_mask)
+dot_product_attention_lengths = SimpleNamespace(runtime=runtime, DotProductAttention=with_lengths)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,155 +11,101 @@ import keras
 import tensorflow as tf
 
 from backends.tf import runtime
+from parity_tests.third_party.signatures import Attention, Outputs, takes
 
 
-def one_query_each(
-    layer: keras.layers.Layer,
-    variables: Sequence[tf.Tensor],
-    queries: tf.Tensor,
-    keys: tf.Tensor,
-    values: tf.Tensor,
-    mask: tf.Tensor | None,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Call a layer that takes sequences without heads and one mask for all queries of each.
+def one_query_each(layer: keras.layers.Layer, variable: tf.Tensor, call: Attention) -> Outputs:
+    """Call a layer of one variable that takes sequences without heads, and one mask for all queries of each.
 
-    Heads become sequences; where queries differ in their mask, every query becomes a sequence of its own.
+    Heads become sequences; where queries differ in their mask, so does every query.
     """
-    *outer, steps, features = queries.shape
-    num_keys, value_features = values.shape[-2:]
+    *outer, steps, features = call.queries.shape
+    num_keys, value_features = call.values.shape[-2:]
     count = math.prod(outer)
-    queries, keys, values = (tf.reshape(array, (count, *array.shape[-2:])) for array in (queries, keys, values))
-    rows = None
+    arrays = (call.queries, call.keys, call.values)
+    queries, keys, values = (tf.reshape(array, (count, *array.shape[-2:])) for array in arrays)
+    mask, rows = call.mask, None
     if mask is not None:
         if len(mask.shape) == len(outer) + 1:  # heads that share a mask
             mask = mask[:, None]
-        own = mask.shape[-2]
-        rows = tf.reshape(tf.broadcast_to(mask, (*outer, own, num_keys)), (count * own, num_keys))
-        if own != 1:
+        apart = mask.shape[-2]
+        rows = tf.reshape(tf.broadcast_to(mask, (*outer, apart, num_keys)), (count * apart, num_keys))
+        if apart != 1:
             queries = tf.reshape(queries, (count * steps, 1, features))
             keys, values = (tf.repeat(array, steps, axis=0) for array in (keys, values))
     layer.build([queries.shape, values.shape, keys.shape])
     (context, weights), _ = layer.stateless_call(
-        variables, [], [queries, values, keys], mask=[None, rows], return_attention_scores=True
+        [variable], [], [queries, values, keys], mask=[None, rows], return_attention_scores=True
     )
     return tf.reshape(context, (*outer, steps, value_features)), tf.reshape(weights, (*outer, steps, num_keys))
 
 
-def _attention(
-    parameters: dict[str, tf.Tensor],
-    queries: tf.Tensor,
-    keys: tf.Tensor,
-    values: tf.Tensor,
-    mask: tf.Tensor | None = None,
-    *,
-    scale: float | None = None,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Its scale is a parameter, 1 in the beginning."""
-    layer = keras.layers.Attention(use_scale=True, dtype=queries.dtype.name)
-    factor = tf.constant(queries.shape[-1] ** -0.5 if scale is None else scale, queries.dtype)
-    return one_query_each(layer, [factor], queries, keys, values, mask)
+@takes(Attention, "mask", "scale")
+def dot_product(call: Attention) -> Outputs:
+    """layers.Attention: its scale is a parameter, 1 in the beginning."""
+    layer = keras.layers.Attention(use_scale=True, dtype=call.queries.dtype.name)
+    return one_query_each(layer, tf.constant(call.factor, call.queries.dtype), call)
 
 
-def _additive_attention(
-    parameters: dict[str, tf.Tensor],
-    queries: tf.Tensor,
-    keys: tf.Tensor,
-    values: tf.Tensor,
-    mask: tf.Tensor | None = None,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """It has w_v alone, and calls it scale: queries and keys are projected before."""
-    layer = keras.layers.AdditiveAttention(dtype=queries.dtype.name)
-    queries = tf.tensordot(queries, parameters["W_q"], [[-1], [1]])
-    keys = tf.tensordot(keys, parameters["W_k"], [[-1], [1]])
-    return one_query_each(layer, [parameters["w_v"]], queries, keys, values, mask)
+@takes(Attention, "mask")
+def additive(call: Attention) -> Outputs:
+    """layers.AdditiveAttention: it has w_v alone, and calls it scale; queries and keys are projected before."""
+    layer = keras.layers.AdditiveAttention(dtype=call.queries.dtype.name)
+    queries = tf.tensordot(call.queries, call.parameters["W_q"], [[-1], [1]])
+    keys = tf.tensordot(call.keys, call.parameters["W_k"], [[-1], [1]])
+    return one_query_each(layer, call.parameters["w_v"], replace(call, queries=queries, keys=keys))
 
 
-def projections(parameters: dict[str, tf.Tensor], num_heads: int, bias: bool) -> dict[str, tf.Tensor]:
+def projections(call: Attention) -> dict[str, tf.Tensor]:
     """The canonical arrays by Keras's names: a kernel (features, heads, features of a head) and a bias for each."""
-    hidden, query_size = parameters["W_q"].shape
-    size = hidden // num_heads
-    found = {"attention_output/kernel": tf.reshape(tf.transpose(parameters["W_o"]), (num_heads, size, query_size))}
+    parameters, heads = call.parameters, (call.num_heads, call.head_size)
+    made = {"attention_output/kernel": tf.reshape(tf.transpose(parameters["W_o"]), (*heads, -1))}
     for name in ("query", "key", "value"):
-        found[f"{name}/kernel"] = tf.reshape(tf.transpose(parameters[f"W_{name[0]}"]), (-1, num_heads, size))
-    if bias:
-        found["attention_output/bias"] = parameters["b_o"]
+        made[f"{name}/kernel"] = tf.reshape(tf.transpose(parameters[f"W_{name[0]}"]), (-1, *heads))
+    if call.bias:
+        made["attention_output/bias"] = parameters["b_o"]
         for name in ("query", "key", "value"):
-            found[f"{name}/bias"] = tf.reshape(parameters[f"b_{name[0]}"], (num_heads, size))
-    return found
+            made[f"{name}/bias"] = tf.reshape(parameters[f"b_{name[0]}"], heads)
+    return made
 
 
-def multi_head(
-    parameters: dict[str, tf.Tensor],
-    queries: tf.Tensor,
-    keys: tf.Tensor,
-    values: tf.Tensor,
-    mask: tf.Tensor | None,
-    num_heads: int,
-    bias: bool,
-    **keywords: Any,
-) -> Any:
-    """Call the layer with the canonical arrays as its parameters."""
-    size = parameters["W_q"].shape[0] // num_heads
-    layer = keras.layers.MultiHeadAttention(num_heads, size, use_bias=bias, dtype=queries.dtype.name)
-    layer.build(queries.shape, values.shape, keys.shape)
-    own = projections(parameters, num_heads, bias)
-    ordered = [own["/".join(variable.path.split("/")[-2:])] for variable in layer.trainable_variables]
-    fixed = [variable.value for variable in layer.non_trainable_variables]
-    return layer.stateless_call(ordered, fixed, queries, values, keys, attention_mask=mask, **keywords)[0]
-
-
-def _multi_head_attention(
-    parameters: dict[str, tf.Tensor],
-    queries: tf.Tensor,
-    keys: tf.Tensor,
-    values: tf.Tensor,
-    mask: tf.Tensor | None = None,
-    *,
-    num_heads: int,
-    bias: bool = True,
-) -> tuple[tf.Tensor, None]:
-    return multi_head(parameters, queries, keys, values, mask, num_heads, bias), None
-
-
-def _multi_head_attention_scores(
-    parameters: dict[str, tf.Tensor],
-    queries: tf.Tensor,
-    keys: tf.Tensor,
-    values: tf.Tensor,
-    mask: tf.Tensor | None = None,
-    *,
-    num_heads: int,
-    bias: bool = True,
-    per_head: bool = False,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Its scores are the weights of every head."""
-    context, weights = multi_head(
-        parameters, queries, keys, values, mask, num_heads, bias, return_attention_scores=True
+def multi_head(call: Attention, **keywords: Any) -> Any:
+    """Call layers.MultiHeadAttention with the canonical arrays as its parameters."""
+    queries, keys, values = call.queries, call.keys, call.values
+    layer = keras.layers.MultiHeadAttention(
+        call.num_heads, call.head_size, use_bias=call.bias, dtype=queries.dtype.name
     )
-    return context, weights if per_head else tf.reduce_mean(weights, axis=1)
+    layer.build(queries.shape, values.shape, keys.shape)
+    arrays = projections(call)
+    ordered = [arrays["/".join(variable.path.split("/")[-2:])] for variable in layer.trainable_variables]
+    fixed = [variable.value for variable in layer.non_trainable_variables]
+    return layer.stateless_call(ordered, fixed, queries, values, keys, attention_mask=call.mask, **keywords)[0]
 
 
-def _ops_dot_product_attention(
-    parameters: dict[str, tf.Tensor],
-    queries: tf.Tensor,
-    keys: tf.Tensor,
-    values: tf.Tensor,
-    mask: tf.Tensor | None = None,
-    *,
-    scale: float | None = None,
-) -> tuple[tf.Tensor, None]:
-    """Its heads are the axis before the last."""
-    heads = len(queries.shape) == 4
-    arrays = [tf.einsum("bhtc->bthc", array) if heads else array[:, :, None] for array in (queries, keys, values)]
-    if mask is not None and len(mask.shape) == 3:
-        mask = mask[:, None]
-    factor = queries.shape[-1] ** -0.5 if scale is None else scale
-    context = keras.ops.dot_product_attention(*arrays, mask=mask, scale=factor)
+@takes(Attention, "mask", "num_heads", "bias")
+def multi_head_context(call: Attention) -> Outputs:
+    """layers.MultiHeadAttention."""
+    return multi_head(call), None
+
+
+@takes(Attention, "mask", "num_heads", "bias", "per_head")
+def multi_head_scores(call: Attention) -> Outputs:
+    """layers.MultiHeadAttention with its scores, which are the weights of every head."""
+    context, weights = multi_head(call, return_attention_scores=True)
+    return context, weights if call.per_head else tf.reduce_mean(weights, axis=1)
+
+
+@takes(Attention, "mask", "scale")
+def ops_dot_product(call: Attention) -> Outputs:
+    """ops.dot_product_attention: its heads are the axis before the last."""
+    heads, arrays = len(call.queries.shape) == 4, (call.queries, call.keys, call.values)
+    arrays = tuple(tf.einsum("bhtc->bthc", array) if heads else array[:, :, None] for array in arrays)
+    context = keras.ops.dot_product_attention(*arrays, mask=call.head_mask, scale=call.factor)
     return tf.einsum("bthc->bhtc", context) if heads else context[:, :, 0], None
 
 
-attention = SimpleNamespace(runtime=runtime, DotProductAttention=_attention)
-additive_attention = SimpleNamespace(runtime=runtime, AdditiveAttention=_additive_attention)
-multi_head_attention = SimpleNamespace(runtime=runtime, MultiHeadAttention=_multi_head_attention)
-multi_head_attention_scores = SimpleNamespace(runtime=runtime, MultiHeadAttention=_multi_head_attention_scores)
-ops_dot_product_attention = SimpleNamespace(runtime=runtime, DotProductAttention=_ops_dot_product_attention)
+attention = SimpleNamespace(runtime=runtime, DotProductAttention=dot_product)
+additive_attention = SimpleNamespace(runtime=runtime, AdditiveAttention=additive)
+multi_head_attention = SimpleNamespace(runtime=runtime, MultiHeadAttention=multi_head_context)
+multi_head_attention_scores = SimpleNamespace(runtime=runtime, MultiHeadAttention=multi_head_scores)
+ops_dot_product_attention = SimpleNamespace(runtime=runtime, DotProductAttention=ops_dot_product)

@@ -15,15 +15,19 @@ import onnxruntime
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from parity_tests.third_party.signatures import Attention, Outputs, takes
+
 Arrays = dict[str, np.ndarray]
 Evaluate = Callable[[Arrays, float | None], np.ndarray]
+Kinds = tuple[tuple[str, int, int], ...]
+"""Name, type and rank of each input."""
 
 OPSET, LENGTHS_OPSET = 23, 24
 """The opset that has Attention, and the one that gives it lengths."""
 
 
-def model(kinds: tuple[tuple[str, int, int], ...], scale: float | None) -> onnx.ModelProto:
-    """A graph of one node; kinds has each input's name, type and rank."""
+def model(kinds: Kinds, scale: float | None) -> onnx.ModelProto:
+    """A graph of one node."""
     names = [kind[0] for kind in kinds]
     slots = ["Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen"]
     inputs = [name if name in names else "" for name in slots]
@@ -44,14 +48,14 @@ def model(kinds: tuple[tuple[str, int, int], ...], scale: float | None) -> onnx.
 
 
 @functools.cache
-def evaluator(kinds: tuple[tuple[str, int, int], ...], scale: float | None) -> ReferenceEvaluator:
+def evaluator(kinds: Kinds, scale: float | None) -> ReferenceEvaluator:
     """ONNX's reference of the node."""
     return ReferenceEvaluator(model(kinds, scale))
 
 
 @functools.cache
-def session(kinds: tuple[tuple[str, int, int], ...], scale: float | None) -> onnxruntime.InferenceSession:
-    """Onnxruntime's kernel of the node, as it stands."""
+def session(kinds: Kinds, scale: float | None) -> onnxruntime.InferenceSession:
+    """The node in onnxruntime, without optimisations of the graph."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
@@ -59,80 +63,60 @@ def session(kinds: tuple[tuple[str, int, int], ...], scale: float | None) -> onn
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def kinds_of(arrays: Mapping[str, np.ndarray]) -> tuple[tuple[str, int, int], ...]:
-    """Name, type and rank of each array."""
-    return tuple((name, helper.np_dtype_to_tensor_dtype(array.dtype), array.ndim) for name, array in arrays.items())
+def by(made: Callable[[Kinds, float | None], Any]) -> Evaluate:
+    """The node's output, by ONNX's reference or by onnxruntime."""
+
+    def evaluate(arrays: Arrays, scale: float | None) -> np.ndarray:
+        kinds = ((name, helper.np_dtype_to_tensor_dtype(array.dtype), array.ndim) for name, array in arrays.items())
+        return np.asarray(made(tuple(kinds), scale).run(None, arrays)[0])
+
+    return evaluate
 
 
-def by_reference(arrays: Arrays, scale: float | None) -> np.ndarray:
-    """The node's output by ONNX's reference."""
-    return np.asarray(evaluator(kinds_of(arrays), scale).run(None, arrays)[0])
-
-
-def by_runtime(arrays: Arrays, scale: float | None) -> np.ndarray:
-    """The node's output by onnxruntime."""
-    return np.asarray(session(kinds_of(arrays), scale).run(None, arrays)[0])
-
-
-def called(
-    evaluate: Evaluate,
-    queries: np.ndarray,
-    keys: np.ndarray,
-    values: np.ndarray,
-    scale: float | None,
-    **rest: np.ndarray,
+def attend(
+    evaluate: Evaluate, arrays: tuple[np.ndarray, ...], scale: float | None, hidden: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """Call the node with heads, of which there is one unless given."""
-    heads = queries.ndim == 4
-    arrays = {"Q": queries, "K": keys, "V": values}
-    if not heads:
-        arrays = {name: array[:, None] for name, array in arrays.items()}
-    context = evaluate({**arrays, **rest}, scale)
+    """Call the node with heads: one where the arrays have none."""
+    heads = arrays[0].ndim == 4
+    inputs = {name: array if heads else array[:, None] for name, array in zip("QKV", arrays, strict=True)}
+    context = evaluate({**inputs, **hidden}, scale)
     return context if heads else context[:, 0]
 
 
-def _masked(evaluate: Evaluate) -> Callable[..., tuple[np.ndarray, None]]:
-    def DotProductAttention(
-        parameters: Arrays,
-        queries: np.ndarray,
-        keys: np.ndarray,
-        values: np.ndarray,
-        mask: np.ndarray | None = None,
-        *,
-        scale: float | None = None,
-    ) -> tuple[np.ndarray, None]:
-        rest = {} if mask is None else {"attn_mask": mask[:, None] if mask.ndim == 3 else mask}
-        return called(evaluate, queries, keys, values, scale, **rest), None
+def masked(evaluate: Evaluate) -> SimpleNamespace:
+    """A target that hides keys by attn_mask."""
 
-    return DotProductAttention
+    @takes(Attention, "mask", "scale")
+    def DotProductAttention(call: Attention) -> Outputs:
+        hidden = {} if call.mask is None else {"attn_mask": call.head_mask}
+        return attend(evaluate, (call.queries, call.keys, call.values), call.scale, hidden), None
+
+    return SimpleNamespace(runtime=runtime, DotProductAttention=DotProductAttention)
 
 
-def _lengths(evaluate: Evaluate) -> Callable[..., tuple[np.ndarray, None]]:
-    def DotProductAttention(
-        parameters: Arrays,
-        queries: np.ndarray,
-        keys: np.ndarray,
-        values: np.ndarray,
-        valid_lens: np.ndarray | None = None,
-        *,
-        scale: float | None = None,
-    ) -> tuple[np.ndarray, None]:
-        if valid_lens is None or valid_lens.ndim == 1:
-            rest = {} if valid_lens is None else {"nonpad_kv_seqlen": valid_lens.astype(np.int64)}
-            return called(evaluate, queries, keys, values, scale, **rest), None
-        # It takes one length for each sequence: every query becomes a sequence of its own.
-        batch, steps = valid_lens.shape
+def measured(evaluate: Evaluate) -> SimpleNamespace:
+    """A target that hides keys by nonpad_kv_seqlen: one length for each sequence, in 64 bits."""
+
+    @takes(Attention, "valid_lens", "scale")
+    def DotProductAttention(call: Attention) -> Outputs:
+        queries, keys, values, lengths = call.queries, call.keys, call.values, call.valid_lens
+        if lengths is None or lengths.ndim == 1:
+            hidden = {} if lengths is None else {"nonpad_kv_seqlen": lengths.astype(np.int64)}
+            return attend(evaluate, (queries, keys, values), call.scale, hidden), None
+        # Make a sequence of every query, which has a length.
+        batch, steps = lengths.shape
         heads = queries.shape[1:-2]
         apart = np.moveaxis(queries, -2, 1).reshape(batch * steps, *heads, 1, queries.shape[-1])
         keys, values = (np.repeat(array, steps, axis=0) for array in (keys, values))
-        lengths = valid_lens.reshape(-1).astype(np.int64)
-        context = called(evaluate, apart, keys, values, scale, nonpad_kv_seqlen=lengths)
+        hidden = {"nonpad_kv_seqlen": lengths.reshape(-1).astype(np.int64)}
+        context = attend(evaluate, (apart, keys, values), call.scale, hidden)
         return np.moveaxis(context.reshape(batch, steps, *heads, values.shape[-1]), 1, -2), None
 
-    return DotProductAttention
+    return SimpleNamespace(runtime=runtime, DotProductAttention=DotProductAttention)
 
 
-def _describe() -> dict[str, Any]:
+def describe() -> dict[str, Any]:
+    """Versions and the only device."""
     return {
         "framework": "ONNX",
         "versions": {name: version(name) for name in ("onnx", "onnxruntime")},
@@ -140,15 +124,8 @@ def _describe() -> dict[str, Any]:
     }
 
 
-def same(array: np.ndarray) -> np.ndarray:
-    """The array itself: NumPy's are what both take."""
-    return array
+runtime = SimpleNamespace(from_numpy=lambda array: array, to_numpy=np.asarray, describe=describe)
+"""Arrays are NumPy's; without vjp, since neither gives gradients."""
 
-
-runtime = SimpleNamespace(from_numpy=same, to_numpy=np.asarray, describe=_describe)
-"""Without vjp: neither gives gradients."""
-
-reference_attention = SimpleNamespace(runtime=runtime, DotProductAttention=_masked(by_reference))
-reference_attention_lengths = SimpleNamespace(runtime=runtime, DotProductAttention=_lengths(by_reference))
-onnxruntime_attention = SimpleNamespace(runtime=runtime, DotProductAttention=_masked(by_runtime))
-onnxruntime_attention_lengths = SimpleNamespace(runtime=runtime, DotProductAttention=_lengths(by_runtime))
+reference_attention, reference_attention_lengths = masked(by(evaluator)), measured(by(evaluator))
+onnxruntime_attention, onnxruntime_attention_lengths = masked(by(session)), measured(by(session))

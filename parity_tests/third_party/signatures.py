@@ -1,0 +1,90 @@
+"""The specification's signatures for third-party calls: what each call takes is data, and it accepts nothing else."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from inspect import Parameter, Signature
+from typing import Any, TypeVar
+
+Outputs = tuple[Any, ...]
+Call = TypeVar("Call")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The arguments of an attention layer: canonical arrays of the framework, and options.
+
+    With raw, the mask goes to the framework's call as it is: `parity_tests.polarity` recognises what True means there.
+    """
+
+    parameters: dict[str, Any]
+    queries: Any
+    keys: Any
+    values: Any
+    valid_lens: Any = None
+    mask: Any = None
+    scale: float | None = None
+    num_heads: int = 1
+    query_size: int = 0
+    hidden_size: int | None = None
+    bias: bool = True
+    per_head: bool = False
+    raw: bool = False
+
+    @property
+    def factor(self) -> float:
+        """The factor of the scores."""
+        return float(self.queries.shape[-1] ** -0.5) if self.scale is None else self.scale
+
+    @property
+    def head_size(self) -> int:
+        """The features of one head."""
+        return int(self.parameters["W_q"].shape[0]) // self.num_heads
+
+    @property
+    def head_mask(self) -> Any:
+        """The mask with an axis of heads."""
+        return self.mask[:, None] if self.mask is not None and len(self.mask.shape) == 3 else self.mask
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """The arguments of a recurrent layer, which reads inputs, or of an encoder, which reads tokens."""
+
+    parameters: dict[str, Any]
+    inputs: Any = None
+    tokens: Any = None
+    valid_lens: Any = None
+    state: Any = None
+    hidden_size: int = 0
+    num_layers: int = 1
+    bidirectional: bool = False
+
+    @property
+    def directions(self) -> int:
+        """2 if the layer reads both ways."""
+        return 2 if self.bidirectional else 1
+
+
+def takes(kind: type[Call], *names: str) -> Callable[[Callable[[Call], Outputs]], Callable[..., Outputs]]:
+    """Decorate a function of one `Attention` or `Recurrent` to take those of its fields, and the required ones."""
+    empty = {MISSING: Parameter.empty}
+    signature = Signature(
+        [
+            Parameter(field.name, Parameter.POSITIONAL_OR_KEYWORD, default=empty.get(field.default, field.default))
+            for field in fields(kind)  # type: ignore[arg-type]
+            if field.default is MISSING or field.name in names
+        ]
+    )
+
+    def decorate(answer: Callable[[Call], Outputs]) -> Callable[..., Outputs]:
+        @functools.wraps(answer)
+        def called(*arguments: Any, **keywords: Any) -> Outputs:
+            return answer(kind(**signature.bind(*arguments, **keywords).arguments))
+
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        return called
+
+    return decorate
