@@ -1,4 +1,4 @@
-"""The command that moves weights: it says what it recognised, converts, validates, and writes."""
+"""The command that converts weights: it prints what it recognised, converts, validates, and writes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from parity_tests.reports.table import times, titled
 OPTIONS = "In options of this command, source=... is --from, prefix=... is --prefix, and any other NAME=... is --set."
 
 
-MOST_TOLD = 5
+MOST_SHOWN = 5
 
 
 @click.command(
@@ -65,29 +65,29 @@ MOST_TOLD = 5
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     required=True,
-    help="Write the arrays there; the suffix says the kind of file.",
+    help="Write the arrays there, as the kind of file that the suffix names.",
 )
 @click.option(
     "--from",
     "source",
     metavar="NAME",
     shell_complete=completing(lambda: (*FRAMEWORKS, *SOURCES)),
-    help="What SOURCE holds, where its names and shapes do not tell.",
+    help="The layer in SOURCE, where its names and shapes fit several.",
 )
 @click.option(
     "--prefix",
     "prefixes",
     metavar="TEXT",
     multiple=True,
-    help="Take the arrays whose names begin so. Several are the layers of a stack, from the input on.",
+    help="Only the arrays with this name prefix. Several prefixes are the layers of a stack, from the input on.",
 )
-@click.option("--to-prefix", metavar="TEXT", default="", help="Set this before every name that is written.")
+@click.option("--to-prefix", metavar="TEXT", default="", help="The prefix of every name that is written.")
 @click.option(
     "--set",
     "given",
     metavar="NAME=VALUE",
     multiple=True,
-    help="An argument of the layer that no shape shows, such as num_heads=8; layer=NAME says which layer it is.",
+    help="A layer option that no shape determines, such as num_heads=8; layer=NAME names the layer.",
 )
 @click.option(
     "--validate",
@@ -119,13 +119,13 @@ def convert(
     json_file: Path | None,
     certificate_file: Path | None,
 ) -> None:
-    """Move the weights in SOURCE to another framework, and validate that the layer stays the same function.
+    """Convert the weights in SOURCE to another framework, and validate that the layer stays the same function.
 
     SOURCE is a .safetensors, .pt, .pth, .bin, .weights.h5, .params or .onnx file. NAME is one of our backends, whose
-    set_parameters takes what is written, or a layer such as keras.GRU, whose own arrays are written.
+    set_parameters takes the written arrays, or a layer such as keras.GRU, whose arrays are written.
 
-    The source's own layer, run in its framework with the arrays of the file, the converted layer, and the reference
-    are given the same inputs, and each is judged against each, in outputs and gradients. FILE is written only if
+    The source's layer runs in its framework with the arrays of the file. The outputs and gradients of this layer, of
+    the converted layer and of the reference are compared on the same inputs, each with each. FILE is written only if
     nothing is red. Exits with 0 if it is written, with 1 if something is red, and with 2 if SOURCE cannot be converted.
     """
     request = Conversion(str(file), target, str(output), source, prefixes, to_prefix, given, how, interpreters(pythons))
@@ -133,7 +133,7 @@ def convert(
         raise Refused("a certificate states a validation: leave --validate=no out.")
     with refusals():
         move, written, spelling = request.read()
-    for line in told(move, file):
+    for line in recognised(move, file):
         console.print(line, soft_wrap=True)
     outcome = None
     if how != "no":
@@ -155,7 +155,7 @@ def convert(
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Say what is wrong with a file or an option in one line, and exit with 2."""
+    """Report what is wrong with a file or an option in one line, and exit with 2."""
     try:
         yield
     except (WeightError, ArchiveError, AttentionError) as error:
@@ -163,24 +163,22 @@ def refusals() -> Iterator[None]:
         raise Refused(f"{error}{hint}") from error
 
 
-def told(move: Move, file: Path) -> list[RenderableType]:
-    """What was recognised, and what becomes of each array."""
-    own = move.converted
-    config = ", ".join(f"{name}={value!r}" for name, value in own.config.items())
+def recognised(move: Move, file: Path) -> list[RenderableType]:
+    """The layer in the file, and the arrays that each canonical one is made of."""
+    converted = move.converted
+    config = ", ".join(f"{name}={value!r}" for name, value in converted.config.items())
     grid = Table(header_style="bold")
-    for column in ("canonical", "from", "axes, and gates as they stand there"):
+    for column in ("canonical", "from", "axes, and order of the gates"):
         grid.add_column(column, overflow="fold")
-    for name, array in own.arrays.items():
-        names = own.used.get(name, ())
-        given = "\n".join(f"{escape(one)} {shape(move.raw[one])}" for one in names)
-        grid.add_row(
-            f"{escape(name)} {shape(array)}", given or "[dim]none[/]", "\n".join(map(escape, done(move, name)))
-        )
-    for name, array in own.beside.items():
-        grid.add_row(f"{escape(name)} {shape(array)}", "", "[dim]stands beside the layer[/]")
+    for name, array in converted.arrays.items():
+        sources = "\n".join(f"{escape(one)} {shape(move.raw[one])}" for one in converted.used.get(name, ()))
+        axes = "\n".join(map(escape, axes_of(move, name)))
+        grid.add_row(f"{escape(name)} {shape(array)}", sources or "[dim]none[/]", axes)
+    for name, array in converted.beside.items():
+        grid.add_row(f"{escape(name)} {shape(array)}", "", "[dim]beside the layer[/]")
     return [
-        titled(f"{file}: {own.source}, {own.layer}({config})", grid),
-        *(Text(f"note        {note}") for note in own.notes),
+        titled(f"{file}: {converted.source}, {converted.layer}({config})", grid),
+        *(Text(f"note        {note}") for note in converted.notes),
     ]
 
 
@@ -189,13 +187,13 @@ def shape(array: np.ndarray) -> str:
     return "×".join(map(str, array.shape)) or "scalar"
 
 
-def done(move: Move, name: str) -> list[str]:
-    """What becomes of each array that a canonical one is made of: its axes, and which of its blocks are which gates."""
+def axes_of(move: Move, name: str) -> list[str]:
+    """The axes of each array that a canonical one is made of, and which of its blocks are which gates."""
     source = SOURCES.get(move.converted.source)
     names = move.converted.used.get(name, ())
     if source is None or source.own:
         return ["" for _ in names]
-    found: dict[str, str] = {}
+    axes: dict[str, str] = {}
     for number, prefix in enumerate(move.prefixes):
         for fit in fits(source, move.raw, prefix, move.converted.config):
             for one, cell in fit.found.items():
@@ -206,78 +204,67 @@ def done(move: Move, name: str) -> list[str]:
                 blocks = [
                     f"block {place} of {len(holds)}" for place, hold in here if ":" not in hold and len(holds) > 1
                 ]
-                found.setdefault(one, "; ".join([cell.row.axes, *filter(None, [" ".join(gates), *blocks])]))
-    return [found.get(one, "") for one in names]
+                axes.setdefault(one, "; ".join([cell.row.axes, *filter(None, [" ".join(gates), *blocks])]))
+    return [axes.get(one, "") for one in names]
 
 
 def validation(run: Run) -> list[RenderableType]:
     """A table of each dtype, what was not judged, and what is red."""
     lines: list[RenderableType] = [table(run, dtype) for dtype in run.dtypes]
-    told: dict[tuple[str, str], list[str]] = {}
-    for own in run.verdicts:
-        if not own.judged:
-            what = own.dtype if own.quantity == "*" else own.quantity
-            told.setdefault((own.name, own.reason), []).append(f"{own.case} {what}")
-    for (name, reason), cells in told.items():
+    unjudged: dict[tuple[str, str], list[str]] = {}
+    for one in run.verdicts:
+        if not one.judged:
+            what = one.dtype if one.quantity == "*" else one.quantity
+            unjudged.setdefault((one.name, one.reason), []).append(f"{one.case} {what}")
+    for (name, reason), cells in unjudged.items():
         lines.append(Text(f"not judged  {name}  {', '.join(dict.fromkeys(cells))}: {reason}", style="dim"))
-    for own in run.red[:MOST_TOLD]:
-        against = "" if own.against == "reference" else f" against {own.against}"
-        where = "" if own.case == "*" else f"  {own.case}  {own.dtype}  {own.quantity}"
-        lines.append(
-            Text.assemble(
-                (f"{own.status:<11} ", "bold red"),
-                (f"{own.name}{against}{where}", "bold"),
-                f"\n            {own.reason}",
-            )
-        )
-    if len(run.red) > MOST_TOLD:
-        lines.append(Text(f"            ... and {len(run.red) - MOST_TOLD} more; --json FILE holds them all"))
+    for one in run.red[:MOST_SHOWN]:
+        against = "" if one.against == "reference" else f" against {one.against}"
+        where = "" if one.case == "*" else f"  {one.case}  {one.dtype}  {one.quantity}"
+        status, title = (f"{one.status:<11} ", "bold red"), (f"{one.name}{against}{where}", "bold")
+        lines.append(Text.assemble(status, title, f"\n            {one.reason}"))
+    if len(run.red) > MOST_SHOWN:
+        lines.append(Text(f"            ... and {len(run.red) - MOST_SHOWN} more; --json FILE has them all"))
     lines.append(Text(f"time        {times(run)}", style="dim"))
     return lines
 
 
 def table(run: Run, dtype: str) -> RenderableType:
     """One row for each quantity, one column for each side and each pair: the worst error in eps, or what is wrong."""
-    pairs = dict.fromkeys((own.name, own.against) for own in run.verdicts if own.case != "*")
-    quantities = dict.fromkeys(own.quantity for own in run.verdicts if own.quantity not in ("*", "switches"))
+    pairs = dict.fromkeys((one.name, one.against) for one in run.verdicts if one.case != "*")
+    quantities = dict.fromkeys(one.quantity for one in run.verdicts if one.quantity not in ("*", "switches"))
     grid = Table(header_style="bold")
     grid.add_column("quantity")
     for name, against in pairs:
         grid.add_column(name if against == "reference" else "pair", justify="right", overflow="fold")
+    cells: dict[tuple[str, ...], list[Verdict]] = {}
+    for one in run.verdicts:
+        cells.setdefault((one.quantity, one.name, one.against, one.dtype), []).append(one)
     for quantity in quantities:
-        cells = []
-        for name, against in pairs:
-            here = [
-                own
-                for own in run.verdicts
-                if (own.name, own.against, own.dtype, own.quantity) == (name, against, dtype, quantity)
-            ]
-            cells.append(worst(here))
-        grid.add_row(quantity, *cells)
+        grid.add_row(quantity, *(worst(cells.get((quantity, *pair, dtype), [])) for pair in pairs))
     return titled(f"{dtype}: worst error, in eps of the largest entry", grid)
 
 
 def worst(verdicts: Sequence[Verdict]) -> str:
     """The worst error of the verdicts, or what is wrong with them."""
-    red = [own for own in verdicts if own.red]
+    red = [one for one in verdicts if one.red]
     if red:
         return f"[bold red]{red[0].status} {red[0].error or 0:.3g}[/]"
-    errors = [own.error for own in verdicts if own.error is not None]
+    errors = [one.error for one in verdicts if one.error is not None]
     return f"[green]{'exact' if max(errors) == 0 else format(max(errors), '.2g')}[/]" if errors else "[dim]-[/]"
 
 
 def verdict(move: Move, target: str, run: Run | None, how: str, output: Path) -> Text:
-    """What was found, in one line."""
+    """The outcome, in one line."""
     if run is None:
         return Text(f"unvalidated {output} is written, and nothing was run", style="bold yellow")
-    count = f"{len(run.verdicts):,} comparisons"
+    count, source = f"{len(run.verdicts):,} comparisons", move.converted.source
     if how == "own":
-        said = f"{target} agrees with the reference ({count}), and {move.converted.source} was not run"
-        return Text(f"unvalidated {output} is written: {said}", style="bold yellow")
-    passed = [own for own in run.verdicts if own.status == "pass"]
-    if move.converted.source != CANONICAL:
-        passed = [own for own in passed if move.converted.source in (own.name, own.against)]
-    dtypes = " and ".join(dtype for dtype in run.dtypes if any(own.dtype == dtype for own in passed))
-    same = "the reference" if move.converted.source == CANONICAL else move.converted.source
+        what = f"{target} agrees with the reference ({count}), and {source} was not run"
+        return Text(f"unvalidated {output} is written: {what}", style="bold yellow")
+    same, passed = "the reference", [one for one in run.verdicts if one.status == "pass"]
+    if source != CANONICAL:
+        same, passed = source, [one for one in passed if source in (one.name, one.against)]
+    dtypes = " and ".join(dtype for dtype in run.dtypes if any(one.dtype == dtype for one in passed))
     text = f"green       {target} is the same function as {same} in {dtypes}: {count}, all within tolerance"
     return Text(f"{text}; {output} is written", style="bold green")

@@ -1,4 +1,4 @@
-"""Conversion of weights: what a file holds, what it becomes, and the validation that the layer is the same function."""
+"""Conversion of weights: from the arrays of a file to those of another framework, and the validation of both layers."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from parity_tests.workers.environment import environment
 from parity_tests.workers.process import Job, Progress, untold
 
 CANONICAL = "canonical"
-"""The name of canonical arrays as a source, as our own layers give and take them."""
+"""The name of canonical arrays as a source."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """A file's arrays on their way: what they are, and what they are on the other side.
+    """The arrays of a file, and the canonical arrays that they are.
 
-    raw and converted hold what the file holds, cast up to float64: that is what is validated, and rounding it to dtype
-    gives what is written. prefixes stand before the names of the layers in the file.
+    Both are cast up to float64 for the validation; rounded to dtype, they are written. prefixes are those of the
+    layers' names in the file.
     """
 
     raw: Arrays
@@ -51,17 +51,17 @@ class Move:
         return layer_named(self.converted.layer)
 
     @property
-    def own(self) -> Arrays:
-        """The source's arrays that were used, by their names without a prefix; a stack's by number."""
-        found: Arrays = {}
+    def source_arrays(self) -> Arrays:
+        """The source's arrays that were used, by their names without a prefix; those of a stack by number."""
+        arrays: Arrays = {}
         source = SOURCES[self.converted.source]
         numbered = self.layer.name in ("GRU", "LSTM") and not source.stacked and not source.own
         for name in self.raw:
             for number, prefix in enumerate(self.prefixes):
                 if plain(name).startswith(plain(prefix)):
                     bare = name[len(prefix) :]
-                    found[f"{number}/{bare}" if numbered else bare] = self.raw[name]
-        return found
+                    arrays[f"{number}/{bare}" if numbered else bare] = self.raw[name]
+        return arrays
 
     def rounded(self, arrays: Arrays) -> Arrays:
         """The arrays in the dtype of the file."""
@@ -70,7 +70,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What is asked of `convert`: all that its validation depends on, but for files and environments."""
+    """A request to `convert`: all that its validation depends on, but for files and environments."""
 
     file: str
     target: str
@@ -84,7 +84,7 @@ class Conversion:
 
     @property
     def command(self) -> str:
-        """The command that asks it."""
+        """The command of this request."""
         options = [] if self.source is None else ["--from", self.source]
         options += [part for prefix in self.prefixes for part in ("--prefix", prefix)]
         options += ["--to-prefix", self.to_prefix] if self.to_prefix else []
@@ -110,7 +110,7 @@ class Conversion:
         return options
 
     def read(self) -> tuple[Move, Arrays, int]:
-        """What the file holds, the arrays of the other side, and in which of its ways their names are written.
+        """The file's arrays, the converted ones, and the spelling of their names.
 
         Raises: WeightError if it cannot be converted; ArchiveError if the file is damaged; AttentionError.
         """
@@ -134,13 +134,17 @@ class Conversion:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What a certificate states of it."""
-        own = asdict(replace(self, pythons={}))
-        return {**own, "kind": "convert", "other_python": bool(self.pythons), "command": self.command}
+        """The request as a certificate states it."""
+        return {
+            **asdict(replace(self, pythons={})),
+            "kind": "convert",
+            "other_python": bool(self.pythons),
+            "command": self.command,
+        }
 
     @property
     def files(self) -> dict[str, Path]:
-        """Both files, as far as they are there."""
+        """Both files, as far as they exist."""
         return {name: Path(name) for name in (self.file, self.output) if Path(name).is_file()}
 
 
@@ -157,7 +161,7 @@ def _check_places(file: Path, output: Path, target: str) -> None:
         raise WeightError(f"{output}: canonical arrays are written as .safetensors.")
 
 
-# ------------------------------------------------------------------------------------------------ there
+# ------------------------------------------------------------------------------------------------ reading
 
 
 def _read(file: Path, source: str | None, prefixes: tuple[str, ...], options: dict[str, Any]) -> Move:
@@ -166,9 +170,9 @@ def _read(file: Path, source: str | None, prefixes: tuple[str, ...], options: di
     Raises: WeightError if they cannot be; ArchiveError if the file is damaged.
     """
     arrays = weights.read_arrays(file)
-    held = _canonical_header(file)
-    if source == CANONICAL or (source is None and held):
-        return _canonical(arrays, {**held, **options})
+    header = _canonical_header(file)
+    if source == CANONICAL or (source is None and header):
+        return _canonical(arrays, {**header, **options})
     dtypes = {dtype_name(array.dtype) for array in arrays.values()}
     wide = {
         name: array.astype(np.float64) if dtype_name(array.dtype) in FLOATING else array
@@ -185,7 +189,7 @@ def _read(file: Path, source: str | None, prefixes: tuple[str, ...], options: di
 
 
 def _prefix(converted: Converted, arrays: Arrays, options: Mapping[str, Any]) -> str:
-    """What stands before all names, as the file writes it."""
+    """The prefix of all names, as the file writes it."""
     used = {name for names in converted.used.values() for name in names}
     source = SOURCES[converted.source]
     for fit in () if source.own else fits(source, arrays, None, options):
@@ -195,7 +199,7 @@ def _prefix(converted: Converted, arrays: Arrays, options: Mapping[str, Any]) ->
 
 
 def _canonical_header(file: Path) -> dict[str, Any]:
-    """What a file that this command wrote says of itself: the layer and its constructor's arguments."""
+    """The layer and its constructor's arguments, from the header of a file that this command wrote."""
     if file.suffix != ".safetensors" or not backends.has_digest(file.read_bytes()):
         return {}
     header = backends.load_archive(file)[1]
@@ -211,17 +215,17 @@ def _canonical(arrays: Arrays, options: dict[str, Any]) -> Move:
     layer = layer_named(options.pop("layer"))
     shapes = {name: array.shape for name, array in arrays.items()}
     config = config_of(layer, shapes, options)
-    wanted = check_shapes(layer, config, shapes)
-    missing = [name for name in wanted if name not in arrays]
+    required = check_shapes(layer, config, shapes)
+    missing = [name for name in required if name not in arrays]
     if missing:
-        raise WeightError(f"{layer.name}: {missing[0]} {wanted[missing[0]]} is missing.")
-    wide = {name: arrays[name].astype(np.float64) for name in wanted}
+        raise WeightError(f"{layer.name}: {missing[0]} {required[missing[0]]} is missing.")
+    wide = {name: arrays[name].astype(np.float64) for name in required}
     dtype = next((array.dtype for array in arrays.values()), np.dtype(np.float32))
     return Move(wide, Converted(CANONICAL, layer.name, config, wide, {name: (name,) for name in wide}), dtype, ("",))
 
 
 def _written(move: Move, target: str, output: Path, prefix: str) -> tuple[Arrays, int]:
-    """The arrays of the other side, in float64, and in which of its ways their names are written."""
+    """The converted arrays, in float64, and the spelling of their names."""
     if target in FRAMEWORKS:
         return move.converted.arrays, 0
     if target == move.converted.source:
@@ -230,28 +234,29 @@ def _written(move: Move, target: str, output: Path, prefix: str) -> tuple[Arrays
     spelling = 1 if numbered else 0
     config = move.converted.config
     unseen = {name: config[name] for name in ("num_heads",) if name in config}
-    arrays = {**move.converted.arrays, **move.converted.beside}
+    arrays, beside = move.converted.arrays, move.converted.beside
+
+    def convert(arrays: Arrays) -> Arrays:
+        return weights.from_canonical(move.layer.name, arrays, target, prefix=prefix, spelling=spelling, **unseen)
+
     try:
-        made = weights.from_canonical(move.layer.name, arrays, target, prefix=prefix, spelling=spelling, **unseen)
+        return convert({**arrays, **beside}), spelling
     except WeightError:
-        if not move.converted.beside:
+        if not beside:
             raise
-        made = weights.from_canonical(
-            move.layer.name, move.converted.arrays, target, prefix=prefix, spelling=spelling, **unseen
-        )
-    return made, spelling
+        return convert(arrays), spelling
 
 
 def save(move: Move, target: str, written: Arrays, spelling: int, output: Path) -> None:
-    """Write the arrays of the other side.
+    """Write the converted arrays.
 
     Raises: WeightError, ArchiveError.
     """
     if target not in FRAMEWORKS:
         weights.write_arrays(output, move.rounded(written))
         return
-    own = move.converted
-    header = {"layer": own.layer, "config": own.config, "source": own.source}
+    converted = move.converted
+    header = {"layer": converted.layer, "config": converted.config, "source": converted.source}
     backends.save_arrays(output, move.rounded(written), header)
 
 
@@ -262,11 +267,12 @@ def _validated(
     move: Move, target: str, written: Arrays, both: bool, chosen: Mapping[str, str], progress: Progress
 ) -> Run:
     sides, missing = [], {}
-    asked = {target: written}
-    if move.converted.source != CANONICAL and both:
-        asked = {move.converted.source: move.own, **asked}
-    for name, parameters in asked.items():
-        entry = layers.spoken(name, parameters)
+    converted = move.converted
+    parameters = {target: written}
+    if converted.source != CANONICAL and both:
+        parameters = {converted.source: move.source_arrays, **parameters}
+    for name, arrays in parameters.items():
+        entry = layers.entry_of(name, arrays)
         framework = layers.framework_of(entry)
         reason = None if framework in chosen else layers.absence(framework)
         if reason is not None:
@@ -274,6 +280,5 @@ def _validated(
             continue
         variables = environment(framework, programs_folder(), "cpu")
         job = Job(name, layers.place_of(entry), chosen.get(framework, sys.executable), variables=variables)
-        sides.append(Side(job, parameters, framework))
-    own = move.converted
-    return validate(move.layer, own.config, own.arrays, sides, missing=missing, progress=progress)
+        sides.append(Side(job, arrays, framework))
+    return validate(move.layer, converted.config, converted.arrays, sides, missing=missing, progress=progress)

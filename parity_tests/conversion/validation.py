@@ -1,13 +1,13 @@
-"""The validation that weights moved as they are: the source's layer and the converted one, judged on the same inputs.
+"""Validation of converted weights: the source's layer and the converted one, judged on the same inputs.
 
-Three sides answer the same cases: the reference and the new layer with the canonical arrays, and the source's own
-layer, in its own framework, with the arrays of the file. Each is held against each.
+Three sides answer the same cases: the reference and the converted layer with the canonical arrays, and the source's
+layer in its framework with the arrays of the file. Each is compared with each.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,23 +32,26 @@ from parity_tests.workers.process import Job, Progress, record_cells, untold
 from parity_tests.workers.recordings import Recording, pack_cases
 
 SIZES = {"batch": 2, "steps": 3, "queries": 3, "keys": 5, "features": 6, "value_features": 4}
-"""The axes of a validation that no parameter has."""
+"""The axes of the inputs that no parameter has."""
 MOST_ENTRIES = 32
-"""Of so many entries of an input the gradient is judged: the reference differentiates by one of them at a time."""
+"""The gradient of an input is judged in so many entries: the reference differentiates by one of them at a time."""
 
 JUDGED = ("pass", "fail")
+
+Recorder = Callable[[Job, Sequence[Cell], bytes, Progress], Recording]
+"""Gives a job's answers to the cells of a case file."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """Who answers: a job, the parameters by the names that it knows them by, and the framework whose switches count."""
+    """A job, its parameters by its own names, and the framework whose determinism settings are required."""
 
     job: Job
     parameters: Arrays
     framework: str = ""
 
 
-# ------------------------------------------------------------------------------------------------ what is asked
+# ------------------------------------------------------------------------------------------------ cases
 
 
 def validation_cases(layer: Layer, config: Mapping[str, Any], parameters: Arrays) -> list[Case]:
@@ -63,7 +66,7 @@ def validation_cases(layer: Layer, config: Mapping[str, Any], parameters: Arrays
         elif tensor.kind == "integer" and not tensor.optional:
             shape = tuple(sizes[axis] for axis in tensor.axes)
             inputs[tensor.name] = draws.integers(f"validation/{tensor.name}", shape, sizes[IDS[tensor.name]], SEED)
-    # The weights of every head say more than their mean.
+    # The weights of every head distinguish more than their mean.
     options = {option.name: True for option in call.options if option.name == "per_head"}
     made = partial(Case, layer.name, options=options, method="call", config=dict(config), parameters=parameters)
     whole = made(name="converted", shows="Whole sequences.", inputs=inputs)
@@ -74,12 +77,11 @@ def validation_cases(layer: Layer, config: Mapping[str, Any], parameters: Arrays
 
 
 def chosen_entries(name: str, array: np.ndarray) -> np.ndarray:
-    """The entries of an input by which is differentiated: all, or as many as are judged, drawn."""
+    """The entries of an input by which gradients are judged: all, or MOST_ENTRIES drawn ones."""
     if array.size <= MOST_ENTRIES:
         return np.arange(array.size)
-    return np.argsort(draws.uniform(f"validation/{name}/entries", (array.size,), seed=SEED), kind="stable")[
-        :MOST_ENTRIES
-    ]
+    noise = draws.uniform(f"validation/{name}/entries", (array.size,), seed=SEED)
+    return np.argsort(noise, kind="stable")[:MOST_ENTRIES]
 
 
 def expected(cell: Cell) -> Arrays:
@@ -92,49 +94,49 @@ def expected(cell: Cell) -> Arrays:
 
     def call(points: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         given: Arrays = dict(inputs)
-        for name, own in entries.items():
+        for name, chosen in entries.items():
             stack = points[name].shape[:-1]
             given[name] = np.broadcast_to(inputs[name].reshape(-1), (*stack, inputs[name].size)).astype(complex)
-            given[name][..., own] = points[name]
+            given[name][..., chosen] = points[name]
             given[name] = given[name].reshape(*stack, *inputs[name].shape)
         return function(layer, **given)
 
-    points = {name: inputs[name].reshape(-1)[own] for name, own in entries.items()}
+    points = {name: inputs[name].reshape(-1)[chosen] for name, chosen in entries.items()}
     factors = {str(place): array.astype(np.float64) for place, array in cotangents(case, dtype).items()}
-    found = complex_step(call, points, factors, stacked=stackable(case))
-    return {**outputs(case, dtype), **{f"gradient_{name}": array for name, array in found.items()}}
+    gradients = complex_step(call, points, factors, stacked=stackable(case))
+    return {**outputs(case, dtype), **{f"gradient_{name}": array for name, array in gradients.items()}}
 
 
 def sampled(recording: Recording, cells: Sequence[Cell]) -> Recording:
     """The recording with the chosen entries of the gradients by inputs alone, and none by parameters.
 
-    Each side has other parameters: what is known of them is what they make of the inputs.
+    Each side has other parameters, which are compared through their effect on the inputs' gradients.
     """
     answers: dict[str, Arrays] = {}
     for cell in cells:
         inputs = cell.case.inputs
-        answers[cell.key] = own = {}
+        answers[cell.key] = arrays = {}
         for name, array in recording.cells.get(cell.key, {}).items():
             by = name.removeprefix("gradient_")
             if by == name:
-                own[name] = array
+                arrays[name] = array
             elif by in inputs:
                 whole = array.shape == inputs[by].shape  # else the judge says so
-                own[name] = array.reshape(-1)[chosen_entries(by, array)] if whole else array
+                arrays[name] = array.reshape(-1)[chosen_entries(by, array)] if whole else array
     return replace(recording, cells={name: answers[name] for name in recording.cells})
 
 
 def packed(cells: Sequence[Cell], parameters: Arrays) -> bytes:
-    """The cells as a case file, with a side's own parameters."""
+    """The cells as a case file, with the parameters of a side."""
     arrays, header = unpack_arrays(pack_cases(cells))
     rest = {name: array for name, array in arrays.items() if name.split("/")[2] != "parameter"}
-    own = {
+    sent = {
         f"{cell.key}/parameter/{name}": array.astype(cell.dtype) for cell in cells for name, array in parameters.items()
     }
-    return pack_arrays({**rest, **own}, header)
+    return pack_arrays({**rest, **sent}, header)
 
 
-# ------------------------------------------------------------------------------------------------ what is found
+# ------------------------------------------------------------------------------------------------ verdicts
 
 
 def validate(
@@ -145,11 +147,12 @@ def validate(
     *,
     missing: Mapping[str, str] | None = None,
     progress: Progress = untold,
+    recorder: Recorder = record_cells,
 ) -> Run:
     """Judge every side against the reference with the canonical parameters, and each against each other.
 
-    Parameters are float64: what the file holds, cast up. missing names the sides that cannot run here, with the reason;
-    they are red. What a side does not have, as lengths, gradients or float64, is not judged, and told.
+    Parameters are those of the file, cast up to float64. missing names the sides that cannot run here, with the reason;
+    they are red. Lengths, gradients or a dtype that a side does not have are reported, and not judged.
     """
     start = time.perf_counter()
     cells = cells_of(validation_cases(layer, config, parameters), FULL)
@@ -158,12 +161,12 @@ def validate(
 
         def run(side: Side) -> Recording:
             begun = time.perf_counter()
-            recording = sampled(record_cells(side.job, cells, packed(cells, side.parameters), progress), cells)
+            recording = sampled(recorder(side.job, cells, packed(cells, side.parameters), progress), cells)
             recording.asked |= side.job.variables or {}
             outcome.seconds[side.job.name] = time.perf_counter() - begun
             return recording
 
-        pack_cases(cells)  # the outputs, once, before threads ask for them
+        pack_cases(cells)  # computes the outputs once, before several threads need them
         with ThreadPoolExecutor(max_workers=max(1, len(sides))) as pool:
             futures = {side.job.name: pool.submit(run, side) for side in sides}
             begun = time.perf_counter()
@@ -177,8 +180,8 @@ def validate(
     outcome.verdicts += [
         missing_verdict(name, "nothing of it could be judged", layer.name)
         for name in outcome.recordings
-        if not any(own.name == name and own.quantity != "*" and own.status in JUDGED for own in outcome.verdicts)
-        and not any(own.name == name and own.red for own in outcome.verdicts)
+        if not any(one.name == name and one.quantity != "*" and one.status in JUDGED for one in outcome.verdicts)
+        and not any(one.name == name and one.red for one in outcome.verdicts)
     ]
     outcome.seconds["total"] = time.perf_counter() - start
     return outcome

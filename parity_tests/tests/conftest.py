@@ -73,13 +73,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test that takes `backend` once for each backend that this run is for, and `source` for what they hold."""
+    """Run a test that takes `backend`, or the `source_target` of sources of weights, once for each in this run."""
     names = selected(metafunc.config)
     if "backend" in metafunc.fixturenames:
         metafunc.parametrize("backend", names or [None], indirect=True)
-    if "source" in metafunc.fixturenames:
+    if "source_target" in metafunc.fixturenames:
         known = [*names, *(["onnx"] if names and layers.absence("onnx") is None else [])]
-        metafunc.parametrize("source", [name for name in layers.PLACES if layers.framework_of(name) in known] or [None])
+        places = [place for name, place in layers.PLACES.items() if layers.framework_of(name) in known]
+        metafunc.parametrize("source_target", list(dict.fromkeys(places)) or [None])
 
 
 def _parameters(item: pytest.Item) -> dict[str, object]:
@@ -91,7 +92,6 @@ def needed_by(item: pytest.Item) -> set[str]:
     parameters = _parameters(item)
     needed = {name for mark in item.iter_markers("frameworks") for name in mark.args}
     needed |= {OWN_FILES.get(item.path.name), parameters.get("backend")}
-    needed |= {layers.framework_of(source) for source in [parameters.get("source")] if source}
     return needed & set(FRAMEWORKS)
 
 
@@ -103,11 +103,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         parameters = _parameters(item)
         together = isinstance(item, pytest.Function) and "all_backends" in item.fixturenames
         needed = {name for mark in item.iter_markers("frameworks") for name in mark.args}
-        if {"backend", "source"} & set(parameters) or together or needed or item.path.name in OWN_FILES:
+        if {"backend", "source_target"} & set(parameters) or together or needed or item.path.name in OWN_FILES:
             item.add_marker("backend")
-        if "source" in parameters or together or len(needed) > 1 or item.path.name == "test_behaviour.py":
+        if "source_target" in parameters or together or len(needed) > 1 or item.path.name == "test_behaviour.py":
             item.add_marker("together")
-        none = None in (parameters.get("backend", ""), parameters.get("source", ""))
+        none = None in (parameters.get("backend", ""), parameters.get("source_target", ""))
         absent = none or (together and not selected(config)) or not needed <= set(selected(config))
         (left_out if absent else kept).append(item)
     if left_out:

@@ -1,10 +1,10 @@
-"""Weights that move: every source validates itself, a wrong mapping is red, and the command refuses what it has to."""
+"""Converted weights: every source validates itself, a wrong mapping is red, and the command refuses bad requests."""
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from attention_core.draws import uniform
 from attention_core.operators import find
 from backends import weights
 from parity_tests.cases.expected import programs_folder
+from parity_tests.cases.selection import Cell
 from parity_tests.cli.main import main
 from parity_tests.conversion import validation
 from parity_tests.conversion.validation import MOST_ENTRIES, Side, chosen_entries, validate
@@ -24,14 +25,15 @@ from parity_tests.judge.run import Run
 from parity_tests.tests.places import ROOT
 from parity_tests.third_party import layers
 from parity_tests.workers.environment import environment
-from parity_tests.workers.process import Job
+from parity_tests.workers.process import Job, Progress, Server
+from parity_tests.workers.recordings import Recording
 
 STACK = {"input_size": 8, "hidden_size": 5, "num_layers": 2, "bidirectional": True}
 BOTH = {"input_size": 8, "hidden_size": 5, "bidirectional": True}
 HEADS = {"query_size": 12, "num_heads": 3, "hidden_size": 12}
 SIZED = {"query_size": 6, "key_size": 7, "hidden_size": 8}
 DECODER = {"vocab_size": 9, "embed_size": 4, "hidden_size": 6, "num_layers": 2}
-ASKED: dict[str, tuple[str, dict[str, Any]]] = {
+LAYER_OF: dict[str, tuple[str, dict[str, Any]]] = {
     "torch.nn.GRU": ("GRU", STACK),
     "torch.nn.LSTM": ("LSTM", STACK),
     "torch.nn.MultiheadAttention": ("MultiHeadAttention", {**HEADS, "key_size": 10, "value_size": 11}),
@@ -64,13 +66,15 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """A layer for each source, with sizes that all differ where the source lets them."""
 ABSENT = {"flax.nnx.GRUCell": "b_hn"}
-"""What a source cannot hold is 0."""
+"""What a source has no array for is 0."""
 WHOLE = {
     name
-    for name in ASKED
+    for name in LAYER_OF
     if name.startswith(("gluon.", "textbook.Encoder in")) or (name.startswith("flax.") and name.endswith("Cell"))
 }
 """The sources that take no lengths, or not as the specification means them."""
+OTHER_SPELLINGS = ("keras.GRU", "keras.MultiHeadAttention", "gluon.rnn.GRU", "attention_parity.tf")
+"""The sources whose second spelling is run, too: the numbers of a .weights.h5 file, the names of collect_params."""
 
 
 def drawn(layer: str, config: dict[str, Any], absent: str = "-") -> dict[str, np.ndarray]:
@@ -84,79 +88,93 @@ def job(name: str) -> Job:
     return Job(name, layers.place_of(name), sys.executable, variables=variables)
 
 
-def validated(source: str, raw: dict[str, np.ndarray], layer: str, config: dict[str, Any], canonical: Any) -> Run:
-    own = weights.SOURCES[source.removesuffix(layers.IN_GLUON)]
-    if layer in ("GRU", "LSTM") and not own.stacked and not own.own:
+def validated(
+    source: str,
+    raw: dict[str, np.ndarray],
+    layer: str,
+    config: dict[str, Any],
+    canonical: dict[str, np.ndarray],
+    server: Server,
+) -> Run:
+    """The verdicts on the source's layer, in a worker that answers several validations."""
+    table = weights.SOURCES[source.removesuffix(layers.IN_GLUON)]
+    if layer in ("GRU", "LSTM") and not table.stacked and not table.own:
         raw = {f"0/{name}": array for name, array in raw.items()}
-    return validate(find(layer), config, canonical, [Side(job(source), raw, layers.framework_of(source))])
+    server.hello()
+    side = Side(server.job, raw, layers.framework_of(source))
+    recorder: validation.Recorder = lambda job, cells, packed, progress: server.answers(cells, packed)  # noqa: E731
+    return validate(find(layer), config, canonical, [side], recorder=recorder)
 
 
 def failures(run: Run) -> str:
-    return "\n".join(f"{own.name} {own.case} {own.dtype} {own.quantity}: {own.reason}" for own in run.red)
+    return "\n".join(f"{one.name} {one.case} {one.dtype} {one.quantity}: {one.reason}" for one in run.red)
 
 
 # ------------------------------------------------------------------------------------------------ every source
 
 
 def test_every_source_has_a_place_and_a_layer():
-    assert set(layers.PLACES) == set(ASKED)
+    assert set(layers.PLACES) == set(LAYER_OF)
     assert {name.removesuffix(layers.IN_GLUON) for name in layers.PLACES} == set(weights.SOURCES)
 
 
 def test_every_place_has_a_function_for_its_layer():
-    for source, (layer, _) in ASKED.items():
+    """Read from the syntax tree: the frameworks need not be installed."""
+    for source, (layer, _) in LAYER_OF.items():
         module, _, name = layers.PLACES[source].partition(":")
-        tree = ast.parse(
-            (ROOT / "parity_tests" / "third_party" / "layers" / f"{module}.py").read_text(encoding="utf-8")
-        )
-        classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-        made = {ast.unparse(target) for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}
-        assert name in made or layer in {node.name for node in classes[name].body if isinstance(node, ast.FunctionDef)}
+        file = ROOT / "parity_tests" / "third_party" / "layers" / f"{module}.py"
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assigned = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
+        made = assigned.get(name)
+        if name == "attention_parity":
+            assert made is not None
+        elif isinstance(made, ast.Call):
+            assert layer in {keyword.arg for keyword in made.keywords}, source
+        else:
+            assert layer in functions | {name for names in assigned for name in names.strip("()").split(", ")}, source
 
 
-def test_a_source_validates_itself(source: str):
-    """Canonical arrays become the source's own, and back; its layer agrees with the reference in all it can do."""
-    layer, config = ASKED[source]
+def test_the_sources_of_a_target_validate_themselves(source_target: str):
+    """Canonical arrays become the source's, and back; its layer agrees with the reference in all that it implements."""
+    sources = [name for name, where in layers.PLACES.items() if where == source_target]
+    with Server(job(sources[0])) as server:
+        for source in sources:
+            validates_itself(source, server)
+            if source in OTHER_SPELLINGS:
+                validates_itself(source, server, "there/", 1)
+
+
+def validates_itself(source: str, server: Server, prefix: str = "", spelling: int = 0) -> None:
+    """Raises: AssertionError if any cell is red, or not judged."""
+    layer, config = LAYER_OF[source]
     canonical = drawn(layer, config, ABSENT.get(source, "-"))
     if source == "keras.AdditiveAttention":
         canonical |= {"W_q": np.eye(6), "W_k": np.eye(6)}
     unseen = {name: config[name] for name in ("num_heads",) if name in config}
     beside = {"W_c": uniform("W_c", (6, 13))} if source == "opennmt.GlobalAttention" else {}
     name = source.removesuffix(layers.IN_GLUON)
-    spelling = {"spelling": 1} if name != source else {}
-    raw = weights.from_canonical(layer, {**canonical, **beside}, name, **spelling, **unseen)
-    assert layers.spoken(name, raw) == source
+    spelling = 1 if name != source else spelling
+    raw = weights.from_canonical(layer, {**canonical, **beside}, name, prefix=prefix, spelling=spelling, **unseen)
+    assert layers.entry_of(name, raw) == source
     converted = weights.to_canonical(raw, name, layer=layer, **unseen)
-    run = validated(source, raw, layer, converted.config, converted.arrays)
-    assert not run.red, failures(run)
-    judged = {(own.case, own.dtype) for own in run.verdicts if own.status == "pass"}
+    raw = {name.removeprefix(prefix): array for name, array in raw.items()}
+    run = validated(source, raw, layer, converted.config, converted.arrays, server)
+    assert not run.red, f"{source}\n{failures(run)}"
+    judged = {(one.case, one.dtype) for one in run.verdicts if one.status == "pass"}
     cases = [f"{layer}-converted"] + [f"{layer}-converted_ragged"] * (source not in WHOLE)
     dtypes = ["float32"] + ["float64"] * (not source.startswith("onnx."))
-    assert judged == {(case, dtype) for case in cases for dtype in dtypes}
+    assert judged == {(case, dtype) for case in cases for dtype in dtypes}, source
 
 
 def of(name: str, *arguments: Any) -> Any:
-    """A parameter that is there where the framework of the source is tested."""
+    """A parameter for where the framework of the source is tested."""
     return pytest.param(name, *arguments, marks=pytest.mark.frameworks(layers.framework_of(name)), id=name)
-
-
-@pytest.mark.parametrize(
-    "spelt", [of("keras.GRU"), of("keras.MultiHeadAttention"), of("gluon.rnn.GRU"), of("attention_parity.tf")]
-)
-def test_a_source_validates_itself_in_its_other_spelling(spelt: str):
-    """The numbers of a .weights.h5 file, and the names of collect_params."""
-    layer, config = ASKED[spelt]
-    unseen = {name: config[name] for name in ("num_heads",) if name in config}
-    raw = weights.from_canonical(layer, drawn(layer, config), spelt, prefix="there/", spelling=1, **unseen)
-    own = {name.removeprefix("there/"): array for name, array in raw.items()}
-    converted = weights.to_canonical(raw, spelt, layer=layer, **unseen)
-    run = validated(spelt, own, layer, converted.config, converted.arrays)
-    assert not run.red, failures(run)
 
 
 @pytest.mark.parametrize(("single", "backend_of"), [of("keras.LSTM", "tf"), of("flax.linen.GRUCell", "jax")])
 def test_a_stack_of_single_layers_validates_itself(single: str, backend_of: str, tmp_path: Path):
-    layer = ASKED[single][0]
+    layer = LAYER_OF[single][0]
     canonical = drawn(layer, {"input_size": 8, "hidden_size": 5, "num_layers": 2})
     raw = {}
     for number in range(2):
@@ -172,7 +190,7 @@ def test_a_stack_of_single_layers_validates_itself(single: str, backend_of: str,
 
 @pytest.mark.parametrize("single", ["keras.GRU", "flax.linen.GRUCell", "onnx.GRU"])
 def test_a_stack_of_single_layers_is_numbered(single: str):
-    """The validation of layers that stand apart in the file gets them by number, from the input on."""
+    """The validation gets layers with prefixes of their own by number, from the input on."""
     from parity_tests.conversion.conversion import Move
 
     raw, canonical = {}, drawn("GRU", {"input_size": 8, "hidden_size": 5, "num_layers": 2})
@@ -181,7 +199,8 @@ def test_a_stack_of_single_layers_is_numbered(single: str):
         raw |= weights.from_canonical("GRU", own, single, prefix=f"enc{layer}.")
     converted = weights.to_canonical(raw, single, prefix=["enc0.", "enc1."])
     move = Move(raw, converted, np.dtype("float64"), ("enc0.", "enc1."))
-    assert {name.partition("/")[0] for name in move.own} == {"0", "1"} and len(move.own) == len(raw)
+    assert {name.partition("/")[0] for name in move.source_arrays} == {"0", "1"}
+    assert len(move.source_arrays) == len(raw)
     assert all(np.array_equal(converted.arrays[name], canonical[name]) for name in canonical)
 
 
@@ -218,7 +237,7 @@ WRONG = (swapped, transposed, exchanged, without_hidden_bias, outside_the_gate)
 def test_a_wrong_mapping_is_red_in_outputs_and_gradients(wrong: Callable[..., Any], fake_job: Callable[..., Job]):
     right = drawn("GRU", SQUARE)
     run = validate(find("GRU"), SQUARE, right, [Side(fake_job(), wrong(right))])
-    red = {(own.dtype, own.quantity) for own in run.red}
+    red = {(one.dtype, one.quantity) for one in run.red}
     quantities = ("outputs", "state", "gradient_inputs", "gradient_state")
     assert red == {(dtype, quantity) for dtype in ("float64", "float32") for quantity in quantities}
 
@@ -230,11 +249,13 @@ def test_the_right_mapping_is_green(fake_job: Callable[..., Job]):
 
 
 @pytest.mark.frameworks("torch")
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
-def test_a_wrong_mapping_of_a_framework_s_own_layer_is_red(wrong: Callable[..., Any]):
+def test_every_wrong_mapping_of_a_framework_s_layer_is_red():
     right = drawn("GRU", SQUARE)
     raw = weights.from_canonical("GRU", right, "torch.nn.GRU")
-    assert validated("torch.nn.GRU", raw, "GRU", SQUARE, wrong(right)).red
+    with Server(job("torch.nn.GRU")) as server:
+        assert not validated("torch.nn.GRU", raw, "GRU", SQUARE, right, server).red
+        for wrong in WRONG:
+            assert validated("torch.nn.GRU", raw, "GRU", SQUARE, wrong(right), server).red, wrong.__name__
 
 
 def test_heads_that_are_interleaved_are_red(fake_job: Callable[..., Job]):
@@ -242,24 +263,21 @@ def test_heads_that_are_interleaved_are_red(fake_job: Callable[..., Job]):
     right = drawn("MultiHeadAttention", HEADS)
     wrong = {**right, "W_q": right["W_q"].reshape(3, 4, 12).swapaxes(0, 1).reshape(12, 12)}
     run = validate(find("MultiHeadAttention"), HEADS, right, [Side(fake_job(), wrong)])
-    assert {"context", "weights"} <= {own.quantity for own in run.red}
+    assert {"context", "weights"} <= {one.quantity for one in run.red}
 
 
-def test_a_side_of_which_nothing_is_judged_is_red(fake_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch):
+def test_a_side_of_which_nothing_is_judged_is_red(fake_job: Callable[..., Job]):
     right = drawn("GRU", SQUARE)
 
-    def silent(*arguments: Any) -> Any:
-        recording = validation.Recording("fake", "cpu", about={"framework": "none"})
-        cells = arguments[1]
-        recording.status = {cell.key: {"status": "not-implemented", "message": "nothing"} for cell in cells}
-        return recording
+    def silent(job: Job, cells: Sequence[Cell], packed: bytes, progress: Progress) -> Recording:
+        status = {cell.key: {"status": "not-implemented", "message": "nothing"} for cell in cells}
+        return Recording("fake", "cpu", about={"framework": "none"}, status=status)
 
-    monkeypatch.setattr(validation, "record_cells", silent)
-    run = validate(find("GRU"), SQUARE, right, [Side(fake_job(), right)])
-    assert [own.reason for own in run.red] == ["nothing of it could be judged"]
+    run = validate(find("GRU"), SQUARE, right, [Side(fake_job(), right)], recorder=silent)
+    assert [one.reason for one in run.red] == ["nothing of it could be judged"]
 
 
-def test_of_a_large_input_as_many_entries_are_judged_as_the_reference_differentiates_by():
+def test_a_large_input_is_judged_in_as_many_entries_as_the_reference_differentiates_by():
     entries = chosen_entries("inputs", np.zeros((3, 5, 400)))
     assert len(set(entries)) == MOST_ENTRIES and entries.max() < 6000
     assert list(chosen_entries("inputs", np.zeros((2, 3)))) == list(range(6))
@@ -333,7 +351,7 @@ def test_the_command_refuses_and_writes_nothing(arrays, arguments, words, file, 
     assert words in result.output and not out.exists()
 
 
-def test_a_refusal_says_the_options_of_this_command(file, tmp_path: Path):
+def test_a_refusal_names_the_options_of_this_command(file, tmp_path: Path):
     result = invoke(file(heads()), "--to", "jax", "-o", tmp_path / "out.safetensors")
     assert "any other NAME=... is --set" in result.output
 
@@ -353,7 +371,7 @@ def test_the_command_refuses_to_write_there(name: str, words: str, file, tmp_pat
     assert file(GRU).read_bytes() == before
 
 
-def test_the_command_refuses_a_file_that_is_not_there(tmp_path: Path):
+def test_the_command_refuses_a_missing_file(tmp_path: Path):
     result = invoke(tmp_path / "gone.pt", "--to", "jax", "-o", tmp_path / "out.safetensors")
     assert result.exit_code == 2 and "there is no such file" in result.output
 
@@ -367,7 +385,7 @@ def test_without_the_source_s_framework_nothing_is_written(file, tmp_path: Path,
         assert line in result.output
 
 
-def test_without_a_validation_the_command_says_so(file, tmp_path: Path):
+def test_without_a_validation_the_command_reports_the_file_as_unvalidated(file, tmp_path: Path):
     out = tmp_path / "out.safetensors"
     result = invoke(file(GRU), "--to", "jax", "-o", out, "--validate", "no")
     assert result.exit_code == 0 and "unvalidated" in result.output and "green" not in result.output
@@ -376,7 +394,7 @@ def test_without_a_validation_the_command_says_so(file, tmp_path: Path):
     assert list(arrays) == ["0.W", "0.U", "0.b", "0.b_hn"]
 
 
-def test_what_the_command_wrote_it_takes(file, tmp_path: Path):
+def test_the_command_reads_its_own_files(file, tmp_path: Path):
     """Canonical arrays go on to another framework's layer, and back to the same ones."""
     there, on, back = (tmp_path / name for name in ("there.safetensors", "on.safetensors", "back.safetensors"))
     for arguments in ((file(GRU), "--to", "jax", "-o", there), (there, "--to", "onnx.GRU", "-o", on)):
@@ -388,7 +406,7 @@ def test_what_the_command_wrote_it_takes(file, tmp_path: Path):
     assert all(np.array_equal(first[name], last[name]) for name in first)
 
 
-def test_the_dtype_of_the_file_stays(file, tmp_path: Path):
+def test_the_dtype_of_the_file_is_kept(file, tmp_path: Path):
     out = tmp_path / "out.safetensors"
     single = {name: array.astype(np.float32) for name, array in GRU.items()}
     assert invoke(file(single), "--to", "jax", "-o", out, "--validate", "no").exit_code == 0
@@ -399,19 +417,10 @@ def test_the_dtype_of_the_file_stays(file, tmp_path: Path):
 
 
 @pytest.mark.frameworks("torch")
-def test_the_command_validates_and_writes(file, tmp_path: Path):
-    out = tmp_path / "out.safetensors"
-    result = invoke(file(GRU), "--to", "torch", "-o", out, "--json", tmp_path / "verdicts.json")
-    assert result.exit_code == 0, result.output
-    assert "torch is the same function as torch.nn.GRU in float64 and float32: 48 comparisons" in result.output
-    assert out.exists() and '"cells"' in (tmp_path / "verdicts.json").read_text(encoding="utf-8")
-
-
-@pytest.mark.frameworks("torch")
-def test_a_source_that_runs_without_its_switches_is_red():
+def test_a_source_without_its_determinism_settings_is_red():
     right = drawn("GRU", SQUARE)
     side = Side(job("torch.nn.GRU"), weights.from_canonical("GRU", right, "torch.nn.GRU"), "tf")
-    red = {own.check for own in validate(find("GRU"), SQUARE, right, [side]).red}
+    red = {one.check for one in validate(find("GRU"), SQUARE, right, [side]).red}
     assert red == {"switches"}
 
 
@@ -438,11 +447,14 @@ def verified(certificate: str) -> Result:
 
 
 @pytest.mark.frameworks("torch")
-def test_a_validation_is_certified_and_verified(file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_validated_file_is_written_certified_and_verified(file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     source, new = file(GRU).name, Path("new.safetensors")
-    done = invoke(source, "--to", "torch", "-o", new, "--certificate", "validation.json")
-    assert done.exit_code == 0, done.output
+    outputs = ("-o", new, "--json", "verdicts.json", "--certificate", "validation.json")
+    done = invoke(source, "--to", "torch", *outputs)
+    assert done.exit_code == 0 and new.exists(), done.output
+    assert "torch is the same function as torch.nn.GRU in float64 and float32: 48 comparisons" in done.output
+    assert '"cells"' in Path("verdicts.json").read_text(encoding="utf-8")
     page = Path("validation.md").read_text(encoding="utf-8")
     assert f"attention-parity convert {source} --to torch -o {new}" in page and f"`{new}`: SHA-256" in page
     again = verified("validation.json")

@@ -144,8 +144,7 @@ def test_layers_of_others_import_their_framework(module: str, framework: str):
     backend = f"backends.{framework}"
     assert {name for name in names if name.startswith("backends.")} <= {backend, f"{backend}.runtime"}
     own = {name for name in names if top(name) == "parity_tests"}
-    layers = "parity_tests.third_party.layers"
-    assert own <= {layers, f"{layers}.own", "parity_tests.workers.target"}
+    assert own <= {"parity_tests.third_party.layers.shared", SIGNATURES, "parity_tests.workers.target"}
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -160,7 +159,7 @@ def test_what_is_measured_imports_its_framework_and_our_backend_for_it(framework
 
 def test_every_module_that_imports_a_framework_is_listed():
     assert {path.stem for path in ATTENTION.glob("*.py")} == {"__init__", *IMPORTED_BY_ATTENTION}
-    assert {path.stem for path in LAYERS.glob("*.py")} == {"__init__", "own", *FRAMEWORK_OF_LAYERS}
+    assert {path.stem for path in LAYERS.glob("*.py")} == {"__init__", "shared", *FRAMEWORK_OF_LAYERS}
 
 
 def test_a_worker_needs_numpy_and_safetensors_alone():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import jax
@@ -12,8 +13,8 @@ from flax import linen, nnx
 
 import backends.jax
 from backends.jax import runtime
-from parity_tests.third_party.layers import stacked
-from parity_tests.third_party.layers.own import longest, own_layers
+from parity_tests.third_party.layers.shared import WITHOUT_LENGTHS, backend_layers, matching, stacked
+from parity_tests.third_party.signatures import Attention, Outputs, Recurrent, takes
 
 Parameters: TypeAlias = dict[str, jax.Array]
 Array: TypeAlias = jax.Array
@@ -23,13 +24,13 @@ def tree(parameters: Parameters) -> dict[str, Any]:
     """The last two parts of each name, a module's and its parameter's, as nested dictionaries."""
     nested: dict[str, Any] = {}
     for name, array in parameters.items():
-        module, own = re.split(r"[./]", name)[-2:]
-        nested.setdefault(module, {})[own] = array
+        module, parameter = re.split(r"[./]", name)[-2:]
+        nested.setdefault(module, {})[parameter] = array
     return nested
 
 
 DIRECTIONS = ("forward_rnn", "backward_rnn")
-"""What the names of a Bidirectional begin with."""
+"""The prefixes of the names of a Bidirectional."""
 
 
 def directed(parameters: Parameters) -> list[Parameters]:
@@ -38,250 +39,164 @@ def directed(parameters: Parameters) -> list[Parameters]:
     return split if any(split) else [parameters]
 
 
-def carried(state: Array, directions: int, lstm: bool) -> Any:
+def carry_of(state: Array, directions: int, lstm: bool) -> Any:
     """Flax' carry of one layer, of both directions if there are two: of an LSTM the cells come first."""
     parts = jnp.split(state[0], directions * (2 if lstm else 1), axis=-1)
     carries = [(parts[directions + place], parts[place]) if lstm else parts[place] for place in range(directions)]
     return tuple(carries) if directions == 2 else carries[0]
 
 
-def stated(carry: Any, directions: int, lstm: bool) -> Array:
+def state_of(carry: Any, directions: int, lstm: bool) -> Array:
     """Our state of one layer: outputs, forward then backward, then cells."""
     carries = carry if directions == 2 else (carry,)
-    parts = [own[1] for own in carries] + [own[0] for own in carries] if lstm else list(carries)
+    parts = [pair[1] for pair in carries] + [pair[0] for pair in carries] if lstm else list(carries)
     return jnp.concatenate(parts, axis=-1)[None]
 
 
-def open_keys(keys: Array, valid_lens: Array | None) -> Array | None:
-    """True where a key is open: Flax' mask, (batch, heads, queries, keys)."""
-    return None if valid_lens is None else (jnp.arange(keys.shape[1]) < valid_lens[:, None])[:, None, None, :]
+Run = Callable[[list[Parameters], Array, Any, int], tuple[Any, Array]]
+"""Carry and outputs of one layer by its parameters in each direction, inputs, carry, and hidden size."""
 
+
+def recurrent(run: Run, lstm: bool) -> Callable[..., Outputs]:
+    """A stack of cells, each in its RNN, which takes lengths for the state alone: the cell goes on in padded steps.
+
+    The arrays determine the directions and the number of layers.
+    """
+
+    @takes(Recurrent, "inputs", *WITHOUT_LENGTHS)
+    def call(call: Recurrent) -> Outputs:
+        def layer(parameters: Parameters, inputs: Array, state: Array | None) -> tuple[Array, Array]:
+            directions = directed(parameters)
+            first = None if state is None else carry_of(state, len(directions), lstm)
+            carry, outputs = run(directions, inputs, first, call.hidden_size)
+            return outputs, state_of(carry, len(directions), lstm)
+
+        return stacked(layer, call.parameters, call.inputs, call.state, jnp.concatenate)
+
+    return call
+
+
+def open_keys(call: Attention) -> Array | None:
+    """True where a key is open: Flax' mask, (batch, heads, queries, keys)."""
+    lens = call.valid_lens
+    return None if lens is None else (jnp.arange(call.keys.shape[1]) < lens[:, None])[:, None, None, :]
+
+
+HEADS = ("valid_lens", "num_heads", "hidden_size", "bias", "per_head")
 
 # ------------------------------------------------------------------------------------------------ linen
 
 
-def run_linen(
-    cell: type[linen.GRUCell] | type[linen.LSTMCell],
-    parameters: Parameters,
-    inputs: Array,
-    state: Array | None,
-    hidden_size: int,
-) -> tuple[Array, Array]:
-    """Outputs and state of a stack of cells of linen, each in its RNN."""
+def linen_recurrent(cell: type[linen.GRUCell] | type[linen.LSTMCell]) -> Callable[..., Outputs]:
+    """flax.linen.GRUCell or LSTMCell."""
 
-    def run(own: Parameters, given: Array, first: Array | None) -> tuple[Array, Array]:
-        lstm, directions = cell is linen.LSTMCell, directed(own)
-        layers = [linen.RNN(cell(hidden_size, param_dtype=given.dtype)) for _ in directions]
-        trees: dict[str, Any] = {"cell": tree(own)}
+    def run(directions: list[Parameters], inputs: Array, first: Any, hidden_size: int) -> tuple[Any, Array]:
+        layers = [linen.RNN(cell(hidden_size, param_dtype=inputs.dtype)) for _ in directions]
+        trees: dict[str, Any] = {"cell": tree(directions[0])}
         layer: Any = layers[0]
         if len(directions) == 2:
             layer = linen.Bidirectional(*layers)
             trees = {name: {"cell": tree(part)} for name, part in zip(DIRECTIONS, directions, strict=True)}
-        begin = None if first is None else carried(first, len(directions), lstm)
-        carry, outputs = layer.apply({"params": trees}, given, initial_carry=begin, return_carry=True)
-        return outputs, stated(carry, len(directions), lstm)
+        return layer.apply({"params": trees}, inputs, initial_carry=first, return_carry=True)
 
-    return stacked(run, parameters, inputs, state, jnp.concatenate)
+    return recurrent(run, cell is linen.LSTMCell)
 
 
-class LinenGRUCell:
-    """flax.linen.GRUCell in an RNN, which takes lengths for the state alone: padded outputs are what the cell says."""
-
-    @staticmethod
-    def GRU(
-        parameters: Parameters,
-        inputs: Array,
-        state: Array | None = None,
-        *,
-        hidden_size: int,
-        num_layers: int = 1,
-        bidirectional: bool = False,
-    ) -> tuple[Array, Array]:
-        """The arrays say the directions, and how many layers there are."""
-        return run_linen(linen.GRUCell, parameters, inputs, state, hidden_size)
-
-
-class LinenLSTMCell:
-    """flax.linen.LSTMCell in an RNN."""
-
-    @staticmethod
-    def LSTM(
-        parameters: Parameters,
-        inputs: Array,
-        state: Array | None = None,
-        *,
-        hidden_size: int,
-        num_layers: int = 1,
-        bidirectional: bool = False,
-    ) -> tuple[Array, Array]:
-        """The arrays say the directions, and how many layers there are."""
-        return run_linen(linen.LSTMCell, parameters, inputs, state, hidden_size)
+@takes(Attention, *HEADS)
+def linen_multi_head(call: Attention) -> Outputs:
+    """flax.linen.MultiHeadDotProductAttention: its mask is True where a key is open, and the weights are sown."""
+    arrays = (call.queries, call.keys, call.values)
+    layer = linen.MultiHeadDotProductAttention(
+        call.num_heads,
+        qkv_features=call.hidden_size,
+        use_bias=call.bias,
+        param_dtype=call.queries.dtype,
+        deterministic=True,
+    )
+    variables = {"params": tree(call.parameters)}
+    context, sown = layer.apply(variables, *arrays, mask=open_keys(call), sow_weights=True, mutable=["intermediates"])
+    weights = sown["intermediates"]["attention_weights"][0]
+    return context, weights if call.per_head else weights.mean(1)
 
 
-class LinenMultiHeadDotProductAttention:
-    """flax.linen.MultiHeadDotProductAttention."""
-
-    @staticmethod
-    def MultiHeadAttention(
-        parameters: Parameters,
-        queries: Array,
-        keys: Array,
-        values: Array,
-        valid_lens: Array | None = None,
-        *,
-        num_heads: int,
-        hidden_size: int | None = None,
-        bias: bool = True,
-        per_head: bool = False,
-    ) -> tuple[Array, Array]:
-        """A mask is True where a key is open; the weights are sown."""
-        layer = linen.MultiHeadDotProductAttention(
-            num_heads, qkv_features=hidden_size, use_bias=bias, param_dtype=queries.dtype, deterministic=True
-        )
-        variables, mask = {"params": tree(parameters)}, open_keys(keys, valid_lens)
-        context, sown = layer.apply(
-            variables, queries, keys, values, mask=mask, sow_weights=True, mutable=["intermediates"]
-        )
-        weights = sown["intermediates"]["attention_weights"][0]
-        return context, weights if per_head else weights.mean(1)
-
+linen_layers = SimpleNamespace(
+    GRU=linen_recurrent(linen.GRUCell),
+    LSTM=linen_recurrent(linen.LSTMCell),
+    MultiHeadAttention=linen_multi_head,
+)
 
 # ------------------------------------------------------------------------------------------------ nnx
 
 
 def load(made: nnx.Module, parameters: Parameters) -> None:
-    """Replace the module's parameters, all of them: nnx.update itself would pass over a name that it does not know."""
+    """Replace all of the module's parameters: nnx.update itself would ignore a name that it does not know."""
     state = nnx.state(made, nnx.Param)
-    given = {(module, own): array for module, owned in tree(parameters).items() for own, array in owned.items()}
+    given = {(module, name): array for module, arrays in tree(parameters).items() for name, array in arrays.items()}
     known = {path for path, _ in state.flat_state()}
     if set(given) != known:
-        raise ValueError(f"the module has the parameters {sorted(known)}, and is given {sorted(given)}")
+        raise ValueError(f"the module has the parameters {sorted(known)}, not {sorted(given)}")
     nnx.update(made, nnx.State.from_flat_path({path: nnx.Param(array) for path, array in given.items()}))
 
 
-def run_nnx(
+def nnx_recurrent(
     cell: type[nnx.GRUCell] | type[nnx.LSTMCell] | type[nnx.OptimizedLSTMCell],
-    parameters: Parameters,
-    inputs: Array,
-    state: Array | None,
-    hidden_size: int,
-) -> tuple[Array, Array]:
-    """Outputs and state of a stack of cells of nnx, each in its RNN."""
+) -> Callable[..., Outputs]:
+    """flax.nnx.GRUCell, LSTMCell or OptimizedLSTMCell."""
+    lstm = cell is not nnx.GRUCell
 
-    def run(own: Parameters, given: Array, first: Array | None) -> tuple[Array, Array]:
-        lstm, directions = cell is not nnx.GRUCell, directed(own)
+    def run(directions: list[Parameters], inputs: Array, first: Any, hidden_size: int) -> tuple[Any, Array]:
         layers = []
         for part in directions:
-            made = cell(given.shape[-1], hidden_size, param_dtype=given.dtype, rngs=nnx.Rngs(0))
+            made = cell(inputs.shape[-1], hidden_size, param_dtype=inputs.dtype, rngs=nnx.Rngs(0))
             load(made, part)
             layers.append(nnx.RNN(made))
         layer: Any = nnx.Bidirectional(*layers) if len(directions) == 2 else layers[0]
-        width = hidden_size * len(directions) * (2 if lstm else 1)
-        start = jnp.zeros((1, len(given), width), given.dtype) if first is None else first
-        begin = carried(start, len(directions), lstm)
-        carry, outputs = layer(given, initial_carry=begin, return_carry=True)
-        return outputs, stated(carry, len(directions), lstm)
+        if first is None:
+            width = hidden_size * len(directions) * (2 if lstm else 1)
+            first = carry_of(jnp.zeros((1, len(inputs), width), inputs.dtype), len(directions), lstm)
+        return layer(inputs, initial_carry=first, return_carry=True)
 
-    return stacked(run, parameters, inputs, state, jnp.concatenate)
-
-
-class NnxGRUCell:
-    """flax.nnx.GRUCell in an RNN, which takes lengths for the state alone: padded outputs are what the cell says."""
-
-    @staticmethod
-    def GRU(
-        parameters: Parameters,
-        inputs: Array,
-        state: Array | None = None,
-        *,
-        hidden_size: int,
-        num_layers: int = 1,
-        bidirectional: bool = False,
-    ) -> tuple[Array, Array]:
-        """The arrays say the directions, and how many layers there are."""
-        return run_nnx(nnx.GRUCell, parameters, inputs, state, hidden_size)
+    return recurrent(run, lstm)
 
 
-class NnxLSTMCell:
-    """flax.nnx.LSTMCell in an RNN."""
-
-    @staticmethod
-    def LSTM(
-        parameters: Parameters,
-        inputs: Array,
-        state: Array | None = None,
-        *,
-        hidden_size: int,
-        num_layers: int = 1,
-        bidirectional: bool = False,
-    ) -> tuple[Array, Array]:
-        """The arrays say the directions, and how many layers there are."""
-        return run_nnx(nnx.LSTMCell, parameters, inputs, state, hidden_size)
-
-
-class NnxOptimizedLSTMCell:
-    """flax.nnx.OptimizedLSTMCell in an RNN."""
-
-    @staticmethod
-    def LSTM(
-        parameters: Parameters,
-        inputs: Array,
-        state: Array | None = None,
-        *,
-        hidden_size: int,
-        num_layers: int = 1,
-        bidirectional: bool = False,
-    ) -> tuple[Array, Array]:
-        """The arrays say the directions, and how many layers there are."""
-        return run_nnx(nnx.OptimizedLSTMCell, parameters, inputs, state, hidden_size)
+@takes(Attention, *HEADS)
+def nnx_multi_head(call: Attention) -> Outputs:
+    """flax.nnx.MultiHeadAttention: its mask is True where a key is open, and the weights are sown."""
+    arrays = (call.queries, call.keys, call.values)
+    layer = nnx.MultiHeadAttention(
+        call.num_heads,
+        call.queries.shape[-1],
+        call.hidden_size or call.queries.shape[-1],
+        in_kv_features=call.keys.shape[-1],
+        use_bias=call.bias,
+        param_dtype=call.queries.dtype,
+        deterministic=True,
+        decode=False,
+        rngs=nnx.Rngs(0),
+    )
+    load(layer, call.parameters)
+    context = layer(*arrays, mask=open_keys(call), sow_weights=True)
+    weights = nnx.pop(layer, nnx.Intermediate)["attention_weights"][0]
+    return context, weights if call.per_head else weights.mean(1)
 
 
-class NnxMultiHeadAttention:
-    """flax.nnx.MultiHeadAttention."""
+nnx_layers = SimpleNamespace(
+    GRU=nnx_recurrent(nnx.GRUCell), LSTM=nnx_recurrent(nnx.LSTMCell), MultiHeadAttention=nnx_multi_head
+)
+nnx_optimized = SimpleNamespace(LSTM=nnx_recurrent(nnx.OptimizedLSTMCell))
 
-    @staticmethod
-    def MultiHeadAttention(
-        parameters: Parameters,
-        queries: Array,
-        keys: Array,
-        values: Array,
-        valid_lens: Array | None = None,
-        *,
-        num_heads: int,
-        hidden_size: int | None = None,
-        bias: bool = True,
-        per_head: bool = False,
-    ) -> tuple[Array, Array]:
-        """A mask is True where a key is open; the weights are sown."""
-        layer = nnx.MultiHeadAttention(
-            num_heads,
-            queries.shape[-1],
-            hidden_size or queries.shape[-1],
-            in_kv_features=keys.shape[-1],
-            use_bias=bias,
-            param_dtype=queries.dtype,
-            deterministic=True,
-            decode=False,
-            rngs=nnx.Rngs(0),
-        )
-        load(layer, parameters)
-        context = layer(queries, keys, values, mask=open_keys(keys, valid_lens), sow_weights=True)
-        weights = nnx.pop(layer, nnx.Intermediate)["attention_weights"][0]
-        return context, weights if per_head else weights.mean(1)
+# ------------------------------------------------------------------------------------------------ the backend
 
 
-# ------------------------------------------------------------------------------------------------ ours
-
-
-def load_own(layer: nnx.Module, parameters: Mapping[str, Array]) -> nnx.Module:
-    """Replace the parameters of a layer of ours, by their paths in its state."""
+def load_backend_layer(layer: nnx.Module, parameters: Mapping[str, Array]) -> nnx.Module:
+    """Replace the parameters of a backend's layer, by their paths in its state."""
     flat = dict(nnx.state(layer, nnx.Param).flat_state())
     known = {".".join(map(str, path)): path for path in flat}
-    given = {known[longest(name, known)]: nnx.Param(array) for name, array in parameters.items()}
+    given = {known[matching(name, known)]: nnx.Param(array) for name, array in parameters.items()}
     if len(given) < len(flat):
-        raise ValueError(f"the layer has {', '.join(known)}, and is given {', '.join(parameters)}")
+        raise ValueError(f"the layer has {', '.join(known)}, not {', '.join(parameters)}")
     nnx.update(layer, nnx.State.from_flat_path(given))
     return layer
 
 
-Own = own_layers(backends.jax, runtime, load_own, lambda array: array.dtype.name)
+attention_parity = backend_layers(backends.jax, runtime, load_backend_layer, lambda array: array.dtype.name)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import h5py
@@ -13,8 +14,8 @@ import tensorflow as tf
 
 import backends.tf
 from backends.tf import runtime
-from parity_tests.third_party.layers import stacked
-from parity_tests.third_party.layers.own import longest, own_layers
+from parity_tests.third_party.layers.shared import RECURRENT, backend_layers, matching, stacked
+from parity_tests.third_party.signatures import Attention, Outputs, Recurrent, takes
 from parity_tests.workers.target import NotImplementedHere
 
 Parameters: TypeAlias = dict[str, tf.Tensor]
@@ -26,26 +27,26 @@ NUMBERS = {"kernel": "0", "recurrent_kernel": "1", "scale": "0"}
 
 
 def load(layer: keras.layers.Layer, parameters: Parameters, parts: tuple[str, ...] = ("",)) -> None:
-    """Give the layer, and each of its parts, the variables that stand under its name.
+    """Set the variables of the layer, and of each of its parts, by name.
 
-    A part is called as its attribute, or as in `variable.path`, without what is said of its kind there.
+    A part has the name of its attribute, or that in `variable.path` without the suffix for its kind.
     """
     left = dict(parameters)
     for part in parts:
         owner = layer
         for name in filter(None, part.split("/")):
             owner = getattr(owner, name, None) or getattr(owner, f"_{name}")
-        own = {}
+        variables = {}
         for name in list(left):
             *path, last = name.split("/")
             path = path[:-1] if path[-1:] == ["vars"] else path
             words = [name.partition("_")[0] for name in part.split("/")]
             if len(parts) == 1 or all(map(operator.contains, path[-len(words) :], words)):
                 number = NUMBERS.get(last, last if last.isdigit() else str(len(owner.trainable_variables) - 1))
-                own[number] = left.pop(name).numpy()
-        owner.load_own_variables(own)
+                variables[number] = left.pop(name).numpy()
+        owner.load_own_variables(variables)
     if left:
-        raise ValueError(f"{type(layer).__name__} has no place for {', '.join(left)}")
+        raise ValueError(f"{type(layer).__name__} has no variable for {', '.join(left)}")
 
 
 def open_steps(inputs: Tensor, valid_lens: Tensor | None) -> Tensor | None:
@@ -53,135 +54,89 @@ def open_steps(inputs: Tensor, valid_lens: Tensor | None) -> Tensor | None:
     return None if valid_lens is None else tf.sequence_mask(valid_lens, inputs.shape[1])
 
 
-def recurrent(
-    made: type[keras.layers.GRU] | type[keras.layers.LSTM],
-    parameters: Parameters,
-    inputs: Tensor,
-    valid_lens: Tensor | None,
-    state: Tensor | None,
-    units: int,
-    bidirectional: bool,
-) -> tuple[Tensor, Tensor]:
-    """Outputs and state of a stack of layers, in one direction or both."""
+def recurrent(made: type[keras.layers.GRU] | type[keras.layers.LSTM]) -> Callable[..., Outputs]:
+    """keras.layers.GRU with reset_after=True or LSTM, in one direction or both: a stack of layers.
 
-    def run(own: Parameters, given: Tensor, first: Tensor | None) -> tuple[Tensor, Tensor]:
-        settings = {
-            "return_sequences": True,
-            "return_state": True,
-            "zero_output_for_mask": True,
-            "use_bias": any(name.endswith(("vars/2", "bias")) for name in own),
-            "dtype": given.dtype.name,
-        }
-        layer = made(units, **settings)
-        parts: tuple[str, ...] = ("cell",)
-        if bidirectional:
-            layer = keras.layers.Bidirectional(layer, dtype=given.dtype.name)
-            parts = ("forward_layer/cell", "backward_layer/cell")
-        layer.build(given.shape)
-        load(layer, own, parts)
-        directions, states = len(parts), None
-        if first is not None:
-            # Ours is outputs, forward then backward, then cells; theirs outputs and cells of each direction.
-            split = tf.split(first[0], first.shape[-1] // units, axis=-1)
-            states = [split[place] for start in range(directions) for place in range(start, len(split), directions)]
-        outputs, *last = layer(given, mask=open_steps(given, valid_lens), initial_state=states)
-        each = len(last) // directions
-        ordered = [last[direction * each + place] for place in range(each) for direction in range(directions)]
-        return outputs, tf.concat(ordered, axis=-1)[None]
+    A mask gives the lengths; zero_output_for_mask makes padded outputs 0.
+    """
 
-    return stacked(run, parameters, inputs, state, lambda states: tf.concat(states, axis=0))
+    @takes(Recurrent, "inputs", *RECURRENT)
+    def call(call: Recurrent) -> Outputs:
+        def run(parameters: Parameters, inputs: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+            settings = {
+                "return_sequences": True,
+                "return_state": True,
+                "zero_output_for_mask": True,
+                "use_bias": any(name.endswith(("vars/2", "bias")) for name in parameters),
+                "dtype": inputs.dtype.name,
+            }
+            layer = made(call.hidden_size, **settings)
+            parts: tuple[str, ...] = ("cell",)
+            if call.bidirectional:
+                layer = keras.layers.Bidirectional(layer, dtype=inputs.dtype.name)
+                parts = ("forward_layer/cell", "backward_layer/cell")
+            layer.build(inputs.shape)
+            load(layer, parameters, parts)
+            directions, first = call.directions, None
+            if state is not None:
+                # Ours is outputs, forward then backward, then cells; theirs outputs and cells of each direction.
+                split = tf.split(state[0], state.shape[-1] // call.hidden_size, axis=-1)
+                first = [split[place] for start in range(directions) for place in range(start, len(split), directions)]
+            outputs, *last = layer(inputs, mask=open_steps(inputs, call.valid_lens), initial_state=first)
+            each = len(last) // directions
+            ordered = [last[direction * each + place] for place in range(each) for direction in range(directions)]
+            return outputs, tf.concat(ordered, axis=-1)[None]
 
+        return stacked(run, call.parameters, call.inputs, call.state, lambda states: tf.concat(states, axis=0))
 
-class GRU:
-    """keras.layers.GRU with reset_after=True."""
-
-    @staticmethod
-    def GRU(
-        parameters: Parameters,
-        inputs: Tensor,
-        valid_lens: Tensor | None = None,
-        state: Tensor | None = None,
-        *,
-        hidden_size: int,
-        num_layers: int = 1,
-        bidirectional: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        """A mask says the lengths; zero_output_for_mask makes padded outputs 0."""
-        return recurrent(keras.layers.GRU, parameters, inputs, valid_lens, state, hidden_size, bidirectional)
+    return call
 
 
-class LSTM:
-    """keras.layers.LSTM."""
-
-    @staticmethod
-    def LSTM(
-        parameters: Parameters,
-        inputs: Tensor,
-        valid_lens: Tensor | None = None,
-        state: Tensor | None = None,
-        *,
-        hidden_size: int,
-        num_layers: int = 1,
-        bidirectional: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        """A mask says the lengths; zero_output_for_mask makes padded outputs 0."""
-        return recurrent(keras.layers.LSTM, parameters, inputs, valid_lens, state, hidden_size, bidirectional)
+GRU, LSTM = recurrent(keras.layers.GRU), recurrent(keras.layers.LSTM)
 
 
-class MultiHeadAttention:
-    """keras.layers.MultiHeadAttention."""
-
-    @staticmethod
-    def MultiHeadAttention(
-        parameters: Parameters,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        valid_lens: Tensor | None = None,
-        *,
-        num_heads: int,
-        query_size: int,
-        hidden_size: int | None = None,
-        bias: bool = True,
-        per_head: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        """attention_mask is True where a key is open; values come before keys."""
-        head_size = (hidden_size or query_size) // num_heads
-        scale = head_size**-0.5
-        if queries.dtype == tf.float64 and float(tf.constant(scale, tf.float32)) != scale:
-            raise NotImplementedHere(f"Keras holds the scale 1/√{head_size} in float32, also in a layer of float64")
-        layer = keras.layers.MultiHeadAttention(num_heads, head_size, use_bias=bias, dtype=queries.dtype.name)
-        layer.build(queries.shape, values.shape, keys.shape)
-        load(layer, parameters, ("query_dense", "key_dense", "value_dense", "output_dense"))
-        mask = open_steps(keys, valid_lens)
-        rows = None if mask is None else mask[:, None, :]
-        context, weights = layer(queries, values, keys, attention_mask=rows, return_attention_scores=True)
-        return context, weights if per_head else tf.reduce_mean(weights, axis=1)
+@takes(Attention, "valid_lens", "num_heads", "query_size", "hidden_size", "bias", "per_head")
+def MultiHeadAttention(call: Attention) -> Outputs:
+    """keras.layers.MultiHeadAttention: attention_mask is True where a key is open; values come before keys."""
+    queries, keys, values = call.queries, call.keys, call.values
+    head_size = (call.hidden_size or call.query_size) // call.num_heads
+    scale = head_size**-0.5
+    if queries.dtype == tf.float64 and float(tf.constant(scale, tf.float32)) != scale:
+        raise NotImplementedHere(f"Keras holds the scale 1/√{head_size} in float32, also in a layer of float64")
+    layer = keras.layers.MultiHeadAttention(call.num_heads, head_size, use_bias=call.bias, dtype=queries.dtype.name)
+    layer.build(queries.shape, values.shape, keys.shape)
+    load(layer, call.parameters, ("query_dense", "key_dense", "value_dense", "output_dense"))
+    mask = open_steps(keys, call.valid_lens)
+    rows = None if mask is None else mask[:, None, :]
+    context, weights = layer(queries, values, keys, attention_mask=rows, return_attention_scores=True)
+    return context, weights if call.per_head else tf.reduce_mean(weights, axis=1)
 
 
-class AdditiveAttention:
-    """keras.layers.AdditiveAttention, whose only parameter is the scale of each feature."""
+@takes(Attention, "valid_lens")
+def AdditiveAttention(call: Attention) -> Outputs:
+    """keras.layers.AdditiveAttention, whose only parameter is the scale of each feature.
 
-    @staticmethod
-    def AdditiveAttention(
-        parameters: Parameters, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The mask of the values is True where a key is open; values come before keys."""
-        layer = keras.layers.AdditiveAttention(use_scale=bool(parameters), dtype=queries.dtype.name)
-        layer.build([queries.shape, values.shape, keys.shape])
-        if parameters:
-            load(layer, parameters)
-        mask = None if valid_lens is None else [None, open_steps(keys, valid_lens)]
-        return layer([queries, values, keys], mask=mask, return_attention_scores=True)
+    The mask of the values is True where a key is open; values come before keys.
+    """
+    queries, keys, values = call.queries, call.keys, call.values
+    layer = keras.layers.AdditiveAttention(use_scale=bool(call.parameters), dtype=queries.dtype.name)
+    layer.build([queries.shape, values.shape, keys.shape])
+    if call.parameters:
+        load(layer, call.parameters)
+    mask = None if call.valid_lens is None else [None, open_steps(keys, call.valid_lens)]
+    return layer([queries, values, keys], mask=mask, return_attention_scores=True)
 
 
-def pooled(scores: Tensor, values: Tensor, valid_lens: Tensor | None) -> tuple[Tensor, Tensor]:
+# ------------------------------------------------------------------------------------------------ from their formulas
+
+
+def pooled(scores: Tensor, call: Attention) -> Outputs:
     """Context and weights, with -inf where a key is hidden."""
-    mask = open_steps(values, valid_lens)
+    mask = open_steps(call.values, call.valid_lens)
     if mask is not None:
         scores = tf.where(mask[:, None, :], scores, tf.constant(float("-inf"), scores.dtype))
     weights = tf.nn.softmax(scores, axis=-1)
-    return weights @ values, weights
+    return weights @ call.values, weights
 
 
 def named(parameters: Parameters, name: str) -> Any:
@@ -189,41 +144,37 @@ def named(parameters: Parameters, name: str) -> Any:
     return next((array for path, array in parameters.items() if path.removesuffix(":0").endswith(name)), None)
 
 
-class AddonsBahdanauAttention:
-    """tfa.seq2seq.BahdanauAttention, from its formula: with normalize=True, v has a gain and a bias."""
+@takes(Attention, "valid_lens")
+def bahdanau(call: Attention) -> Outputs:
+    """tfa.seq2seq.BahdanauAttention: scores = sum of g v/|v| tanh(keys W_memory + queries W_query + b).
 
-    @staticmethod
-    def AdditiveAttention(
-        parameters: Parameters, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Scores = sum of g v/|v| tanh(keys W_memory + queries W_query + b)."""
-        v, gain, bias = (named(parameters, f"attention_{name}") for name in "vgb")
-        hidden = (queries @ named(parameters, "query_layer/kernel"))[:, :, None]
-        hidden += (keys @ named(parameters, "memory_layer/kernel"))[:, None]
-        if gain is not None:
-            v = gain * v / tf.sqrt(tf.reduce_sum(v * v))
-            hidden += bias
-        return pooled(tf.reduce_sum(v * tf.tanh(hidden), axis=-1), values, valid_lens)
+    Only with normalize=True does v have a gain and a bias.
+    """
+    v, gain, bias = (named(call.parameters, f"attention_{name}") for name in "vgb")
+    hidden = (call.queries @ named(call.parameters, "query_layer/kernel"))[:, :, None]
+    hidden += (call.keys @ named(call.parameters, "memory_layer/kernel"))[:, None]
+    if gain is not None:
+        v = gain * v / tf.sqrt(tf.reduce_sum(v * v))
+        hidden += bias
+    return pooled(tf.reduce_sum(v * tf.tanh(hidden), axis=-1), call)
 
 
-class AddonsLuongAttention:
-    """tfa.seq2seq.LuongAttention, from its formula: the scores have a factor if scale=True."""
-
-    @staticmethod
-    def GeneralAttention(
-        parameters: Parameters, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Scores = g queries · (keys W_memory)."""
-        scores = tf.matmul(queries, keys @ named(parameters, "memory_layer/kernel"), transpose_b=True)
-        gain = named(parameters, "attention_g")
-        return pooled(scores if gain is None else gain * scores, values, valid_lens)
+@takes(Attention, "valid_lens")
+def luong(call: Attention) -> Outputs:
+    """tfa.seq2seq.LuongAttention: scores = g queries · (keys W_memory), with the factor g only with scale=True."""
+    scores = tf.matmul(call.queries, call.keys @ named(call.parameters, "memory_layer/kernel"), transpose_b=True)
+    gain = named(call.parameters, "attention_g")
+    return pooled(scores if gain is None else gain * scores, call)
 
 
-# ------------------------------------------------------------------------------------------------ ours
+addons = SimpleNamespace(AdditiveAttention=bahdanau, GeneralAttention=luong)
 
 
-def load_own(layer: keras.layers.Layer, parameters: Mapping[str, Tensor]) -> keras.layers.Layer:
-    """Set the variables of a layer of ours: by the paths of attributes, or by a file in which they have numbers."""
+# ------------------------------------------------------------------------------------------------ the backend
+
+
+def set_variables(layer: keras.layers.Layer, parameters: Mapping[str, Tensor]) -> keras.layers.Layer:
+    """Set the variables of a backend's layer: by the paths of attributes, or by a file in which they have numbers."""
     if any("vars" in name.split("/") for name in parameters):
         return load_file(layer, parameters)
     for name, array in parameters.items():
@@ -237,21 +188,21 @@ def load_own(layer: keras.layers.Layer, parameters: Mapping[str, Tensor]) -> ker
 def load_file(layer: keras.layers.Layer, parameters: Mapping[str, Tensor]) -> keras.layers.Layer:
     """Have Keras read the variables from a .weights.h5 file, in which a model's only layer is this one."""
     holder = keras.Model()
-    holder.own = layer
+    holder.only = layer  # a name that sorts behind `layers`, under which Keras then writes it
     holder.built = True
     with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/own.weights.h5"
+        path = f"{folder}/layer.weights.h5"
         holder.save_weights(path)
         with h5py.File(path, "r+") as file:
             known: dict[str, h5py.Dataset] = {}
             file.visititems(lambda name, item: known.update({name: item} if isinstance(item, h5py.Dataset) else {}))
             known = {name.split("/", 2)[2]: item for name, item in known.items()}  # without layers/<its name>
             for name, array in parameters.items():
-                known.pop(longest(name, known))[...] = array.numpy()
+                known.pop(matching(name, known))[...] = array.numpy()
             if known:
-                raise ValueError(f"the file lacks {', '.join(known)}")
+                raise ValueError(f"missing from the file: {', '.join(known)}")
         holder.load_weights(path)
     return layer
 
 
-Own = own_layers(backends.tf, runtime, load_own, lambda tensor: tensor.dtype.name)
+attention_parity = backend_layers(backends.tf, runtime, set_variables, lambda tensor: tensor.dtype.name)

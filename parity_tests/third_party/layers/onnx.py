@@ -4,68 +4,60 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Callable
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from parity_tests.third_party.layers import stacked
+from parity_tests.third_party.layers.shared import stacked
+from parity_tests.third_party.signatures import Outputs, Recurrent, takes
 
 Parameters = dict[str, np.ndarray]
 
 OPSET = 14
-"""The operator set of GRU and LSTM since which nothing in them has changed."""
+"""The operator set that last changed GRU and LSTM."""
 
 
-class Runtime:
-    """onnxruntime takes and gives NumPy's arrays, and differentiates nothing."""
-
-    @staticmethod
-    def configure() -> dict[str, Any]:
-        """One thread, given to each session."""
-        return {"intra_op_num_threads": 1}
-
-    @staticmethod
-    def from_numpy(array: np.ndarray, device: str = "cpu") -> np.ndarray:
-        """The array itself."""
-        return array
-
-    @staticmethod
-    def to_numpy(array: np.ndarray) -> np.ndarray:
-        """The array itself."""
-        return array
-
-    @staticmethod
-    def describe() -> dict[str, Any]:
-        """Versions, the only device, and the arithmetic that onnxruntime does not have."""
-        absent = {
-            "dtype": "float64",
-            "device": "*",
-            "operator": "*",
-            "reason": "onnxruntime has no GRU, LSTM in float64",
-        }
-        return {
-            "framework": "ONNX Runtime",
-            "versions": {"onnx": version("onnx"), "onnxruntime": version("onnxruntime")},
-            "devices": {"cpu": platform.processor() or platform.machine()},
-            "absent": [absent],
-        }
+def describe() -> dict[str, Any]:
+    """Versions, the only device, and the dtype that onnxruntime does not have."""
+    reason = "onnxruntime has no GRU, LSTM in float64"
+    return {
+        "framework": "ONNX Runtime",
+        "versions": {"onnx": version("onnx"), "onnxruntime": version("onnxruntime")},
+        "devices": {"cpu": platform.processor() or platform.machine()},
+        "absent": [{"dtype": "float64", "device": "*", "operator": "*", "reason": reason}],
+    }
 
 
-runtime = Runtime
+runtime = SimpleNamespace(
+    configure=lambda: {"intra_op_num_threads": 1},  # which each session is given
+    from_numpy=lambda array, device="cpu": array,
+    to_numpy=lambda array: array,
+    describe=describe,
+)
+"""onnxruntime takes and gives NumPy's arrays, and differentiates nothing."""
 
 
-def recurrent(
-    operator: str, parameters: Parameters, inputs: np.ndarray, valid_lens: np.ndarray | None, state: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Outputs and state of a stack of models of one node each."""
+def recurrent(operator: str) -> Callable[..., Outputs]:
+    """ONNX GRU with linear_before_reset=1, or LSTM: a stack of models of one node each.
 
-    def run(own: Parameters, given: np.ndarray, first: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        return one(operator, own, given, valid_lens, first)
+    The input sequence_lens has the lengths; the arrays determine the directions and the number of layers.
+    """
 
-    return stacked(run, parameters, inputs, state, np.concatenate)
+    @takes(Recurrent, "inputs", "valid_lens", "state", "num_layers", "bidirectional")
+    def call(call: Recurrent) -> Outputs:
+        def layer(
+            parameters: Parameters, inputs: np.ndarray, state: np.ndarray | None
+        ) -> tuple[np.ndarray, np.ndarray]:
+            return one(operator, parameters, inputs, call.valid_lens, state)
+
+        return stacked(layer, call.parameters, call.inputs, call.state, np.concatenate)
+
+    return call
 
 
 def one(
@@ -108,35 +100,4 @@ def one(
     return steps, np.concatenate([part.swapaxes(0, 1).reshape(1, len(inputs), -1) for part in last], axis=-1)
 
 
-class GRU:
-    """ONNX GRU with linear_before_reset=1."""
-
-    @staticmethod
-    def GRU(
-        parameters: Parameters,
-        inputs: np.ndarray,
-        valid_lens: np.ndarray | None = None,
-        state: np.ndarray | None = None,
-        *,
-        num_layers: int = 1,
-        bidirectional: bool = False,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The input sequence_lens says the lengths, the arrays the directions and layers."""
-        return recurrent("GRU", parameters, inputs, valid_lens, state)
-
-
-class LSTM:
-    """ONNX LSTM."""
-
-    @staticmethod
-    def LSTM(
-        parameters: Parameters,
-        inputs: np.ndarray,
-        valid_lens: np.ndarray | None = None,
-        state: np.ndarray | None = None,
-        *,
-        num_layers: int = 1,
-        bidirectional: bool = False,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The input sequence_lens says the lengths, the arrays the directions and layers."""
-        return recurrent("LSTM", parameters, inputs, valid_lens, state)
+GRU, LSTM = recurrent("GRU"), recurrent("LSTM")
