@@ -90,7 +90,12 @@ def linen_multi_head(call: Attention) -> Outputs:
     return layer.apply(variables, call.queries, call.keys, call.values, mask=call.head_mask), None
 
 
+def layer(call: Callable[..., Outputs]) -> SimpleNamespace:
+    """A target whose MultiHeadAttention is that, as one program: operation by operation it would be dozens."""
+    return SimpleNamespace(runtime=runtime, MultiHeadAttention=jax.jit(call, static_argnames=("num_heads", "bias")))
+
+
 nnx_dot_product_attention = dot_product(nnx.dot_product_attention)
 linen_dot_product_attention = dot_product(linen.dot_product_attention)
-nnx_multi_head_attention = SimpleNamespace(runtime=runtime, MultiHeadAttention=nnx_multi_head)
-linen_multi_head_attention = SimpleNamespace(runtime=runtime, MultiHeadAttention=linen_multi_head)
+nnx_multi_head_attention = layer(nnx_multi_head)
+linen_multi_head_attention = layer(linen_multi_head)
