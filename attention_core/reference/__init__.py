@@ -5,121 +5,53 @@ argument and parameter may then carry one more leading axis, the same for all of
 perturbations. Formulas therefore compare by the real part, write the sigmoid by tanh, and use neither abs nor norm.
 """
 
-from attention_core.reference.attention import (
-    AdditiveAttention,
-    ConcatAttention,
-    CosineAttention,
-    DotProductAttention,
-    GeneralAttention,
-    KernelAttention,
-    LocationAttention,
-    Memory,
+from attention_core.reference import (
+    attention,
+    decoders,
+    encoders,
+    hard,
+    local,
+    masking,
+    multi_head,
+    parameters,
+    pooling,
+    positions,
+    recurrent,
+    regression,
+    scoring,
+    training,
+    translation,
 )
-from attention_core.reference.decoders import (
-    BahdanauDecoder,
-    FixedContextDecoder,
-    LuongDecoder,
-    LuongState,
-)
-from attention_core.reference.encoders import Bridge, GRUEncoder, LSTMEncoder
-from attention_core.reference.hard import HardAttention
-from attention_core.reference.local import LocalAttention
-from attention_core.reference.masking import (
-    attention_mask,
-    block_mask,
-    causal_mask,
-    from_additive_mask,
-    from_key_padding_mask,
-    global_mask,
-    mask_and,
-    mask_or,
-    masked_softmax,
-    stride_mask,
-    to_additive_mask,
-    to_key_padding_mask,
-    window_mask,
-)
-from attention_core.reference.multi_head import MultiHeadAttention, ablation_importance, taylor_importance
-from attention_core.reference.parameters import (
-    get_parameters,
-    set_parameters,
-)
-from attention_core.reference.pooling import (
-    attention_pooling,
-)
-from attention_core.reference.positions import LearnedPositions, SinusoidalPositions, position_permutation
-from attention_core.reference.recurrent import GRU, LSTM
-from attention_core.reference.regression import NadarayaWatson
-from attention_core.reference.scoring import (
-    additive_score,
-    cosine_score,
-    dot_score,
-    gaussian_score,
-    location_score,
-    scaled_dot_score,
-)
-from attention_core.reference.training import (
-    Trainer,
-    adam,
-    clip_by_global_norm,
-    masked_cross_entropy,
-    sgd,
-)
-from attention_core.reference.translation import Translator
+from attention_core.reference.attention import *
+from attention_core.reference.decoders import *
+from attention_core.reference.encoders import *
+from attention_core.reference.hard import *
+from attention_core.reference.local import *
+from attention_core.reference.masking import *
+from attention_core.reference.multi_head import *
+from attention_core.reference.parameters import *
+from attention_core.reference.pooling import *
+from attention_core.reference.positions import *
+from attention_core.reference.recurrent import *
+from attention_core.reference.regression import *
+from attention_core.reference.scoring import *
+from attention_core.reference.training import *
+from attention_core.reference.translation import *
 
 __all__ = [
-    "GRU",
-    "LSTM",
-    "AdditiveAttention",
-    "BahdanauDecoder",
-    "Bridge",
-    "ConcatAttention",
-    "CosineAttention",
-    "DotProductAttention",
-    "FixedContextDecoder",
-    "GRUEncoder",
-    "GeneralAttention",
-    "HardAttention",
-    "KernelAttention",
-    "LSTMEncoder",
-    "LearnedPositions",
-    "LocalAttention",
-    "LocationAttention",
-    "LuongDecoder",
-    "LuongState",
-    "Memory",
-    "MultiHeadAttention",
-    "NadarayaWatson",
-    "SinusoidalPositions",
-    "ablation_importance",
-    "additive_score",
-    "attention_mask",
-    "attention_pooling",
-    "block_mask",
-    "causal_mask",
-    "cosine_score",
-    "dot_score",
-    "from_additive_mask",
-    "from_key_padding_mask",
-    "gaussian_score",
-    "get_parameters",
-    "global_mask",
-    "location_score",
-    "mask_and",
-    "mask_or",
-    "masked_softmax",
-    "position_permutation",
-    "scaled_dot_score",
-    "set_parameters",
-    "stride_mask",
-    "taylor_importance",
-    "to_additive_mask",
-    "to_key_padding_mask",
-    "window_mask",
-    "Trainer",
-    "Translator",
-    "adam",
-    "clip_by_global_norm",
-    "masked_cross_entropy",
-    "sgd",
+    *attention.__all__,
+    *decoders.__all__,
+    *encoders.__all__,
+    *hard.__all__,
+    *local.__all__,
+    *masking.__all__,
+    *multi_head.__all__,
+    *parameters.__all__,
+    *pooling.__all__,
+    *positions.__all__,
+    *recurrent.__all__,
+    *regression.__all__,
+    *scoring.__all__,
+    *training.__all__,
+    *translation.__all__,
 ]

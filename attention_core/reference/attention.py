@@ -29,6 +29,17 @@ from attention_core.reference.scoring import (
 )
 from attention_core.specification import Layer, Part
 
+__all__ = [
+    "Memory",
+    "DotProductAttention",
+    "AdditiveAttention",
+    "GeneralAttention",
+    "ConcatAttention",
+    "CosineAttention",
+    "LocationAttention",
+    "KernelAttention",
+]
+
 
 class Memory(NamedTuple):
     """Prepared keys and values, and one mask of what may be attended to; made by `prepare`, read by `attend`.
@@ -317,18 +328,8 @@ class KernelAttention(Attention):
         return gaussian_score(queries, keys, self.parameters.get("w", np.array(1.0 / self.sizes["width"])))
 
 
-LAYERS: dict[str, type[Attention]] = {
-    layer.__name__: layer
-    for layer in (
-        DotProductAttention,
-        AdditiveAttention,
-        GeneralAttention,
-        ConcatAttention,
-        CosineAttention,
-        LocationAttention,
-        KernelAttention,
-    )
-}
+LAYERS = {layer.__name__: layer for layer in Attention.__subclasses__()}
+"""The layers of this file, which other layers may have inside them, by name."""
 
 
 def attention_layer(part: Part, layers: Mapping[str, type[Attention]] = LAYERS) -> Attention:

@@ -20,6 +20,8 @@ from attention_core.reference.pooling import average
 from attention_core.reference.recurrent import recurrent_layer
 from attention_core.specification import Layer
 
+__all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
+
 ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
 
 

@@ -10,6 +10,8 @@ from attention_core.reference.arrays import Specified, inner, linear, optional, 
 from attention_core.reference.recurrent import recurrent_layer
 from attention_core.specification import Layer
 
+__all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
+
 
 class Encoder(Specified):
     """What the encoders share: an embedding, and a recurrent layer over it."""

@@ -13,6 +13,8 @@ from attention_core.reference.masking import open_keys
 from attention_core.reference.pooling import average
 from attention_core.specification import Layer
 
+__all__ = ["HardAttention"]
+
 
 class HardAttention(Attention):
     """Attention to a single key: the one with the highest score, or one drawn by given noise.

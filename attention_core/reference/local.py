@@ -14,6 +14,8 @@ from attention_core.reference.pooling import pool
 from attention_core.reference.recurrent import sigmoid
 from attention_core.specification import Layer
 
+__all__ = ["LocalAttention"]
+
 
 class LocalAttention(Attention):
     """Attention to a window of keys, around the query's own position or around one that it predicts.

@@ -23,6 +23,22 @@ from attention_core.operators.masking import (
 )
 from attention_core.reference.arrays import check, promote
 
+__all__ = [
+    "attention_mask",
+    "causal_mask",
+    "window_mask",
+    "block_mask",
+    "stride_mask",
+    "global_mask",
+    "mask_and",
+    "mask_or",
+    "from_key_padding_mask",
+    "to_key_padding_mask",
+    "from_additive_mask",
+    "to_additive_mask",
+    "masked_softmax",
+]
+
 BINARY = {"float64": (53, 1024), "float32": (24, 128), "float16": (11, 16), "bfloat16": (8, 128)}
 """Bits of the fraction and largest exponent of each floating type, which NumPy does not know for all of them."""
 

@@ -15,6 +15,8 @@ from attention_core.reference.masking import attention_mask
 from attention_core.reference.pooling import pool
 from attention_core.specification import Layer
 
+__all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
+
 
 class MultiHeadAttention(Attention):
     """Attention by several heads at once, each with its own projections.

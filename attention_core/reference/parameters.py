@@ -9,6 +9,8 @@ import numpy as np
 
 from attention_core.errors import check_parameters
 
+__all__ = ["get_parameters", "set_parameters"]
+
 
 def get_parameters(layer: Any) -> dict[str, np.ndarray]:
     """Copy a layer's parameters out as canonical arrays."""

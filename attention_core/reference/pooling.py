@@ -8,6 +8,8 @@ from attention_core.operators.pooling import ATTENTION_POOLING
 from attention_core.reference.arrays import check, promote
 from attention_core.reference.masking import open_keys, softmax_over
 
+__all__ = ["attention_pooling"]
+
 
 def attention_pooling(
     scores: np.ndarray,

@@ -9,6 +9,8 @@ from attention_core.reference.arrays import Specified, align, check, promote
 from attention_core.sinusoids import rates
 from attention_core.specification import Layer
 
+__all__ = ["SinusoidalPositions", "LearnedPositions", "position_permutation"]
+
 
 class SinusoidalPositions(Specified):
     """Add to each input the sines and cosines of its position; it has no parameters.

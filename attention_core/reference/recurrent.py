@@ -9,6 +9,8 @@ from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.reference.arrays import Specified, align, linear, optional, promote
 from attention_core.specification import Layer, Part
 
+__all__ = ["GRU", "LSTM"]
+
 
 class Recurrent(Specified):
     """What the recurrent layers share: a step, and a call that runs steps in one direction or both.

@@ -9,6 +9,8 @@ from attention_core.reference.arrays import Specified, inner, promote
 from attention_core.reference.attention import KernelAttention
 from attention_core.specification import Layer
 
+__all__ = ["NadarayaWatson"]
+
 
 class NadarayaWatson(Specified):
     """Kernel regression: predict at each query the average of the values, weighted by nearness of their keys.

@@ -14,6 +14,8 @@ from attention_core.operators.scoring import (
 )
 from attention_core.reference.arrays import align, check, promote
 
+__all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
+
 
 def dot_score(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Score each query against each key by their inner product.

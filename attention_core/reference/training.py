@@ -12,6 +12,8 @@ from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_
 from attention_core.reference.arrays import check, promote
 from attention_core.reference.translation import Translator
 
+__all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]
+
 Arrays = dict[str, np.ndarray]
 Update = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray], Arrays], Arrays]
 """Parameters, gradients and the optimiser's state to the parameters after a step; the state is changed in place."""

@@ -12,6 +12,8 @@ from attention_core.reference.decoders import BahdanauDecoder, FixedContextDecod
 from attention_core.reference.encoders import Bridge, GRUEncoder, LSTMEncoder
 from attention_core.specification import Layer
 
+__all__ = ["Translator"]
+
 CLASSES: dict[str, Any] = {
     made.__name__: made
     for made in (GRUEncoder, LSTMEncoder, Bridge, BahdanauDecoder, LuongDecoder, FixedContextDecoder)

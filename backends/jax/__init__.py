@@ -1,104 +1,52 @@
 """Attention for sequence-to-sequence models in JAX."""
 
-from backends.jax.attention import (
-    AdditiveAttention,
-    ConcatAttention,
-    CosineAttention,
-    DotProductAttention,
-    GeneralAttention,
-    KernelAttention,
-    LocationAttention,
-    Memory,
+from backends.jax import (
+    attention,
+    decoders,
+    encoders,
+    hard,
+    local,
+    masking,
+    multi_head,
+    parameters,
+    pooling,
+    positions,
+    recurrent,
+    regression,
+    scoring,
+    training,
+    translation,
 )
-from backends.jax.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder, LuongState
-from backends.jax.encoders import Bridge, GRUEncoder, LSTMEncoder
-from backends.jax.hard import HardAttention
-from backends.jax.local import LocalAttention
-from backends.jax.masking import (
-    attention_mask,
-    block_mask,
-    causal_mask,
-    from_additive_mask,
-    from_key_padding_mask,
-    global_mask,
-    mask_and,
-    mask_or,
-    masked_softmax,
-    stride_mask,
-    to_additive_mask,
-    to_key_padding_mask,
-    window_mask,
-)
-from backends.jax.multi_head import MultiHeadAttention, ablation_importance, taylor_importance
-from backends.jax.parameters import get_parameters, set_parameters
-from backends.jax.pooling import attention_pooling
-from backends.jax.positions import LearnedPositions, SinusoidalPositions, position_permutation
-from backends.jax.recurrent import GRU, LSTM
-from backends.jax.regression import NadarayaWatson
-from backends.jax.scoring import (
-    additive_score,
-    cosine_score,
-    dot_score,
-    gaussian_score,
-    location_score,
-    scaled_dot_score,
-)
-from backends.jax.training import Trainer, adam, clip_by_global_norm, masked_cross_entropy, sgd
-from backends.jax.translation import Translator
+from backends.jax.attention import *
+from backends.jax.decoders import *
+from backends.jax.encoders import *
+from backends.jax.hard import *
+from backends.jax.local import *
+from backends.jax.masking import *
+from backends.jax.multi_head import *
+from backends.jax.parameters import *
+from backends.jax.pooling import *
+from backends.jax.positions import *
+from backends.jax.recurrent import *
+from backends.jax.regression import *
+from backends.jax.scoring import *
+from backends.jax.training import *
+from backends.jax.translation import *
 
 __all__ = [
-    "GRU",
-    "LSTM",
-    "AdditiveAttention",
-    "BahdanauDecoder",
-    "Bridge",
-    "ConcatAttention",
-    "CosineAttention",
-    "DotProductAttention",
-    "FixedContextDecoder",
-    "GRUEncoder",
-    "GeneralAttention",
-    "HardAttention",
-    "KernelAttention",
-    "LSTMEncoder",
-    "LearnedPositions",
-    "LocalAttention",
-    "LocationAttention",
-    "LuongDecoder",
-    "LuongState",
-    "Memory",
-    "MultiHeadAttention",
-    "NadarayaWatson",
-    "SinusoidalPositions",
-    "ablation_importance",
-    "additive_score",
-    "attention_mask",
-    "attention_pooling",
-    "block_mask",
-    "causal_mask",
-    "cosine_score",
-    "dot_score",
-    "from_additive_mask",
-    "from_key_padding_mask",
-    "gaussian_score",
-    "get_parameters",
-    "global_mask",
-    "location_score",
-    "mask_and",
-    "mask_or",
-    "masked_softmax",
-    "position_permutation",
-    "scaled_dot_score",
-    "set_parameters",
-    "stride_mask",
-    "taylor_importance",
-    "to_additive_mask",
-    "to_key_padding_mask",
-    "window_mask",
-    "Trainer",
-    "Translator",
-    "adam",
-    "clip_by_global_norm",
-    "masked_cross_entropy",
-    "sgd",
+    *attention.__all__,
+    *decoders.__all__,
+    *encoders.__all__,
+    *hard.__all__,
+    *local.__all__,
+    *masking.__all__,
+    *multi_head.__all__,
+    *parameters.__all__,
+    *pooling.__all__,
+    *positions.__all__,
+    *recurrent.__all__,
+    *regression.__all__,
+    *scoring.__all__,
+    *training.__all__,
+    *translation.__all__,
 ]

@@ -16,107 +16,55 @@ if "bool" not in vars(numpy):
 
 from mxnet import npx
 
-from backends.mxnet.attention import (
-    AdditiveAttention,
-    ConcatAttention,
-    CosineAttention,
-    DotProductAttention,
-    GeneralAttention,
-    KernelAttention,
-    LocationAttention,
-    Memory,
+from backends.mxnet import (
+    attention,
+    decoders,
+    encoders,
+    hard,
+    local,
+    masking,
+    multi_head,
+    parameters,
+    pooling,
+    positions,
+    recurrent,
+    regression,
+    scoring,
+    training,
+    translation,
 )
-from backends.mxnet.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder, LuongState
-from backends.mxnet.encoders import Bridge, GRUEncoder, LSTMEncoder
-from backends.mxnet.hard import HardAttention
-from backends.mxnet.local import LocalAttention
-from backends.mxnet.masking import (
-    attention_mask,
-    block_mask,
-    causal_mask,
-    from_additive_mask,
-    from_key_padding_mask,
-    global_mask,
-    mask_and,
-    mask_or,
-    masked_softmax,
-    stride_mask,
-    to_additive_mask,
-    to_key_padding_mask,
-    window_mask,
-)
-from backends.mxnet.multi_head import MultiHeadAttention, ablation_importance, taylor_importance
-from backends.mxnet.parameters import get_parameters, set_parameters
-from backends.mxnet.pooling import attention_pooling
-from backends.mxnet.positions import LearnedPositions, SinusoidalPositions, position_permutation
-from backends.mxnet.recurrent import GRU, LSTM
-from backends.mxnet.regression import NadarayaWatson
-from backends.mxnet.scoring import (
-    additive_score,
-    cosine_score,
-    dot_score,
-    gaussian_score,
-    location_score,
-    scaled_dot_score,
-)
-from backends.mxnet.training import Trainer, adam, clip_by_global_norm, masked_cross_entropy, sgd
-from backends.mxnet.translation import Translator
+from backends.mxnet.attention import *
+from backends.mxnet.decoders import *
+from backends.mxnet.encoders import *
+from backends.mxnet.hard import *
+from backends.mxnet.local import *
+from backends.mxnet.masking import *
+from backends.mxnet.multi_head import *
+from backends.mxnet.parameters import *
+from backends.mxnet.pooling import *
+from backends.mxnet.positions import *
+from backends.mxnet.recurrent import *
+from backends.mxnet.regression import *
+from backends.mxnet.scoring import *
+from backends.mxnet.training import *
+from backends.mxnet.translation import *
 
 npx.set_np()
 
 __all__ = [
-    "GRU",
-    "LSTM",
-    "AdditiveAttention",
-    "BahdanauDecoder",
-    "Bridge",
-    "ConcatAttention",
-    "CosineAttention",
-    "DotProductAttention",
-    "FixedContextDecoder",
-    "GRUEncoder",
-    "GeneralAttention",
-    "HardAttention",
-    "KernelAttention",
-    "LSTMEncoder",
-    "LearnedPositions",
-    "LocalAttention",
-    "LocationAttention",
-    "LuongDecoder",
-    "LuongState",
-    "Memory",
-    "MultiHeadAttention",
-    "NadarayaWatson",
-    "SinusoidalPositions",
-    "ablation_importance",
-    "additive_score",
-    "attention_mask",
-    "attention_pooling",
-    "block_mask",
-    "causal_mask",
-    "cosine_score",
-    "dot_score",
-    "from_additive_mask",
-    "from_key_padding_mask",
-    "gaussian_score",
-    "get_parameters",
-    "global_mask",
-    "location_score",
-    "mask_and",
-    "mask_or",
-    "masked_softmax",
-    "position_permutation",
-    "scaled_dot_score",
-    "set_parameters",
-    "stride_mask",
-    "taylor_importance",
-    "to_additive_mask",
-    "to_key_padding_mask",
-    "window_mask",
-    "Trainer",
-    "Translator",
-    "adam",
-    "clip_by_global_norm",
-    "masked_cross_entropy",
-    "sgd",
+    *attention.__all__,
+    *decoders.__all__,
+    *encoders.__all__,
+    *hard.__all__,
+    *local.__all__,
+    *masking.__all__,
+    *multi_head.__all__,
+    *parameters.__all__,
+    *pooling.__all__,
+    *positions.__all__,
+    *recurrent.__all__,
+    *regression.__all__,
+    *scoring.__all__,
+    *training.__all__,
+    *translation.__all__,
 ]
