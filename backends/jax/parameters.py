@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 from attention_core.errors import check_parameters
+from attention_core.operators import LAYERS
 from attention_core.specification import pattern
 from backends.jax.arrays import to_numpy
 from backends.jax.module import dtype_of
@@ -19,54 +20,28 @@ __all__ = ["get_parameters", "set_parameters"]
 # Canonical name, path of attributes here, and the axes of the one in the order of the other (None: the same).
 Entry = tuple[str, str, tuple[int, ...] | None]
 
-
-def matrix(name: str, attribute: str | None = None) -> Entry:
-    """Give the entry of the weights of a projection."""
-    return name, f"{attribute or name}.kernel", (1, 0)
-
-
-def both_directions(*names: str) -> tuple[Entry, ...]:
-    """Give the entries of recurrent layers with these parameters, in one direction or both."""
-    forward = tuple((f"{{layer}}.{name}", f"layers.{{layer}}.{name}", None) for name in names)
-    backward = tuple((f"{{layer}}.backward.{name}", f"backward_layers.{{layer}}.{name}", None) for name in names)
-    return (*forward, *backward)
-
-
-EMBEDDING: Entry = ("embedding", "embedding.embedding", None)
-DECODER: tuple[Entry, ...] = (
-    EMBEDDING,
-    ("initial", "initial", None),
-    matrix("dense.W", "dense"),
-    ("dense.b", "dense.bias", None),
-)
-# The entries of each layer, with every option; those of a layer inside it are in that layer's table.
-TABLES: dict[str, tuple[Entry, ...]] = {
-    "DotProductAttention": (),
-    "AdditiveAttention": (matrix("W_q"), matrix("W_k"), ("w_v", "w_v", None)),
-    "GeneralAttention": (matrix("W"),),
-    "ConcatAttention": (matrix("W"), ("v", "v", None)),
-    "CosineAttention": (),
-    "LocationAttention": (matrix("W"),),
-    "KernelAttention": (("w", "w", None),),
-    "LocalAttention": (matrix("W_p"), ("v_p", "v_p", None)),
-    "HardAttention": (),
-    "NadarayaWatson": (),
-    "MultiHeadAttention": (
-        *(matrix(f"W_{of}") for of in "qkvo"),
-        *((f"b_{of}", f"W_{of}.bias", None) for of in "qkvo"),
-    ),
-    "SinusoidalPositions": (),
-    "LearnedPositions": (("P", "P", None),),
-    "GRU": both_directions("W", "U", "b", "b_hn"),
-    "LSTM": both_directions("W", "U", "b"),
-    "GRUEncoder": (EMBEDDING,),
-    "LSTMEncoder": (EMBEDDING,),
-    "Bridge": (("{layer}.W", "layers.{layer}.W", None), ("{layer}.b_s", "layers.{layer}.b_s", None)),
-    "BahdanauDecoder": (*DECODER, matrix("readout.W", "readout"), ("readout.b", "readout.bias", None)),
-    "LuongDecoder": (*DECODER, matrix("W_c")),
-    "FixedContextDecoder": DECODER,
-    "Translator": (),
+# The arrays that the rule of `entry` does not find, by canonical name.
+PATHS = {
+    **{f"{{layer}}.{name}": f"layers.{{layer}}.{name}" for name in ("W", "U", "b", "b_hn", "b_s")},
+    **{f"{{layer}}.backward.{name}": f"backward_layers.{{layer}}.{name}" for name in ("W", "U", "b", "b_hn")},
+    "embedding": "embedding.embedding",
+    **{f"{layer}.W": f"{layer}.kernel" for layer in ("dense", "readout")},
+    **{f"{layer}.b": f"{layer}.bias" for layer in ("dense", "readout")},
+    **{f"b_{of}": f"W_{of}.bias" for of in "qkvo"},
 }
+
+
+def entry(name: str) -> Entry:
+    """Give the entry of a canonical name: a matrix W is in the nnx.Linear of its name, others are attributes.
+
+    The kernel of a Linear is the transpose.
+    """
+    path = PATHS.get(name, f"{name}.kernel" if name.startswith("W") else name)
+    return name, path, (1, 0) if path.endswith(".kernel") else None
+
+
+# The entries of each layer, with every option; those of a layer inside it are in that layer's table.
+TABLES = {layer.name: tuple(entry(parameter.name) for parameter in layer.parameters) for layer in LAYERS}
 
 
 def get_parameters(
