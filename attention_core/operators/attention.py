@@ -40,20 +40,6 @@ _HIDDEN_OR_QUERY = Option(
     "hidden_size", "int", "features of the hidden layers; query_size unless given", "None", keyword_only=True
 )
 
-SCORE_NAMES = ("dot", "scaled_dot", "general", "additive", "concat", "cosine", "location", "gaussian")
-"""What the option `score` may be: the score of the layer that `scored` names."""
-HIDDEN_SCORES = ("additive", "concat")
-"""Those with a hidden layer, whose size may be chosen."""
-ALIKE_SCORES = ("dot", "scaled_dot", "cosine", "gaussian")
-"""Those that compare query and key feature by feature, so that both have the same size."""
-
-
-def score_option(default: str) -> Option:
-    """The option that names a score."""
-    return Option(
-        "score", "str", "how a key is scored, by name", f"'{default}'", keyword_only=True, choices=SCORE_NAMES
-    )
-
 
 # ------------------------------------------------------------------------------------------------ methods
 
@@ -227,6 +213,40 @@ KERNEL_ATTENTION = Layer(
     own_shapes=lambda sizes: {"w": ()} if sizes["learned"] else {},
 )
 
+# ------------------------------------------------------------------------------------------------ scores by name
+
+SCORES: dict[str, tuple[Layer, Config]] = {
+    "dot": (DOT_PRODUCT_ATTENTION, {"scale": 1.0}),
+    "scaled_dot": (DOT_PRODUCT_ATTENTION, {}),
+    "general": (GENERAL_ATTENTION, {}),
+    "additive": (ADDITIVE_ATTENTION, {}),
+    "concat": (CONCAT_ATTENTION, {}),
+    "cosine": (COSINE_ATTENTION, {}),
+    "location": (LOCATION_ATTENTION, {}),
+    "gaussian": (KERNEL_ATTENTION, {"learned": True}),
+}
+"""The layer of each score that a layer may have inside it, and the arguments that are not its sizes."""
+
+
+def _sizes_of(score: str) -> set[str]:
+    """The sizes that the layer of a score is made with."""
+    return {option.name for option in SCORES[score][0].options if option.default is None}
+
+
+SCORE_NAMES = tuple(SCORES)
+"""What the option `score` may be: the score of the layer that `scored` names."""
+HIDDEN_SCORES = tuple(score for score in SCORE_NAMES if "hidden_size" in _sizes_of(score))
+"""Those with a hidden layer, whose size may be chosen."""
+ALIKE_SCORES = tuple(score for score in SCORE_NAMES if "query_size" not in _sizes_of(score))
+"""Those that compare query and key feature by feature, so that both have the same size."""
+
+
+def score_option(default: str) -> Option:
+    """The option that names a score."""
+    return Option(
+        "score", "str", "how a key is scored, by name", f"'{default}'", keyword_only=True, choices=SCORE_NAMES
+    )
+
 
 def scored(
     title: str,
@@ -250,34 +270,18 @@ def scored(
             f"{title}: a key has {key_size} features but a query {query_size}, and score={score!r} compares them one "
             "by one. Give both the same size, or take score='general'."
         )
-    sized = {"query_size": query_size, "key_size": key_size, "dropout": dropout}
-    hidden = {**sized, "hidden_size": query_size if hidden_size is None else hidden_size}
     if score == "location":
         check_needed(title, "num_positions", num_positions, "score='location' has a score for each position")
-        located = {"query_size": query_size, "num_positions": num_positions, "dropout": dropout}
-        return Part(LOCATION_ATTENTION, located)
-    layers: dict[str, tuple[Layer, Config]] = {
-        "dot": (DOT_PRODUCT_ATTENTION, {"scale": 1.0, "dropout": dropout}),
-        "scaled_dot": (DOT_PRODUCT_ATTENTION, {"dropout": dropout}),
-        "general": (GENERAL_ATTENTION, sized),
-        "additive": (ADDITIVE_ATTENTION, hidden),
-        "concat": (CONCAT_ATTENTION, hidden),
-        "cosine": (COSINE_ATTENTION, {"dropout": dropout}),
-        "gaussian": (KERNEL_ATTENTION, {"learned": True, "dropout": dropout}),
+    sizes = {
+        "query_size": query_size,
+        "key_size": key_size,
+        "hidden_size": query_size if hidden_size is None else hidden_size,
+        "num_positions": num_positions,
     }
-    return Part(*layers[score])
+    layer, options = SCORES[score]
+    given = {name: size for name, size in sizes.items() if name in _sizes_of(score)}
+    return Part(layer, {**given, **options, "dropout": dropout})
 
-
-# ------------------------------------------------------------------------------------------------ local and hard
-
-
-# ------------------------------------------------------------------------------------------------ kernel regression
-
-
-# ------------------------------------------------------------------------------------------------ many heads
-
-
-# ------------------------------------------------------------------------------------------------ positions
 
 OPERATORS = (
     DOT_PRODUCT_ATTENTION,

@@ -7,6 +7,7 @@ from typing import Any
 
 from attention_core.errors import check_options
 from attention_core.operators import find
+from attention_core.operators.attention import SCORES
 from attention_core.specification import Layer
 from backends.weights.errors import WeightError
 
@@ -30,7 +31,7 @@ def config_of(layer: Layer, shapes: Shapes, options: Options) -> dict[str, Any]:
     unknown = [name for name in options if name not in known]
     if unknown:
         raise WeightError(f"{layer.name} has no option {unknown[0]!r}; it has {', '.join(sorted(known))}.")
-    found = FOUND[layer.name](shapes, options) if layer.name in FOUND else {}
+    found = FOUND[layer.name](shapes, options) if layer.name in FOUND else _by_axes(layer, shapes)
     for name, value in options.items():
         if found.get(name, value) != value:
             raise WeightError(f"{layer.name}: {name} is {found[name]!r} by the shapes of the arrays, given {value!r}.")
@@ -59,26 +60,37 @@ def _unseen(layer: str, option: str, choices: str) -> UnseenError:
     return UnseenError(f"{layer}: {option} is not seen in the arrays: give {option}=... , one of {choices}.")
 
 
+def _by_axes(layer: Layer, shapes: Shapes) -> dict[str, Any]:
+    """The sizes that are axes of the layer's arrays."""
+    sizes = {option.name for option in layer.options}
+    found: dict[str, Any] = {}
+    for parameter in layer.parameters:
+        for axis, name in enumerate(parameter.axes):
+            if name in sizes and name not in found:
+                found[name] = _size(shapes, parameter.name, len(parameter.axes), axis)
+    return found
+
+
 # ------------------------------------------------------------------------------------------------ attention
+
+_ARRAYS = {name: {parameter.name for parameter in layer.parameters} for name, (layer, _) in SCORES.items()}
+"""The arrays of each score."""
 
 
 def _score(layer: str, shapes: Shapes, query_size: int, key_size: int, options: Options) -> dict[str, Any]:
-    """The score whose arrays these are, with what else `scored` is told of it."""
+    """The score whose arrays these are, with the number of positions if it has one."""
     score = options.get("score")
     if score is None:
-        if "W_q" in shapes:
-            score = "additive"
-        elif "v" in shapes:
-            score = "concat"
-        elif "w" in shapes:
-            score = "gaussian"
-        elif "W" in shapes:
-            general, location = shapes["W"] == (query_size, key_size), shapes["W"][1:] == (query_size,)
-            if general == location:
-                raise _unseen(layer, "score", "general, location")
-            score = "general" if general else "location"
-        else:
-            raise _unseen(layer, "score", "dot, scaled_dot, cosine")
+        known = {name for names in _ARRAYS.values() for name in names if name in shapes}
+        fitting = [name for name, names in _ARRAYS.items() if names == known]
+        fitting = fitting or [name for name, names in _ARRAYS.items() if names > known]
+        if len(fitting) > 1 and known == {"W"}:
+            rows = {"location": shapes["W"][1:] == (query_size,)}
+            by_shape = [name for name in fitting if rows.get(name, shapes["W"] == (query_size, key_size))]
+            fitting = by_shape if len(by_shape) == 1 else fitting
+        if len(fitting) != 1:
+            raise _unseen(layer, "score", ", ".join(fitting))
+        score = fitting[0]
     positions = {"num_positions": _size(shapes, "W", 2, 0)} if score == "location" else {}
     return {"score": score, **positions}
 
@@ -89,28 +101,12 @@ def _attention_size(shapes: Shapes, score: str) -> int | None:
     return None if name is None else _size(shapes, name, 1, 0)
 
 
-def _additive(shapes: Shapes, options: Options) -> dict[str, Any]:
-    return {
-        "query_size": _size(shapes, "W_q", 2, 1),
-        "key_size": _size(shapes, "W_k", 2, 1),
-        "hidden_size": _size(shapes, "W_q", 2, 0),
-    }
-
-
-def _general(shapes: Shapes, options: Options) -> dict[str, Any]:
-    return {"query_size": _size(shapes, "W", 2, 0), "key_size": _size(shapes, "W", 2, 1)}
-
-
 def _concat(shapes: Shapes, options: Options) -> dict[str, Any]:
     both, found = _size(shapes, "W", 2, 1), {"hidden_size": _size(shapes, "W", 2, 0)}
     for given, other in (("query_size", "key_size"), ("key_size", "query_size")):
         if given in options:
             found[other] = both - options[given]
     return found
-
-
-def _location(shapes: Shapes, options: Options) -> dict[str, Any]:
-    return {"num_positions": _size(shapes, "W", 2, 0), "query_size": _size(shapes, "W", 2, 1)}
 
 
 def _kernel(shapes: Shapes, options: Options) -> dict[str, Any]:
@@ -147,7 +143,7 @@ def _sides(own: Shapes, options: Options, query_size: int | None) -> dict[str, A
             given.setdefault("key_size", both - given["query_size"])
         if "key_size" in given:
             given.setdefault("query_size", both - given["key_size"])
-    elif "W" in own and options.get("score") in ("general", None):
+    elif "W" in own and options.get("score") != "location":
         given = {"query_size": _size(own, "W", 2, 0), "key_size": own["W"][1]} | given
     for name in ("query_size", "key_size"):
         if name not in given:
@@ -173,10 +169,6 @@ def _heads(shapes: Shapes, options: Options) -> dict[str, Any]:
     heads = options.get("num_heads")
     size = found["hidden_size"] // heads if heads else own.get("W", (0,))[-1]
     return found | _score("MultiHeadAttention", own, size, size, options)
-
-
-def _positions(shapes: Shapes, options: Options) -> dict[str, Any]:
-    return {"num_positions": _size(shapes, "P", 2, 0), "features": _size(shapes, "P", 2, 1)}
 
 
 # ------------------------------------------------------------------------------------------------ recurrent
@@ -305,16 +297,12 @@ def _translator(shapes: Shapes, options: Options) -> dict[str, Any]:
 
 
 FOUND: dict[str, Callable[[Shapes, Options], dict[str, Any]]] = {
-    "AdditiveAttention": _additive,
-    "GeneralAttention": _general,
     "ConcatAttention": _concat,
-    "LocationAttention": _location,
     "KernelAttention": _kernel,
     "LocalAttention": _local,
     "HardAttention": _hard,
     "NadarayaWatson": _regression,
     "MultiHeadAttention": _heads,
-    "LearnedPositions": _positions,
     "GRU": _recurrent,
     "LSTM": _recurrent,
     "GRUEncoder": _encoder,
