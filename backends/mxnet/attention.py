@@ -583,18 +583,8 @@ class KernelAttention(Attention):
         return _gaussian_score(queries, keys, np.array(1.0 / self.sizes["width"], dtype=queries.dtype, ctx=queries.ctx))
 
 
-LAYERS: dict[str, type[Attention]] = {
-    layer.__name__: layer
-    for layer in (
-        DotProductAttention,
-        AdditiveAttention,
-        GeneralAttention,
-        ConcatAttention,
-        CosineAttention,
-        LocationAttention,
-        KernelAttention,
-    )
-}
+LAYERS = {layer.__name__: layer for layer in Attention.__subclasses__()}
+"""The layers of this file, which other layers may have inside them, by name."""
 
 
 def attention_layer(part: Part, layers: Mapping[str, type[Attention]] = LAYERS, *, dtype: str = "float32") -> Attention:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators import find
+from attention_core.operators import OF_FILES, find
 from attention_core.operators.attention import ALIKE_SCORES, SCORE_NAMES
-from attention_core.specification import Layer
+from attention_core.specification import Layer, Operator
 from parity_tests.cases.case import (
     DTYPES,
     EXACT,
@@ -28,8 +28,6 @@ from parity_tests.cases.masking import (
     BATCH_LENS,
     CLOSED_LENS,
     EMPTY,
-    HIDDEN,
-    SIZED,
     closed_mask,
     full_lens,
     hidden_keys,
@@ -44,7 +42,16 @@ BRIEF = ("open", "lens_and_mask", "closed", "heads_mask", "no_keys", "no_queries
 """What a layer is asked whose score, or whose mode, another entry is asked in full."""
 
 
-UNBOUNDED = ("CosineAttention", "LocalAttention", "HardAttention", "MultiHeadAttention")
+LARGE = (
+    "DotProductAttention",
+    "AdditiveAttention",
+    "GeneralAttention",
+    "ConcatAttention",
+    "LocationAttention",
+    "KernelAttention",
+)
+"""Layers with a case of large scores, whose inputs `large_layer_inputs` makes."""
+WITHOUT_LARGE = ("CosineAttention", "LocalAttention", "HardAttention", "MultiHeadAttention")
 """Layers without a case of large scores: those of cosines are bounded; the others score as a layer that has one."""
 
 
@@ -90,7 +97,7 @@ def attention_layer_cases(
     full = whole(open_inputs(base(sizes, False), sizes, dropout=True), sizes)
     for label, shows, inputs in hidden_variants(full, sizes):
         yield case(label, shows, inputs)
-    if not prefix and name not in UNBOUNDED:
+    if not prefix and name in LARGE:
         inputs, changed = large_layer_inputs(name, full, given)
         yield case("large", "Scores to ±2e6 with gaps of 1000 and more.", inputs, parameters=changed)
     for gap in (25, 80) if not prefix and name in SPREAD else ():
@@ -196,6 +203,12 @@ def score_variants(query_size: int, default: str) -> Iterator[tuple[str, dict[st
         yield score, {"score": score, **extra.get(score, {})}, query_size if alike else ATTENTION["key_size"]
 
 
+def sized(layer: Operator | Layer) -> dict[str, int]:
+    """The sizes that a score layer is made with: those of the axes of that name, or sizes that no axis has."""
+    needed = [option.name for option in layer.options if option.default is None]
+    return {name: ATTENTION.get(name, max(ATTENTION.values()) + 1 + place) for place, name in enumerate(needed)}
+
+
 def kernel_cases() -> Iterator[Case]:
     """A Gaussian kernel, whose inverse width is learned, given, or 1."""
     layer = find("KernelAttention")
@@ -297,11 +310,7 @@ def wide(case: Case, gap: float) -> Case:
 
 def cases() -> Iterator[Case]:
     """Every case of attention layers with a score of their own, and of kernel regression."""
-    yield from attention_layer_cases("DotProductAttention", {})
-    yield from attention_layer_cases("AdditiveAttention", HIDDEN)
-    yield from attention_layer_cases("GeneralAttention", SIZED)
-    yield from attention_layer_cases("ConcatAttention", HIDDEN)
-    yield from attention_layer_cases("CosineAttention", {})
-    yield from attention_layer_cases("LocationAttention", {"query_size": 9, "num_positions": 8})
-    yield from kernel_cases()
+    for layer in OF_FILES["attention"]:
+        name = layer.name
+        yield from kernel_cases() if name == "KernelAttention" else attention_layer_cases(name, sized(layer))
     yield from regression_cases()

@@ -33,6 +33,7 @@ ATTENTION = {
     "key_size": 10,
     "value_size": 11,
     "positions": 8,
+    "num_positions": 8,
     "key_features": 10,
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators import find
+from attention_core.operators import OF_FILES, find
 from attention_core.specification import Operator
 from parity_tests.cases.case import (
     DTYPES,
@@ -48,7 +48,7 @@ def score_cases(name: str) -> Iterator[Case]:
         "Features in the hundreds.",
         {key: array * (1.0 if key == "w_v" else 300.0) for key, array in plain.items()},
     )
-    if name in ("scaled_dot_score", "cosine_score"):
+    if "scale" in {option.name for option in operator.options}:
         yield case("scale", "A scale of its own.", plain, scale=0.375)
     if name == "gaussian_score":
         yield case("width", "A width of its own.", {**plain, "w": np.array(0.625)})
@@ -59,7 +59,7 @@ def score_cases(name: str) -> Iterator[Case]:
         for label, size in (("tiny", 1e-30), ("huge", 1e30)):
             shows = f"Entries near {size:g}, whose squares float32 does not hold."
             yield case(label, shows, {key: size * array for key, array in plain.items()})
-    features = "hidden_size" if name == "additive_score" else "features"
+    features = operator.tensors[0].axes[-1]
     for label, shows, axis, size in (
         ("one_key", "A single key.", "keys", 1),
         ("no_keys", "There are no keys.", "keys", 0),
@@ -131,7 +131,6 @@ def pooling_cases() -> Iterator[Case]:
 
 def cases() -> Iterator[Case]:
     """Every case of scores and of pooling."""
-    for name in ("dot_score", "scaled_dot_score", "additive_score", "cosine_score", "gaussian_score"):
-        yield from score_cases(name)
-    yield from location_cases()
+    for score in OF_FILES["scoring"]:
+        yield from location_cases() if score.name == "location_score" else score_cases(score.name)
     yield from pooling_cases()

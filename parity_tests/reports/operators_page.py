@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from attention_core.operators import ENTRIES, FILE_OF
 from attention_core.specification import Layer, Operator, Option, Tensor
 from backends import FRAMEWORKS, read_requirements
-from parity_tests.reports.porting import DECODING, PORTING
+from parity_tests.reports.porting import DECODING, PORTING, Porting
 
 Entry = Operator | Layer
 
@@ -94,7 +94,7 @@ def _file(file: str) -> Iterator[str]:
 
 
 def _entry(entry: Entry) -> Iterator[str]:
-    porting = PORTING[entry.name]
+    porting = PORTING.get(entry.name, Porting(()))
     yield f"### {entry.name}"
     yield ""
     yield entry.summary

@@ -66,6 +66,15 @@ def test_general_attention_is_a_bilinear_form():
     np.testing.assert_allclose(context[0, 0], weights[0, 0] @ values[0], rtol=1e-14)
 
 
+def test_location_attention_weighs_positions_and_kernel_attention_near_keys():
+    location, kernel = reference.LocationAttention(2, 3), reference.KernelAttention(width=0.5)
+    reference.set_parameters(location, {"W": np.log([[2.0, 1.0], [6.0, 1.0], [9.0, 1.0]])})
+    query, keys, values = np.array([[[1.0, 5.0]]]), np.array([[[1.0, 5.0], [1.0, 5.5]]]), uniform("v", (1, 2, 3))
+    np.testing.assert_allclose(location(query, keys, values)[1], [[[1 / 4, 3 / 4]]], rtol=1e-14)
+    near = 1 / (1 + math.exp(-0.5))  # the second key is one width away
+    np.testing.assert_allclose(kernel(query, keys, values)[1], [[[near, 1 - near]]], rtol=1e-14)
+
+
 def test_concat_attention_is_additive_attention_with_the_halves_of_its_matrix():
     concat, additive = reference.ConcatAttention(4, 6, 5), reference.AdditiveAttention(4, 6, 5)
     matrix, v = uniform("W", (5, 10)), uniform("v", (5,))

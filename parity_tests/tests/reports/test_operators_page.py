@@ -21,9 +21,8 @@ def test_the_command_prints_the_page():
     assert CliRunner().invoke(main, ["operators"]).output == operators_page.page()
 
 
-def test_every_row_has_other_names_and_no_other_row_has_any():
-    assert list(PORTING) == [entry.name for entry in sorted(ENTRIES, key=lambda entry: list(PORTING).index(entry.name))]
-    assert set(PORTING) == {entry.name for entry in ENTRIES}
+def test_every_row_of_porting_names_an_entry_by_other_names_and_in_whole_sentences():
+    assert set(PORTING) <= {entry.name for entry in ENTRIES}
     assert all(porting.also for porting in PORTING.values())
     assert all(sentence.endswith(".") for porting in PORTING.values() for sentence in porting.pitfalls)
 
@@ -99,7 +98,7 @@ def test_definitions_of_the_same_name_stand_beside_each_other(file: str):
     handed_on = {*public("torch", "arrays")} if file == "runtime" else set()
     assert len(set(names)) == len(names) and {*public("torch", file)} - handed_on <= {*names}
     for section in sections:
-        if section.name in public("torch", file):
+        if section.name in {*public("torch", file)} & {*public("jax", file)}:
             assert any(left is not None for left, _ in section.rows) and any(right for _, right in section.rows)
 
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-from attention_core.operators import OF_FILES
+import pytest
+
+from attention_core.operators import FILE_OF, OF_FILES
+from attention_core.specification import Layer, Operator
+from backends import FRAMEWORKS
 from parity_tests.tests.places import ROOT
 
 PACKAGES = ("attention_core", "backends", "parity_tests")
 THIRD_PARTY = {"torch": {"torch"}, "tf": {"tensorflow", "keras"}, "jax": {"jax", "flax", "optax"}, "mxnet": {"mxnet"}}
 ALL_FRAMEWORKS = set().union(*THIRD_PARTY.values())
+Definition = ast.FunctionDef | ast.ClassDef
 
 
 @functools.cache
@@ -56,9 +62,29 @@ def backend_file(framework: str, file: str) -> ast.Module:
     return parsed(path) if path.exists() else ast.Module([], [])
 
 
+def definitions(module: ast.Module | ast.ClassDef) -> dict[str, Definition]:
+    """The functions and classes of a file, or the methods of a class, by name."""
+    return {node.name: node for node in module.body if isinstance(node, Definition)}
+
+
+def written(entries: Iterable[Operator | Layer]) -> list[Any]:
+    """Parameters of a test: each backend with each entry that it defines; test_places.py reports the others."""
+    return [
+        pytest.param(framework, entry, id=f"{framework}-{entry.name}")
+        for framework in FRAMEWORKS
+        for entry in entries
+        if entry.name in definitions(backend_file(framework, FILE_OF[entry.name]))
+    ]
+
+
 def public(framework: str, file: str) -> list[str]:
-    """The public names of a file, in order: none where it does not say."""
-    for node in backend_file(framework, file).body:
+    """The public names of a file of a backend, in order: none where it does not say."""
+    return exported(backend_file(framework, file))
+
+
+def exported(module: ast.Module) -> list[str]:
+    """The names in the `__all__` of a file, in order."""
+    for node in module.body:
         if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
             return list(ast.literal_eval(node.value))
     return []

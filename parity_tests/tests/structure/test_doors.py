@@ -10,8 +10,8 @@ import pytest
 from attention_core.operators import FILE_OF, LAYERS, OPERATORS
 from backends import FRAMEWORKS
 from parity_tests.reports.docstrings import CALL
-from parity_tests.tests.structure.source import FILES, backend_file
-from parity_tests.tests.structure.test_mirror import definitions, members
+from parity_tests.tests.structure.source import FILES, backend_file, definitions, written
+from parity_tests.tests.structure.test_mirror import members
 
 DOORS = {operator.name for operator in OPERATORS}
 METHODS = {method.name.partition(".")[2] for layer in LAYERS for method in layer.methods} - {"call"}
@@ -29,16 +29,14 @@ def checks(node: ast.AST) -> list[str]:
     return [name for name in called(node) if name in ("check", "self._check")]
 
 
-@pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(("framework", "operator"), written(OPERATORS))
 def test_a_function_checks_once(framework: str, operator):
     function = definitions(backend_file(framework, FILE_OF[operator.name]))[operator.name]
     assert len([name for name in called(function) if name in ("check", "check_options")]) == 1
     assert not set(called(function)) & DOORS, "call the formula with an underscore: this one checks again"
 
 
-@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(("framework", "layer"), written(LAYERS))
 def test_a_public_method_checks_once(framework: str, layer):
     module = backend_file(framework, FILE_OF[layer.name])
     made = definitions(module)[layer.name]
