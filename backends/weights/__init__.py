@@ -5,7 +5,7 @@
     converted = weights.to_canonical(weights.read_arrays("model.pt"), source="torch.nn.GRU", prefix="encoder.rnn.")
     weights.write_arrays("gru.safetensors", weights.from_canonical("GRU", converted.arrays, "keras.GRU"))
 
-Each source is one table in `backends.weights.sources`. NumPy and safetensors are enough; h5py, onnx and torch are
+Each source is one table in `backends.weights.tables`. NumPy and safetensors are enough; h5py, onnx and torch are
 imported where a file of that kind is read or written. Nothing out of a file is executed.
 """
 
@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from backends.weights import own
-from backends.weights.configs import UnseenError, check_shapes, config_of, layer_named
+from backends.weights import backend_layers
+from backends.weights.configs import UnseenError, layer_named, whole_config
+from backends.weights.engine import assemble, beside, completed, given, written
 from backends.weights.errors import WeightError
-from backends.weights.files import read_arrays, write_arrays
-from backends.weights.mapping import Fit, Source, assemble, beside, completed, fits, given, plain, written
-from backends.weights.sources import found
+from backends.weights.formats import read_arrays, write_arrays
+from backends.weights.matching import Fit, fits
+from backends.weights.table import Source, plain
+from backends.weights.tables import found
 
 __all__ = [
     "SOURCES",
@@ -36,7 +38,7 @@ __all__ = [
     "write_arrays",
 ]
 
-SOURCES: dict[str, Source] = {**found(), **own.SOURCES}
+SOURCES: dict[str, Source] = {**found(), **backend_layers.SOURCES}
 """Every source of weights by name, such as "torch.nn.GRU"; "attention_parity.torch" are our own layers in PyTorch."""
 
 
@@ -67,8 +69,8 @@ def recognise(arrays: Mapping[str, np.ndarray]) -> list[str]:
     layers, each under its own prefix, is found, too. Our own layers are looked for where nothing else fits, in the
     frameworks that are installed.
     """
-    tables = [name for name, source in SOURCES.items() if not source.own and _covered(fits(source, arrays, None, {}))]
-    return tables or [name for name, source in SOURCES.items() if source.own and _is_own(source, arrays)]
+    names = [source.name for source in _tables() if _covered(fits(source, arrays, None, {}))]
+    return names or [name for name, source in backend_layers.SOURCES.items() if _of_a_backend(source, arrays)]
 
 
 def to_canonical(
@@ -132,8 +134,8 @@ def from_canonical(
     """
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
     known = _source(source)
-    if known.own:
-        return _own_written(known.own, layer, arrays, prefix, spelling, options)
+    if known.framework:
+        return _written_for_a_backend(known.framework, layer, arrays, prefix, spelling, options)
     forms = [form for form in known.forms if form.layer == layer]
     if not forms:
         held = ", ".join(dict.fromkeys(form.layer for form in known.forms))
@@ -152,6 +154,11 @@ def from_canonical(
 # ------------------------------------------------------------------------------------------------ steps of the way
 
 
+def _tables() -> list[Source]:
+    """The sources that have a table here."""
+    return [source for source in SOURCES.values() if not source.framework]
+
+
 def _source(name: str) -> Source:
     if name not in SOURCES:
         raise WeightError(f"no source {name!r}; there are {', '.join(SOURCES)}.")
@@ -164,9 +171,9 @@ def _covered(every: Sequence[Fit]) -> bool:
     return bool(left) and not set.intersection(*left)
 
 
-def _is_own(source: Source, arrays: Mapping[str, np.ndarray]) -> bool:
+def _of_a_backend(source: Source, arrays: Mapping[str, np.ndarray]) -> bool:
     try:
-        own.read(source.own, arrays, None, None, {})
+        backend_layers.read(source.framework, arrays, None, None, {})
     except UnseenError:
         return True
     except WeightError:
@@ -190,10 +197,10 @@ def _converted(
     layer: str | None,
     options: Mapping[str, Any],
 ) -> Converted:
-    if source.own:
-        made = own.read(source.own, arrays, layer, prefix, options)
-        own_notes = (f"The names begin with {made.prefix!r}.",) if made.prefix else ()
-        return Converted(source.name, made.layer.name, made.config, made.arrays, made.used, own_notes)
+    if source.framework:
+        made = backend_layers.read(source.framework, arrays, layer, prefix, options)
+        begin = (f"The names begin with {made.prefix!r}.",) if made.prefix else ()
+        return Converted(source.name, made.layer.name, made.config, made.arrays, made.used, begin)
     if layer is not None:
         source = _only_layer(source, layer)
     fit = _best(source, arrays, prefix, options)
@@ -219,30 +226,29 @@ def _candidates(
     arrays: Mapping[str, np.ndarray], prefix: str | None, layer: str | None, options: Mapping[str, Any]
 ) -> list[str]:
     """The sources that fit all arrays, or all under the prefix."""
-    tables = [source for source in SOURCES.values() if not source.own]
-    every = [fit for source in tables for fit in fits(source, arrays, prefix, options)]
+    every = [fit for source in _tables() for fit in fits(source, arrays, prefix, options)]
     names = list(dict.fromkeys(fit.source.name for fit in every if fit.complete))
-    names = names or [source.name for source in tables if _covered([fit for fit in every if fit.source is source])]
+    names = names or [source.name for source in _tables() if _covered([fit for fit in every if fit.source is source])]
     if names:
         return names
-    told = []
-    for source in own.SOURCES.values():
+    hints = []
+    for source in backend_layers.SOURCES.values():
         try:
-            own.read(source.own, arrays, layer, prefix, options)
+            backend_layers.read(source.framework, arrays, layer, prefix, options)
             names.append(source.name)
         except UnseenError as error:
-            told.append(str(error))
+            hints.append(str(error))
         except WeightError:
             continue
     if names:
         return names
-    told += [
-        f"{fit.source.name} fits those under prefix={fit.prefix!r}, and {_told(fit.left_over)} is left over."
+    hints += [
+        f"{fit.source.name} fits those under prefix={fit.prefix!r}, and {_shortened(fit.left_over)} is left over."
         for fit in every
         if fit.fits
     ]
-    told += [f"{fit.source.name}: {_trouble(fit)}" for fit in every if not fit.fits and not fit.missing]
-    nearly = "".join(f" {one}" for one in list(dict.fromkeys(told))[:6])
+    hints += [f"{fit.source.name}: {_trouble(fit)}" for fit in every if not fit.fits and not fit.missing]
+    nearly = "".join(f" {one}" for one in list(dict.fromkeys(hints))[:6])
     raise WeightError(
         f"no source fits the arrays {_listed(arrays)}.{nearly} Give source=... and, if only some of the arrays belong "
         f"to it, prefix=... ; there are {', '.join(SOURCES)}."
@@ -273,16 +279,16 @@ def _trouble(fit: Fit) -> str:
     if fit.problems:
         return " ".join(fit.problems)
     if fit.missing:
-        return f"missing: {_told(fit.missing)}; found: {_told(list(fit.found)) or 'none'}."
+        return f"missing: {_shortened(fit.missing)}; found: {_shortened(list(fit.found)) or 'none'}."
     advice = f"give prefix={fit.prefix!r}" if fit.prefix else "take them out"
-    return f"left over: {_told(fit.left_over)}. If they belong to something else, {advice}."
+    return f"left over: {_shortened(fit.left_over)}. If they belong to something else, {advice}."
 
 
 def _listed(arrays: Mapping[str, np.ndarray]) -> str:
-    return _told([f"{name} {array.shape}" for name, array in arrays.items()])
+    return _shortened([f"{name} {array.shape}" for name, array in arrays.items()])
 
 
-def _told(names: Sequence[str]) -> str:
+def _shortened(names: Sequence[str]) -> str:
     """The names, or the first of them."""
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
@@ -314,9 +320,7 @@ def _stack(
         used |= {f"{index}{name[1:]}": names for name, names in one.used.items()}
         notes += one.notes
     layer = layer_named(converted[0].layer)
-    shapes = {name: array.shape for name, array in made.items()}
-    config = config_of(layer, shapes, options)
-    check_shapes(layer, config, shapes)
+    config, _ = whole_config(layer, {name: array.shape for name, array in made.items()}, options)
     return Converted(converted[0].source, layer.name, config, made, used, tuple(dict.fromkeys(notes)))
 
 
@@ -329,11 +333,7 @@ def _written(
 ) -> dict[str, np.ndarray]:
     layer = layer_named(form.layer)
     shapes = {name: array.shape for name, array in arrays.items() if name not in beside(form)}
-    config = config_of(layer, shapes, given(form, options))
-    wanted = check_shapes(layer, config, shapes)
-    missing = [name for name in wanted if name not in shapes]
-    if missing:
-        raise WeightError(f"{form.name}: {missing[0]} {wanted[missing[0]]} of {layer.name} is missing.")
+    config, _ = whole_config(layer, shapes, given(form, options), f"{form.name}: ")
     num_layers, bidirectional = config.get("num_layers", 1), bool(config.get("bidirectional", False))
     if not isinstance(prefix, str) or (num_layers > 1 and not form.stacked):
         return _apart(form, arrays, prefix, spelling, num_layers, bidirectional)
@@ -341,7 +341,7 @@ def _written(
     return written(form, arrays, prefix, spelling, num_layers, bidirectional, heads)
 
 
-def _own_written(
+def _written_for_a_backend(
     framework: str,
     name: str,
     arrays: Mapping[str, np.ndarray],
@@ -353,15 +353,11 @@ def _own_written(
     if not isinstance(prefix, str):
         raise WeightError(f"attention_parity.{framework}: prefix is {prefix!r}, expected one prefix for all layers.")
     layer = layer_named(name)
-    shapes = {key: array.shape for key, array in arrays.items()}
-    config = config_of(layer, shapes, options)
-    missing = [key for key in check_shapes(layer, config, shapes) if key not in shapes]
-    if missing:
-        raise WeightError(f"{name}: {missing[0]} is missing.")
-    made = own.write(framework, layer, config, arrays)
+    config, _ = whole_config(layer, {key: array.shape for key, array in arrays.items()}, options)
+    made = backend_layers.write(framework, layer, config, arrays)
     if spelling:
         cell = "lstm" if layer.name.startswith("LSTM") or config.get("cell") == "lstm" else "gru"
-        made = {own.to_h5(path, cell): array for path, array in made.items()}
+        made = {backend_layers.to_h5(path, cell): array for path, array in made.items()}
     return {prefix + path: array for path, array in made.items()}
 
 

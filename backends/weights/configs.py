@@ -332,6 +332,18 @@ def check_shapes(layer: Layer, config: Mapping[str, Any], shapes: Shapes) -> dic
     return wanted
 
 
+def whole_config(
+    layer: Layer, shapes: Shapes, options: Options, title: str = ""
+) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+    """The constructor's arguments, and the shape of every array that the layer then has; refuses what is missing."""
+    config = config_of(layer, shapes, options)
+    expected = check_shapes(layer, config, shapes)
+    missing = [name for name in expected if name not in shapes]
+    if missing:
+        raise WeightError(f"{title}{missing[0]} {expected[missing[0]]} of {layer.name} is missing.")
+    return config, expected
+
+
 def layer_named(name: str) -> Layer:
     """The layer of the specification of that name."""
     try:

@@ -18,7 +18,7 @@ from attention_core.errors import AttentionError
 from backends import FRAMEWORKS
 from backends.archives import ArchiveError
 from backends.weights import SOURCES, WeightError
-from backends.weights.mapping import fits
+from backends.weights.matching import fits
 from parity_tests.cli.options import (
     Refused,
     certificate_option,
@@ -191,7 +191,7 @@ def axes_of(move: Move, name: str) -> list[str]:
     """The axes of each array that a canonical one is made of, and which of its blocks are which gates."""
     source = SOURCES.get(move.converted.source)
     names = move.converted.used.get(name, ())
-    if source is None or source.own:
+    if source is None or source.framework:
         return ["" for _ in names]
     axes: dict[str, str] = {}
     for number, prefix in enumerate(move.prefixes):

@@ -19,7 +19,8 @@ from attention_core.specification import FLOATING, Layer
 from backends import FRAMEWORKS, weights
 from backends.weights import SOURCES, Converted, WeightError
 from backends.weights.configs import check_shapes, config_of, layer_named
-from backends.weights.mapping import fits, plain
+from backends.weights.matching import fits
+from backends.weights.table import plain
 from parity_tests.cases.case import Arrays
 from parity_tests.cases.expected import programs_folder
 from parity_tests.conversion.validation import Side, validate
@@ -55,7 +56,7 @@ class Move:
         """The source's arrays that were used, by their names without a prefix; those of a stack by number."""
         arrays: Arrays = {}
         source = SOURCES[self.converted.source]
-        numbered = self.layer.name in ("GRU", "LSTM") and not source.stacked and not source.own
+        numbered = self.layer.name in ("GRU", "LSTM") and not source.stacked and not source.framework
         for name in self.raw:
             for number, prefix in enumerate(self.prefixes):
                 if plain(name).startswith(plain(prefix)):
@@ -192,7 +193,7 @@ def _prefix(converted: Converted, arrays: Arrays, options: Mapping[str, Any]) ->
     """The prefix of all names, as the file writes it."""
     used = {name for names in converted.used.values() for name in names}
     source = SOURCES[converted.source]
-    for fit in () if source.own else fits(source, arrays, None, options):
+    for fit in () if source.framework else fits(source, arrays, None, options):
         if fit.fits and used <= set(fit.found):
             return next(iter(used))[: len(fit.prefix)]
     return ""

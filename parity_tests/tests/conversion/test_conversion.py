@@ -98,7 +98,7 @@ def validated(
 ) -> Run:
     """The verdicts on the source's layer, in a worker that answers several validations."""
     table = weights.SOURCES[source.removesuffix(layers.IN_GLUON)]
-    if layer in ("GRU", "LSTM") and not table.stacked and not table.own:
+    if layer in ("GRU", "LSTM") and not table.stacked and not table.framework:
         raw = {f"0/{name}": array for name, array in raw.items()}
     server.hello()
     side = Side(server.job, raw, layers.framework_of(source))

@@ -17,14 +17,14 @@ import safetensors.numpy
 import backends
 from attention_core.draws import uniform
 from backends import weights
-from backends.weights import SOURCES, WeightError, from_canonical, recognise, sources, to_canonical
+from backends.weights import SOURCES, WeightError, from_canonical, recognise, tables, to_canonical
 from backends.weights.configs import layer_named
-from backends.weights.mapping import Row, Source
 from backends.weights.rearrange import parsed, rearranged, solve
+from backends.weights.table import Row, Source
 
 Arrays = dict[str, np.ndarray]
 
-TABLES = {name: source for name, source in SOURCES.items() if not source.own}
+TABLES = {name: source for name, source in SOURCES.items() if not source.framework}
 FORMS = [
     pytest.param(form, id=f"{name}-{number}")
     for name, source in TABLES.items()
@@ -524,9 +524,9 @@ def test_sizes_that_contradict_an_axis_are_found(axes: str, shape: tuple[int, ..
     assert sizes is None or (shape == (0,) and sizes["h"] == 0)
 
 
-@pytest.mark.parametrize("module", [entry.name for entry in pkgutil.iter_modules(sources.__path__)])
+@pytest.mark.parametrize("module", [entry.name for entry in pkgutil.iter_modules(tables.__path__)])
 def test_a_source_is_a_file_with_a_docstring_a_link_and_one_table(module: str):
-    file = importlib.import_module(f"backends.weights.sources.{module}")
+    file = importlib.import_module(f"backends.weights.tables.{module}")
     assert "https://" in (file.__doc__ or "")
     assert SOURCES[file.SOURCE.name] is file.SOURCE
     for form in file.SOURCE.forms:

@@ -1,0 +1,252 @@
+"""Our own layers, in each framework's own names: read from the tables of backends.<framework>.parameters.
+
+The names are the paths of attributes, which are those of torch's `state_dict`, of Gluon's `save_parameters` and of
+`nnx.state`. Keras numbers a layer's variables in a .weights.h5 file: its second spelling.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import backends
+from attention_core.operators import LAYERS
+from attention_core.specification import Layer, Sizes, pattern
+from backends import FRAMEWORKS
+from backends.weights.configs import UnseenError, layer_named, whole_config
+from backends.weights.errors import WeightError
+from backends.weights.table import Source, plain
+
+PREFIX = "attention_parity."
+SOURCES = {
+    f"{PREFIX}{framework}": Source(f"{PREFIX}{framework}", layer="", rows=(), framework=framework)
+    for framework in FRAMEWORKS
+}
+PARTS = frozenset(part for layer in LAYERS for part in layer.parts)
+"""The names of the layers inside others."""
+
+WORDS = frozenset(word for layer in LAYERS for parameter in layer.parameters for word in parameter.name.split(".")) | {
+    "vars"
+}
+"""Of these, one is in every name of ours."""
+
+Axes = tuple[int, ...] | None
+
+SAVED = {"mxnet": {"w": "w.value"}}
+"""Paths that a framework's file writes in another way than the table: Gluon has no scalars, and stores (1,)."""
+
+
+class Read(NamedTuple):
+    """Arrays that are of one layer, with the names that they came under, and what stood before these."""
+
+    layer: Layer
+    config: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    used: dict[str, tuple[str, ...]]
+    prefix: str
+
+
+@cache
+def tables(framework: str) -> Mapping[str, tuple[tuple[str, str, Axes], ...]]:
+    """The tables of a backend: canonical name, path, axes of the one in the order of the other; by layer.
+
+    Raises: WeightError if the backend cannot run here.
+    """
+    reason = backends.available()[framework].reason
+    if reason is not None:
+        raise WeightError(f"{PREFIX}{framework} needs its framework: {reason}")
+    return importlib.import_module(f"backends.{framework}.parameters").TABLES
+
+
+@cache
+def _patterns(framework: str) -> tuple[tuple[re.Pattern[str], str, Axes], ...]:
+    """Every path that a layer of this backend may have, as a pattern, with its canonical name."""
+    entries = {(path, canonical, axes) for table in tables(framework).values() for canonical, path, axes in table}
+    found = []
+    for path, canonical, axes in sorted(entries, key=str):
+        number = re.escape(SAVED.get(framework, {}).get(path, path)).replace(
+            re.escape("{layer}"), r"(?P<layer>\d{1,4})"
+        )
+        found.append((re.compile(number), canonical, axes))
+    return tuple(found)
+
+
+def read(
+    framework: str, arrays: Mapping[str, np.ndarray], layer: str | None, prefix: str | None, options: Mapping[str, Any]
+) -> Read:
+    """The canonical arrays of a layer of ours; of which layer, its names and shapes say, or `layer`.
+
+    Raises: WeightError if they are of none, or several layers have such arrays.
+    """
+    names = {plain(name): name for name in arrays}
+    if prefix is not None:
+        names = {name: own for name, own in names.items() if name.startswith(plain(prefix))}
+    if framework == "tf":
+        names = {
+            _from_h5(name, {other: arrays[own].ndim for other, own in names.items()}): own
+            for name, own in names.items()
+        }
+    strange = [own for name, own in names.items() if WORDS.isdisjoint(name.split("."))]
+    if strange:  # seen without importing the framework
+        raise _foreign(framework, strange)
+    refused: WeightError | None = None
+    starts = _starts(list(names)) if prefix is None else [plain(prefix)]
+    for start in starts:
+        found = {name: _canonical(framework, name.removeprefix(start)) for name in names}
+        unknown = [names[name] for name, entry in found.items() if entry is None]
+        if unknown or not found:
+            continue
+        entries = {entry[0]: (names[name], entry[1]) for name, entry in found.items() if entry is not None}
+        made = {canonical: _turned(canonical, arrays[name], axes) for canonical, (name, axes) in entries.items()}
+        try:
+            which, config = _layer(made, layer, options)
+        except WeightError as error:
+            refused = error if refused is None or isinstance(error, UnseenError) else refused
+            continue
+        wanted = which.shapes(which.sizes(config))
+        canonical_arrays = {name: np.array(made[name], order="C") for name in wanted}
+        return Read(which, config, canonical_arrays, {name: (entries[name][0],) for name in wanted}, start)
+    if refused is not None:
+        raise type(refused)(f"{PREFIX}{framework}: {refused}")
+    strange = [names[name] for name in names if _canonical(framework, name.removeprefix(starts[-1])) is None]
+    raise _foreign(framework, strange)
+
+
+def _turned(canonical: str, array: np.ndarray, axes: Axes) -> np.ndarray:
+    """The array with the canonical axes; one that has another number of them is refused by its shape later."""
+    if canonical.rpartition(".")[2] == "w" and array.shape == (1,):
+        return array.reshape(())
+    return array if axes is None or array.ndim != len(axes) else array.transpose(axes)
+
+
+def _foreign(framework: str, names: list[str]) -> WeightError:
+    return WeightError(
+        f"{PREFIX}{framework}: {', '.join(names[:8]) or 'no array'} is no name of a layer of ours in this framework. "
+        "If only some of the arrays are of one, give prefix=... ."
+    )
+
+
+def _starts(names: list[str]) -> list[str]:
+    """What may stand before all names: nothing, or as many of the first words as they share."""
+    words = [name.split(".")[:-1] for name in names]
+    shared = 0
+    while words and all(len(each) > shared and each[shared] == words[0][shared] for each in words):
+        shared += 1
+    return ["".join(f"{word}." for word in words[0][:count]) for count in range(shared + 1)] if words else [""]
+
+
+def _canonical(framework: str, path: str) -> tuple[str, Axes] | None:
+    """The canonical name of a path, with the parts that it begins with."""
+    first, _, rest = path.partition(".")
+    if rest and first in PARTS:
+        inner = _canonical(framework, rest)
+        if inner is not None:
+            return f"{first}.{inner[0]}", inner[1]
+    for expression, canonical, axes in _patterns(framework):
+        match = expression.fullmatch(path)
+        if match:
+            return canonical.format(**match.groupdict()), axes
+    return None
+
+
+def _layer(arrays: Mapping[str, np.ndarray], name: str | None, options: Mapping[str, Any]) -> tuple[Layer, dict]:
+    """The layer whose arrays these are, and its constructor's arguments."""
+    shapes = {key: array.shape for key, array in arrays.items()}
+    candidates = [layer_named(name)] if name else [layer for layer in LAYERS if _knows(layer, shapes)]
+    fitting: list[tuple[Layer, dict[str, Any]]] = []
+    unseen, refused = [], []
+    for layer in candidates:
+        try:
+            fitting.append((layer, whole_config(layer, shapes, options)[0]))
+        except UnseenError as error:
+            unseen.append((layer, error))
+        except WeightError as error:
+            refused.append(error)
+    if len(fitting) == 1 and not unseen:
+        return fitting[0]
+    possible = [layer.name for layer, _ in fitting + unseen]
+    if len(possible) > 1:
+        raise UnseenError(f"the arrays fit {' and '.join(possible)}: give layer=... , one of them.")
+    if unseen:
+        raise unseen[0][1]
+    if len(refused) == 1:
+        raise refused[0]
+    raise WeightError(
+        f"no layer has the arrays {', '.join(f'{key} {shape}' for key, shape in list(shapes.items())[:8])}."
+    )
+
+
+def _knows(layer: Layer, names: Mapping[str, Any]) -> bool:
+    own = {parameter.name for parameter in layer.parameters}
+    return all(pattern(name) in own or name.partition(".")[0] in layer.parts for name in names)
+
+
+def write(framework: str, layer: Layer, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict:
+    """The arrays under the paths that they have in that framework."""
+    made = {}
+    for name, path, axes in _entries(framework, layer, layer.sizes(config)):
+        array = arrays[name]
+        made[path] = np.array(array if axes is None else array.transpose(np.argsort(axes)), order="C")
+        if path.endswith("w.value"):
+            made[path] = made[path].reshape(1)
+    return made
+
+
+def _entries(framework: str, layer: Layer, sizes: Sizes) -> Iterator[tuple[str, str, Axes]]:
+    table = {canonical: (path, axes) for canonical, path, axes in tables(framework).get(layer.name, ())}
+    for name in layer.own_shapes(sizes):
+        path, axes = table[pattern(name)]
+        yield name, SAVED.get(framework, {}).get(path, path).format(layer=name.partition(".")[0]), axes
+    for inside, part in layer.inside(sizes).items():
+        for name, path, axes in _entries(framework, part.layer, part.layer.sizes(part.config)):
+            yield f"{inside}.{name}", f"{inside}.{path}", axes
+
+
+# ------------------------------------------------------------------------------------------------ Keras' numbers
+
+GATED = ("W", "U", "b", "b_hn")
+BESIDE = {"W_q": "w_v", "W_p": "v_p", "W": "v", "rnn": "initial"}
+"""The one variable that a layer has itself, by what stands beside it."""
+
+
+def _from_h5(name: str, axes: Mapping[str, int]) -> str:
+    """The path of attributes of a variable that a .weights.h5 file numbers; other names as they are.
+
+    axes are the names of all arrays, with the number of axes that each has.
+    """
+    match = re.fullmatch(r"(?P<within>(?:.*?\.)?)vars\.(?P<number>\d{1,4})", name)
+    if match is None:
+        return name
+    within, number = match["within"], int(match["number"])
+    start, _, last = within.removesuffix(".").rpartition(".")
+    layer = re.fullmatch(r"(?:gru|lstm)_layer(?:_(\d{1,4}))?", last)
+    if layer and number < len(GATED):
+        return f"{start}.{int(layer[1] or 0)}.{GATED[number]}"
+    if re.fullmatch(r"W(_[a-z])?|dense|readout", last) and number < 2:
+        return f"{within}{('kernel', 'bias')[number]}"
+    if last == "embedding":
+        return f"{within}embeddings"
+    if f"{within}vars.1" in axes:  # of the layers that have several variables of their own, only Bridge is left
+        return f"{within}{('W', 'b_s')[number % 2]}.{number // 2}"
+    beside = {other.removeprefix(within).partition(".")[0] for other in axes if other.startswith(within)}
+    alone = "P" if axes[name] == 2 else "w"
+    return within + next((found for key, found in BESIDE.items() if key in beside), alone)
+
+
+def to_h5(path: str, cell: str) -> str:
+    """The name in a .weights.h5 file of a variable of ours with that path of attributes."""
+    match = re.fullmatch(r"(?P<start>(?:.*\.)?(?:layers|backward))\.(?P<layer>\d+)\.(?P<name>\w+)", path)
+    if match:
+        number = "" if match["layer"] == "0" else f"_{match['layer']}"
+        return f"{match['start']}.{cell}_layer{number}.vars.{GATED.index(match['name'])}".replace(".", "/")
+    match = re.fullmatch(r"(?P<start>.*\.)?(?P<name>W|b_s)\.(?P<layer>\d+)", path)
+    if match:
+        place = 2 * int(match["layer"]) + ("W", "b_s").index(match["name"])
+        return f"{match['start'] or ''}vars.{place}".replace(".", "/")
+    owner, _, name = path.rpartition(".")
+    return f"{owner + '.' if owner else ''}vars.{int(name == 'bias')}".replace(".", "/")

@@ -1,0 +1,75 @@
+"""Files of arrays: a file name goes in, arrays by name come out, and back. Nothing out of a file is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+
+import backends
+from backends.weights.errors import WeightError
+from backends.weights.formats import h5, onnx, params, pytorch, safetensors
+
+
+def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of a file by the names that they have there; the suffix says the kind.
+
+    .safetensors (anybody's); .pt, .pth and .bin (a state_dict, read with weights_only=True); .h5 (.weights.h5 of
+    Keras); .params of MXNet; .onnx (initialisers; those of a GRU or LSTM node under "<node>.W", ".R", ".B").
+
+    Raises: WeightError if there is no such file or kind, or it is empty, truncated, or not what its suffix says.
+    """
+    path = Path(path)
+    reader = _chosen(path, READERS, "read")
+    if not path.is_file():
+        raise WeightError(f"{path}: there is no such file.")
+    if path.stat().st_size == 0:
+        raise WeightError(f"{path}: the file is empty.")
+    try:
+        arrays = reader(path)
+    except (WeightError, backends.ArchiveError) as error:
+        raise WeightError(f"{path}: {error}.") from error
+    if not arrays:
+        raise WeightError(f"{path}: the file holds no arrays.")
+    return arrays
+
+
+def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays to a file of the kind that its suffix says: .safetensors, .pt, .pth, .bin, .h5 or .params.
+
+    Raises: WeightError if the kind cannot be written, or not with these names.
+    """
+    path = Path(path)
+    writer = _chosen(path, WRITERS, "written")
+    partial = path.with_name(f"{uuid4().hex}.{path.name}")  # a file is there in full, or not at all
+    try:
+        writer(partial, {name: np.asarray(array) for name, array in arrays.items()})
+        partial.replace(path)
+    except (WeightError, backends.ArchiveError) as error:
+        raise WeightError(f"{path}: {error}.") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _chosen(path: Path, kinds: Mapping[str, Callable], done: str) -> Callable:
+    for suffix, function in kinds.items():
+        if path.name.endswith(suffix):
+            return function
+    raise WeightError(f"{path}: a file of this kind cannot be {done}; one can be: {', '.join(kinds)}.")
+
+
+READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
+    ".safetensors": safetensors.read,
+    **dict.fromkeys((".pt", ".pth", ".bin"), pytorch.read),
+    ".h5": h5.read,
+    ".params": params.read,
+    ".onnx": onnx.read,
+}
+WRITERS: dict[str, Callable[[Path, Mapping[str, np.ndarray]], None]] = {
+    ".safetensors": safetensors.write,
+    **dict.fromkeys((".pt", ".pth", ".bin"), pytorch.write),
+    ".h5": h5.write,
+    ".params": params.write,
+}

@@ -1,0 +1,86 @@
+"""The initialisers of an ONNX file, with those of GRU and LSTM nodes under "<node>.W", "<node>.R" and "<node>.B"."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from backends.weights.errors import WeightError, needed
+
+INPUTS = {"GRU": {1: "W", 2: "R", 3: "B"}, "LSTM": {1: "W", 2: "R", 3: "B", 7: "P"}}
+"""Which inputs of a node are weights."""
+ACTIVATIONS = {"GRU": ["sigmoid", "tanh"], "LSTM": ["sigmoid", "tanh", "tanh"]}
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file, without the graph's own shapes and axes.
+
+    Raises: WeightError if it is no model, or a GRU or LSTM node computes something else than the layers here.
+    """
+    onnx = needed("onnx")
+    try:
+        model = onnx.load(str(path))
+        graph = model.graph
+        arrays = {entry.name: np.array(onnx.numpy_helper.to_array(entry)) for entry in graph.initializer}
+        constants = {
+            node.output[0]: np.array(onnx.numpy_helper.to_array(attribute.t))
+            for node in graph.node
+            if node.op_type == "Constant"
+            for attribute in node.attribute
+            if attribute.name == "value"
+        }
+    except Exception as error:
+        reason = str(error).splitlines() or [type(error).__name__]
+        raise WeightError(f"not a readable ONNX model ({reason[0]})") from error
+    if not model.ir_version or not graph.node:
+        raise WeightError("not a readable ONNX model (it has no graph)")
+    named: dict[str, np.ndarray] = {}
+    taken: set[str] = set()
+    for index, node in enumerate(graph.node):
+        if node.op_type in INPUTS and node.domain in ("", "ai.onnx"):
+            name = node.name or f"{node.op_type}_{index}"
+            weights = {
+                letter: node.input[place]
+                for place, letter in INPUTS[node.op_type].items()
+                if place < len(node.input) and node.input[place]
+            }
+            for letter, initializer in weights.items():
+                if initializer not in arrays and initializer not in constants:
+                    raise WeightError(
+                        f"{name}.{letter} is computed in the graph ({initializer}), expected an initialiser: fold the "
+                        "constants of the model first"
+                    )
+                named[f"{name}.{letter}"] = arrays[initializer] if initializer in arrays else constants[initializer]
+            _check(node, name, named[f"{name}.R"], onnx)
+            taken |= set(weights.values())
+    # Whole numbers in a row are shapes and axes of the graph.
+    weights = {name: array for name, array in arrays.items() if array.dtype != np.int64 or array.ndim > 1}
+    return named | {name: array for name, array in weights.items() if name not in taken}
+
+
+def _check(node: Any, name: str, recurrent: np.ndarray, onnx: Any) -> None:
+    """Refuse a node whose attributes ask for another function."""
+    given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    direction = given.get("direction", b"forward").decode()
+    activations = [text.decode().lower() for text in given.get("activations", [])]
+    repeats = 2 if direction == "bidirectional" else 1
+    if node.op_type == "GRU" and given.get("linear_before_reset", 0) != 1:
+        raise WeightError(
+            f"{name} has linear_before_reset=0, where the reset gate acts before the recurrent product: another "
+            "function than GRU here, which no weights turn into this one. Train it anew with linear_before_reset=1"
+        )
+    if direction == "reverse":
+        raise WeightError(f"{name} has direction='reverse' alone; a layer here reads forward, or in both directions")
+    if activations not in ([], ACTIVATIONS[node.op_type] * repeats):
+        raise WeightError(f"{name} has the activations {', '.join(activations)}, expected those of the default")
+    for option in ("clip", "input_forget"):
+        if given.get(option):
+            raise WeightError(f"{name} has {option}={given[option]}, which the layers here have not")
+    hidden = given.get("hidden_size", recurrent.shape[-1])
+    if recurrent.ndim != 3 or recurrent.shape[0] != repeats or recurrent.shape[-1] != hidden:
+        raise WeightError(
+            f"{name}.R has shape {recurrent.shape}, expected {repeats} direction{'s' * (repeats > 1)} (direction="
+            f"{direction!r}) and hidden_size={hidden}"
+        )

@@ -1,0 +1,165 @@
+"""The language of the tables in `backends.weights.tables`.
+
+A table says of each of the source's arrays its name, its axes and the canonical arrays, or their gates, that it holds:
+
+    Row("weight_ih_l{layer}{direction}", "(3 h) i -> 3 h i", gates("W", "rzn"))
+
+In words: weight_ih_l0 has two axes, of which the first joins 3 gates and h features; taken apart, its three blocks are
+the gates r, z and n of the canonical "0.W". The same text read from right to left writes the array.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from backends.weights.rearrange import Side, parsed
+
+GATES = {"r": 0, "z": 1, "n": 2, "i": 0, "f": 1, "g": 2, "o": 3}
+"""Where each gate stands in a canonical array."""
+
+STACKED = "{layer}.{backward}"
+"""How the canonical names of a recurrent layer begin."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """An array of a source: its name, its axes, and the canonical arrays that its blocks are.
+
+    name may hold {layer} and {direction}, and several spellings with " | " between them, as many in every row of a
+    table, or one for all. axes is a rearrangement into the canonical axes, with the blocks first if there are several.
+    Of what a row holds, "name" is a canonical array, "name:r" its gate r, "+name:r" is added to that gate (and 0 on
+    the way back), "*name" is an array that stands beside the layer. Rows with the same word in `optional` are there
+    together, or not at all. With `scaled_by`, the array is multiplied by that one, after it is divided by its norm if
+    it is `normalised`. `refusal` says why an array of that name (with `rank` axes, if given) cannot be held; with
+    `zero` it may be if it is 0.
+    """
+
+    name: str
+    axes: str = ""
+    holds: tuple[str, ...] = ()
+    optional: str = ""
+    scaled_by: str = ""
+    normalised: bool = False
+    refusal: str = ""
+    rank: int | None = None
+    zero: bool = False
+
+    @classmethod
+    def refused(cls, name: str, refusal: str, rank: int | None = None) -> Row:
+        """An array that the specification has no place for."""
+        return cls(name, refusal=refusal, rank=rank)
+
+    @classmethod
+    def zeros(cls, name: str, axes: str, refusal: str, optional: str = "") -> Row:
+        """An array that the specification has no place for unless it is 0."""
+        return cls(name, f"{axes} -> {axes}", optional=optional, refusal=refusal, zero=True)
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The ways in which the name is written."""
+        return tuple(part.strip() for part in self.name.split(" | "))
+
+    def spelled(self, spelling: int) -> str:
+        """The name in one of the ways of the table."""
+        return self.spellings[spelling if len(self.spellings) > 1 else 0]
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """The axes here, and the canonical ones."""
+        return parsed(self.axes)
+
+
+def gates(names: str, order: str, path: str = STACKED) -> tuple[str, ...]:
+    """The gates of a canonical array in that order, "W" and "rzn"; or of one array for each: "+b +b b_hn"."""
+    listed = names.split()
+    held = []
+    for name, gate in zip(listed * len(order) if len(listed) == 1 else listed, order, strict=True):
+        sign = "+" if name.startswith("+") else ""
+        bare = name.removeprefix("+")
+        held.append(f"{sign}{path}{bare}" + ("" if bare == "b_hn" else f":{gate}"))
+    return tuple(held)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What a source has no place for: zeros, or the identity of the size of the vector `like`, or else what to do."""
+
+    advice: str
+    like: str = ""
+
+    @property
+    def value(self) -> str:
+        """The only value that the array may have."""
+        return "the identity" if self.like else "zeros"
+
+    def holds(self, array: np.ndarray) -> bool:
+        """Whether the array has it."""
+        wanted = np.eye(len(array)) if self.like else np.zeros_like(array)
+        return np.array_equal(array, wanted)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where weights come from: a name, the layer of the specification that they are of, and the table.
+
+    directions says for each spelling what {direction} stands for: in a layer with one direction, and, where there may
+    be two, in the forward and in the backward one; "*" in it is any word. `fixed` names the canonical arrays (the end
+    of their names) that the source cannot hold. `config` are constructor arguments that the source has always. `notes`
+    are said of every conversion, `without` where the rows of an optional group are absent. `also` are other tables of
+    the same name, for other arrays. `prefix_ends` are the characters that a prefix may end with. `framework` is that of
+    a source without a table: the layers of a backend, which has the table.
+    """
+
+    name: str
+    layer: str
+    rows: tuple[Row, ...]
+    directions: tuple[tuple[str, ...], ...] = (("",),)
+    fixed: Mapping[str, Fixed] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    without: Mapping[str, str] = field(default_factory=dict)
+    also: tuple[Source, ...] = ()
+    prefix_ends: str = "."
+    framework: str = ""
+
+    @property
+    def forms(self) -> tuple[Source, ...]:
+        """Every table of this name."""
+        return (self, *self.also)
+
+    @property
+    def spellings(self) -> int:
+        """How many ways there are to write the names."""
+        return max((len(row.spellings) for row in self.rows), default=2 if self.framework == "tf" else 1)
+
+    def words(self, spelling: int) -> tuple[str, ...]:
+        """What {direction} stands for in that spelling."""
+        return self.directions[spelling] if len(self.directions) > spelling else self.directions[0]
+
+    @property
+    def stacked(self) -> bool:
+        """Whether several layers stand in one table, by number."""
+        return any("{layer}" in row.name for row in self.rows)
+
+
+def inside(part: str, *tables: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows of a layer that stands inside another one, under the part's name here and there.
+
+    Several tables are the spellings of one: their rows differ in their names alone, of which the first is taken.
+    """
+    made = []
+    for rows in zip(*tables, strict=True):
+        names = " | ".join(f"{part}.{row.spellings[0]}" for row in rows)
+        holds = tuple(re.sub(r"^([+*]?)", rf"\1{part}.", hold) for hold in rows[0].holds)
+        made.append(replace(rows[0], name=names, holds=holds))
+    return tuple(made)
+
+
+def plain(name: str) -> str:
+    """A name as it is compared: with dots for slashes, and without TensorFlow's ":0"."""
+    return name.replace("/", ".").removesuffix(":0")

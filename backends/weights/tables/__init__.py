@@ -1,0 +1,15 @@
+"""One file for each source of weights: where it comes from, and one table. A new file is found by itself."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from backends.weights.table import Source
+
+
+def found() -> dict[str, Source]:
+    """The source of every file here, by its name."""
+    modules = (importlib.import_module(f"{__name__}.{entry.name}") for entry in pkgutil.iter_modules(__path__))
+    sources = [module.SOURCE for module in modules]
+    return {source.name: source for source in sources}

@@ -1,0 +1,40 @@
+"""Gluon's fused GRU: gates r, z, n joined in one axis, and two biases; the hidden one acts by itself for n alone.
+
+The first spelling is that of `save_parameters`, the second that of `collect_params`, behind a prefix such as "gru0_".
+https://mxnet.apache.org/versions/1.9.1/api/python/docs/api/gluon/rnn/index.html
+"""
+
+from __future__ import annotations
+
+from backends.weights.table import Row, Source, gates
+
+SOURCE = Source(
+    name="gluon.rnn.GRU",
+    layer="GRU",
+    directions=(("", "l_cell.", "r_cell."), ("l", "l", "r")),
+    rows=(
+        Row(
+            "_unfused.{layer}.{direction}i2h_weight | {direction}{layer}_i2h_weight",
+            "(3 h) i -> 3 h i",
+            gates("W", "rzn"),
+        ),
+        Row(
+            "_unfused.{layer}.{direction}h2h_weight | {direction}{layer}_h2h_weight",
+            "(3 h) h' -> 3 h h'",
+            gates("U", "rzn"),
+        ),
+        Row(
+            "_unfused.{layer}.{direction}i2h_bias | {direction}{layer}_i2h_bias",
+            "(3 h) -> 3 h",
+            gates("b", "rzn"),
+            optional="bias",
+        ),
+        Row(
+            "_unfused.{layer}.{direction}h2h_bias | {direction}{layer}_h2h_bias",
+            "(3 h) -> 3 h",
+            gates("+b +b b_hn", "rzn"),
+            optional="bias",
+        ),
+    ),
+    prefix_ends="._",
+)

@@ -1,0 +1,29 @@
+"""The recurrent encoder of a widely copied textbook (Dive into Deep Learning), in PyTorch and in Gluon.
+
+The first spelling is PyTorch's, the second Gluon's.
+https://d2l.ai/chapter_recurrent-modern/seq2seq.html
+"""
+
+from __future__ import annotations
+
+from backends.weights.table import Row, Source, inside
+from backends.weights.tables import gluon_gru, gluon_lstm, torch_gru, torch_lstm
+
+
+def table(layer: str, torch: Source, gluon: Source, *also: Source) -> Source:
+    """The table with that recurrent layer."""
+    return Source(
+        name="textbook.Encoder",
+        layer=layer,
+        directions=(torch.words(0), gluon.words(0)),
+        rows=(Row("embedding.weight", "t e -> t e", ("embedding",)), *inside("rnn", torch.rows, gluon.rows)),
+        also=also,
+    )
+
+
+SOURCE = table(
+    "GRUEncoder",
+    torch_gru.SOURCE,
+    gluon_gru.SOURCE,
+    table("LSTMEncoder", torch_lstm.SOURCE, gluon_lstm.SOURCE),
+)

@@ -1,0 +1,23 @@
+"""TensorFlow Addons' LuongAttention: one kernel (inputs, units) for the keys; with scale=True, a factor of the scores.
+
+https://github.com/tensorflow/addons/blob/master/tensorflow_addons/seq2seq/attention_wrapper.py
+"""
+
+from __future__ import annotations
+
+from backends.weights.table import Row, Source
+
+NAME, LAYER = "tfa.LuongAttention", "GeneralAttention"
+
+SOURCE = Source(
+    name=NAME,
+    layer=LAYER,
+    rows=(Row("memory_layer/kernel", "k q -> q k", ("W",)),),
+    also=(
+        Source(
+            name=NAME,
+            layer=LAYER,
+            rows=(Row("memory_layer/kernel", "k q -> q k", ("W",), scaled_by="attention_g"), Row("attention_g")),
+        ),
+    ),
+)
