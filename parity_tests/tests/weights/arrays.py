@@ -1,0 +1,78 @@
+"""The sources that have a table, and canonical arrays that each of them can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_core.draws import uniform
+from backends.weights import SOURCES, WeightError, from_canonical
+from backends.weights.configs import layer_named
+from backends.weights.table import Source
+
+Arrays = dict[str, np.ndarray]
+
+TABLES = {name: source for name, source in SOURCES.items() if not source.framework}
+FORMS = [
+    pytest.param(form, id=f"{name}-{number}")
+    for name, source in TABLES.items()
+    for number, form in enumerate(source.forms)
+]
+CONFIGS: dict[str, dict[str, Any]] = {
+    "GRU": {"input_size": 7, "hidden_size": 4},
+    "LSTM": {"input_size": 7, "hidden_size": 4},
+    "AdditiveAttention": {"query_size": 3, "key_size": 5, "hidden_size": 4},
+    "GeneralAttention": {"query_size": 3, "key_size": 5},
+    "DotProductAttention": {},
+    "MultiHeadAttention": {"query_size": 6, "num_heads": 2, "key_size": 5, "value_size": 7, "hidden_size": 8},
+    "GRUEncoder": {"vocab_size": 11, "embed_size": 5, "hidden_size": 4},
+    "LSTMEncoder": {"vocab_size": 11, "embed_size": 5, "hidden_size": 4},
+    "BahdanauDecoder": {"vocab_size": 11, "embed_size": 5, "hidden_size": 4, "memory_size": 3, "attention_size": 6},
+}
+STACKS = [{}, {"num_layers": 2}, {"bidirectional": True}, {"num_layers": 2, "bidirectional": True}]
+
+
+def drawn(layer: str, **config: Any) -> Arrays:
+    """Canonical arrays of a layer."""
+    specification = layer_named(layer)
+    shapes = specification.shapes(specification.sizes({**CONFIGS[layer], **config}))
+    return {name: uniform(name, shape) for name, shape in shapes.items()}
+
+
+def canonical(form: Source, **stack: Any) -> tuple[Arrays, dict[str, Any]]:
+    """Canonical arrays that a table can hold, and the options that no shape shows."""
+    if form.name == "torch.nn.MultiheadAttention":
+        equal = "in_proj_weight" in form.rows[0].name
+        sizes = {"hidden_size": 6, **({"key_size": 6, "value_size": 6} if equal else {})}
+        return drawn("MultiHeadAttention", **sizes), {"num_heads": 2}
+    arrays = drawn(form.layer, **{**form.config, **stack})
+    for name, array in arrays.items():
+        fixed = form.fixed.get(name.rpartition(".")[2])
+        if fixed is not None:
+            arrays[name] = np.eye(arrays[fixed.like].size) if fixed.like else np.zeros_like(array)
+    for row in form.rows:
+        arrays |= {
+            hold[1:]: uniform(hold, (3, 8) if "weight" in row.name else (3,)) for hold in row.holds if hold[0] == "*"
+        }
+    return arrays, {"num_heads": 2} if form.layer == "MultiHeadAttention" else {}
+
+
+def same(found: Arrays, wanted: Arrays) -> bool:
+    return found.keys() == wanted.keys() and all(
+        found[name].dtype == array.dtype and np.array_equal(found[name], array) for name, array in wanted.items()
+    )
+
+
+def torch_gru(**changed: np.ndarray | None) -> Arrays:
+    arrays: dict[str, Any] = {**from_canonical("GRU", drawn("GRU"), "torch.nn.GRU"), **changed}
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """The message with which a call is refused."""
+    with pytest.raises(WeightError) as refused:
+        call()
+    return str(refused.value)

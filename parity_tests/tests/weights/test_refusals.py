@@ -1,0 +1,204 @@
+"""What does not fit a table is refused by name and shape, and a prefix says which arrays are meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backends.weights import SOURCES, WeightError, from_canonical, recognise, to_canonical
+from backends.weights.table import Source
+from parity_tests.tests.weights.arrays import FORMS, canonical, drawn, refusal, same, torch_gru
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"weight_ih_l0": np.ones((7, 12))},
+            "torch.nn.GRU: weight_ih_l0 has shape (7, 12), expected (12, i) by the other arrays (axes '(3 h) i'). Its "
+            "transpose would fit.",
+        ),
+        (
+            {"weight_hh_l0": np.ones((4, 12))},
+            'torch.nn.GRU: weight_hh_l0 has shape (4, 12), expected (12, 4) by the other arrays (axes "(3 h) h\'"). '
+            "Its transpose would fit.",
+        ),
+        (
+            {"bias_hh_l0": np.ones(13)},
+            "torch.nn.GRU: bias_hh_l0 has shape (13,), expected (12,) by the other arrays (axes '(3 h)').",
+        ),
+        (
+            {"weight_ih_l0": np.ones(84)},
+            "torch.nn.GRU: weight_ih_l0 has shape (84,), expected (12, i) by the other arrays (axes '(3 h) i').",
+        ),
+        (
+            {"weight_hh_l0": None},
+            "torch.nn.GRU: missing: weight_hh_l0; found: weight_ih_l0, bias_ih_l0, bias_hh_l0.",
+        ),
+        ({"bias_hh_l0": None}, "torch.nn.GRU: missing: bias_hh_l0; found: weight_ih_l0, weight_hh_l0, bias_ih_l0."),
+        (
+            {"weight_ih_l1": np.ones((12, 4))},
+            "torch.nn.GRU: missing: weight_hh_l1, bias_ih_l1, bias_hh_l1; found: weight_ih_l0, weight_ih_l1, "
+            "weight_hh_l0, bias_ih_l0, bias_hh_l0.",
+        ),
+        ({"proj": np.ones(3)}, "torch.nn.GRU: left over: proj. If they belong to something else, take them out."),
+    ],
+)
+def test_an_array_that_does_not_fit_is_named_with_both_shapes(changed: dict[str, Any], words: str):
+    assert refusal(lambda: to_canonical(torch_gru(**changed), "torch.nn.GRU")) == words
+
+
+def test_without_a_source_a_refusal_says_what_nearly_fits():
+    message = refusal(lambda: to_canonical(torch_gru(weight_hh_l0=np.ones((4, 12)))))
+    assert "no source fits the arrays weight_ih_l0 (12, 7), weight_hh_l0 (4, 12)," in message
+    assert "torch.nn.GRU: weight_hh_l0 has shape (4, 12), expected (12, 4)" in message
+    assert message.endswith(f"there are {', '.join(SOURCES)}.")
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (lambda: to_canonical({}), "there are no arrays to convert."),
+    (
+        lambda: to_canonical({"a/b": np.ones(2), "a.b": np.ones(2)}),
+        "a/b and a.b are two spellings of one name: take one of them out.",
+    ),
+    (lambda: to_canonical(torch_gru(), "torch.GRU"), f"no source 'torch.GRU'; there are {', '.join(SOURCES)}."),
+    (
+        lambda: to_canonical({"x": np.ones(2)}, "torch.nn.LSTM"),
+        "torch.nn.LSTM: none of the arrays x (2,) has one of its names: weight_ih_l{layer}{direction}, "
+        "weight_hh_l{layer}{direction}, bias_ih_l{layer}{direction}, bias_hh_l{layer}{direction}.",
+    ),
+    (
+        lambda: to_canonical(torch_gru(bias_hh_l0=np.ones(12, "float32")), "torch.nn.GRU"),
+        "torch.nn.GRU: the arrays are not of one floating dtype (weight_ih_l0 float64, weight_hh_l0 float64, "
+        "bias_ih_l0 float64, bias_hh_l0 float32): cast them first.",
+    ),
+    (
+        lambda: to_canonical({name: array.astype(int) for name, array in torch_gru().items()}, "torch.nn.GRU"),
+        "torch.nn.GRU: the arrays are not of one floating dtype (weight_ih_l0 int64, weight_hh_l0 int64, bias_ih_l0 "
+        "int64, bias_hh_l0 int64): cast them first.",
+    ),
+    (
+        lambda: to_canonical(torch_gru(), "torch.nn.GRU", hidden_size=5),
+        "GRU: hidden_size is 4 by the shapes of the arrays, given 5.",
+    ),
+    (
+        lambda: to_canonical(torch_gru(), "torch.nn.GRU", units=4),
+        "GRU has no option 'units'; it has bidirectional, dropout, hidden_size, input_size, num_layers.",
+    ),
+    (lambda: to_canonical(torch_gru(), "torch.nn.GRU", layer="LSTM"), "torch.nn.GRU holds GRU, not LSTM."),
+    (lambda: from_canonical("LSTM", drawn("LSTM"), "torch.nn.GRU"), "torch.nn.GRU holds GRU, not LSTM."),
+    (
+        lambda: from_canonical("GRU", {**drawn("GRU"), "1.x": np.ones(2)}, "torch.nn.GRU"),
+        "GRU: 1.x (2,) is left over; the layer has 0.W, 0.U, 0.b, 0.b_hn, 1.W, 1.U, 1.b, 1.b_hn.",
+    ),
+    (
+        lambda: from_canonical("GRU", drawn("GRU"), "keras.GRU", spelling=3),
+        "keras.GRU: spelling is 3, expected 0 to 2.",
+    ),
+    (
+        lambda: from_canonical("GRU", drawn("GRU", num_layers=2), "keras.GRU"),
+        "keras.GRU: prefix is '', expected 2 different prefixes, one for each layer.",
+    ),
+    (
+        lambda: from_canonical("GRU", drawn("GRU", num_layers=2), "torch.nn.GRU", prefix=("a.", "b.")),
+        "torch.nn.GRU: prefix is ('a.', 'b.'), expected one prefix for all layers.",
+    ),
+    (
+        lambda: from_canonical("GRU", drawn("GRU"), "flax.nnx.GRUCell"),
+        "flax.nnx.GRUCell can only have 0.b_hn as zeros: the cell has no hidden bias. Replace its dense_h by a Linear "
+        "with use_bias=True and bias [0, 0, b_hn], or take flax.linen.GRUCell or backends.jax.GRU.",
+    ),
+    (
+        lambda: from_canonical("AdditiveAttention", drawn("AdditiveAttention"), "keras.AdditiveAttention"),
+        "keras.AdditiveAttention can only have W_q as the identity: it has no projections: set a Dense(use_bias=False) "
+        "with kernel W_q.T before its queries, and hand it the identity.",
+    ),
+    (
+        lambda: from_canonical("MultiHeadAttention", drawn("MultiHeadAttention"), "keras.MultiHeadAttention"),
+        "MultiHeadAttention: num_heads is not seen in the shapes of the arrays: give num_heads=... .",
+    ),
+    (
+        lambda: from_canonical(
+            "MultiHeadAttention", drawn("MultiHeadAttention"), "flax.nnx.MultiHeadAttention", num_heads=2, score="dot"
+        ),
+        "flax.nnx.MultiHeadAttention has score='scaled_dot' alone, given 'dot'.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), REFUSED, ids=[words[:50] for _, words in REFUSED])
+def test_a_refusal_says_what_is_wrong_and_what_to_do(call: Any, words: str):
+    assert refusal(lambda: call()) == words
+
+
+def test_a_keras_gru_with_one_row_of_biases_is_another_function():
+    arrays = from_canonical("GRU", drawn("GRU"), "keras.GRU")
+    with pytest.raises(
+        WeightError, match=r"gru_cell/bias \(12,\): one row of biases is reset_after=False, where the reset"
+    ):
+        to_canonical({**arrays, "gru_cell/bias": np.ones(12)}, "keras.GRU")
+
+
+@pytest.mark.parametrize("name", ["torch.nn.GRU", "torch.nn.LSTM", "keras.GRU", "gluon.rnn.LSTM", "onnx.GRU"])
+def test_a_layer_without_biases_gets_zeros_and_the_notes_say_so(name: str):
+    layer = SOURCES[name].layer
+    written = from_canonical(layer, drawn(layer), name)
+    bare = {key: array for key, array in written.items() if "bias" not in key and key != "B"}
+    assert len(bare) < len(written)
+    converted = to_canonical(bare, name)
+    assert not np.any(converted.arrays["0.b"]) and "0.b is 0: the source has none." in converted.notes
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_shape_raises_anything_but_a_refusal(form: Source):
+    arrays, options = canonical(form)
+    written = from_canonical(form.layer, arrays, form.name, **options)
+    refused = 0
+    for name in written:
+        for shape in ((), (0,), (1,), (3,), (0, 4), (1, 1), (5, 13), (0, 2, 2), (3, 0, 2), (2, 3, 5), (2, 2, 2, 2)):
+            try:
+                to_canonical({**written, name: np.ones(shape)}, form.name, **options)
+            except WeightError:
+                refused += 1
+    assert refused
+
+
+# ------------------------------------------------------------------------------------------------ prefixes
+
+
+def test_a_prefix_takes_what_is_under_it_and_nothing_else():
+    arrays = {f"encoder.rnn.{name}": array for name, array in torch_gru().items()} | {
+        "decoder.dense.weight": np.ones((3, 2))
+    }
+    assert refusal(lambda: to_canonical(arrays, "torch.nn.GRU")) == (
+        "torch.nn.GRU: left over: decoder.dense.weight. If they belong to something else, give prefix='encoder.rnn.'."
+    )
+    converted = to_canonical(arrays, prefix="encoder.rnn.")
+    assert converted.source == "torch.nn.GRU" and "The names begin with 'encoder.rnn.'." in converted.notes
+    with pytest.raises(WeightError, match=r"none of the arrays .* has one of its names"):
+        to_canonical(arrays, "torch.nn.GRU", prefix="decoder.")
+
+
+def test_the_same_layer_twice_is_refused_until_a_prefix_says_which():
+    arrays = {f"{part}.{name}": array for part in ("encoder", "decoder") for name, array in torch_gru().items()}
+    assert recognise(arrays) == ["torch.nn.GRU"]
+    assert refusal(lambda: to_canonical(arrays)) == (
+        "torch.nn.GRU fits under several prefixes: 'encoder.', 'decoder.'. Give prefix=... , one of them."
+    )
+    assert same(to_canonical(arrays, prefix="decoder.").arrays, drawn("GRU"))
+
+
+def test_layers_under_their_own_prefixes_become_one_stack():
+    arrays = drawn("GRU", num_layers=2)
+    written = from_canonical("GRU", arrays, "keras.GRU", prefix=("layers/gru/", "layers/gru_1/"), spelling=1)
+    assert list(written)[:2] == ["layers/gru/cell/vars/0", "layers/gru/cell/vars/1"]
+    converted = to_canonical(written, prefix=("layers/gru/", "layers/gru_1/"))
+    assert same(converted.arrays, arrays) and converted.config["num_layers"] == 2
+
+
+def test_layers_in_the_wrong_order_do_not_make_a_stack():
+    written = from_canonical("GRU", drawn("GRU", num_layers=2), "keras.GRU", prefix=("a/", "b/"))
+    with pytest.raises(WeightError, match=r"GRU: 1\.W has shape \(3, 4, 7\), expected \(3, 4, 4\)\.$"):
+        to_canonical(written, prefix=("b/", "a/"))
