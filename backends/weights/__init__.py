@@ -24,7 +24,7 @@ from backends.weights.errors import WeightError
 from backends.weights.formats import read_arrays, write_arrays
 from backends.weights.matching import Fit, fits
 from backends.weights.table import Source, plain
-from backends.weights.tables import found
+from backends.weights.tables import every_source
 
 __all__ = [
     "SOURCES",
@@ -38,8 +38,8 @@ __all__ = [
     "write_arrays",
 ]
 
-SOURCES: dict[str, Source] = {**found(), **backend_layers.SOURCES}
-"""Every source of weights by name, such as "torch.nn.GRU"; "attention_parity.torch" are our own layers in PyTorch."""
+SOURCES: dict[str, Source] = {**every_source(), **backend_layers.SOURCES}
+"""Every source of weights by name, such as "torch.nn.GRU"; "attention_parity.torch" is the backend torch."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def recognise(arrays: Mapping[str, np.ndarray]) -> list[str]:
     """The names of the sources that fit all names and shapes; a common prefix such as "encoder.rnn." may stand before.
 
     Where it finds several, the arrays alone do not tell which one they are of. A source of which there are several
-    layers, each under its own prefix, is found, too. Our own layers are looked for where nothing else fits, in the
+    layers, each under its own prefix, is found, too. Layers of the backends are tried where nothing else fits, for the
     frameworks that are installed.
     """
     names = [source.name for source in _tables() if _covered(fits(source, arrays, None, {}))]
@@ -83,14 +83,14 @@ def to_canonical(
 ) -> Converted:
     """Turn a source's arrays into canonical ones.
 
-    arrays: by the source's own names, in its own shapes. source: the name of one of SOURCES; without it, the only one
-    that fits, or the first of several that give the same (the notes name the others). prefix: what stands before the
+    arrays: by the source's names, in its shapes. source: the name of one of SOURCES; without it, the only one
+    that fits, or the first of several that give the same (the notes name the others). prefix: the prefix of the
     names, such as "encoder.rnn."; only the arrays under it are then taken. Several prefixes are the layers of a stack,
     from the input on. layer: the name of the specification's layer, where arrays fit several. options: constructor
     arguments of the layer that no shape shows, such as num_heads.
 
     Raises: WeightError if no source fits, or several do and differ; if an array is missing, left over or has another
-    shape than the others ask for (it names the array, both shapes, and says whether the transpose would fit); if the
+    shape than the others require (it names the array, both shapes, and says whether the transpose would fit); if the
     specification cannot hold it.
     """
     if not arrays:
@@ -123,9 +123,9 @@ def from_canonical(
     spelling: int = 0,
     **options: Any,
 ) -> dict[str, np.ndarray]:
-    """Canonical arrays of a layer under a source's own names, in its own shapes: the other direction.
+    """Canonical arrays of a layer under a source's names, in its shapes: the other direction.
 
-    layer: the name of the specification's layer. prefix: what to set before every name; one for each layer of a stack,
+    layer: the name of the specification's layer. prefix: the prefix of every name; one for each layer of a stack,
     if the source holds one layer. spelling: which of the source's ways to write the names (Keras: 0 as in
     `variable.path`, 1 as in a .weights.h5 file; Gluon: 0 as `save_parameters` writes them; textbook: 0 PyTorch's, 1
     Gluon's). options: constructor arguments of the layer that no shape shows, such as num_heads.
@@ -369,17 +369,17 @@ def _apart(
     num_layers: int,
     bidirectional: bool,
 ) -> dict[str, np.ndarray]:
-    """Each layer of a stack under its own prefix."""
+    """Each layer of a stack under its prefix."""
     prefixes = [prefix] if isinstance(prefix, str) else list(prefix)
     if len(prefixes) != num_layers or len({plain(one) for one in prefixes}) < num_layers or form.stacked:
         what = "one prefix for all layers" if form.stacked else f"{num_layers} different prefixes, one for each layer"
         raise WeightError(f"{form.name}: prefix is {prefix!r}, expected {what}.")
     made: dict[str, np.ndarray] = {}
     for index, one in enumerate(prefixes):
-        own = {
+        layer_arrays = {
             "0." + name.partition(".")[2]: array
             for name, array in arrays.items()
             if name.partition(".")[0] == str(index)
         }
-        made |= written(form, own, one, spelling, 1, bidirectional, {})
+        made |= written(form, layer_arrays, one, spelling, 1, bidirectional, {})
     return made

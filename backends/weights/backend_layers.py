@@ -1,4 +1,4 @@
-"""Our own layers, in each framework's own names: read from the tables of backends.<framework>.parameters.
+"""The layers of the backends, under each framework's names: read from the tables of backends.<framework>.parameters.
 
 The names are the paths of attributes, which are those of torch's `state_dict`, of Gluon's `save_parameters` and of
 `nnx.state`. Keras numbers a layer's variables in a .weights.h5 file: its second spelling.
@@ -33,7 +33,7 @@ PARTS = frozenset(part for layer in LAYERS for part in layer.parts)
 WORDS = frozenset(word for layer in LAYERS for parameter in layer.parameters for word in parameter.name.split(".")) | {
     "vars"
 }
-"""Of these, one is in every name of ours."""
+"""One of these is in the name of every array of a backend's layer."""
 
 Axes = tuple[int, ...] | None
 
@@ -42,7 +42,7 @@ SAVED = {"mxnet": {"w": "w.value"}}
 
 
 class Read(NamedTuple):
-    """Arrays that are of one layer, with the names that they came under, and what stood before these."""
+    """The arrays of one layer, with their original names, and the prefix of these."""
 
     layer: Layer
     config: dict[str, Any]
@@ -67,50 +67,50 @@ def tables(framework: str) -> Mapping[str, tuple[tuple[str, str, Axes], ...]]:
 def _patterns(framework: str) -> tuple[tuple[re.Pattern[str], str, Axes], ...]:
     """Every path that a layer of this backend may have, as a pattern, with its canonical name."""
     entries = {(path, canonical, axes) for table in tables(framework).values() for canonical, path, axes in table}
-    found = []
+    compiled = []
     for path, canonical, axes in sorted(entries, key=str):
         number = re.escape(SAVED.get(framework, {}).get(path, path)).replace(
             re.escape("{layer}"), r"(?P<layer>\d{1,4})"
         )
-        found.append((re.compile(number), canonical, axes))
-    return tuple(found)
+        compiled.append((re.compile(number), canonical, axes))
+    return tuple(compiled)
 
 
 def read(
     framework: str, arrays: Mapping[str, np.ndarray], layer: str | None, prefix: str | None, options: Mapping[str, Any]
 ) -> Read:
-    """The canonical arrays of a layer of ours; of which layer, its names and shapes say, or `layer`.
+    """The canonical arrays of a backend's layer, which is the one of `layer`, or follows from names and shapes.
 
-    Raises: WeightError if they are of none, or several layers have such arrays.
+    Raises: WeightError if no layer has such arrays, or several do.
     """
     names = {plain(name): name for name in arrays}
     if prefix is not None:
-        names = {name: own for name, own in names.items() if name.startswith(plain(prefix))}
+        names = {name: original for name, original in names.items() if name.startswith(plain(prefix))}
     if framework == "tf":
         names = {
-            _from_h5(name, {other: arrays[own].ndim for other, own in names.items()}): own
-            for name, own in names.items()
+            _from_h5(name, {other: arrays[original].ndim for other, original in names.items()}): original
+            for name, original in names.items()
         }
-    strange = [own for name, own in names.items() if WORDS.isdisjoint(name.split("."))]
+    strange = [original for name, original in names.items() if WORDS.isdisjoint(name.split("."))]
     if strange:  # seen without importing the framework
         raise _foreign(framework, strange)
     refused: WeightError | None = None
     starts = _starts(list(names)) if prefix is None else [plain(prefix)]
     for start in starts:
-        found = {name: _canonical(framework, name.removeprefix(start)) for name in names}
-        unknown = [names[name] for name, entry in found.items() if entry is None]
-        if unknown or not found:
+        matched = {name: _canonical(framework, name.removeprefix(start)) for name in names}
+        unknown = [names[name] for name, entry in matched.items() if entry is None]
+        if unknown or not matched:
             continue
-        entries = {entry[0]: (names[name], entry[1]) for name, entry in found.items() if entry is not None}
+        entries = {entry[0]: (names[name], entry[1]) for name, entry in matched.items() if entry is not None}
         made = {canonical: _turned(canonical, arrays[name], axes) for canonical, (name, axes) in entries.items()}
         try:
             which, config = _layer(made, layer, options)
         except WeightError as error:
             refused = error if refused is None or isinstance(error, UnseenError) else refused
             continue
-        wanted = which.shapes(which.sizes(config))
-        canonical_arrays = {name: np.array(made[name], order="C") for name in wanted}
-        return Read(which, config, canonical_arrays, {name: (entries[name][0],) for name in wanted}, start)
+        expected = which.shapes(which.sizes(config))
+        canonical_arrays = {name: np.array(made[name], order="C") for name in expected}
+        return Read(which, config, canonical_arrays, {name: (entries[name][0],) for name in expected}, start)
     if refused is not None:
         raise type(refused)(f"{PREFIX}{framework}: {refused}")
     strange = [names[name] for name in names if _canonical(framework, name.removeprefix(starts[-1])) is None]
@@ -126,8 +126,8 @@ def _turned(canonical: str, array: np.ndarray, axes: Axes) -> np.ndarray:
 
 def _foreign(framework: str, names: list[str]) -> WeightError:
     return WeightError(
-        f"{PREFIX}{framework}: {', '.join(names[:8]) or 'no array'} is no name of a layer of ours in this framework. "
-        "If only some of the arrays are of one, give prefix=... ."
+        f"{PREFIX}{framework}: {', '.join(names[:8]) or 'no array'} is of no layer of backends.{framework}. "
+        "If other arrays do, give prefix=... ."
     )
 
 
@@ -182,8 +182,8 @@ def _layer(arrays: Mapping[str, np.ndarray], name: str | None, options: Mapping[
 
 
 def _knows(layer: Layer, names: Mapping[str, Any]) -> bool:
-    own = {parameter.name for parameter in layer.parameters}
-    return all(pattern(name) in own or name.partition(".")[0] in layer.parts for name in names)
+    known = {parameter.name for parameter in layer.parameters}
+    return all(pattern(name) in known or name.partition(".")[0] in layer.parts for name in names)
 
 
 def write(framework: str, layer: Layer, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict:
@@ -211,7 +211,7 @@ def _entries(framework: str, layer: Layer, sizes: Sizes) -> Iterator[tuple[str, 
 
 GATED = ("W", "U", "b", "b_hn")
 BESIDE = {"W_q": "w_v", "W_p": "v_p", "W": "v", "rnn": "initial"}
-"""The one variable that a layer has itself, by what stands beside it."""
+"""The one variable that a layer has itself, by the name of a layer or variable beside it."""
 
 
 def _from_h5(name: str, axes: Mapping[str, int]) -> str:
@@ -231,11 +231,11 @@ def _from_h5(name: str, axes: Mapping[str, int]) -> str:
         return f"{within}{('kernel', 'bias')[number]}"
     if last == "embedding":
         return f"{within}embeddings"
-    if f"{within}vars.1" in axes:  # of the layers that have several variables of their own, only Bridge is left
+    if f"{within}vars.1" in axes:  # of the layers that have several variables, only Bridge is left
         return f"{within}{('W', 'b_s')[number % 2]}.{number // 2}"
     beside = {other.removeprefix(within).partition(".")[0] for other in axes if other.startswith(within)}
     alone = "P" if axes[name] == 2 else "w"
-    return within + next((found for key, found in BESIDE.items() if key in beside), alone)
+    return within + next((variable for key, variable in BESIDE.items() if key in beside), alone)
 
 
 def to_h5(path: str, cell: str) -> str:

@@ -13,7 +13,7 @@ from backends.weights.errors import WeightError
 
 
 class UnseenError(WeightError):
-    """The arrays fit, but do not show one of the constructor's arguments."""
+    """The arrays fit, but one of the constructor's arguments cannot be inferred from them."""
 
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -25,20 +25,24 @@ def config_of(layer: Layer, shapes: Shapes, options: Options) -> dict[str, Any]:
 
     Sizes come from shapes; options are what no shape shows (num_heads, window, dropout, ...).
 
-    Raises: WeightError if an array that tells a size is missing, or an option is needed.
+    Raises: WeightError if an array that determines a size is missing, or an option is needed.
     """
     known = {option.name for option in layer.options}
     unknown = [name for name in options if name not in known]
     if unknown:
         raise WeightError(f"{layer.name} has no option {unknown[0]!r}; it has {', '.join(sorted(known))}.")
-    found = FOUND[layer.name](shapes, options) if layer.name in FOUND else _by_axes(layer, shapes)
+    by_shapes = CONFIGS[layer.name](shapes, options) if layer.name in CONFIGS else _by_axes(layer, shapes)
     for name, value in options.items():
-        if found.get(name, value) != value:
-            raise WeightError(f"{layer.name}: {name} is {found[name]!r} by the shapes of the arrays, given {value!r}.")
-    config = {**found, **options}
+        if by_shapes.get(name, value) != value:
+            raise WeightError(
+                f"{layer.name}: {name} is {by_shapes[name]!r} by the shapes of the arrays, given {value!r}."
+            )
+    config = {**by_shapes, **options}
     needed = [option.name for option in layer.options if option.default is None and option.name not in config]
     if needed:
-        raise UnseenError(f"{layer.name}: {needed[0]} is not seen in the shapes of the arrays: give {needed[0]}=... .")
+        raise UnseenError(
+            f"{layer.name}: {needed[0]} cannot be inferred from the shapes of the arrays: give {needed[0]}=... ."
+        )
     return config
 
 
@@ -52,23 +56,23 @@ def _size(shapes: Shapes, name: str, rank: int, axis: int) -> int:
 
 
 def inner(shapes: Shapes, part: str) -> dict[str, tuple[int, ...]]:
-    """The shapes of the arrays of a layer inside, under their own names."""
+    """The shapes of the arrays of a layer inside, under their names in it."""
     return {name.removeprefix(f"{part}."): shape for name, shape in shapes.items() if name.startswith(f"{part}.")}
 
 
 def _unseen(layer: str, option: str, choices: str) -> UnseenError:
-    return UnseenError(f"{layer}: {option} is not seen in the arrays: give {option}=... , one of {choices}.")
+    return UnseenError(f"{layer}: {option} cannot be inferred from the arrays: give {option}=... , one of {choices}.")
 
 
 def _by_axes(layer: Layer, shapes: Shapes) -> dict[str, Any]:
     """The sizes that are axes of the layer's arrays."""
     sizes = {option.name for option in layer.options}
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for parameter in layer.parameters:
         for axis, name in enumerate(parameter.axes):
-            if name in sizes and name not in found:
-                found[name] = _size(shapes, parameter.name, len(parameter.axes), axis)
-    return found
+            if name in sizes and name not in config:
+                config[name] = _size(shapes, parameter.name, len(parameter.axes), axis)
+    return config
 
 
 # ------------------------------------------------------------------------------------------------ attention
@@ -102,11 +106,11 @@ def _attention_size(shapes: Shapes, score: str) -> int | None:
 
 
 def _concat(shapes: Shapes, options: Options) -> dict[str, Any]:
-    both, found = _size(shapes, "W", 2, 1), {"hidden_size": _size(shapes, "W", 2, 0)}
+    both, config = _size(shapes, "W", 2, 1), {"hidden_size": _size(shapes, "W", 2, 0)}
     for given, other in (("query_size", "key_size"), ("key_size", "query_size")):
         if given in options:
-            found[other] = both - options[given]
-    return found
+            config[other] = both - options[given]
+    return config
 
 
 def _kernel(shapes: Shapes, options: Options) -> dict[str, Any]:
@@ -114,40 +118,40 @@ def _kernel(shapes: Shapes, options: Options) -> dict[str, Any]:
 
 
 def _local(shapes: Shapes, options: Options) -> dict[str, Any]:
-    found: dict[str, Any] = {"mode": "predictive"} if "W_p" in shapes else {}
-    own = inner(shapes, "scored")
-    sizes = _sides(own, options, _size(shapes, "W_p", 2, 1) if "W_p" in shapes else None)
-    found |= sizes | _score("LocalAttention", own, sizes["query_size"], sizes["key_size"], options)
-    hidden = _size(shapes, "W_p", 2, 0) if "W_p" in shapes else _attention_size(own, found["score"])
-    return found | ({} if hidden is None else {"hidden_size": hidden})
+    config: dict[str, Any] = {"mode": "predictive"} if "W_p" in shapes else {}
+    scored = inner(shapes, "scored")
+    sizes = _sides(scored, options, _size(shapes, "W_p", 2, 1) if "W_p" in shapes else None)
+    config |= sizes | _score("LocalAttention", scored, sizes["query_size"], sizes["key_size"], options)
+    hidden = _size(shapes, "W_p", 2, 0) if "W_p" in shapes else _attention_size(scored, config["score"])
+    return config | ({} if hidden is None else {"hidden_size": hidden})
 
 
 def _hard(shapes: Shapes, options: Options) -> dict[str, Any]:
-    own = inner(shapes, "scored")
-    sizes = _sides(own, options, None)
-    found = sizes | _score("HardAttention", own, sizes["query_size"], sizes["key_size"], options)
-    hidden = _attention_size(own, found["score"])
-    return found | ({} if hidden is None else {"hidden_size": hidden})
+    scored = inner(shapes, "scored")
+    sizes = _sides(scored, options, None)
+    config = sizes | _score("HardAttention", scored, sizes["query_size"], sizes["key_size"], options)
+    hidden = _attention_size(scored, config["score"])
+    return config | ({} if hidden is None else {"hidden_size": hidden})
 
 
-def _sides(own: Shapes, options: Options, query_size: int | None) -> dict[str, Any]:
+def _sides(scored: Shapes, options: Options, query_size: int | None) -> dict[str, Any]:
     """The sizes of query and key of an attention layer inside another one."""
     given = {name: options[name] for name in ("query_size", "key_size") if name in options}
     if query_size is not None:
         given.setdefault("query_size", query_size)
-    if "W_q" in own:
-        return {"query_size": own["W_q"][-1], "key_size": _size(own, "W_k", 2, 1)}
-    if "v" in own:
-        both = _size(own, "W", 2, 1)
+    if "W_q" in scored:
+        return {"query_size": scored["W_q"][-1], "key_size": _size(scored, "W_k", 2, 1)}
+    if "v" in scored:
+        both = _size(scored, "W", 2, 1)
         if "query_size" in given:
             given.setdefault("key_size", both - given["query_size"])
         if "key_size" in given:
             given.setdefault("query_size", both - given["key_size"])
-    elif "W" in own and options.get("score") != "location":
-        given = {"query_size": _size(own, "W", 2, 0), "key_size": own["W"][1]} | given
+    elif "W" in scored and options.get("score") != "location":
+        given = {"query_size": _size(scored, "W", 2, 0), "key_size": scored["W"][1]} | given
     for name in ("query_size", "key_size"):
         if name not in given:
-            raise UnseenError(f"{name} is not seen in the shapes of the arrays: give {name}=... .")
+            raise UnseenError(f"{name} cannot be inferred from the shapes of the arrays: give {name}=... .")
     return given
 
 
@@ -156,19 +160,19 @@ def _regression(shapes: Shapes, options: Options) -> dict[str, Any]:
 
 
 def _heads(shapes: Shapes, options: Options) -> dict[str, Any]:
-    found = {
+    config = {
         "query_size": _size(shapes, "W_q", 2, 1),
         "key_size": _size(shapes, "W_k", 2, 1),
         "value_size": _size(shapes, "W_v", 2, 1),
         "hidden_size": _size(shapes, "W_q", 2, 0),
         "bias": any(name.startswith("b_") for name in shapes),
     }
-    own = inner(shapes, "scored")
-    if not own:  # of the scores without parameters this is the usual one
-        return {"score": options.get("score", "scaled_dot"), **found}
+    scored = inner(shapes, "scored")
+    if not scored:  # of the scores without parameters this is the usual one
+        return {"score": options.get("score", "scaled_dot"), **config}
     heads = options.get("num_heads")
-    size = found["hidden_size"] // heads if heads else own.get("W", (0,))[-1]
-    return found | _score("MultiHeadAttention", own, size, size, options)
+    size = config["hidden_size"] // heads if heads else scored.get("W", (0,))[-1]
+    return config | _score("MultiHeadAttention", scored, size, size, options)
 
 
 # ------------------------------------------------------------------------------------------------ recurrent
@@ -220,83 +224,83 @@ def _bridge(shapes: Shapes, options: Options) -> dict[str, Any]:
 def _decoder(shapes: Shapes, options: Options) -> dict[str, Any]:
     """What every decoder has; memory_size as the rest of what the recurrent layer reads beside the token."""
     rnn = inner(shapes, "rnn")
-    own = _recurrent(rnn, {})
+    recurrent = _recurrent(rnn, {})
     embed = _size(shapes, "embedding", 2, 1)
     return {
         "vocab_size": _size(shapes, "dense.W", 2, 0),
         "embed_size": embed,
-        "hidden_size": own["hidden_size"],
-        "num_layers": own["num_layers"],
-        "memory_size": own["input_size"] - embed,
+        "hidden_size": recurrent["hidden_size"],
+        "num_layers": recurrent["num_layers"],
+        "memory_size": recurrent["input_size"] - embed,
         "cell": _cell(rnn),
         **({"initial": "learned"} if "initial" in shapes else {}),
     }
 
 
-def _attending(layer: str, found: dict[str, Any], attention: Shapes, options: Options) -> dict[str, Any]:
-    found |= _score(layer, attention, found["hidden_size"], found["memory_size"], options)
-    hidden = _attention_size(attention, found["score"])
-    return found | ({} if hidden is None else {"attention_size": hidden})
+def _attending(layer: str, config: dict[str, Any], attention: Shapes, options: Options) -> dict[str, Any]:
+    config |= _score(layer, attention, config["hidden_size"], config["memory_size"], options)
+    hidden = _attention_size(attention, config["score"])
+    return config | ({} if hidden is None else {"attention_size": hidden})
 
 
 def _bahdanau(shapes: Shapes, options: Options) -> dict[str, Any]:
-    found = _attending("BahdanauDecoder", _decoder(shapes, options), inner(shapes, "attention"), options)
+    config = _attending("BahdanauDecoder", _decoder(shapes, options), inner(shapes, "attention"), options)
     if "readout.W" in shapes:
-        return found | {"readout": "maxout", "maxout_size": _size(shapes, "readout.W", 2, 0) // 2}
-    return found | {"readout": "dense"}
+        return config | {"readout": "maxout", "maxout_size": _size(shapes, "readout.W", 2, 0) // 2}
+    return config | {"readout": "dense"}
 
 
 def _luong(shapes: Shapes, options: Options) -> dict[str, Any]:
-    found = _decoder(shapes, options)
-    fed = found["memory_size"]  # what is read beside the token is h̃, or nothing
-    found |= {"memory_size": _size(shapes, "W_c", 2, 1) - found["hidden_size"], "input_feeding": fed > 0}
+    config = _decoder(shapes, options)
+    fed = config["memory_size"]  # what is read beside the token is h̃, or nothing
+    config |= {"memory_size": _size(shapes, "W_c", 2, 1) - config["hidden_size"], "input_feeding": fed > 0}
     attention = inner(shapes, "attention")
-    own = inner(attention, "scored")
-    if "W_p" not in attention and not own:
-        return _attending("LuongDecoder", found, attention, options)
-    found |= _attending("LuongDecoder", found, own, options)
-    found["alignment"] = "predictive" if "W_p" in attention else "monotonic"
+    scored = inner(attention, "scored")
+    if "W_p" not in attention and not scored:
+        return _attending("LuongDecoder", config, attention, options)
+    config |= _attending("LuongDecoder", config, scored, options)
+    config["alignment"] = "predictive" if "W_p" in attention else "monotonic"
     if "window" not in options:
-        raise UnseenError("LuongDecoder: window is not seen in the shapes of the arrays: give window=... .")
+        raise UnseenError("LuongDecoder: window cannot be inferred from the shapes of the arrays: give window=... .")
     if "W_p" in attention:
         hidden = _size(attention, "W_p", 2, 0)
-        found |= {"attention_size": hidden}
-    return found
+        config |= {"attention_size": hidden}
+    return config
 
 
 def _translator(shapes: Shapes, options: Options) -> dict[str, Any]:
     encoder = _encoder(inner(shapes, "encoder"), {})
-    own = inner(shapes, "decoder")
+    decoder = inner(shapes, "decoder")
     kind = options.get("decoder")
-    if kind is None:
-        kind = "luong" if "W_c" in own else "bahdanau" if inner(own, "attention") or "readout.W" in own else None
-    if kind is None and options.get("score") is not None:
+    if kind is None and "W_c" in decoder:
+        kind = "luong"
+    elif kind is None and (inner(decoder, "attention") or "readout.W" in decoder or options.get("score") is not None):
         kind = "bahdanau"
     if kind is None:
         raise _unseen("Translator", "decoder", "bahdanau (with score=...), fixed")
-    found = {
+    config = {
         "source_vocab_size": encoder["vocab_size"],
-        "target_vocab_size": _size(own, "embedding", 2, 0),
+        "target_vocab_size": _size(decoder, "embedding", 2, 0),
         **{name: encoder[name] for name in ("embed_size", "hidden_size", "num_layers", "bidirectional")},
         "cell": _cell(inner(shapes, "encoder.rnn")),
         "decoder": kind,
     }
     if kind != "fixed":
-        decoder = {"bahdanau": _bahdanau, "luong": _luong}[kind](own, options)
-        found |= {name: decoder[name] for name in ("score", "num_positions") if name in decoder}
-        found |= {"readout": decoder["readout"]} if decoder.get("readout") == "maxout" else {}
+        arguments = {"bahdanau": _bahdanau, "luong": _luong}[kind](decoder, options)
+        config |= {name: arguments[name] for name in ("score", "num_positions") if name in arguments}
+        config |= {"readout": arguments["readout"]} if arguments.get("readout") == "maxout" else {}
     if encoder["bidirectional"]:
         bridge = inner(shapes, "bridge")
         if bridge:
             read = _size(bridge, "0.W", 3, 2)
-            found["bridge"] = "project" if read == 2 * encoder["hidden_size"] else "backward"
+            config["bridge"] = "project" if read == 2 * encoder["hidden_size"] else "backward"
         else:
-            doubled = _size(own, "rnn.0.U", 3, 2) == 2 * encoder["hidden_size"]
-            found["bridge"] = "concatenate" if doubled else "sum"
-    return found
+            doubled = _size(decoder, "rnn.0.U", 3, 2) == 2 * encoder["hidden_size"]
+            config["bridge"] = "concatenate" if doubled else "sum"
+    return config
 
 
-FOUND: dict[str, Callable[[Shapes, Options], dict[str, Any]]] = {
+CONFIGS: dict[str, Callable[[Shapes, Options], dict[str, Any]]] = {
     "ConcatAttention": _concat,
     "KernelAttention": _kernel,
     "LocalAttention": _local,
@@ -318,18 +322,18 @@ FOUND: dict[str, Callable[[Shapes, Options], dict[str, Any]]] = {
 def check_shapes(layer: Layer, config: Mapping[str, Any], shapes: Shapes) -> dict[str, tuple[int, ...]]:
     """The shapes that the layer has with these arguments; refuses others."""
     try:
-        wanted = layer.shapes(check_options(layer, **config))
+        expected = layer.shapes(check_options(layer, **config))
     except ValueError as error:
         raise WeightError(f"no layer has arrays of these shapes: {error}") from error
     for name, shape in shapes.items():
-        if name not in wanted:
+        if name not in expected:
             raise WeightError(
-                f"{layer.name}: {name} {shape} is left over; the layer has {', '.join(wanted) or 'no arrays'}."
+                f"{layer.name}: {name} {shape} is left over; the layer has {', '.join(expected) or 'no arrays'}."
             )
-        if shape != wanted[name]:
-            hint = " Its transpose would fit." if shape[::-1] == wanted[name] else ""
-            raise WeightError(f"{layer.name}: {name} has shape {shape}, expected {wanted[name]}.{hint}")
-    return wanted
+        if shape != expected[name]:
+            hint = " Its transpose would fit." if shape[::-1] == expected[name] else ""
+            raise WeightError(f"{layer.name}: {name} has shape {shape}, expected {expected[name]}.{hint}")
+    return expected
 
 
 def whole_config(
@@ -347,9 +351,9 @@ def whole_config(
 def layer_named(name: str) -> Layer:
     """The layer of the specification of that name."""
     try:
-        found = find(name)
+        layer = find(name)
     except KeyError as error:
         raise WeightError(str(error.args[0])) from error
-    if not isinstance(found, Layer):
+    if not isinstance(layer, Layer):
         raise WeightError(f"{name} is a function, expected a layer.")
-    return found
+    return layer

@@ -102,8 +102,8 @@ def completed(
             if name.endswith("U"):
                 gate, hidden = made[name].shape[0], made[name].shape[-1]
                 base = name.removesuffix("U")
-                wanted = {f"{base}b": (gate, hidden)} | ({f"{base}b_hn": (hidden,)} if gate == 3 else {})
-                for key, shape in wanted.items():
+                zeros = {f"{base}b": (gate, hidden)} | ({f"{base}b_hn": (hidden,)} if gate == 3 else {})
+                for key, shape in zeros.items():
                     if key not in made:
                         made[key] = np.zeros(shape, dtype)
                         parts.notes.append(f"{key} is 0: the source has none.")
@@ -140,7 +140,7 @@ def written(
     bidirectional: bool,
     sizes: Mapping[str, int],
 ) -> dict[str, np.ndarray]:
-    """The arrays under the source's own names. sizes are those of axes that no canonical shape shows.
+    """The arrays under the source's names. sizes are those of axes that no canonical shape determines.
 
     Raises: WeightError if they do not fit the table.
     """
@@ -148,24 +148,26 @@ def written(
     _check_places(form, every, arrays)
     made: dict[str, np.ndarray] = {}
     for group in dict.fromkeys(cell.group for cell in every):
-        own = [cell for cell in every if cell.group == group]
-        joined = {cell.name: _joined(form, cell, arrays) for cell in own if cell.row.holds}
-        held = {name: array for name, array in joined.items() if array is not None}
-        rows = {cell.name: cell.row for cell in own}
-        solved = solve([(rows[name].sides[1], array.shape) for name, array in held.items()], sizes)
+        group_cells = [cell for cell in every if cell.group == group]
+        joined = {cell.name: _joined(form, cell, arrays) for cell in group_cells if cell.row.holds}
+        present = {name: array for name, array in joined.items() if array is not None}
+        rows = {cell.name: cell.row for cell in group_cells}
+        solved = solve([(rows[name].sides[1], array.shape) for name, array in present.items()], sizes)
         if solved is None:
-            shapes = ", ".join(f"{name} from {array.shape}" for name, array in held.items())
+            shapes = ", ".join(f"{name} from {array.shape}" for name, array in present.items())
             raise WeightError(f"{form.name} cannot hold arrays of these shapes: {shapes}.")
         for name, row in rows.items():
             start, end = row.sides
             shape = shape_of(start, solved)
-            if name in held:
+            if name in present:
                 if shape is None:
                     unknown = next(part for axis in start for part in axis if "#" not in part and part not in solved)
-                    raise WeightError(f"{form.name}: {unknown} is not seen in the arrays: give {unknown}=... .")
-                made[prefix + name] = rearranged(held[name], end, start, solved)
+                    raise WeightError(
+                        f"{form.name}: {unknown} cannot be inferred from the arrays: give {unknown}=... ."
+                    )
+                made[prefix + name] = rearranged(present[name], end, start, solved)
             elif row.zero and shape is not None:
-                made[prefix + name] = np.zeros(shape, next(iter(held.values())).dtype)
+                made[prefix + name] = np.zeros(shape, next(iter(present.values())).dtype)
     return made
 
 

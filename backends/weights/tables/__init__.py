@@ -8,7 +8,7 @@ import pkgutil
 from backends.weights.table import Source
 
 
-def found() -> dict[str, Source]:
+def every_source() -> dict[str, Source]:
     """The source of every file here, by its name."""
     modules = (importlib.import_module(f"{__name__}.{entry.name}") for entry in pkgutil.iter_modules(__path__))
     sources = [module.SOURCE for module in modules]

@@ -21,8 +21,7 @@ def test_the_command_prints_the_page():
     assert CliRunner().invoke(main, ["operators"]).output == operators_page.page()
 
 
-def test_every_row_of_porting_names_an_entry_by_other_names_and_in_whole_sentences():
-    assert set(PORTING) <= {entry.name for entry in ENTRIES}
+def test_every_row_of_porting_has_other_names_and_whole_sentences():
     assert all(porting.also for porting in PORTING.values())
     assert all(sentence.endswith(".") for porting in PORTING.values() for sentence in porting.pitfalls)
 

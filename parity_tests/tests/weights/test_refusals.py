@@ -117,7 +117,7 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (
         lambda: from_canonical("MultiHeadAttention", drawn("MultiHeadAttention"), "keras.MultiHeadAttention"),
-        "MultiHeadAttention: num_heads is not seen in the shapes of the arrays: give num_heads=... .",
+        "MultiHeadAttention: num_heads cannot be inferred from the shapes of the arrays: give num_heads=... .",
     ),
     (
         lambda: from_canonical(
