@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,656 +20,486 @@ from attention_core.errors import (
     TokenError,
 )
 
-F = np.float32
+I = np.int32  # noqa: E741 (in a table of hundreds of shapes)
+Table = dict[type[AttentionError], list[tuple[Any, ...]]]
 
-
-def zeros(*shape: int, dtype: Any = F) -> np.ndarray:
-    return np.zeros(shape, dtype)
-
-
-# Name, call, class, words. A call gets the package, and a function that makes an array of the framework.
-FUNCTIONS: list[tuple[str, Any, type[AttentionError], str]] = [
-    (
-        "features",
-        lambda b, a: b.dot_score(a(zeros(2, 5, 4)), a(zeros(2, 7, 8))),
-        ShapeError,
-        "dot_score: axis 'features' is 8 in keys but 4 in queries. Project one of the two, or use AdditiveAttention, "
-        "whose keys may have another size. Shapes: queries=(2, 5, 4), keys=(2, 7, 8).",
-    ),
-    (
-        "positions",
-        lambda b, a: b.location_score(9, a(zeros(2, 5, 7))),
-        ShapeError,
-        "location_score: num_keys is 9 but queries has 7 positions. Score the first keys alone, or make the layer with "
-        "a position for each key.",
-    ),
-    (
-        "kernel",
-        lambda b, a: b.gaussian_score(a(zeros(2, 5, 4)), a(zeros(2, 7, 4)), a(zeros(4))),
-        ShapeError,
-        "gaussian_score: w has 1 axis, expected (). Shapes: queries=(2, 5, 4), keys=(2, 7, 4), w=(4,).",
-    ),
-    (
-        "rule",
-        lambda b, a: b.window_mask(5, 7, left=-1, right=2),
-        OptionError,
-        "window_mask: left is -1, expected a whole number of at least 0: number of keys before the query's position.",
-    ),
-    (
-        "stride",
-        lambda b, a: b.stride_mask(5, 7, stride=0),
-        OptionError,
-        "stride_mask: stride is 0, expected a whole number of at least 1: distance of two positions that are attended "
-        "to.",
-    ),
-    (
-        "offset",
-        lambda b, a: b.causal_mask(5, 7, offset=1.5),
-        OptionError,
-        "causal_mask: offset is 1.5, expected a whole number of at least 0: position of the first query among the "
-        "keys.",
-    ),
-    (
-        "combined",
-        lambda b, a: b.mask_or(a(zeros(2, 5, 7, dtype=bool)), a(zeros(2, 4, 7, dtype=bool))),
-        ShapeError,
-        "mask_or: axis 'queries' is 4 in second but 5 in first. Give one row of the mask, of the scores and of the "
-        "lengths for each query. Shapes: first=(2, 5, 7), second=(2, 4, 7).",
-    ),
-    (
-        "combined_kind",
-        lambda b, a: b.mask_and(a(zeros(2, 5, 7, dtype=bool)), a(zeros(2, 5, 7, dtype=np.int32))),
-        MaskError,
-        "mask_and: second is int32, expected bool. True means 'may attend': compare first, mask != 0 where 1 stands "
-        "for an open key, mask == 0 where 1 stands for a hidden one.",
-    ),
-    (
-        "global",
-        lambda b, a: b.global_mask(a(zeros(2, 5, dtype=bool)), a(zeros(3, 7, dtype=bool))),
-        ShapeError,
-        "global_mask: axis 'batch' is 3 in global_keys but 2 in global_queries. Every argument holds the same batch. "
-        "Shapes: global_queries=(2, 5), global_keys=(3, 7).",
-    ),
-    (
-        "key_padding_kind",
-        lambda b, a: b.from_key_padding_mask(a(zeros(2, 7, dtype=np.int32))),
-        MaskError,
-        "from_key_padding_mask: key_padding_mask is int32, expected bool. True means 'hidden': compare first, mask == "
-        "0 where 1 stands for an open key, mask != 0 where 1 stands for a hidden one.",
-    ),
-    (
-        "key_padding_rank",
-        lambda b, a: b.from_key_padding_mask(a(zeros(2, 1, 7, dtype=bool))),
-        ShapeError,
-        "from_key_padding_mask: key_padding_mask has 3 axes, expected (batch, keys). Shapes: "
-        "key_padding_mask=(2, 1, 7).",
-    ),
-    (
-        "key_padding_rows",
-        lambda b, a: b.to_key_padding_mask(a(zeros(2, 5, 7, dtype=bool))),
-        ShapeError,
-        "to_key_padding_mask: axis 'queries' is 5 in mask, expected 1: a key padding mask hides a key from every "
-        "query. Give what has rows of its own as a mask. Shapes: mask=(2, 5, 7).",
-    ),
-    (
-        "key_padding_no_rows",
-        lambda b, a: b.to_key_padding_mask(a(zeros(2, 0, 7, dtype=bool))),
-        ShapeError,
-        "to_key_padding_mask: axis 'queries' is 0 in mask, expected 1: a key padding mask hides a key from every "
-        "query. Give what has rows of its own as a mask. Shapes: mask=(2, 0, 7).",
-    ),
-    (
-        "additive_kind",
-        lambda b, a: b.from_additive_mask(a(zeros(2, 5, 7, dtype=bool))),
-        DtypeError,
-        "from_additive_mask: additive_mask is bool, expected a floating type, one of float64, float32, float16, "
-        "bfloat16. A mask of True and False, or of 1 and 0, is no additive mask: cast, it would hide nothing.",
-    ),
-    (
-        "additive_rank",
-        lambda b, a: b.from_additive_mask(a(zeros(5, 7))),
-        ShapeError,
-        "from_additive_mask: additive_mask has 2 axes, expected (batch, queries, keys) or (batch, heads, queries, "
-        "keys). Shapes: additive_mask=(5, 7).",
-    ),
-    (
-        "threshold",
-        lambda b, a: b.from_additive_mask(a(zeros(2, 5, 7)), threshold=-np.inf),
-        OptionError,
-        "from_additive_mask: threshold is -inf, expected a finite number: what is at most this, rounded to the dtype "
-        "of additive_mask, is hidden.",
-    ),
-    (
-        "additive_dtype",
-        lambda b, a: b.to_additive_mask(a(zeros(2, 5, 7, dtype=bool)), dtype="int32"),
-        OptionError,
-        "to_additive_mask: dtype is 'int32', expected one of 'float64', 'float32', 'float16', 'bfloat16': floating "
-        "type of the result.",
-    ),
-    (
-        "finite",
-        lambda b, a: b.to_additive_mask(a(zeros(2, 5, 7, dtype=bool)), finite=-1e9),
-        OptionError,
-        "to_additive_mask: finite is -1000000000.0, expected True or False: whether a hidden key gets the least finite "
-        "number.",
-    ),
-    (
-        "rank",
-        lambda b, a: b.dot_score(a(zeros(5, 4)), a(zeros(2, 7, 4))),
-        ShapeError,
-        "dot_score: queries has 2 axes, expected (batch, queries, features) or (batch, heads, queries, features). "
-        "Shapes: queries=(5, 4), keys=(2, 7, 4).",
-    ),
-    (
-        "heads",
-        lambda b, a: b.scaled_dot_score(a(zeros(2, 3, 5, 4)), a(zeros(2, 7, 4))),
-        ShapeError,
-        "scaled_dot_score: axis 'heads' is in queries but not in keys. Split queries, keys and values into the same "
-        "heads, and give a mask an axis for them. Shapes: queries=(2, 3, 5, 4), keys=(2, 7, 4).",
-    ),
-    (
-        "dtypes",
-        lambda b, a: b.dot_score(a(zeros(2, 5, 4)), a(zeros(2, 7, 4, dtype=np.float64))),
-        DtypeError,
-        "dot_score: keys is float64 but queries is float32. Nothing is cast silently: cast one of the two.",
-    ),
-    (
-        "integers",
-        lambda b, a: b.masked_softmax(a(zeros(2, 5, 7, dtype=np.int32))),
-        DtypeError,
-        "masked_softmax: scores is int32, expected a floating type, one of float64, float32, float16, bfloat16. "
-        "Cast it first.",
-    ),
-    (
-        "float_length",
-        lambda b, a: b.masked_softmax(a(zeros(2, 5, 7)), a(zeros(2))),
-        DtypeError,
-        "masked_softmax: valid_lens is float32, expected an integer type. Cast it to int32 first; fractions have no "
-        "meaning here.",
-    ),
-    (
-        "boolean_length",
-        lambda b, a: b.attention_mask(7, a(zeros(2, dtype=bool))),
-        DtypeError,
-        "attention_mask: valid_lens is bool, expected an integer type. Cast it to int32 first; fractions have no "
-        "meaning here.",
-    ),
-    (
-        "number_mask",
-        lambda b, a: b.masked_softmax(a(zeros(2, 5, 7)), None, a(zeros(2, 5, 7))),
-        MaskError,
-        "masked_softmax: mask is float32, expected bool. True means 'may attend': compare first, mask != 0 where 1 "
-        "stands for an open key, mask == 0 where 1 stands for a hidden one.",
-    ),
-    (
-        "mask_keys",
-        lambda b, a: b.masked_softmax(a(zeros(2, 5, 7)), None, a(zeros(2, 5, 6, dtype=bool))),
-        ShapeError,
-        "masked_softmax: axis 'keys' is 6 in mask but 7 in scores. Give one value, and one column of the mask, for "
-        "each key. Shapes: scores=(2, 5, 7), mask=(2, 5, 6).",
-    ),
-    (
-        "mask_rank",
-        lambda b, a: b.masked_softmax(a(zeros(2, 3, 5, 7)), None, a(zeros(2, 5, 7, dtype=bool))),
-        ShapeError,
-        "masked_softmax: axis 'heads' is in scores but not in mask. Split queries, keys and values into the same "
-        "heads, and give a mask an axis for them. Shapes: scores=(2, 3, 5, 7), mask=(2, 5, 7).",
-    ),
-    (
-        "length_batch",
-        lambda b, a: b.masked_softmax(a(zeros(2, 5, 7)), a(zeros(10, dtype=np.int32))),
-        ShapeError,
-        "masked_softmax: axis 'batch' is 10 in valid_lens but 2 in scores. Every argument holds the same batch. "
-        "Shapes: scores=(2, 5, 7), valid_lens=(10,).",
-    ),
-    (
-        "length_rank",
-        lambda b, a: b.attention_mask(7, a(zeros(2, 5, 7, dtype=np.int32))),
-        ShapeError,
-        "attention_mask: valid_lens has 3 axes, expected (batch,) or (batch, queries). Shapes: valid_lens=(2, 5, 7).",
-    ),
-    (
-        "num_keys",
-        lambda b, a: b.attention_mask(-1, a(zeros(2, dtype=np.int32))),
-        OptionError,
-        "attention_mask: num_keys is -1, expected a whole number of at least 0: number of keys.",
-    ),
-    (
-        "values",
-        lambda b, a: b.attention_pooling(a(zeros(2, 5, 7)), a(zeros(2, 6, 4))),
-        ShapeError,
-        "attention_pooling: axis 'keys' is 6 in values but 7 in scores. Give one value, and one column of the mask, "
-        "for each key. Shapes: scores=(2, 5, 7), values=(2, 6, 4).",
-    ),
-    (
-        "w_v",
-        lambda b, a: b.additive_score(a(zeros(2, 5, 8)), a(zeros(2, 7, 8)), a(zeros(9))),
-        ShapeError,
-        "additive_score: axis 'hidden_size' is 9 in w_v but 8 in queries. Project both to the same hidden size, or "
-        "make the layer with this one. Shapes: queries=(2, 5, 8), keys=(2, 7, 8), w_v=(9,).",
-    ),
-    (
-        "scale",
-        lambda b, a: b.scaled_dot_score(a(zeros(2, 5, 4)), a(zeros(2, 7, 4)), scale=float("nan")),
-        OptionError,
-        "scaled_dot_score: scale is nan, expected a finite number: factor of the scores; 1/√features unless given.",
-    ),
-    (
-        "list",
-        lambda b, a: b.dot_score([[[1.0]]], a(zeros(1, 1, 1))),
-        DtypeError,
-        "dot_score: queries is a list, expected an array (batch, queries, features) or (batch, heads, queries, "
-        "features). Convert it to an array of the framework first.",
-    ),
-    (
-        "dropout_mask",
-        lambda b, a: b.attention_pooling(a(zeros(2, 5, 7)), a(zeros(2, 7, 4)), dropout_mask=a(zeros(2, 1, 7))),
-        ShapeError,
-        "attention_pooling: axis 'queries' is 1 in dropout_mask but 5 in scores. Give one row of the mask, of the "
-        "scores and of the lengths for each query. Shapes: scores=(2, 5, 7), values=(2, 7, 4), "
-        "dropout_mask=(2, 1, 7).",
-    ),
-    (
-        "loss_targets",
-        lambda package, a: package.masked_cross_entropy(a(zeros(2, 5, 7)), a(zeros(2, 4, dtype=np.int32))),
-        ShapeError,
-        "masked_cross_entropy: axis 'steps' is 4 in targets but 5 in logits. Give every step its own row, or one row "
-        "for all steps. Shapes: logits=(2, 5, 7), targets=(2, 4).",
-    ),
-    (
-        "loss_vocabulary",
-        lambda package, a: package.masked_cross_entropy(
-            a(zeros(2, 5, 7)), a(zeros(2, 5, dtype=np.int32) + np.int32(7))
+# Call and words, by class. A call gets the package, and a function that makes an array of that shape in the framework.
+FUNCTIONS: Table = {
+    ShapeError: [
+        (
+            lambda b, a: b.dot_score(a(2, 5, 4), a(2, 7, 8)),
+            "dot_score: axis 'features' is 8 in keys but 4 in queries. Project one of the two, or use "
+            "AdditiveAttention, whose keys may have another size. Shapes: queries=(2, 5, 4), keys=(2, 7, 8).",
         ),
-        TokenError,
-        "masked_cross_entropy: targets holds the id 7, expected 0 to 6 (vocab_size is 7). Map unknown tokens to an id "
-        "of the vocabulary, and make the layer as large as the vocabulary.",
-    ),
-]
+        (
+            lambda b, a: b.location_score(9, a(2, 5, 7)),
+            "location_score: num_keys is 9 but queries has 7 positions. Score the first keys alone, or make the layer "
+            "with a position for each key.",
+        ),
+        (
+            lambda b, a: b.gaussian_score(a(2, 5, 4), a(2, 7, 4), a(4)),
+            "gaussian_score: w has 1 axis, expected (). Shapes: queries=(2, 5, 4), keys=(2, 7, 4), w=(4,).",
+        ),
+        (
+            lambda b, a: b.mask_or(a(2, 5, 7, dtype=bool), a(2, 4, 7, dtype=bool)),
+            "mask_or: axis 'queries' is 4 in second but 5 in first. Give one row of the mask, of the scores and of the "
+            "lengths for each query. Shapes: first=(2, 5, 7), second=(2, 4, 7).",
+        ),
+        (
+            lambda b, a: b.global_mask(a(2, 5, dtype=bool), a(3, 7, dtype=bool)),
+            "global_mask: axis 'batch' is 3 in global_keys but 2 in global_queries. Every argument holds the same "
+            "batch. Shapes: global_queries=(2, 5), global_keys=(3, 7).",
+        ),
+        (
+            lambda b, a: b.from_key_padding_mask(a(2, 1, 7, dtype=bool)),
+            "from_key_padding_mask: key_padding_mask has 3 axes, expected (batch, keys). Shapes: "
+            "key_padding_mask=(2, 1, 7).",
+        ),
+        (
+            lambda b, a: b.to_key_padding_mask(a(2, 5, 7, dtype=bool)),
+            "to_key_padding_mask: axis 'queries' is 5 in mask, expected 1: a key padding mask hides a key from every "
+            "query. Give what has rows of its own as a mask. Shapes: mask=(2, 5, 7).",
+        ),
+        (
+            lambda b, a: b.to_key_padding_mask(a(2, 0, 7, dtype=bool)),
+            "to_key_padding_mask: axis 'queries' is 0 in mask, expected 1: a key padding mask hides a key from every "
+            "query. Give what has rows of its own as a mask. Shapes: mask=(2, 0, 7).",
+        ),
+        (
+            lambda b, a: b.from_additive_mask(a(5, 7)),
+            "from_additive_mask: additive_mask has 2 axes, expected (batch, queries, keys) or (batch, heads, queries, "
+            "keys). Shapes: additive_mask=(5, 7).",
+        ),
+        (
+            lambda b, a: b.dot_score(a(5, 4), a(2, 7, 4)),
+            "dot_score: queries has 2 axes, expected (batch, queries, features) or (batch, heads, queries, features). "
+            "Shapes: queries=(5, 4), keys=(2, 7, 4).",
+        ),
+        (
+            lambda b, a: b.scaled_dot_score(a(2, 3, 5, 4), a(2, 7, 4)),
+            "scaled_dot_score: axis 'heads' is in queries but not in keys. Split queries, keys and values into the "
+            "same heads, and give a mask an axis for them. Shapes: queries=(2, 3, 5, 4), keys=(2, 7, 4).",
+        ),
+        (
+            lambda b, a: b.masked_softmax(a(2, 5, 7), None, a(2, 5, 6, dtype=bool)),
+            "masked_softmax: axis 'keys' is 6 in mask but 7 in scores. Give one value, and one column of the mask, for "
+            "each key. Shapes: scores=(2, 5, 7), mask=(2, 5, 6).",
+        ),
+        (
+            lambda b, a: b.masked_softmax(a(2, 3, 5, 7), None, a(2, 5, 7, dtype=bool)),
+            "masked_softmax: axis 'heads' is in scores but not in mask. Split queries, keys and values into the same "
+            "heads, and give a mask an axis for them. Shapes: scores=(2, 3, 5, 7), mask=(2, 5, 7).",
+        ),
+        (
+            lambda b, a: b.masked_softmax(a(2, 5, 7), a(10, dtype=I)),
+            "masked_softmax: axis 'batch' is 10 in valid_lens but 2 in scores. Every argument holds the same batch. "
+            "Shapes: scores=(2, 5, 7), valid_lens=(10,).",
+        ),
+        (
+            lambda b, a: b.attention_mask(7, a(2, 5, 7, dtype=I)),
+            "attention_mask: valid_lens has 3 axes, expected (batch,) or (batch, queries). Shapes: valid_lens=(2, 5, "
+            "7).",
+        ),
+        (
+            lambda b, a: b.attention_pooling(a(2, 5, 7), a(2, 6, 4)),
+            "attention_pooling: axis 'keys' is 6 in values but 7 in scores. Give one value, and one column of the "
+            "mask, for each key. Shapes: scores=(2, 5, 7), values=(2, 6, 4).",
+        ),
+        (
+            lambda b, a: b.additive_score(a(2, 5, 8), a(2, 7, 8), a(9)),
+            "additive_score: axis 'hidden_size' is 9 in w_v but 8 in queries. Project both to the same hidden size, or "
+            "make the layer with this one. Shapes: queries=(2, 5, 8), keys=(2, 7, 8), w_v=(9,).",
+        ),
+        (
+            lambda b, a: b.attention_pooling(a(2, 5, 7), a(2, 7, 4), dropout_mask=a(2, 1, 7)),
+            "attention_pooling: axis 'queries' is 1 in dropout_mask but 5 in scores. Give one row of the mask, of the "
+            "scores and of the lengths for each query. Shapes: scores=(2, 5, 7), values=(2, 7, 4), "
+            "dropout_mask=(2, 1, 7).",
+        ),
+        (
+            lambda b, a: b.masked_cross_entropy(a(2, 5, 7), a(2, 4, dtype=I)),
+            "masked_cross_entropy: axis 'steps' is 4 in targets but 5 in logits. Give every step its own row, or one "
+            "row for all steps. Shapes: logits=(2, 5, 7), targets=(2, 4).",
+        ),
+    ],
+    OptionError: [
+        (
+            lambda b, a: b.window_mask(5, 7, left=-1, right=2),
+            "window_mask: left is -1, expected a whole number of at least 0: number of keys before the query's "
+            "position.",
+        ),
+        (
+            lambda b, a: b.stride_mask(5, 7, stride=0),
+            "stride_mask: stride is 0, expected a whole number of at least 1: distance of two positions that are "
+            "attended to.",
+        ),
+        (
+            lambda b, a: b.causal_mask(5, 7, offset=1.5),
+            "causal_mask: offset is 1.5, expected a whole number of at least 0: position of the first query among the "
+            "keys.",
+        ),
+        (
+            lambda b, a: b.from_additive_mask(a(2, 5, 7), threshold=-np.inf),
+            "from_additive_mask: threshold is -inf, expected a finite number: what is at most this, rounded to the "
+            "dtype of additive_mask, is hidden.",
+        ),
+        (
+            lambda b, a: b.to_additive_mask(a(2, 5, 7, dtype=bool), dtype="int32"),
+            "to_additive_mask: dtype is 'int32', expected one of 'float64', 'float32', 'float16', 'bfloat16': floating "
+            "type of the result.",
+        ),
+        (
+            lambda b, a: b.to_additive_mask(a(2, 5, 7, dtype=bool), finite=-1e9),
+            "to_additive_mask: finite is -1000000000.0, expected True or False: whether a hidden key gets the least "
+            "finite number.",
+        ),
+        (
+            lambda b, a: b.attention_mask(-1, a(2, dtype=I)),
+            "attention_mask: num_keys is -1, expected a whole number of at least 0: number of keys.",
+        ),
+        (
+            lambda b, a: b.scaled_dot_score(a(2, 5, 4), a(2, 7, 4), scale=float("nan")),
+            "scaled_dot_score: scale is nan, expected a finite number: factor of the scores; 1/√features unless given.",
+        ),
+    ],
+    MaskError: [
+        (
+            lambda b, a: b.mask_and(a(2, 5, 7, dtype=bool), a(2, 5, 7, dtype=I)),
+            "mask_and: second is int32, expected bool. True means 'may attend': compare first, mask != 0 where 1 "
+            "stands for an open key, mask == 0 where 1 stands for a hidden one.",
+        ),
+        (
+            lambda b, a: b.from_key_padding_mask(a(2, 7, dtype=I)),
+            "from_key_padding_mask: key_padding_mask is int32, expected bool. True means 'hidden': compare first, "
+            "mask == 0 where 1 stands for an open key, mask != 0 where 1 stands for a hidden one.",
+        ),
+        (
+            lambda b, a: b.masked_softmax(a(2, 5, 7), None, a(2, 5, 7)),
+            "masked_softmax: mask is float32, expected bool. True means 'may attend': compare first, mask != 0 where 1 "
+            "stands for an open key, mask == 0 where 1 stands for a hidden one.",
+        ),
+    ],
+    DtypeError: [
+        (
+            lambda b, a: b.from_additive_mask(a(2, 5, 7, dtype=bool)),
+            "from_additive_mask: additive_mask is bool, expected a floating type, one of float64, float32, float16, "
+            "bfloat16. A mask of True and False, or of 1 and 0, is no additive mask: cast, it would hide nothing.",
+        ),
+        (
+            lambda b, a: b.dot_score(a(2, 5, 4), a(2, 7, 4, dtype=np.float64)),
+            "dot_score: keys is float64 but queries is float32. Nothing is cast silently: cast one of the two.",
+        ),
+        (
+            lambda b, a: b.masked_softmax(a(2, 5, 7, dtype=I)),
+            "masked_softmax: scores is int32, expected a floating type, one of float64, float32, float16, bfloat16. "
+            "Cast it first.",
+        ),
+        (
+            lambda b, a: b.masked_softmax(a(2, 5, 7), a(2)),
+            "masked_softmax: valid_lens is float32, expected an integer type. Cast it to int32 first; fractions have "
+            "no meaning here.",
+        ),
+        (
+            lambda b, a: b.attention_mask(7, a(2, dtype=bool)),
+            "attention_mask: valid_lens is bool, expected an integer type. Cast it to int32 first; fractions have no "
+            "meaning here.",
+        ),
+        (
+            lambda b, a: b.dot_score([[[1.0]]], a(1, 1, 1)),
+            "dot_score: queries is a list, expected an array (batch, queries, features) or (batch, heads, queries, "
+            "features). Convert it to an array of the framework first.",
+        ),
+    ],
+    TokenError: [
+        (
+            lambda b, a: b.masked_cross_entropy(a(2, 5, 7), a(2, 5, dtype=I, fill=7)),
+            "masked_cross_entropy: targets holds the id 7, expected 0 to 6 (vocab_size is 7). Map unknown tokens to "
+            "an id of the vocabulary, and make the layer as large as the vocabulary.",
+        ),
+    ],
+}
 
 ADDITIVE = {"query_size": 9, "key_size": 10, "hidden_size": 8}
 ENCODER = {"vocab_size": 11, "embed_size": 4, "hidden_size": 5, "num_layers": 2}
 DECODER = {**ENCODER, "memory_size": 6, "attention_size": 8}
 DECODING = {name: size for name, size in DECODER.items() if name != "attention_size"}
 TRANSLATOR = {"source_vocab_size": 11, "target_vocab_size": 13, "embed_size": 4, "hidden_size": 5}
-TOKENS = zeros(3, 7, dtype=np.int32)
 
-LAYERS: list[tuple[str, str, dict[str, int], Any, type[AttentionError], str]] = [
-    (
-        "query_size",
-        "AdditiveAttention",
-        ADDITIVE,
-        lambda layer, a: layer(a(zeros(2, 5, 10)), a(zeros(2, 7, 10)), a(zeros(2, 7, 6))),
-        ShapeError,
-        "AdditiveAttention: axis 'query_size' is 10 in queries but 9 in the layer. Make the layer with the query_size "
-        "of the queries. Shapes: queries=(2, 5, 10), keys=(2, 7, 10), values=(2, 7, 6).",
-    ),
-    (
-        "key_size",
-        "AdditiveAttention",
-        ADDITIVE,
-        lambda layer, a: layer.prepare(a(zeros(2, 7, 9)), a(zeros(2, 7, 6))),
-        ShapeError,
-        "AdditiveAttention.prepare: axis 'key_size' is 9 in keys but 10 in the layer. Make the layer with the "
-        "key_size of the keys. Shapes: keys=(2, 7, 9), values=(2, 7, 6).",
-    ),
-    (
-        "attend",
-        "AdditiveAttention",
-        ADDITIVE,
-        lambda layer, a: layer.attend(a(zeros(3, 5, 9)), layer.prepare(a(zeros(2, 7, 10)), a(zeros(2, 7, 6)))),
-        ShapeError,
-        "AdditiveAttention.attend: axis 'batch' is 2 in memory.keys but 3 in queries. Every argument holds the same "
-        "batch. Shapes: queries=(3, 5, 9), memory.keys=(2, 7, 8), memory.values=(2, 7, 6).",
-    ),
-    (
-        "layer_mask",
-        "DotProductAttention",
-        {},
-        lambda layer, a: layer(
-            a(zeros(2, 5, 4)), a(zeros(2, 7, 4)), a(zeros(2, 7, 6)), None, a(zeros(2, 5, 7, dtype=np.int32))
+CONFIGS: dict[str, dict[str, Any]] = {
+    "AdditiveAttention": ADDITIVE,
+    "GeneralAttention": {"query_size": 9, "key_size": 10, "time_major": True},
+    "LocationAttention": {"query_size": 9, "num_positions": 6},
+    "Translator": TRANSLATOR,
+    "HardAttention": {"query_size": 9, "key_size": 10},
+    "MultiHeadAttention": {"query_size": 9, "num_heads": 3},
+    "NadarayaWatson": {},
+    "LearnedPositions": {"num_positions": 7, "features": 4},
+    "SinusoidalPositions": {"features": 4},
+    "LSTM": {"input_size": 4, "hidden_size": 5},
+    "Bridge": {"hidden_size": 5},
+    "GRU": {"input_size": 4, "hidden_size": 5},
+    "GRUEncoder": ENCODER,
+    "BahdanauDecoder": DECODER,
+    "DotProductAttention": {},
+    "LocalAttention": {"query_size": 9, "key_size": 10, "window": 2, "mode": "predictive"},
+    "LuongDecoder": DECODING,
+    "FixedContextDecoder": {**DECODING, "initial": "zero"},
+}
+"""How the layer that the words name is made, unless an entry says otherwise."""
+
+# Call and words, by class, and the layer with its options where they are others. A call gets the layer.
+LAYERS: Table = {
+    ShapeError: [
+        (
+            lambda layer, a: layer(a(2, 5, 10), a(2, 7, 10), a(2, 7, 6)),
+            "AdditiveAttention: axis 'query_size' is 10 in queries but 9 in the layer. Make the layer with the "
+            "query_size of the queries. Shapes: queries=(2, 5, 10), keys=(2, 7, 10), values=(2, 7, 6).",
         ),
-        MaskError,
-        "DotProductAttention: mask is int32, expected bool. True means 'may attend': compare first, mask != 0 where 1 "
-        "stands for an open key, mask == 0 where 1 stands for a hidden one.",
-    ),
-    (
-        "time_major",
-        "GeneralAttention",
-        {"query_size": 9, "key_size": 10, "time_major": True},
-        lambda layer, a: layer(a(zeros(5, 2, 9)), a(zeros(7, 3, 10)), a(zeros(7, 3, 6))),
-        ShapeError,
-        "GeneralAttention: axis 'batch' is 3 in keys but 2 in queries. Every argument holds the same batch. Shapes: "
-        "queries=(5, 2, 9), keys=(7, 3, 10), values=(7, 3, 6).",
-    ),
-    (
-        "too_many_keys",
-        "LocationAttention",
-        {"query_size": 9, "num_positions": 6},
-        lambda layer, a: layer(a(zeros(2, 5, 9)), a(zeros(2, 7, 4)), a(zeros(2, 7, 6))),
-        ShapeError,
-        "LocationAttention: num_keys is 7 but queries has 6 positions. Score the first keys alone, or make the layer "
-        "with a position for each key.",
-    ),
-    (
-        "too_many_keys_of_a_decoder",
-        "BahdanauDecoder",
-        {**DECODING, "score": "location", "num_positions": 6},
-        lambda layer, a: layer(a(zeros(3, 9, dtype=np.int32)), a(zeros(3, 7, 6)), a(zeros(2, 3, 5))),
-        ShapeError,
-        "LocationAttention: num_keys is 7 but queries has 6 positions. Score the first keys alone, or make the layer "
-        "with a position for each key.",
-    ),
-    (
-        "translator_inputs",
-        "Translator",
-        TRANSLATOR,
-        lambda layer, a: layer(a(TOKENS), a(zeros(2, 9, dtype=np.int32))),
-        ShapeError,
-        "Translator: axis 'batch' is 2 in inputs but 3 in source. Every argument holds the same batch. Shapes: "
-        "source=(3, 7), inputs=(2, 9).",
-    ),
-    (
-        "translator_source",
-        "Translator",
-        TRANSLATOR,
-        lambda layer, a: layer(a(TOKENS + np.int32(11)), a(zeros(3, 9, dtype=np.int32))),
-        TokenError,
-        "GRUEncoder: tokens holds the id 11, expected 0 to 10 (vocab_size is 11). Map unknown tokens to an id of the "
-        "vocabulary, and make the layer as large as the vocabulary.",
-    ),
-    (
-        "translator_greedy",
-        "Translator",
-        TRANSLATOR,
-        lambda layer, a: layer.greedy(a(TOKENS), a(zeros(3)), bos=1, eos=2, max_steps=4),
-        DtypeError,
-        "Translator.greedy: valid_lens is float32, expected an integer type. Cast it to int32 first; fractions have no "
-        "meaning here.",
-    ),
-    (
-        "translator_beam",
-        "Translator",
-        TRANSLATOR,
-        lambda layer, a: layer.beam(a(TOKENS), bos=1, eos=2, max_steps=4, width=2, num_best=3),
-        OptionError,
-        "Translator.beam: num_best is 3, expected at most width, which is 2. Widen the beam.",
-    ),
-    (
-        "offset_ignored",
-        "LocalAttention",
-        {"query_size": 9, "key_size": 10, "window": 2, "mode": "predictive"},
-        lambda layer, a: layer(
-            a(zeros(2, 5, 9)), a(zeros(2, 7, 10)), a(zeros(2, 7, 6)), offset=a(zeros(2, dtype=np.int32))
+        (
+            lambda layer, a: layer.prepare(a(2, 7, 9), a(2, 7, 6)),
+            "AdditiveAttention.prepare: axis 'key_size' is 9 in keys but 10 in the layer. Make the layer with the "
+            "key_size of the keys. Shapes: keys=(2, 7, 9), values=(2, 7, 6).",
         ),
-        OptionError,
-        "LocalAttention: offset is given, expected None: mode='predictive' predicts where its window stands.",
-    ),
-    (
-        "noise",
-        "HardAttention",
-        {"query_size": 9, "key_size": 10},
-        lambda layer, a: layer(a(zeros(2, 5, 9)), a(zeros(2, 7, 10)), a(zeros(2, 7, 6)), noise=a(zeros(2, 5, 6))),
-        ShapeError,
-        "HardAttention: axis 'keys' is 6 in noise but 7 in keys. Give one value, and one column of the mask, for each "
-        "key. Shapes: queries=(2, 5, 9), keys=(2, 7, 10), values=(2, 7, 6), noise=(2, 5, 6).",
-    ),
-    (
-        "value_size",
-        "MultiHeadAttention",
-        {"query_size": 9, "num_heads": 3},
-        lambda layer, a: layer(a(zeros(2, 5, 9)), a(zeros(2, 7, 9)), a(zeros(2, 7, 6))),
-        ShapeError,
-        "MultiHeadAttention: axis 'value_size' is 6 in values but 9 in the layer. Make the layer with the value_size "
-        "of the values. Shapes: queries=(2, 5, 9), keys=(2, 7, 9), values=(2, 7, 6).",
-    ),
-    (
-        "per_head",
-        "MultiHeadAttention",
-        {"query_size": 9, "num_heads": 3},
-        lambda layer, a: layer(a(zeros(2, 5, 9)), a(zeros(2, 7, 9)), a(zeros(2, 7, 9)), per_head=1),
-        OptionError,
-        "MultiHeadAttention: per_head is 1, expected True or False: whether to return the weights of every head, or "
-        "their mean.",
-    ),
-    (
-        "samples",
-        "NadarayaWatson",
-        {},
-        lambda layer, a: layer(a(zeros(2, 5)), a(zeros(2, 7)), a(zeros(2, 6))),
-        ShapeError,
-        "NadarayaWatson: axis 'keys' is 6 in values but 7 in keys. Give one value, and one column of the mask, for "
-        "each key. Shapes: queries=(2, 5), keys=(2, 7), values=(2, 6).",
-    ),
-    (
-        "last_position",
-        "LearnedPositions",
-        {"num_positions": 7, "features": 4},
-        lambda layer, a: layer(a(zeros(2, 5, 4)), offset=3),
-        ShapeError,
-        "LearnedPositions: the last step stands at position 7 but num_positions is 7. Give fewer steps or a smaller "
-        "offset, or make the layer with a position for each step.",
-    ),
-    (
-        "features_of_positions",
-        "SinusoidalPositions",
-        {"features": 4},
-        lambda layer, a: layer(a(zeros(2, 5, 6))),
-        ShapeError,
-        "SinusoidalPositions: axis 'features' is 6 in inputs but 4 in the layer. Make the layer with the features of "
-        "the inputs. Shapes: inputs=(2, 5, 6).",
-    ),
-    (
-        "state_size",
-        "LSTM",
-        {"input_size": 4, "hidden_size": 5},
-        lambda layer, a: layer(a(zeros(3, 7, 4)), None, a(zeros(1, 3, 5))),
-        ShapeError,
-        "LSTM: axis 'state_size' is 5 in state but 10 in the layer. A state holds hidden_size numbers for each "
-        "direction; that of an LSTM as many again, its cells. Shapes: inputs=(3, 7, 4), state=(1, 3, 5).",
-    ),
-    (
-        "step_of_both",
-        "GRU",
-        {"input_size": 4, "hidden_size": 5, "bidirectional": True},
-        lambda layer, a: layer.step(a(zeros(3, 4)), a(zeros(1, 3, 10))),
-        OptionError,
-        "GRU.step: bidirectional is True, expected False: the backward direction begins at the last step. Call the "
-        "layer on whole sequences.",
-    ),
-    (
-        "bridge",
-        "Bridge",
-        {"hidden_size": 5},
-        lambda layer, a: layer(a(zeros(3, 7, 5)), a(zeros(1, 3, 10))),
-        ShapeError,
-        "Bridge: axis 'both_outputs' is 5 in outputs but 10 in the layer. A bridge takes the outputs of a "
-        "bidirectional encoder: 2 hidden_size features. Shapes: outputs=(3, 7, 5), state=(1, 3, 10).",
-    ),
-    (
-        "no_state",
-        "LuongDecoder",
-        DECODING,
-        lambda layer, a: layer(a(TOKENS), a(zeros(3, 8, 6))),
-        OptionError,
-        "LuongDecoder: state is None, expected a value: initial='encoder' starts with the encoder's last state.",
-    ),
-    (
-        "state_ignored",
-        "FixedContextDecoder",
-        {**DECODING, "initial": "zero"},
-        lambda layer, a: layer(a(TOKENS), a(zeros(3, 8, 6)), a(zeros(2, 3, 5))),
-        OptionError,
-        "FixedContextDecoder: state is given, expected None: initial='zero' starts without the encoder's state.",
-    ),
-    (
-        "beam_best",
-        "LuongDecoder",
-        DECODING,
-        lambda layer, a: layer.beam(
-            a(zeros(3, 8, 6)), a(zeros(2, 3, 5)), bos=1, eos=2, max_steps=4, width=2, num_best=3
+        (
+            lambda layer, a: layer.attend(a(3, 5, 9), layer.prepare(a(2, 7, 10), a(2, 7, 6))),
+            "AdditiveAttention.attend: axis 'batch' is 2 in memory.keys but 3 in queries. Every argument holds the "
+            "same batch. Shapes: queries=(3, 5, 9), memory.keys=(2, 7, 8), memory.values=(2, 7, 6).",
         ),
-        OptionError,
-        "LuongDecoder.beam: num_best is 3, expected at most width, which is 2. Widen the beam.",
-    ),
-    (
-        "beam_width",
-        "BahdanauDecoder",
-        DECODING,
-        lambda layer, a: layer.beam(a(zeros(3, 8, 6)), a(zeros(2, 3, 5)), bos=1, eos=2, max_steps=4, width=12),
-        OptionError,
-        "BahdanauDecoder.beam: width is 12, expected at most vocab_size, which is 11: a first step has no more "
-        "hypotheses.",
-    ),
-    (
-        "input_size",
-        "GRU",
-        {"input_size": 4, "hidden_size": 5},
-        lambda layer, a: layer(a(zeros(3, 7, 5))),
-        ShapeError,
-        "GRU: axis 'input_size' is 5 in inputs but 4 in the layer. Make the layer with the input_size of the inputs. "
-        "Shapes: inputs=(3, 7, 5).",
-    ),
-    (
-        "state",
-        "GRUEncoder",
-        ENCODER,
-        lambda layer, a: layer(a(TOKENS), None, a(zeros(1, 3, 5))),
-        ShapeError,
-        "GRUEncoder: axis 'num_layers' is 1 in state but 2 in the layer. Give one state for each recurrent layer: "
-        "decoder and encoder have the same num_layers. Shapes: tokens=(3, 7), state=(1, 3, 5).",
-    ),
-    (
-        "float_tokens",
-        "GRUEncoder",
-        ENCODER,
-        lambda layer, a: layer(a(zeros(3, 7))),
-        DtypeError,
-        "GRUEncoder: tokens is float32, expected an integer type. Cast it to int32 first; fractions have no meaning "
-        "here.",
-    ),
-    (
-        "unknown_token",
-        "GRUEncoder",
-        ENCODER,
-        lambda layer, a: layer(a(TOKENS + np.int32(11))),
-        TokenError,
-        "GRUEncoder: tokens holds the id 11, expected 0 to 10 (vocab_size is 11). Map unknown tokens to an id of the "
-        "vocabulary, and make the layer as large as the vocabulary.",
-    ),
-    (
-        "negative_token",
-        "BahdanauDecoder",
-        DECODER,
-        lambda layer, a: layer(a(TOKENS - np.int32(1)), a(zeros(3, 8, 6)), a(zeros(2, 3, 5))),
-        TokenError,
-        "BahdanauDecoder: tokens holds the id -1, expected 0 to 10 (vocab_size is 11). Map unknown tokens to an id of "
-        "the vocabulary, and make the layer as large as the vocabulary.",
-    ),
-    (
-        "memory_size",
-        "BahdanauDecoder",
-        DECODER,
-        lambda layer, a: layer(a(TOKENS), a(zeros(3, 8, 5)), a(zeros(2, 3, 5))),
-        ShapeError,
-        "BahdanauDecoder: axis 'memory_size' is 5 in encoder_outputs but 6 in the layer. Make the decoder with "
-        "memory_size, the size of the encoder's outputs. Shapes: tokens=(3, 7), encoder_outputs=(3, 8, 5), "
-        "state=(2, 3, 5).",
-    ),
-    (
-        "step_mask",
-        "BahdanauDecoder",
-        DECODER,
-        lambda layer, a: layer.step(
-            a(TOKENS[:, 0]), a(zeros(2, 3, 5)), layer.prepare(a(zeros(3, 8, 6)), None, a(zeros(3, 4, 8, dtype=bool)))
+        (
+            lambda layer, a: layer(a(5, 2, 9), a(7, 3, 10), a(7, 3, 6)),
+            "GeneralAttention: axis 'batch' is 3 in keys but 2 in queries. Every argument holds the same batch. "
+            "Shapes: queries=(5, 2, 9), keys=(7, 3, 10), values=(7, 3, 6).",
         ),
-        ShapeError,
-        "BahdanauDecoder.step: axis 'one' is 4 in memory.mask but 1 in the layer. A single step, and greedy decoding, "
-        "take a mask with one row: (batch, 1, keys). Shapes: tokens=(3,), state=(2, 3, 5), memory.keys=(3, 8, 8), "
-        "memory.values=(3, 8, 6), memory.mask=(3, 4, 8).",
-    ),
-    (
-        "greedy_eos",
-        "BahdanauDecoder",
-        DECODER,
-        lambda layer, a: layer.greedy(a(zeros(3, 8, 6)), a(zeros(2, 3, 5)), bos=1, eos=11, max_steps=4),
-        TokenError,
-        "BahdanauDecoder.greedy: eos holds the id 11, expected 0 to 10 (vocab_size is 11). Map unknown tokens to an id "
-        "of the vocabulary, and make the layer as large as the vocabulary.",
-    ),
-    (
-        "greedy_steps",
-        "BahdanauDecoder",
-        DECODER,
-        lambda layer, a: layer.greedy(a(zeros(3, 8, 6)), a(zeros(2, 3, 5)), bos=1, eos=2, max_steps=-1),
-        OptionError,
-        "BahdanauDecoder.greedy: max_steps is -1, expected a whole number of at least 0: most tokens to decode.",
-    ),
-]
+        (
+            lambda layer, a: layer(a(2, 5, 9), a(2, 7, 4), a(2, 7, 6)),
+            "LocationAttention: num_keys is 7 but queries has 6 positions. Score the first keys alone, or make the "
+            "layer with a position for each key.",
+        ),
+        (
+            lambda layer, a: layer(a(3, 9, dtype=I), a(3, 7, 6), a(2, 3, 5)),
+            "LocationAttention: num_keys is 7 but queries has 6 positions. Score the first keys alone, or make the "
+            "layer with a position for each key.",
+            ("BahdanauDecoder", {**DECODING, "score": "location", "num_positions": 6}),
+        ),
+        (
+            lambda layer, a: layer(a(3, 7, dtype=I), a(2, 9, dtype=I)),
+            "Translator: axis 'batch' is 2 in inputs but 3 in source. Every argument holds the same batch. Shapes: "
+            "source=(3, 7), inputs=(2, 9).",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 9), a(2, 7, 10), a(2, 7, 6), noise=a(2, 5, 6)),
+            "HardAttention: axis 'keys' is 6 in noise but 7 in keys. Give one value, and one column of the mask, for "
+            "each key. Shapes: queries=(2, 5, 9), keys=(2, 7, 10), values=(2, 7, 6), noise=(2, 5, 6).",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 9), a(2, 7, 9), a(2, 7, 6)),
+            "MultiHeadAttention: axis 'value_size' is 6 in values but 9 in the layer. Make the layer with the "
+            "value_size of the values. Shapes: queries=(2, 5, 9), keys=(2, 7, 9), values=(2, 7, 6).",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5), a(2, 7), a(2, 6)),
+            "NadarayaWatson: axis 'keys' is 6 in values but 7 in keys. Give one value, and one column of the mask, for "
+            "each key. Shapes: queries=(2, 5), keys=(2, 7), values=(2, 6).",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 4), offset=3),
+            "LearnedPositions: the last step stands at position 7 but num_positions is 7. Give fewer steps or a "
+            "smaller offset, or make the layer with a position for each step.",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 6)),
+            "SinusoidalPositions: axis 'features' is 6 in inputs but 4 in the layer. Make the layer with the features "
+            "of the inputs. Shapes: inputs=(2, 5, 6).",
+        ),
+        (
+            lambda layer, a: layer(a(3, 7, 4), None, a(1, 3, 5)),
+            "LSTM: axis 'state_size' is 5 in state but 10 in the layer. A state holds hidden_size numbers for each "
+            "direction; that of an LSTM as many again, its cells. Shapes: inputs=(3, 7, 4), state=(1, 3, 5).",
+        ),
+        (
+            lambda layer, a: layer(a(3, 7, 5), a(1, 3, 10)),
+            "Bridge: axis 'both_outputs' is 5 in outputs but 10 in the layer. A bridge takes the outputs of a "
+            "bidirectional encoder: 2 hidden_size features. Shapes: outputs=(3, 7, 5), state=(1, 3, 10).",
+        ),
+        (
+            lambda layer, a: layer(a(3, 7, 5)),
+            "GRU: axis 'input_size' is 5 in inputs but 4 in the layer. Make the layer with the input_size of the "
+            "inputs. Shapes: inputs=(3, 7, 5).",
+        ),
+        (
+            lambda layer, a: layer(a(3, 7, dtype=I), None, a(1, 3, 5)),
+            "GRUEncoder: axis 'num_layers' is 1 in state but 2 in the layer. Give one state for each recurrent layer: "
+            "decoder and encoder have the same num_layers. Shapes: tokens=(3, 7), state=(1, 3, 5).",
+        ),
+        (
+            lambda layer, a: layer(a(3, 7, dtype=I), a(3, 8, 5), a(2, 3, 5)),
+            "BahdanauDecoder: axis 'memory_size' is 5 in encoder_outputs but 6 in the layer. Make the decoder with "
+            "memory_size, the size of the encoder's outputs. Shapes: tokens=(3, 7), encoder_outputs=(3, 8, 5), "
+            "state=(2, 3, 5).",
+        ),
+        (
+            lambda layer, a: layer.step(
+                a(3, dtype=I), a(2, 3, 5), layer.prepare(a(3, 8, 6), None, a(3, 4, 8, dtype=bool))
+            ),
+            "BahdanauDecoder.step: axis 'one' is 4 in memory.mask but 1 in the layer. A single step, and greedy "
+            "decoding, take a mask with one row: (batch, 1, keys). Shapes: tokens=(3,), state=(2, 3, 5), "
+            "memory.keys=(3, 8, 8), memory.values=(3, 8, 6), memory.mask=(3, 4, 8).",
+        ),
+    ],
+    MaskError: [
+        (
+            lambda layer, a: layer(a(2, 5, 4), a(2, 7, 4), a(2, 7, 6), None, a(2, 5, 7, dtype=I)),
+            "DotProductAttention: mask is int32, expected bool. True means 'may attend': compare first, mask != 0 "
+            "where 1 stands for an open key, mask == 0 where 1 stands for a hidden one.",
+        ),
+    ],
+    TokenError: [
+        (
+            lambda layer, a: layer(a(3, 7, dtype=I, fill=11), a(3, 9, dtype=I)),
+            "GRUEncoder: tokens holds the id 11, expected 0 to 10 (vocab_size is 11). Map unknown tokens to an id of "
+            "the vocabulary, and make the layer as large as the vocabulary.",
+            ("Translator", TRANSLATOR),
+        ),
+        (
+            lambda layer, a: layer(a(3, 7, dtype=I, fill=11)),
+            "GRUEncoder: tokens holds the id 11, expected 0 to 10 (vocab_size is 11). Map unknown tokens to an id of "
+            "the vocabulary, and make the layer as large as the vocabulary.",
+        ),
+        (
+            lambda layer, a: layer(a(3, 7, dtype=I, fill=-1), a(3, 8, 6), a(2, 3, 5)),
+            "BahdanauDecoder: tokens holds the id -1, expected 0 to 10 (vocab_size is 11). Map unknown tokens to an "
+            "id of the vocabulary, and make the layer as large as the vocabulary.",
+        ),
+        (
+            lambda layer, a: layer.greedy(a(3, 8, 6), a(2, 3, 5), bos=1, eos=11, max_steps=4),
+            "BahdanauDecoder.greedy: eos holds the id 11, expected 0 to 10 (vocab_size is 11). Map unknown tokens to "
+            "an id of the vocabulary, and make the layer as large as the vocabulary.",
+        ),
+    ],
+    DtypeError: [
+        (
+            lambda layer, a: layer.greedy(a(3, 7, dtype=I), a(3), bos=1, eos=2, max_steps=4),
+            "Translator.greedy: valid_lens is float32, expected an integer type. Cast it to int32 first; fractions "
+            "have no meaning here.",
+        ),
+        (
+            lambda layer, a: layer(a(3, 7)),
+            "GRUEncoder: tokens is float32, expected an integer type. Cast it to int32 first; fractions have no "
+            "meaning here.",
+        ),
+    ],
+    OptionError: [
+        (
+            lambda layer, a: layer.beam(a(3, 7, dtype=I), bos=1, eos=2, max_steps=4, width=2, num_best=3),
+            "Translator.beam: num_best is 3, expected at most width, which is 2. Widen the beam.",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 9), a(2, 7, 10), a(2, 7, 6), offset=a(2, dtype=I)),
+            "LocalAttention: offset is given, expected None: mode='predictive' predicts where its window stands.",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 9), a(2, 7, 9), a(2, 7, 9), per_head=1),
+            "MultiHeadAttention: per_head is 1, expected True or False: whether to return the weights of every head, "
+            "or their mean.",
+        ),
+        (
+            lambda layer, a: layer.step(a(3, 4), a(1, 3, 10)),
+            "GRU.step: bidirectional is True, expected False: the backward direction begins at the last step. Call the "
+            "layer on whole sequences.",
+            ("GRU", {"input_size": 4, "hidden_size": 5, "bidirectional": True}),
+        ),
+        (
+            lambda layer, a: layer(a(3, 7, dtype=I), a(3, 8, 6)),
+            "LuongDecoder: state is None, expected a value: initial='encoder' starts with the encoder's last state.",
+        ),
+        (
+            lambda layer, a: layer(a(3, 7, dtype=I), a(3, 8, 6), a(2, 3, 5)),
+            "FixedContextDecoder: state is given, expected None: initial='zero' starts without the encoder's state.",
+        ),
+        (
+            lambda layer, a: layer.beam(a(3, 8, 6), a(2, 3, 5), bos=1, eos=2, max_steps=4, width=2, num_best=3),
+            "LuongDecoder.beam: num_best is 3, expected at most width, which is 2. Widen the beam.",
+        ),
+        (
+            lambda layer, a: layer.beam(a(3, 8, 6), a(2, 3, 5), bos=1, eos=2, max_steps=4, width=12),
+            "BahdanauDecoder.beam: width is 12, expected at most vocab_size, which is 11: a first step has no more "
+            "hypotheses.",
+            ("BahdanauDecoder", DECODING),
+        ),
+        (
+            lambda layer, a: layer.greedy(a(3, 8, 6), a(2, 3, 5), bos=1, eos=2, max_steps=-1),
+            "BahdanauDecoder.greedy: max_steps is -1, expected a whole number of at least 0: most tokens to decode.",
+        ),
+    ],
+}
 
 CONSTRUCTORS = [
     (
-        "HardAttention",
         {"query_size": 9, "key_size": 10, "score": "dot"},
         "HardAttention: a key has 10 features but a query 9, and score='dot' compares them one by one. Give both the "
         "same size, or take score='general'.",
     ),
     (
-        "MultiHeadAttention",
         {"query_size": 9, "num_heads": 2},
         "MultiHeadAttention: hidden_size is 9, expected a multiple of num_heads, which is 2. Every head has the same "
         "number of features.",
     ),
     (
-        "KernelAttention",
         {"width": -1.0},
         "KernelAttention: width is -1.0, expected a finite number above 0: standard deviation of the kernel, 1/w.",
     ),
     (
-        "SinusoidalPositions",
         {"features": 3},
         "SinusoidalPositions: features is 3, expected an even number of at least 2: features of an input.",
     ),
     (
-        "LuongDecoder",
         {**DECODING, "alignment": "predictive"},
         "LuongDecoder: window is None, expected a value: alignment='predictive' sees a window.",
     ),
     (
-        "Bridge",
         {"hidden_size": 5, "method": "mean"},
         "Bridge: method is 'mean', expected one of 'concatenate', 'sum', 'project', 'backward': how the two directions "
         "become one.",
     ),
     (
-        "AdditiveAttention",
         {**ADDITIVE, "hidden_size": 0},
         "AdditiveAttention: hidden_size is 0, expected a whole number of at least 1: features of the hidden layer in "
         "which query and key meet.",
     ),
     (
-        "AdditiveAttention",
         {**ADDITIVE, "dropout": 1.0},
         "AdditiveAttention: dropout is 1.0, expected a rate of at least 0 and less than 1: rate at which weights are "
         "dropped in training.",
     ),
     (
-        "DotProductAttention",
         {"scale": float("inf")},
         "DotProductAttention: scale is inf, expected a finite number: factor of the scores; 1/√features unless given.",
     ),
     (
-        "GRU",
         {"input_size": 4, "hidden_size": 5, "num_layers": 1.5},
         "GRU: num_layers is 1.5, expected a whole number of at least 1: number of stacked recurrent layers.",
     ),
     (
-        "BahdanauDecoder",
         {**DECODER, "memory_size": -6},
         "BahdanauDecoder: memory_size is -6, expected a whole number of at least 1: features of the encoder's outputs; "
         "hidden_size unless given.",
     ),
 ]
+
+
+def entries() -> Iterator[Any]:
+    """Layer, its options, call, class and words of each refusal; a function has no layer."""
+    for kind, rows in FUNCTIONS.items():
+        yield from (pytest.param("", {}, *row, kind, id=row[1].partition(",")[0]) for row in rows)
+    for kind, rows in LAYERS.items():
+        for call, words, *other in rows:
+            name = words.partition(":")[0].partition(".")[0]
+            yield pytest.param(
+                *(other[0] if other else (name, CONFIGS[name])), call, words, kind, id=words.partition(",")[0]
+            )
+
+
+REFUSALS = pytest.mark.parametrize(("layer", "config", "call", "words", "kind"), list(entries()))
 
 
 def refused(call: Any, kind: type[Exception], words: str) -> None:
@@ -677,38 +508,36 @@ def refused(call: Any, kind: type[Exception], words: str) -> None:
     assert (type(raised.value), str(raised.value)) == (kind, words)
 
 
-@pytest.mark.parametrize(("name", "call", "kind", "words"), FUNCTIONS, ids=[case[0] for case in FUNCTIONS])
-def test_the_reference_refuses(name: str, call: Any, kind: type[AttentionError], words: str):
-    refused(lambda: call(reference, lambda array: array), kind, words)
+@REFUSALS
+def test_the_reference_refuses(layer: str, config: dict[str, Any], call: Any, words: str, kind: type[AttentionError]):
+    target = getattr(reference, layer)(**config) if layer else reference
+    standard = np.float64 if layer else np.float32  # a layer of the reference has no other dtype
 
+    def array(*shape: int, dtype: Any = standard, fill: int = 0) -> np.ndarray:
+        return np.full(shape, fill, dtype)
 
-@pytest.mark.parametrize(("name", "call", "kind", "words"), FUNCTIONS, ids=[case[0] for case in FUNCTIONS])
-def test_a_backend_refuses(backend: SimpleNamespace, name: str, call: Any, kind: type[AttentionError], words: str):
-    refused(lambda: call(backend.package, backend.runtime.from_numpy), kind, words)
-
-
-@pytest.mark.parametrize(("name", "layer", "config", "call", "kind", "words"), LAYERS, ids=[case[0] for case in LAYERS])
-def test_a_layer_of_the_reference_refuses(name: str, layer: str, config: Any, call: Any, kind: Any, words: str):
-    made = getattr(reference, layer)(**config)
+    name = np.dtype(standard).name
     refused(
-        lambda: call(made, lambda array: array.astype(np.float64) if array.dtype == F else array),
-        kind,
-        words.replace("float32, expected an integer", "float64, expected an integer"),
+        lambda: call(target, array), kind, words.replace("float32, expected an integer", f"{name}, expected an integer")
     )
 
 
-@pytest.mark.parametrize(("name", "layer", "config", "call", "kind", "words"), LAYERS, ids=[case[0] for case in LAYERS])
-def test_a_layer_refuses(
-    backend: SimpleNamespace, name: str, layer: str, config: Any, call: Any, kind: Any, words: str
+@REFUSALS
+def test_a_backend_refuses(
+    backend: SimpleNamespace, layer: str, config: dict[str, Any], call: Any, words: str, kind: type[AttentionError]
 ):
-    made = backend.runtime.build(getattr(backend.package, layer), config, "float32")
-    refused(lambda: call(made, backend.runtime.from_numpy), kind, words)
+    package = backend.package
+    target = backend.runtime.build(getattr(package, layer), config, "float32") if layer else package
+
+    def array(*shape: int, dtype: Any = np.float32, fill: int = 0) -> Any:
+        return backend.runtime.from_numpy(np.full(shape, fill, dtype))
+
+    refused(lambda: call(target, array), kind, words)
 
 
-@pytest.mark.parametrize(
-    ("layer", "config", "words"), CONSTRUCTORS, ids=[words.partition(",")[0] for *_, words in CONSTRUCTORS]
-)
-def test_a_constructor_refuses(backend: SimpleNamespace, layer: str, config: Any, words: str):
+@pytest.mark.parametrize(("config", "words"), CONSTRUCTORS, ids=[words.partition(",")[0] for _, words in CONSTRUCTORS])
+def test_a_constructor_refuses(backend: SimpleNamespace, config: dict[str, Any], words: str):
+    layer = words.partition(":")[0]
     refused(lambda: backend.runtime.build(getattr(backend.package, layer), config, "float32"), OptionError, words)
     refused(lambda: getattr(reference, layer)(**config), OptionError, words)
 
@@ -722,9 +551,7 @@ def test_an_unknown_option_is_pythons_own_refusal(backend: SimpleNamespace):
 
 def test_a_layer_refuses_another_floating_type(backend: SimpleNamespace):
     layer = backend.runtime.build(backend.package.AdditiveAttention, ADDITIVE, "float32")
-    arrays = [
-        backend.runtime.from_numpy(zeros(*shape, dtype=np.float64)) for shape in ((2, 5, 9), (2, 7, 10), (2, 7, 6))
-    ]
+    arrays = [backend.runtime.from_numpy(np.zeros(shape)) for shape in ((2, 5, 9), (2, 7, 10), (2, 7, 6))]
     refused(
         lambda: layer(*arrays),
         DtypeError,
@@ -763,7 +590,7 @@ def test_a_size_that_is_unknown_while_tracing_fits_anything():
     from attention_core.operators.scoring import DOT_SCORE
 
     unknown = SimpleNamespace(shape=(None, 5, None), dtype=np.dtype("float32"))
-    sizes = errors.check(DOT_SCORE, queries=unknown, keys=zeros(2, 7, 4))
+    sizes = errors.check(DOT_SCORE, queries=unknown, keys=np.zeros((2, 7, 4), np.float32))
     assert sizes == {"batch": 2, "queries": 5, "keys": 7, "features": 4}
 
 
