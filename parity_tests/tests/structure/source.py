@@ -29,7 +29,7 @@ def parsed(path: Path) -> ast.Module:
 @functools.cache
 def sources(folder: str) -> tuple[Path, ...]:
     """The files in a folder, without the tests."""
-    return tuple(path for path in sorted((ROOT / folder).rglob("*.py")) if "tests" not in path.parts)
+    return tuple(path for path in sorted((ROOT / folder).rglob("*.py")) if "tests" not in path.relative_to(ROOT).parts)
 
 
 def module_of(path: Path) -> str:
