@@ -1,6 +1,6 @@
-"""What attention is: the specification as data, and a NumPy float64 reference of it.
+"""The specification of attention as data, and its reference in NumPy float64.
 
-`attention_core.operators` holds every function and layer as data, `attention_core.errors` the words of every refusal,
+`attention_core.operators` has every function and layer as data, `attention_core.errors` every error message,
 `attention_core.reference` the formulas in NumPy. Nothing here imports a framework, starts a process or opens a file.
 """
 

@@ -1,7 +1,7 @@
 """Gradients of the reference by complex step, exact to rounding.
 
 For f analytic and h tiny, Im f(x + ih) / h = f'(x) with no subtraction, so no digit is lost (Squire and Trapp 1998,
-doi:10.1137/S003614459631241X). With h = 2⁻³⁰⁰ the terms that are dropped are below any float64.
+doi:10.1137/S003614459631241X). With h = 2⁻³⁰⁰ the neglected terms are below any float64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Arrays = Mapping[str, np.ndarray]
 def gradients(
     function: Callable[[Arrays], tuple[np.ndarray, ...]], arrays: Arrays, cotangents: Arrays, *, stacked: bool
 ) -> dict[str, np.ndarray]:
-    """The gradient of sum over outputs of (cotangent · output), for every array.
+    """Compute the gradient of sum over outputs of (cotangent · output), for every array.
 
     gradient[k] = sum over o of cotangent[o] Im function(x + i h e_k)[o] / h
 
@@ -27,7 +27,7 @@ def gradients(
     text. With stacked, many perturbations share one pass along a leading axis, which every array then has.
     """
     arrays = {name: array.astype(np.complex128) for name, array in arrays.items()}
-    found = {name: np.zeros(array.shape) for name, array in arrays.items()}
+    result = {name: np.zeros(array.shape) for name, array in arrays.items()}
     for name, array in arrays.items():
         size = array.size
         for start in range(0, size, STACK if stacked else 1):
@@ -40,10 +40,10 @@ def gradients(
             else:
                 arguments = {**arrays, name: perturbed.reshape(array.shape)}
             outputs = function(arguments)
-            found[name].flat[entries] = sum(
+            result[name].flat[entries] = sum(
                 _contract(outputs[int(position)], cotangent, stacked) for position, cotangent in cotangents.items()
             )
-    return found
+    return result
 
 
 def _contract(output: np.ndarray, cotangent: np.ndarray, stacked: bool) -> np.ndarray:

@@ -9,12 +9,12 @@ import numpy as np
 
 
 def uniform(name: str, shape: tuple[int, ...], bound: float = 1.0, seed: int = 0) -> np.ndarray:
-    """Draw from -bound to bound, keyed by name and seed.
+    """Draw uniform numbers from -bound to bound, keyed by name and seed.
 
     u = (raw >> 11) · 2⁻⁵³ of the PCG64 stream;  result = bound · (2u - 1)
 
-    Only integer arithmetic, and exact or correctly rounded float64 operations, come between the name and the number, so
-    the bits do not depend on the processor.
+    Only integer arithmetic and exact or correctly rounded float64 operations are used, so the bits do not depend on the
+    processor.
     """
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     raw = np.random.PCG64(int.from_bytes(digest[:16], "little")).random_raw(math.prod(shape))

@@ -1,4 +1,4 @@
-"""Every refusal, worded once, from shapes and dtype names: the same words in every backend, before any arithmetic."""
+"""Every error message, worded once from shapes and dtype names: the same in every backend, before any arithmetic."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from attention_core.specification import DTYPES, Layer, Operator, Option, Sizes,
 
 
 class AttentionError(ValueError):
-    """What every refusal of this project is."""
+    """Base class of the errors that this project raises."""
 
 
 class ShapeError(AttentionError):
-    """An array has another number of axes, or another size, than the rest of the call."""
+    """The number of axes or a size of an array does not fit the rest of the call."""
 
 
 class DtypeError(AttentionError):
-    """An array holds another kind of number than it should."""
+    """An array has the wrong dtype."""
 
 
 class MaskError(DtypeError):
@@ -27,7 +27,7 @@ class MaskError(DtypeError):
 
 
 class OptionError(AttentionError):
-    """An argument that is no array is outside its domain."""
+    """An argument other than an array is outside its domain."""
 
 
 class TokenError(AttentionError):
@@ -39,7 +39,7 @@ class ParameterError(AttentionError):
 
 
 ADVICE = {
-    "batch": "Every argument holds the same batch.",
+    "batch": "All arguments share one batch size.",
     "heads": "Split queries, keys and values into the same heads, and give a mask an axis for them.",
     "queries": "Give one row of the mask, of the scores and of the lengths for each query.",
     "keys": "Give one value, and one column of the mask, for each key.",
@@ -55,24 +55,24 @@ ADVICE = {
     "steps": "Give every step its own row, or one row for all steps.",
     "positions": "Make the layer with a position for each key.",
     "value_size": "Make the layer with the value_size of the values.",
-    "state_size": "A state holds hidden_size numbers for each direction; that of an LSTM as many again, its cells.",
-    "output_size": "Outputs, and what drops them, hold hidden_size features for each direction.",
+    "state_size": "A state holds hidden_size numbers for each direction, and an LSTM's as many again for its cells.",
+    "output_size": "Outputs and their dropout mask have hidden_size features for each direction.",
     "both_outputs": "A bridge takes the outputs of a bidirectional encoder: 2 hidden_size features.",
     "both_states": "A bridge takes the state of a bidirectional encoder, with the same hidden_size and cell.",
-    "one": "A single step, and greedy decoding, take a mask with one row: (batch, 1, keys).",
+    "one": "A single step and greedy decoding take a mask with one row: (batch, 1, keys).",
 }
 
 HIDING = ("key_padding_mask",)
 """Masks in which True means 'hidden'."""
 
 NOT_CAST = {
-    "additive_mask": "A mask of True and False, or of 1 and 0, is no additive mask: cast, it would hide nothing."
+    "additive_mask": "A mask of True and False, or of 1 and 0, is not additive: after a cast it would hide nothing."
 }
-"""What to do with another kind of number where a cast would be a mistake."""
+"""Advice for a wrong dtype where a cast would be a mistake."""
 
 
 def dtype_name(dtype: Any) -> str:
-    """The name that all frameworks share: "float32" for torch.float32, tf.float32, numpy.float32 and its class."""
+    """The dtype's name in all frameworks: "float32" for torch.float32, tf.float32, numpy.float32 and its class."""
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     return str(name).removeprefix("torch.").removesuffix("_")
 
@@ -81,8 +81,8 @@ def check(operator: Operator, sizes: Sizes | None = None, dtype: Any = None, /, 
     """Refuse arguments that do not fit the operator or each other; return the size of every axis.
 
     arguments are the operator's by name: options, and arrays, which are anything with `shape` and `dtype`, or None
-    where they are optional; `memory` stands for its fields. sizes and dtype are what a layer has fixed. A size or a
-    rank that is unknown while a framework traces (None) fits anything.
+    where they are optional; `memory` stands for its fields. sizes and dtype are those of the layer, if any. A size or
+    a rank that is unknown while a framework traces (None) fits anything.
 
     Raises: OptionError, ShapeError, DtypeError, MaskError.
     """
@@ -119,12 +119,12 @@ def check_unused(title: str, name: str, value: Any, why: str) -> None:
     Raises: OptionError.
     """
     if value is not None:
-        said = "given" if hasattr(value, "shape") else repr(value)
-        raise OptionError(f"{title}: {name} is {said}, expected None: {why}.")
+        received = "given" if hasattr(value, "shape") else repr(value)
+        raise OptionError(f"{title}: {name} is {received}, expected None: {why}.")
 
 
 def check_needed(title: str, name: str, value: Any, why: str) -> None:
-    """Refuse to go on without an option that has no default here.
+    """Refuse None for an option that is required here.
 
     Raises: OptionError.
     """
@@ -133,7 +133,7 @@ def check_needed(title: str, name: str, value: Any, why: str) -> None:
 
 
 def check_available(title: str, dtype: str, missing: str, why: str) -> None:
-    """Refuse the floating type that the framework does not have.
+    """Refuse the floating type that the framework is missing.
 
     Raises: OptionError.
     """
@@ -143,7 +143,7 @@ def check_available(title: str, dtype: str, missing: str, why: str) -> None:
 
 
 PATHS = ("blocked", "plain")
-"""How a backend computes what it knows two ways for: in blocks, so that the largest array never exists, or plainly."""
+"""How a backend computes a function that has a fast path: in blocks, without its largest array, or by the formula."""
 
 
 def check_path(path: Any) -> None:
@@ -173,36 +173,40 @@ def check_parameters(layer: Layer, sizes: Sizes, dtype: Any, arrays: Mapping[str
 
     Raises: ParameterError.
     """
-    wanted = {name: (shape, dtype_name(dtype)) for name, shape in layer.shapes(sizes).items()}
-    _check_arrays(layer.name, "this layer's", wanted, arrays)
+    _check_arrays(layer.name, "this layer's", _expected_arrays(layer, sizes, dtype), arrays)
 
 
 def check_state(layer: Layer, sizes: Sizes, dtype: Any, moments: Sequence[str], arrays: Mapping[str, Any]) -> None:
-    """Refuse an optimiser's state that is not of the layer: its step, and its moments of each canonical array.
+    """Refuse a state that is not the optimiser's for the layer: its step, and its moments of each canonical array.
 
     Raises: ParameterError.
     """
-    own = {name: (shape, dtype_name(dtype)) for name, shape in layer.shapes(sizes).items()}
-    kept = {f"{moment}.{name}": wanted for moment in moments for name, wanted in own.items()}
-    _check_arrays("Trainer", "this optimiser's for this model", {"step": ((), "int64"), **kept}, arrays)
+    parameters = _expected_arrays(layer, sizes, dtype).items()
+    expected = {f"{moment}.{name}": array for moment in moments for name, array in parameters}
+    _check_arrays("Trainer", "this optimiser's for this model", {"step": ((), "int64"), **expected}, arrays)
+
+
+def _expected_arrays(layer: Layer, sizes: Sizes, dtype: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {name: (shape, dtype_name(dtype)) for name, shape in layer.shapes(sizes).items()}
 
 
 def _check_arrays(
-    title: str, whose: str, wanted: Mapping[str, tuple[tuple[int, ...], str]], arrays: Mapping[str, Any]
+    title: str, whose: str, expected: Mapping[str, tuple[tuple[int, ...], str]], arrays: Mapping[str, Any]
 ) -> None:
-    """Refuse other arrays than those wanted, each of its shape and dtype."""
-    missing = [name for name in wanted if name not in arrays]
-    unknown = [name for name in arrays if name not in wanted]
+    """Refuse arrays whose names, shapes or dtypes differ from the expected ones."""
+    missing = [name for name in expected if name not in arrays]
+    unknown = [name for name in arrays if name not in expected]
     if missing or unknown:
-        found = "; ".join(
+        difference = "; ".join(
             f"{word}: {', '.join(names)}" for word, names in (("missing", missing), ("unknown", unknown)) if names
         )
-        raise ParameterError(f"{title}: the arrays are not {whose} ({found}). It has {', '.join(wanted)}.")
-    for name, (shape, dtype) in wanted.items():
-        given = tuple(arrays[name].shape)
-        if given != shape:
-            hint = " The transpose would fit: canonical matrices are (outputs, inputs)." if given[::-1] == shape else ""
-            raise ParameterError(f"{title}: {name} has shape {given}, expected {shape}.{hint}")
+        raise ParameterError(f"{title}: the arrays are not {whose} ({difference}). It has {', '.join(expected)}.")
+    for name, (shape, dtype) in expected.items():
+        actual = tuple(arrays[name].shape)
+        if actual != shape:
+            fits = actual[::-1] == shape
+            hint = " The transpose would fit: canonical matrices are (outputs, inputs)." if fits else ""
+            raise ParameterError(f"{title}: {name} has shape {actual}, expected {shape}.{hint}")
         kind = dtype_name(arrays[name].dtype)
         if kind != dtype:
             raise ParameterError(
@@ -261,9 +265,9 @@ def _wrong_kind(operator: Operator, tensor: Tensor, dtype: str) -> DtypeError:
     start = f"{operator.title}: {tensor.name} is {dtype}, expected"
     if tensor.kind == "boolean":
         hiding = tensor.name in HIDING
-        said, opened, hidden = ("hidden", "==", "!=") if hiding else ("may attend", "!=", "==")
+        meaning, opened, hidden = ("hidden", "==", "!=") if hiding else ("may attend", "!=", "==")
         return MaskError(
-            f"{start} bool. True means '{said}': compare first, mask {opened} 0 where 1 stands for an open key, "
+            f"{start} bool. True means '{meaning}': compare first, mask {opened} 0 where 1 stands for an open key, "
             f"mask {hidden} 0 where 1 stands for a hidden one."
         )
     if tensor.kind == "integer":
@@ -309,7 +313,7 @@ def _advice(axis: str, owner: str) -> str:
 
 
 def listed(shapes: Mapping[str, tuple[int | None, ...] | None]) -> str:
-    """The shapes of a call, as the last sentence of a refusal."""
+    """The shapes of a call, as the last sentence of an error message."""
     return f"Shapes: {', '.join(f'{name}={shape}' for name, shape in shapes.items() if shape is not None)}."
 
 

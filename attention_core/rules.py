@@ -1,4 +1,4 @@
-"""What single operators refuse beyond shapes, dtypes and domains: rules that the specification names, and `check` asks.
+"""Rules of single operators beyond shapes, dtypes and domains; the specification names them, and `check` applies them.
 
 A rule takes the operator's title, its sizes and arguments by name, and the size of every axis.
 """
@@ -12,19 +12,19 @@ from attention_core.errors import OptionError, ShapeError, check_needed, check_t
 
 
 def one_row(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse a mask whose rows a key padding mask cannot hold.
+    """Refuse a mask that a key padding mask cannot represent: one with several rows.
 
     Raises: ShapeError.
     """
     if axes.get("one", 1) != 1:
         raise ShapeError(
             f"{title}: axis 'queries' is {axes['one']} in mask, expected 1: a key padding mask hides a key from "
-            f"every query. Give what has rows of its own as a mask. {listed({'mask': tuple(given['mask'].shape)})}"
+            f"every query. Pass a mask with several rows as mask. {listed({'mask': tuple(given['mask'].shape)})}"
         )
 
 
 def weights_per_head(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse to say which weights are returned where none are.
+    """Refuse per_head where no weights are returned.
 
     Raises: OptionError.
     """
@@ -33,7 +33,7 @@ def weights_per_head(title: str, given: Mapping[str, Any], axes: Mapping[str, in
 
 
 def position_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse more keys than there are positions, by which a location score scores them.
+    """Refuse more keys than a location score has positions.
 
     Raises: ShapeError.
     """
@@ -42,19 +42,19 @@ def position_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[st
         title = title if "num_keys" in given else "LocationAttention"
         raise ShapeError(
             f"{title}: num_keys is {num_keys} but queries has {positions} positions. "
-            "Score the first keys alone, or make the layer with a position for each key."
+            "Score only the first keys, or make the layer with a position for each key."
         )
 
 
 def position_for_each_step(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse a step behind the last position.
+    """Refuse a step beyond the last position.
 
     Raises: ShapeError.
     """
     end, num_positions = given["offset"] + axes.get("steps", 0), given["num_positions"]
     if end > num_positions:
         raise ShapeError(
-            f"{title}: the last step stands at position {end - 1} but num_positions is {num_positions}. "
+            f"{title}: the last step is at position {end - 1} but num_positions is {num_positions}. "
             "Give fewer steps or a smaller offset, or make the layer with a position for each step."
         )
 
@@ -65,7 +65,7 @@ def offset_of_window(title: str, given: Mapping[str, Any], axes: Mapping[str, in
     Raises: OptionError.
     """
     if given["mode"] != "monotonic":
-        check_unused(title, "offset", given["offset"], f"mode={given['mode']!r} predicts where its window stands")
+        check_unused(title, "offset", given["offset"], f"mode={given['mode']!r} predicts the centre of its window")
 
 
 def known_tokens(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
@@ -79,7 +79,7 @@ def known_tokens(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) 
 
 
 def hypotheses(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse to return more hypotheses than are kept, or to keep more than there are tokens.
+    """Refuse num_best above width, and width above vocab_size.
 
     Raises: OptionError.
     """
@@ -95,7 +95,7 @@ def hypotheses(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) ->
 
 
 def initial_state(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse a state that would be ignored, and the want of one.
+    """Refuse a state that would be ignored, and a missing one that is required.
 
     Raises: OptionError.
     """
@@ -107,7 +107,7 @@ def initial_state(title: str, given: Mapping[str, Any], axes: Mapping[str, int])
 
 
 def one_direction(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse a single step of a layer that also reads backward.
+    """Refuse a single step of a bidirectional layer.
 
     Raises: OptionError.
     """

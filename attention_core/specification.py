@@ -1,4 +1,4 @@
-"""The words in which the specification is written: axes, tensors, options, operators and layers, all of them data."""
+"""The types in which the specification is written: axes, tensors, options, operators and layers, all of them data."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Kind = Literal["floating", "integer", "boolean"]
 Config = Mapping[str, Any]
 """A constructor's arguments by name."""
 Sizes = Mapping[str, Any]
-"""The same with every default filled in, and the sizes that follow from them."""
+"""A Config with every default filled in, and the sizes that follow from it."""
 Rule = Callable[[str, Mapping[str, Any], Mapping[str, int]], None]
-"""What else an operator refuses: from its title, its sizes and arguments by name, and the size of every axis."""
+"""A further check of an operator: its title, its sizes and arguments by name, and the size of every axis."""
 
 FLOATING = ("float64", "float32", "float16", "bfloat16")
 INTEGER = ("int64", "int32", "int16", "int8", "uint8")
@@ -27,8 +27,8 @@ class Tensor:
     """An array argument or result: its axes by name, and the kind of number it holds.
 
     An axis whose name ends in "?" may be left out. With `broadcast`, each axis has its size or 1. With `optional`, the
-    argument may be None. `layouts` is every allowed list of axes: with and without those that may be left out, the
-    fullest last; it is made once, since every call asks for it.
+    argument may be None. `layouts` are the allowed lists of axes, with and without those that may be left out, the
+    longest last; they are computed once, since every call reads them.
     """
 
     name: str
@@ -55,10 +55,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Option:
-    """An argument that is no array: its type, its default, and what it must satisfy.
+    """An argument other than an array: its type, its default, and its domain.
 
-    `default` is the text of the default in the signature; None means that the argument has to be given. `choices` are
-    the words that a text may be.
+    `default` is the text of the default in the signature; None means that the argument is required. `choices` are the
+    allowed strings.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Option:
 class Operator:
     """A function, or a method of a layer: its signature in order, its formula and its source.
 
-    `notes` is what the formula leaves to say.
+    `notes` is what the formula does not show.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Operator:
 
     @property
     def title(self) -> str:
-        """The name as a caller writes it: a layer's call has the layer's own name."""
+        """The name as a caller writes it: a layer's call has the layer's name."""
         return self.name.removesuffix(".call")
 
     @cached_property
@@ -110,16 +110,15 @@ class Operator:
 
     @cached_property
     def time_major(self) -> Operator:
-        """The same with queries, keys, values and context as (steps, batch, features), and no heads."""
-        turned = {"queries", "keys", "values", "context"}
+        """The operator with queries, keys, values and context as (steps, batch, features), and no heads."""
 
-        def turn(tensor: Tensor) -> Tensor:
-            if tensor.name not in turned:
+        def swapped(tensor: Tensor) -> Tensor:
+            if tensor.name not in ("queries", "keys", "values", "context"):
                 return tensor
             batch, steps, features = (axis for axis in tensor.axes if axis != "heads?")
             return replace(tensor, axes=(steps, batch, features))
 
-        return replace(self, tensors=tuple(map(turn, self.tensors)), outputs=tuple(map(turn, self.outputs)))
+        return replace(self, tensors=tuple(map(swapped, self.tensors)), outputs=tuple(map(swapped, self.outputs)))
 
     @property
     def signature(self) -> str:
@@ -133,7 +132,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A canonical array of a layer: its name, its axes as text, and the size that bounds its drawn values by 1/√."""
+    """A canonical array of a layer: its name, its axes as text, and the size n that bounds its first values by 1/√n."""
 
     name: str
     axes: tuple[str, ...]
@@ -143,7 +142,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Part:
-    """A layer that stands inside another one, and the arguments it is made with."""
+    """A layer inside another one, and its constructor's arguments."""
 
     layer: Layer
     config: Config
@@ -153,10 +152,9 @@ class Part:
 class Layer:
     """A trainable layer: constructor, canonical parameters and methods.
 
-    `complete` adds the sizes that follow from the constructor's arguments, all of which it is given; `own_shapes` gives
-    the shape of each canonical array of the layer itself, in order, and `inside` the layers that stand inside it by
-    name, both from the completed sizes. `parts` says of each such name what it is, and `notes` what the formula leaves
-    to say.
+    `complete` adds the sizes that follow from the constructor's arguments, which it gets with every default; from the
+    completed sizes, `own_shapes` returns the shape of each canonical array that no inner layer has, in order, and
+    `inside` the inner layers by name. `parts` describes each inner layer, and `notes` what the formula does not show.
     """
 
     name: str
@@ -173,30 +171,36 @@ class Layer:
     notes: str = ""
 
     def sizes(self, config: Config) -> dict[str, Any]:
-        """The constructor's arguments with every default, and the sizes that follow from them."""
+        """The constructor's arguments with every default, and the sizes that follow from them.
+
+        Raises: OptionError if arguments do not fit each other, here or in an inner layer.
+        """
         defaults = {option.name: option.value for option in self.options if option.default is not None}
-        return dict(self.complete({**defaults, **config}))
+        sizes = dict(self.complete({**defaults, **config}))
+        for part in self.inside(sizes).values():
+            part.layer.sizes(part.config)
+        return sizes
 
     def shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-        """The shape of each canonical array: the layer's own, then those of the layers inside it, under their names."""
+        """The shape of each canonical array: those of the layer itself, then those of its inner layers."""
         shapes = dict(self.own_shapes(sizes))
         for name, part in self.inside(sizes).items():
-            own = part.layer.shapes(part.layer.sizes(part.config))
-            shapes |= {f"{name}.{inner}": shape for inner, shape in own.items()}
+            inner = part.layer.shapes(part.layer.sizes(part.config))
+            shapes |= {f"{name}.{array}": shape for array, shape in inner.items()}
         return shapes
 
     def fans(self, sizes: Sizes) -> dict[str, int]:
-        """For each canonical array the number n of summands by which its first values are bounded: ±1/√n."""
+        """For each canonical array the number of summands n that bounds its initial values: ±1/√n."""
         named = {parameter.name: parameter.fan_in for parameter in self.parameters}
         fans = {name: sizes[named[pattern(name)]] for name in self.own_shapes(sizes)}
         for name, part in self.inside(sizes).items():
-            own = part.layer.fans(part.layer.sizes(part.config))
-            fans |= {f"{name}.{inner}": fan for inner, fan in own.items()}
+            inner = part.layer.fans(part.layer.sizes(part.config))
+            fans |= {f"{name}.{array}": fan for array, fan in inner.items()}
         return fans
 
     @property
     def trainable(self) -> bool:
-        """Whether it may have parameters, and so a dtype of its own."""
+        """Whether it may have parameters, and therefore has a dtype."""
         return bool(self.parameters or self.parts)
 
     @property

@@ -1,4 +1,4 @@
-"""Every function and layer of the specification, as data: a file for each kind, as in every backend."""
+"""Every function and layer of the specification, as data; the files have the same names in every backend."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ENTRIES: tuple[Operator | Layer, ...] = (*OPERATORS, *training.UPDATES, *LAYERS)
 FILE_OF = {entry.name: file for file, entries in OF_FILES.items() for entry in entries} | {
     entry.name: "training" for entry in training.UPDATES
 }
-"""The file of each, by name."""
+"""The file of each function and layer, by name."""
 
 
 def find(name: str) -> Operator | Layer:

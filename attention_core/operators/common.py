@@ -26,30 +26,30 @@ XU = "Xu et al. 2015, section 4.1, arXiv:1502.03044"
 
 # ------------------------------------------------------------------------------------------------ tensors
 
-QUERIES = Tensor("queries", ("batch", "heads?", "queries", "features"), "what is looked for")
-KEYS = Tensor("keys", ("batch", "heads?", "keys", "features"), "what the queries are compared with")
-VALUES = Tensor("values", ("batch", "heads?", "keys", "value_features"), "what is averaged")
+QUERIES = Tensor("queries", ("batch", "heads?", "queries", "features"), "vectors that look for keys")
+KEYS = Tensor("keys", ("batch", "heads?", "keys", "features"), "vectors that the queries are compared with")
+VALUES = Tensor("values", ("batch", "heads?", "keys", "value_features"), "vectors to average, one for each key")
 SCORES = Tensor("scores", ("batch", "heads?", "queries", "keys"), "logits (natural logarithm)")
 WEIGHTS = Tensor("weights", ("batch", "heads?", "queries", "keys"), "probabilities over the keys")
 CONTEXT = Tensor("context", ("batch", "heads?", "queries", "value_features"), "weighted averages of the values")
 NEED_WEIGHTS = Option(
     "need_weights",
     "bool",
-    "whether to return the weights; without, they need not be kept, and are None",
+    "whether to return the weights; if False, they are None and need not be stored",
     "True",
     keyword_only=True,
 )
 VALID_LENS = Tensor(
     "valid_lens",
     ("batch", "queries?"),
-    "key j is open where j < valid_len; below 0 counts as 0, beyond the keys as all of them",
+    "number of valid keys: key j is open where j < valid_len; may be below 0 or beyond the keys",
     kind="integer",
     optional=True,
 )
 MASK = Tensor(
     "mask",
     ("batch", "heads?", "queries", "keys"),
-    "True where a query may attend to a key; combines with valid_lens by and",
+    "True where a query may attend to a key; combined with valid_lens by logical and",
     kind="boolean",
     optional=True,
     broadcast=True,
@@ -57,17 +57,17 @@ MASK = Tensor(
 DROPOUT_MASK = Tensor(
     "dropout_mask",
     ("batch", "heads?", "queries", "keys"),
-    "0 or 1/(1 - rate), a factor of each weight",
+    "factor of each weight: 0 or 1/(1 - rate)",
     optional=True,
 )
 
 # ------------------------------------------------------------------------------------------------ options
 
 NUM_KEYS = Option("num_keys", "int", "number of keys", domain="count")
-SCALE = Option("scale", "float", "factor of the scores; 1/√features unless given", "None", "number", keyword_only=True)
+SCALE = Option("scale", "float", "factor of the scores; 1/√features if None", "None", "number", keyword_only=True)
 NUM_QUERIES = Option("num_queries", "int", "number of queries", domain="count")
 OFFSET = Option("offset", "int", "position of the first query among the keys", "0", "count", keyword_only=True)
-DROPOUT = Option("dropout", "float", "rate at which weights are dropped in training", "0.0", "rate", keyword_only=True)
+DROPOUT = Option("dropout", "float", "dropout rate of the weights in training", "0.0", "rate", keyword_only=True)
 TIME_MAJOR = Option(
     "time_major",
     "bool",

@@ -22,19 +22,19 @@ from attention_core.specification import Config, Layer, Operator, Option, Parame
 # ------------------------------------------------------------------------------------------------ options by name
 
 _MEMORY_SIZE = Option(
-    "memory_size", "int", "features of the encoder's outputs; hidden_size unless given", "None", keyword_only=True
+    "memory_size", "int", "features of the encoder's outputs; hidden_size if None", "None", keyword_only=True
 )
 _ATTENTION_SIZE = Option(
     "attention_size",
     "int",
-    "hidden features of the attention, where it has a hidden layer; hidden_size unless given",
+    "hidden features of an additive or concat score; hidden_size if None",
     "None",
     keyword_only=True,
 )
 _INITIAL = Option(
     "initial",
     "str",
-    "the state before the first step: that of the encoder, zero, or a parameter",
+    "the first state: the encoder's last state, zeros, or a parameter",
     "'encoder'",
     keyword_only=True,
     choices=("encoder", "zero", "learned"),
@@ -42,32 +42,50 @@ _INITIAL = Option(
 DECODER_DROPOUT = Option(
     "dropout",
     "float",
-    "rate at which attention weights, and features between recurrent layers, are dropped in training",
+    "dropout rate of the attention weights, and between recurrent layers, in training",
     "0.0",
     "rate",
     keyword_only=True,
 )
 BOS = Option("bos", "int", "token that starts a sequence", domain="token", keyword_only=True)
 EOS = Option("eos", "int", "token that ends a sequence", domain="token", keyword_only=True)
-MAX_STEPS = Option("max_steps", "int", "most tokens to decode", domain="count", keyword_only=True)
+MAX_STEPS = Option("max_steps", "int", "maximum number of tokens to decode", domain="count", keyword_only=True)
 SEARCH = (
     Option("width", "int", "hypotheses kept at each step", keyword_only=True),
     Option("num_best", "int", "hypotheses returned, best first", "1", keyword_only=True),
-    Option("length_penalty", "float", "the exponent α; 0 ranks by the sum alone", "0.0", "number", keyword_only=True),
+    Option(
+        "length_penalty",
+        "float",
+        "exponent α; 0 ranks by log probability",
+        "0.0",
+        "number",
+        keyword_only=True,
+    ),
 )
 
 # ------------------------------------------------------------------------------------------------ tensors by name
 
 _ENCODER_OUTPUTS = Tensor("encoder_outputs", ("batch", "keys", "memory_size"), "keys and values of the attention")
 _ENCODER_STATE = Tensor(
-    "state", STATE.axes, "the encoder's last state; needed if initial='encoder', else None", optional=True
+    "state", STATE.axes, "the encoder's last state; required if initial='encoder', else None", optional=True
 )
 _STEP_VALID_LENS = Tensor("valid_lens", ("batch", "steps?"), VALID_LENS.meaning, "integer", True)
 _STEP_MASK = Tensor("mask", ("batch", "steps", "keys"), MASK.meaning, "boolean", True, True)
 _ONE_LENS = Tensor("valid_lens", ("batch",), VALID_LENS.meaning, "integer", True)
 _ONE_MASK = Tensor("mask", ("batch", "one", "keys"), MASK.meaning, "boolean", True, True)
 _ATTENTION_DROPOUT = Tensor(
-    "attention_dropout_mask", ("batch", "steps", "keys"), "0 or 1/(1 - rate), a factor of each weight", optional=True
+    "attention_dropout_mask", ("batch", "steps", "keys"), "factor of each weight: 0 or 1/(1 - rate)", optional=True
+)
+GREEDY_OUTPUTS = (
+    Tensor("tokens", ("batch", "max_steps"), "decoded ids, padded with eos", "integer"),
+    Tensor("lengths", ("batch",), "number of tokens before eos", "integer"),
+    Tensor("weights", ("batch", "max_steps", "keys"), "probabilities over the keys; 0 after the end"),
+)
+BEAM_OUTPUTS = (
+    Tensor("tokens", ("batch", "num_best", "max_steps"), "decoded ids, padded with eos", "integer"),
+    Tensor("lengths", ("batch", "num_best"), "number of tokens before eos", "integer"),
+    Tensor("scores", ("batch", "num_best"), "best first (natural logarithm)"),
+    Tensor("weights", ("batch", "num_best", "max_steps", "keys"), "probabilities; 0 after the end"),
 )
 _MEMORY = (
     Tensor("memory.keys", ("batch", "keys", "memory_features"), "prepared keys"),
@@ -90,27 +108,24 @@ def _attention_size(sizes: Sizes) -> int | None:
 
 
 def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (STATE,)) -> tuple[Operator, ...]:
+    memory = (*_MEMORY, Tensor("memory.mask", _STEP_MASK.axes, MASK.meaning, "boolean", True, True))
     memory_of_step = (*_MEMORY, Tensor("memory.mask", _ONE_MASK.axes, MASK.meaning, "boolean", True, True))
     return (
         Operator(
             name=f"{name}.prepare",
-            summary="Project and clear the encoder's outputs, once for all steps.",
+            summary="Project the encoder's outputs and zero the hidden ones, once for all steps.",
             formula="memory = attention.prepare(encoder_outputs, encoder_outputs)",
             source="this specification",
             tensors=(_ENCODER_OUTPUTS, _STEP_VALID_LENS, _STEP_MASK),
-            outputs=(*_MEMORY, Tensor("memory.mask", _STEP_MASK.axes, MASK.meaning, "boolean", True, True)),
+            outputs=memory,
             rules=(position_for_each_key,),
         ),
         Operator(
             name=f"{name}.start",
-            summary="The decoder's state before its first step.",
-            formula="state = the encoder's state, 0, or the parameter initial, as the option initial says",
+            summary="Return the decoder's state before its first step.",
+            formula="state = the encoder's state, 0, or the parameter initial, depending on the option initial",
             source="this specification",
-            tensors=(
-                *_MEMORY,
-                Tensor("memory.mask", _STEP_MASK.axes, MASK.meaning, "boolean", True, True),
-                _ENCODER_STATE,
-            ),
+            tensors=(*memory, _ENCODER_STATE),
             outputs=state,
             rules=(initial_state,),
         ),
@@ -132,7 +147,7 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
         ),
         Operator(
             name=f"{name}.call",
-            summary="Decode given tokens, each step reading its own token (teacher forcing).",
+            summary="Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).",
             formula="logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)",
             source=source,
             tensors=(TOKENS, _ENCODER_OUTPUTS, _ENCODER_STATE, _STEP_VALID_LENS, _STEP_MASK),
@@ -142,55 +157,34 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
                 *state,
                 Tensor("weights", ("batch", "steps", "keys"), "probabilities over the keys"),
             ),
-            rules=(
-                position_for_each_key,
-                initial_state,
-            ),
+            rules=(position_for_each_key, initial_state),
         ),
         Operator(
             name=f"{name}.greedy",
-            summary="Decode by feeding back the most probable token, up to an end token.",
+            summary="Decode by feeding back the most probable token until the end token.",
             formula="token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos",
             source=source + ", with beam width 1",
             tensors=(_ENCODER_OUTPUTS, _ENCODER_STATE, _ONE_LENS, _ONE_MASK),
             options=(BOS, EOS, MAX_STEPS),
-            outputs=(
-                Tensor("tokens", ("batch", "max_steps"), "decoded ids; eos from the end on", "integer"),
-                Tensor("lengths", ("batch",), "decoded tokens before eos", "integer"),
-                Tensor("weights", ("batch", "max_steps", "keys"), "probabilities over the keys; 0 after the end"),
-            ),
-            rules=(
-                position_for_each_key,
-                initial_state,
-                known_tokens,
-            ),
+            outputs=GREEDY_OUTPUTS,
+            rules=(position_for_each_key, initial_state, known_tokens),
         ),
         Operator(
             name=f"{name}.beam",
-            summary="Decode by keeping the best hypotheses of every step (beam search).",
+            summary="Decode by keeping the best hypotheses at every step (beam search).",
             formula=(
                 "score = sum of ln p(token[t]) / ((5 + n)/6)^length_penalty, n counting the tokens up to eos;  "
-                "keep the width best of all continuations, a finished hypothesis being its own only one"
+                "keep the width best continuations; a finished hypothesis continues unchanged"
             ),
             source=WU,
             tensors=(_ENCODER_OUTPUTS, _ENCODER_STATE, _ONE_LENS, _ONE_MASK),
             options=(BOS, EOS, MAX_STEPS, *SEARCH),
-            outputs=(
-                Tensor("tokens", ("batch", "num_best", "max_steps"), "decoded ids; eos from the end on", "integer"),
-                Tensor("lengths", ("batch", "num_best"), "decoded tokens before eos", "integer"),
-                Tensor("scores", ("batch", "num_best"), "best first (natural logarithm)"),
-                Tensor("weights", ("batch", "num_best", "max_steps", "keys"), "probabilities; 0 after the end"),
-            ),
+            outputs=BEAM_OUTPUTS,
             notes=(
-                "Every step ranks all continuations of the running hypotheses, and the finished ones as they are. Of "
-                "two equal scores, the one that comes first by hypothesis, then by token, is the better."
+                "Every step ranks all continuations of the running hypotheses together with the finished ones. Of "
+                "equal scores, the first by hypothesis, then by token, wins."
             ),
-            rules=(
-                position_for_each_key,
-                initial_state,
-                known_tokens,
-                hypotheses,
-            ),
+            rules=(position_for_each_key, initial_state, known_tokens, hypotheses),
         ),
     )
 
@@ -234,7 +228,6 @@ def _bahdanau_sizes(config: Config) -> Sizes:
     readout = config["hidden_size"] + config["embed_size"] + sizes["memory_size"]
     sizes |= {"maxout_size": maxout, "readout_size": readout}
     sizes["dense_size"] = maxout if config["readout"] == "maxout" else config["hidden_size"]
-    _bahdanau_inside(sizes)
     return sizes
 
 
@@ -273,13 +266,17 @@ BAHDANAU_DECODER = Layer(
         Option(
             "readout",
             "str",
-            "logits from the new top output, or the paper's from the previous one, the token and the context",
+            "logits from the new top output, or as in the paper from the previous one, the token and the context",
             "'dense'",
             keyword_only=True,
             choices=("dense", "maxout"),
         ),
         Option(
-            "maxout_size", "int", "pairs of the maxout readout; hidden_size unless given", "None", keyword_only=True
+            "maxout_size",
+            "int",
+            "pairs in the maxout readout; hidden_size if None",
+            "None",
+            keyword_only=True,
         ),
         DECODER_DROPOUT,
     ),
@@ -321,7 +318,6 @@ def _luong_sizes(config: Config) -> Sizes:
     else:
         check_needed("LuongDecoder", "window", config["window"], f"alignment={config['alignment']!r} sees a window")
     sizes["memory_size + hidden_size"] = sizes["memory_size"] + sizes["hidden_size"]
-    _luong_inside(sizes)
     return sizes
 
 
@@ -341,7 +337,6 @@ def _luong_inside(sizes: Sizes) -> dict[str, Part]:
         "num_positions": sizes["num_positions"],
         "dropout": sizes["dropout"],
     }
-    LOCAL_ATTENTION.sizes(local)
     return {"attention": Part(LOCAL_ATTENTION, local), "rnn": rnn}
 
 
@@ -367,7 +362,13 @@ LUONG_DECODER = Layer(
             keyword_only=True,
             choices=("global", "monotonic", "predictive"),
         ),
-        Option("window", "int", "keys on either side of the centre; needed unless global", "None", keyword_only=True),
+        Option(
+            "window",
+            "int",
+            "keys on either side of the centre, unless 'global'",
+            "None",
+            keyword_only=True,
+        ),
         Option(
             "input_feeding",
             "bool",
@@ -406,7 +407,7 @@ LUONG_DECODER = Layer(
 # ------------------------------------------------------------------------------------------------ without attention
 
 _CONTEXT_FORMULA = (
-    "context = the last encoder output that is open, weights = 1 there;  "
+    "context = the last open encoder output, weights = 1 there;  "
     "state' = rnn([context; embedding[token]], state);  logits = dense.W top output' + dense.b"
 )
 
@@ -424,8 +425,4 @@ FIXED_CONTEXT_DECODER = Layer(
     parts={"rnn": "the GRU or LSTM, which reads the context first, then the embedded token"},
 )
 
-OPERATORS = (
-    BAHDANAU_DECODER,
-    LUONG_DECODER,
-    FIXED_CONTEXT_DECODER,
-)
+OPERATORS = (BAHDANAU_DECODER, LUONG_DECODER, FIXED_CONTEXT_DECODER)

@@ -25,15 +25,11 @@ from attention_core.specification import Config, Layer, Operator, Option, Parame
 
 VOCAB_SIZE = Option("vocab_size", "int", "number of token ids")
 
-
 EMBED_SIZE = Option("embed_size", "int", "features of an embedded token")
-
 
 CELL = Option("cell", "str", "the recurrent layer, by name", "'gru'", keyword_only=True, choices=("gru", "lstm"))
 
-
 TOKENS = Tensor("tokens", ("batch", "steps"), "token ids", "integer")
-
 
 EMBEDDING = Parameter("embedding", ("vocab_size", "embed_size"), "one row for each token id", "embed_size")
 
@@ -67,11 +63,9 @@ def _encoder(name: str, cell: str, summary: str, source: str) -> Layer:
 
 GRU_ENCODER = _encoder("GRUEncoder", "gru", "Embed tokens and run stacked gated recurrent units over them.", GRU.source)
 
-
 LSTM_ENCODER = _encoder(
     "LSTMEncoder", "lstm", "Embed tokens and run stacked long short-term memory over them.", LSTM.source
 )
-
 
 _BRIDGE_FORMULA = (
     "state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the "
@@ -82,7 +76,7 @@ _BRIDGE_FORMULA = (
 def _bridge_sizes(config: Config) -> Sizes:
     hidden, method = config["hidden_size"], config["method"]
     if method in ("concatenate", "sum"):
-        check_unused("Bridge", "output_size", config["output_size"], f"method={method!r} has a size of its own")
+        check_unused("Bridge", "output_size", config["output_size"], f"method={method!r} determines the size")
     merged = {"concatenate": 2 * hidden, "sum": hidden}.get(method) or config["output_size"] or hidden
     parts = PARTS[config["cell"]]
     return {
@@ -109,7 +103,7 @@ def _bridge_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
 
 BRIDGE = Layer(
     name="Bridge",
-    summary="Hand the two directions of an encoder to a decoder that has one.",
+    summary="Merge the two directions of an encoder for a decoder that has one.",
     formula=_BRIDGE_FORMULA,
     source=BAHDANAU.replace("A.1.2", "A.2.2") + ", for backward; the others are common practice",
     options=(
@@ -118,7 +112,7 @@ BRIDGE = Layer(
         Option(
             "method",
             "str",
-            "how the two directions become one",
+            "how to merge the two directions",
             "'concatenate'",
             keyword_only=True,
             choices=("concatenate", "sum", "project", "backward"),
@@ -126,7 +120,7 @@ BRIDGE = Layer(
         Option(
             "output_size",
             "int",
-            "hidden_size of the decoder, for 'project' and 'backward'; that of the encoder unless given",
+            "hidden_size of the decoder, for 'project' and 'backward'; the encoder's if None",
             "None",
             keyword_only=True,
         ),
@@ -139,7 +133,7 @@ BRIDGE = Layer(
     methods=(
         Operator(
             name="Bridge.call",
-            summary="Turn outputs and state of both directions into those that a decoder takes.",
+            summary="Merge the outputs and the state of both directions into those that a decoder takes.",
             formula=_BRIDGE_FORMULA,
             source=BAHDANAU.replace("A.1.2", "A.2.2"),
             tensors=(
@@ -147,11 +141,11 @@ BRIDGE = Layer(
                 Tensor(
                     "state",
                     ("num_layers", "batch", "both_states"),
-                    "forward states, then backward ones, and the cells of an LSTM alike",
+                    "forward states, then backward ones; of an LSTM, outputs first, then cells",
                 ),
             ),
             outputs=(
-                Tensor("encoder_outputs", ("batch", "steps", "memory_size"), "summed, or as they are"),
+                Tensor("encoder_outputs", ("batch", "steps", "memory_size"), "summed if method='sum', else unchanged"),
                 STATE,
             ),
         ),
@@ -160,8 +154,4 @@ BRIDGE = Layer(
     own_shapes=_bridge_shapes,
 )
 
-OPERATORS = (
-    GRU_ENCODER,
-    LSTM_ENCODER,
-    BRIDGE,
-)
+OPERATORS = (GRU_ENCODER, LSTM_ENCODER, BRIDGE)

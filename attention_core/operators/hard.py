@@ -12,13 +12,12 @@ from attention_core.operators.attention import (
 )
 from attention_core.operators.common import TIME_MAJOR, XU
 from attention_core.operators.local import NUM_POSITIONS
-from attention_core.specification import Config, Layer, Part, Sizes, Tensor
+from attention_core.specification import Layer, Part, Sizes, Tensor
 
 _HARD_FORMULA = (
     "weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0;  "
     "context = weights values, and no gradient reaches the scores; without noise, its term is 0"
 )
-
 
 _NOISE = Tensor(
     "noise",
@@ -30,18 +29,12 @@ _NOISE = Tensor(
 
 def _hard_inside(sizes: Sizes) -> dict[str, Part]:
     names = ("score", "query_size", "key_size", "hidden_size", "num_positions")
-    score, *given = (sizes[name] for name in names)
-    return {"scored": scored("HardAttention", score, *given)}
-
-
-def _hard_sizes(config: Config) -> Sizes:
-    _hard_inside(config)
-    return config
+    return {"scored": scored("HardAttention", *(sizes[name] for name in names))}
 
 
 HARD_ATTENTION = Layer(
     name="HardAttention",
-    summary="Attention to a single key: the one with the highest score, or one drawn by given noise.",
+    summary="Attention to a single key: the one with the highest score, or one sampled with a noise tensor.",
     formula=_HARD_FORMULA,
     source=XU + "; drawn by the Gumbel-max trick",
     options=(_QUERY_SIZE, _KEY_SIZE, score_option("additive"), _HIDDEN_OR_QUERY, NUM_POSITIONS, TIME_MAJOR),
@@ -49,12 +42,11 @@ HARD_ATTENTION = Layer(
     methods=_attention_methods(
         "HardAttention", _HARD_FORMULA, XU, "query_size", "key_size", "memory_features", (_NOISE,)
     ),
-    complete=_hard_sizes,
     inside=_hard_inside,
-    parts={"scored": "the attention layer of score, which projects keys and scores them"},
+    parts={"scored": "the attention layer of score, which projects the keys and scores them"},
     notes=(
         "Without noise, its term is 0. With noise drawn uniformly from (0, 1), each key is drawn with its softmax "
-        "probability. `scored` is the layer of the score."
+        "probability. `scored` is the attention layer of score."
     ),
 )
 

@@ -17,16 +17,14 @@ from attention_core.rules import offset_of_window
 from attention_core.specification import Config, Layer, Option, Parameter, Part, Sizes, Tensor
 
 NUM_POSITIONS = Option(
-    "num_positions", "int", "positions of location scores, for score='location' alone", "None", keyword_only=True
+    "num_positions", "int", "number of positions to score, for score='location' only", "None", keyword_only=True
 )
-
 
 _LOCAL_FORMULA = (
     "weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights "
     "values;  monotonic: p[i] = i + offset, g = 1;  predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), "
     "g[i, j] = exp(-2 (j - p[i])²/window²)"
 )
-
 
 _OFFSET = Tensor(
     "offset", ("batch",), "position of the first query among the keys, for mode='monotonic'", "integer", True
@@ -35,8 +33,8 @@ _OFFSET = Tensor(
 
 def _local_inside(sizes: Sizes) -> dict[str, Part]:
     score, hidden = sizes["score"], sizes["hidden_size"]
-    own = hidden if score in HIDDEN_SCORES else None
-    part = scored("LocalAttention", score, sizes["query_size"], sizes["key_size"], own, sizes["num_positions"])
+    hidden = hidden if score in HIDDEN_SCORES else None
+    part = scored("LocalAttention", score, sizes["query_size"], sizes["key_size"], hidden, sizes["num_positions"])
     return {"scored": part}
 
 
@@ -44,14 +42,12 @@ def _local_sizes(config: Config) -> Sizes:
     if config["mode"] == "monotonic" and config["score"] not in HIDDEN_SCORES:
         why = f"mode='monotonic' with score={config['score']!r} has no hidden layer"
         check_unused("LocalAttention", "hidden_size", config["hidden_size"], why)
-    sizes = {**config, "hidden_size": config["hidden_size"] or config["query_size"]}
-    _local_inside(sizes)
-    return sizes
+    return {**config, "hidden_size": config["hidden_size"] or config["query_size"]}
 
 
 LOCAL_ATTENTION = Layer(
     name="LocalAttention",
-    summary="Attention to a window of keys, around the query's own position or around one that it predicts.",
+    summary="Attention to a window of keys, around the query's position or around a predicted one.",
     formula=_LOCAL_FORMULA,
     source=LUONG_LOCAL,
     options=(
@@ -61,7 +57,7 @@ LOCAL_ATTENTION = Layer(
         Option(
             "mode",
             "str",
-            "what the window stands around: the query's own position, or one that it predicts",
+            "centre of the window: the query's position, or a predicted one",
             "'monotonic'",
             keyword_only=True,
             choices=("monotonic", "predictive"),
@@ -93,8 +89,8 @@ LOCAL_ATTENTION = Layer(
         else {}
     ),
     inside=_local_inside,
-    parts={"scored": "the attention layer of score, which projects keys and scores them"},
-    notes=("S is the number of keys up to the last that the query may attend to. `scored` is the layer of the score."),
+    parts={"scored": "the attention layer of score, which projects the keys and scores them"},
+    notes="S[i] is the number of keys up to the last one that query i may attend to. `scored` is the layer of score.",
 )
 
 OPERATORS = (LOCAL_ATTENTION,)

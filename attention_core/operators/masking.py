@@ -17,6 +17,8 @@ from attention_core.operators.common import (
 from attention_core.rules import one_row
 from attention_core.specification import FLOATING, Operator, Option, Tensor
 
+_OUTPUT = Tensor("mask", MASK.axes, "True = may attend", "boolean", broadcast=True)
+
 ATTENTION_MASK = Operator(
     name="attention_mask",
     summary="Combine lengths and a boolean mask into one mask of what each query may attend to.",
@@ -24,7 +26,7 @@ ATTENTION_MASK = Operator(
     source="this specification; True means 'may attend', as in ONNX Attention",
     options=(NUM_KEYS,),
     tensors=(VALID_LENS, MASK),
-    outputs=(Tensor("mask", ("batch", "heads?", "queries", "keys"), "True = may attend", "boolean", broadcast=True),),
+    outputs=(_OUTPUT,),
 )
 
 _RULE = Tensor("mask", ("one", "queries", "keys"), "True = may attend; the same for every sequence", "boolean")
@@ -57,7 +59,7 @@ WINDOW_MASK = Operator(
 
 BLOCK_MASK = Operator(
     name="block_mask",
-    summary="Let each query attend to the block of positions in which it stands.",
+    summary="Let each query attend to the block of positions that contains it.",
     formula="open[i, j] = floor((i + offset) / size) == floor(j / size)",
     source=LIU,
     options=(
@@ -72,13 +74,13 @@ BLOCK_MASK = Operator(
 
 STRIDE_MASK = Operator(
     name="stride_mask",
-    summary="Let each query attend to every so manieth position, counted from its own.",
+    summary="Let each query attend to every stride-th position, counted from its own.",
     formula="open[i, j] = (i + offset - j) mod stride == 0",
     source=CHILD,
     options=(
         NUM_QUERIES,
         NUM_KEYS,
-        Option("stride", "int", "distance of two positions that are attended to", keyword_only=True),
+        Option("stride", "int", "distance between the positions that a query attends to", keyword_only=True),
         OFFSET,
     ),
     tensors=(),
@@ -104,20 +106,20 @@ _TWO_MASKS = tuple(
 
 MASK_AND = Operator(
     name="mask_and",
-    summary="Combine two masks: open where both are.",
+    summary="Combine two masks: a key is open where both masks open it.",
     formula="open[b, i, j] = first[b, i, j] and second[b, i, j]",
     source="this specification",
     tensors=_TWO_MASKS,
-    outputs=(Tensor("mask", MASK.axes, "True = may attend", "boolean", broadcast=True),),
+    outputs=(_OUTPUT,),
 )
 
 MASK_OR = Operator(
     name="mask_or",
-    summary="Combine two masks: open where either is.",
+    summary="Combine two masks: a key is open where either mask opens it.",
     formula="open[b, i, j] = first[b, i, j] or second[b, i, j]",
     source="this specification",
     tensors=_TWO_MASKS,
-    outputs=(Tensor("mask", MASK.axes, "True = may attend", "boolean", broadcast=True),),
+    outputs=(_OUTPUT,),
 )
 
 _KEY_PADDING_MASK = Tensor("key_padding_mask", ("batch", "keys"), "True = hidden from every query", "boolean")
@@ -125,7 +127,7 @@ _ONE_ROW = Tensor("mask", ("batch", "one", "keys"), "True = may attend; the same
 
 FROM_KEY_PADDING_MASK = Operator(
     name="from_key_padding_mask",
-    summary="Turn a key padding mask, in which True means 'hidden', into a mask.",
+    summary="Convert a key padding mask (True = hidden) to a mask (True = may attend).",
     formula="open[b, 0, j] = not key_padding_mask[b, j]",
     source="this specification; key_padding_mask as in torch.nn.MultiheadAttention",
     tensors=(_KEY_PADDING_MASK,),
@@ -134,7 +136,7 @@ FROM_KEY_PADDING_MASK = Operator(
 
 TO_KEY_PADDING_MASK = Operator(
     name="to_key_padding_mask",
-    summary="Turn a mask with one row into a key padding mask, in which True means 'hidden'.",
+    summary="Convert a mask with one row for all queries to a key padding mask (True = hidden).",
     formula="hidden[b, j] = not mask[b, 0, j]",
     source="this specification; key_padding_mask as in torch.nn.MultiheadAttention",
     tensors=(_ONE_ROW,),
@@ -145,41 +147,47 @@ TO_KEY_PADDING_MASK = Operator(
 _ADDITIVE_MASK = Tensor(
     "additive_mask",
     MASK.axes,
-    "numbers that others add to scores: 0 for an open key, at most the threshold for a hidden one",
+    "numbers added to the scores: 0 for an open key, at most threshold for a hidden one",
     broadcast=True,
 )
 
 FROM_ADDITIVE_MASK = Operator(
     name="from_additive_mask",
-    summary="Turn a mask that others add to the scores into a boolean one.",
+    summary="Convert an additive mask, which other libraries add to the scores, to a boolean mask.",
     formula="open[b, i, j] = additive_mask[b, i, j] > threshold",
     source="this specification",
     options=(
         Option(
             "threshold",
             "float",
-            "what is at most this, rounded to the dtype of additive_mask, is hidden",
+            "a key is hidden where additive_mask is at most this",
             "-10000.0",
             "number",
             keyword_only=True,
         ),
     ),
     tensors=(_ADDITIVE_MASK,),
-    outputs=(Tensor("mask", MASK.axes, "True = may attend", "boolean", broadcast=True),),
-    notes="threshold is rounded to the dtype of additive_mask first.",
+    outputs=(_OUTPUT,),
+    notes="The threshold is first rounded to the dtype of additive_mask.",
 )
 
 TO_ADDITIVE_MASK = Operator(
     name="to_additive_mask",
-    summary="Turn a mask into one that others add to the scores.",
-    formula="additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the least finite number of dtype",
+    summary="Convert a boolean mask to an additive mask, which other libraries add to the scores.",
+    formula="additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the lowest finite number of dtype",
     source="this specification",
     options=(
         Option("dtype", "str", "floating type of the result", "'float32'", keyword_only=True, choices=FLOATING),
-        Option("finite", "bool", "whether a hidden key gets the least finite number", "False", keyword_only=True),
+        Option(
+            "finite",
+            "bool",
+            "whether to fill with the lowest finite number, not -inf",
+            "False",
+            keyword_only=True,
+        ),
     ),
     tensors=(Tensor("mask", MASK.axes, "True where a query may attend to a key", "boolean", broadcast=True),),
-    outputs=(Tensor("additive_mask", MASK.axes, "what others add to scores", broadcast=True),),
+    outputs=(Tensor("additive_mask", MASK.axes, "numbers to add to the scores", broadcast=True),),
 )
 
 MASKED_SOFTMAX = Operator(

@@ -24,7 +24,6 @@ _HEADS_FORMULA = (
     "queries_h the h-th part of W_q queries + b_q, keys_h of W_k keys + b_k, values_h of W_v values + b_v"
 )
 
-
 _PER_HEAD = Option(
     "per_head",
     "bool",
@@ -33,33 +32,26 @@ _PER_HEAD = Option(
     keyword_only=True,
 )
 
-
 _HEAD_MASK = Tensor(
     "head_mask",
     ("batch?", "heads"),
-    "a factor of what each head gives to the context; 0 switches it off",
+    "factor of each head's contribution to the context; 0 switches the head off",
     optional=True,
 )
 
-
 _HEADS_DROPOUT = Tensor("dropout_mask", ("batch", "heads", "queries", "keys"), DROPOUT_MASK.meaning, optional=True)
 
+_HEADS_QUERIES = Tensor("queries", ("batch", "queries", "query_size"), "vectors that look for keys")
 
-_HEADS_QUERIES = Tensor("queries", ("batch", "queries", "query_size"), "what is looked for")
+_HEADS_KEYS = Tensor("keys", ("batch", "keys", "key_size"), "vectors that the queries are compared with")
 
-
-_HEADS_KEYS = Tensor("keys", ("batch", "keys", "key_size"), "what the queries are compared with")
-
-
-_HEADS_VALUES = Tensor("values", ("batch", "keys", "value_size"), "what is averaged")
-
+_HEADS_VALUES = Tensor("values", ("batch", "keys", "value_size"), "vectors to average, one for each key")
 
 _HEADS_MEMORY = (
     Tensor("memory.keys", ("batch", "heads", "keys", "memory_features"), "prepared keys of each head"),
     Tensor("memory.values", ("batch", "heads", "keys", "head_size"), "prepared values of each head"),
     Tensor("memory.mask", ("batch", "heads", "queries", "keys"), MASK.meaning, "boolean", True, True),
 )
-
 
 _HEADS_CONTEXT = Tensor("context", ("batch", "queries", "query_size"), "the heads' averages, projected")
 
@@ -71,7 +63,7 @@ def _heads_sizes(config: Config) -> Sizes:
             f"MultiHeadAttention: hidden_size is {hidden}, expected a multiple of num_heads, which is {heads}. "
             "Every head has the same number of features."
         )
-    sizes = {
+    return {
         **config,
         "hidden_size": hidden,
         "key_size": config["key_size"] or config["query_size"],
@@ -79,8 +71,6 @@ def _heads_sizes(config: Config) -> Sizes:
         "heads": heads,
         "head_size": hidden // heads,
     }
-    _heads_inside(sizes)
-    return sizes
 
 
 def _heads_inside(sizes: Sizes) -> dict[str, Part]:
@@ -110,11 +100,9 @@ MULTI_HEAD_ATTENTION = Layer(
     options=(
         _QUERY_SIZE,
         Option("num_heads", "int", "number of heads"),
-        Option("key_size", "int", "features of a key; query_size unless given", "None", keyword_only=True),
-        Option("value_size", "int", "features of a value; key_size unless given", "None", keyword_only=True),
-        Option(
-            "hidden_size", "int", "features of all heads together; query_size unless given", "None", keyword_only=True
-        ),
+        Option("key_size", "int", "features of a key; query_size if None", "None", keyword_only=True),
+        Option("value_size", "int", "features of a value; key_size if None", "None", keyword_only=True),
+        Option("hidden_size", "int", "features of all heads together; query_size if None", "None", keyword_only=True),
         score_option("scaled_dot"),
         NUM_POSITIONS,
         Option("bias", "bool", "whether the four projections have biases", "True", keyword_only=True),
@@ -134,8 +122,8 @@ MULTI_HEAD_ATTENTION = Layer(
     methods=(
         Operator(
             name="MultiHeadAttention.prepare",
-            summary="Project the keys and values of every head, and keep them for many queries.",
-            formula="memory = (projected keys, projected values, mask), of keys and values 0 where hidden from all",
+            summary="Project the keys and values of every head, once for many queries.",
+            formula="memory = (projected keys, projected values, mask), of keys and values 0 where no query may attend",
             source="this specification",
             tensors=(_HEADS_KEYS, _HEADS_VALUES, VALID_LENS, MASK),
             outputs=_HEADS_MEMORY,
@@ -167,22 +155,18 @@ MULTI_HEAD_ATTENTION = Layer(
     complete=_heads_sizes,
     own_shapes=_heads_shapes,
     inside=_heads_inside,
-    parts={"scored": "the attention layer of score; its parameters are shared by the heads"},
+    parts={"scored": "the attention layer of score, whose parameters the heads share"},
 )
 
+_LOSSES = Option("losses", "function", "function from head_mask (batch, heads) to the loss of each example (batch,)")
 
-_LOSSES = Option("losses", "function", "from head_mask (batch, heads) to the loss of each example, (batch,)")
-
-
-_FACTORS = Tensor("head_mask", ("batch", "heads"), "the factors at which importance is asked: 1, or 0 for a head cut")
-
+_FACTORS = Tensor("head_mask", ("batch", "heads"), "factor of each head: 1, or 0 for a head that is off already")
 
 _IMPORTANCE = Tensor("importance", ("heads",), "in the units of the loss")
 
-
 ABLATION_IMPORTANCE = Operator(
     name="ablation_importance",
-    summary="How much the loss rises when a head is switched off, for each head.",
+    summary="Compute how much the loss rises when a head is switched off, for each head.",
     formula="importance[h] = mean over b of losses(head_mask with head h at 0)[b] - losses(head_mask)[b]",
     source="Michel et al. 2019, section 3.2, arXiv:1905.10650",
     options=(_LOSSES,),
@@ -190,16 +174,15 @@ ABLATION_IMPORTANCE = Operator(
     outputs=(_IMPORTANCE,),
 )
 
-
 TAYLOR_IMPORTANCE = Operator(
     name="taylor_importance",
-    summary="How much the loss would change to first order if a head were switched off, for each head.",
+    summary="Estimate to first order how much the loss changes when a head is switched off, for each head.",
     formula="importance[h] = mean over b of |head_mask[b, h] d losses(head_mask)[b] / d head_mask[b, h]|",
     source=MICHEL,
     options=(_LOSSES,),
     tensors=(_FACTORS,),
     outputs=(_IMPORTANCE,),
-    notes="The loss of an example may depend on its own row of head_mask alone.",
+    notes="The loss of an example must depend on no row of head_mask but its own.",
 )
 
 OPERATORS = (MULTI_HEAD_ATTENTION, ABLATION_IMPORTANCE, TAYLOR_IMPORTANCE)

@@ -7,7 +7,7 @@ from attention_core.specification import Operator
 
 ATTENTION_POOLING = Operator(
     name="attention_pooling",
-    summary="Average the values of each query's open keys by the softmax of their scores.",
+    summary="Average the values of each query's open keys, weighted by the softmax of their scores.",
     formula="context[i] = sum over j of dropout_mask[i, j] weights[i, j] values[j];  weights = masked_softmax(scores)",
     source=BAHDANAU,
     tensors=(SCORES, VALUES, VALID_LENS, MASK),

@@ -8,22 +8,18 @@ from attention_core.specification import Layer, Operator, Option, Parameter, Ten
 
 _POSITIONED = Tensor("inputs", ("batch", "steps", "features"), "one vector for each position")
 
-
 _POSITIONED_OUT = Tensor("outputs", ("batch", "steps", "features"), "the inputs with their positions added")
 
-
 _OFFSET = Option("offset", "int", "position of the first step", "0", "count", keyword_only=True)
-
 
 _SINUSOID_FORMULA = (
     "outputs[t] = inputs[t] + P[t + offset];  P[p, 2i] = sin(p/10000^(2i/features)), "
     "P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first, then all cosines"
 )
 
-
 SINUSOIDAL_POSITIONS = Layer(
     name="SinusoidalPositions",
-    summary="Add to each input the sines and cosines of its position; it has no parameters.",
+    summary="Add the sines and cosines of its position to each input; it has no parameters.",
     formula=_SINUSOID_FORMULA,
     source=VASWANI_POSITIONS,
     options=(
@@ -31,7 +27,7 @@ SINUSOIDAL_POSITIONS = Layer(
         Option(
             "layout",
             "str",
-            "whether sines and cosines take turns, or the sines come first",
+            "whether sines and cosines alternate, or all sines come first",
             "'interleaved'",
             keyword_only=True,
             choices=("interleaved", "concatenated"),
@@ -41,7 +37,7 @@ SINUSOIDAL_POSITIONS = Layer(
     methods=(
         Operator(
             name="SinusoidalPositions.call",
-            summary="Add the positions from offset on.",
+            summary="Add the positions, starting at offset.",
             formula=_SINUSOID_FORMULA,
             source=VASWANI_POSITIONS,
             tensors=(_POSITIONED,),
@@ -51,13 +47,11 @@ SINUSOIDAL_POSITIONS = Layer(
     ),
 )
 
-
 _LEARNED_FORMULA = "outputs[t] = inputs[t] + P[t + offset]"
-
 
 LEARNED_POSITIONS = Layer(
     name="LearnedPositions",
-    summary="Add to each input a learned vector for its position.",
+    summary="Add a learned vector for its position to each input.",
     formula=_LEARNED_FORMULA,
     source="Gehring et al. 2017, section 3.1, arXiv:1705.03122",
     options=(
@@ -68,7 +62,7 @@ LEARNED_POSITIONS = Layer(
     methods=(
         Operator(
             name="LearnedPositions.call",
-            summary="Add the positions from offset on.",
+            summary="Add the positions, starting at offset.",
             formula=_LEARNED_FORMULA,
             source="Gehring et al. 2017, section 3.1, arXiv:1705.03122",
             tensors=(_POSITIONED,),
@@ -80,15 +74,14 @@ LEARNED_POSITIONS = Layer(
     own_shapes=lambda sizes: {"P": (sizes["num_positions"], sizes["features"])},
 )
 
-
 POSITION_PERMUTATION = Operator(
     name="position_permutation",
-    summary="The order that turns interleaved sines and cosines into concatenated ones.",
+    summary="Return the order that turns interleaved sines and cosines into concatenated ones.",
     formula="permutation[i] = 2i for i < features/2, else 2i + 1 - features;  concatenated = interleaved[permutation]",
     source="this specification",
     options=(Option("features", "int", "features of an input", domain="even"),),
     tensors=(),
-    outputs=(Tensor("permutation", ("features",), "the place of each concatenated feature", "integer"),),
+    outputs=(Tensor("permutation", ("features",), "interleaved index of each concatenated feature", "integer"),),
 )
 
 OPERATORS = (SINUSOIDAL_POSITIONS, LEARNED_POSITIONS, POSITION_PERMUTATION)

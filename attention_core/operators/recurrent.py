@@ -1,4 +1,4 @@
-"""The recurrent layers, encoders and bridges, as data."""
+"""The recurrent layers, as data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUM_LAYERS = Option("num_layers", "int", "number of stacked recurrent layers", "
 _BETWEEN = Option(
     "dropout",
     "float",
-    "rate at which features are dropped between recurrent layers in training",
+    "dropout rate between recurrent layers in training",
     "0.0",
     "rate",
     keyword_only=True,
@@ -40,9 +40,13 @@ BIDIRECTIONAL = Option(
 STATE = Tensor(
     "state", ("num_layers", "batch", "state_size"), "state of each recurrent layer: outputs, then the cells of an LSTM"
 )
-_STATE_OR_ZERO = Tensor(STATE.name, STATE.axes, "state before the first step; zeros unless given", optional=True)
+_STATE_OR_ZERO = Tensor(STATE.name, STATE.axes, "state before the first step; zeros if None", optional=True)
 _STEP_LENS = Tensor(
-    "valid_lens", ("batch",), "steps of each sequence; later ones give 0 and leave the state alone", "integer", True
+    "valid_lens",
+    ("batch",),
+    "steps of each sequence; later ones output 0 and keep the state",
+    "integer",
+    True,
 )
 _OUTPUTS = Tensor(
     "outputs", ("batch", "steps", "output_size"), "output of the top layer at each step: forward, then backward"
@@ -50,7 +54,7 @@ _OUTPUTS = Tensor(
 BETWEEN_MASK = Tensor(
     "dropout_mask",
     ("num_layers - 1", "batch", "steps", "output_size"),
-    "0 or 1/(1 - rate), a factor of the outputs of every layer but the top one",
+    "factor of the outputs of every layer but the top one: 0 or 1/(1 - rate)",
     optional=True,
 )
 BETWEEN_STEP_MASK = Tensor(
@@ -61,11 +65,11 @@ BETWEEN_STEP_MASK = Tensor(
 
 GATES = {"gru": 3, "lstm": 4}
 PARTS = {"gru": 1, "lstm": 2}
-"""How many vectors a state holds for each layer and direction: an LSTM's are its output and its cells."""
+"""The number of vectors in a state for each layer and direction: an LSTM's are its output and its cells."""
 
 
 def recurrent_sizes(config: Config) -> Sizes:
-    """The sizes of a recurrent layer, and of what contains one."""
+    """Complete the sizes of a recurrent layer, or of a layer that contains one."""
     directions = 2 if config.get("bidirectional") else 1
     return {
         **config,
@@ -76,7 +80,7 @@ def recurrent_sizes(config: Config) -> Sizes:
 
 
 def recurrent_part(cell: str, input_size: int, sizes: Sizes) -> Part:
-    """The recurrent layer of that name inside another layer."""
+    """Return the recurrent layer of that cell inside another layer."""
     names = ("hidden_size", "num_layers", "dropout")
     config = {"input_size": input_size, **{name: sizes[name] for name in names}}
     return Part(RECURRENT[cell], {**config, "bidirectional": bool(sizes.get("bidirectional", False))})
@@ -167,10 +171,4 @@ LSTM = _recurrent(
 )
 RECURRENT = {"gru": GRU, "lstm": LSTM}
 
-
-# ------------------------------------------------------------------------------------------------ encoders
-
-OPERATORS = (
-    GRU,
-    LSTM,
-)
+OPERATORS = (GRU, LSTM)

@@ -8,10 +8,9 @@ from attention_core.specification import Layer, Operator, Part, Tensor
 
 _REGRESSION_FORMULA = "predictions[i] = sum over j of weights[i, j] values[j];  weights as of KernelAttention"
 
-
 NADARAYA_WATSON = Layer(
     name="NadarayaWatson",
-    summary="Kernel regression: predict at each query the average of the values, weighted by nearness of their keys.",
+    summary="Kernel regression: average the values, weighted by how near their keys are to the query.",
     formula=_REGRESSION_FORMULA,
     source=NADARAYA,
     options=(_WIDTH, _LEARNED),
@@ -24,8 +23,8 @@ NADARAYA_WATSON = Layer(
             source=NADARAYA,
             tensors=(
                 Tensor("queries", ("batch", "queries"), "points at which to predict"),
-                Tensor("keys", ("batch", "keys"), "points that were observed"),
-                Tensor("values", ("batch", "keys"), "what was observed there"),
+                Tensor("keys", ("batch", "keys"), "observed points"),
+                Tensor("values", ("batch", "keys"), "observed values"),
                 VALID_LENS,
                 Tensor("mask", ("batch", "queries", "keys"), MASK.meaning, "boolean", True, True),
             ),

@@ -55,14 +55,14 @@ COSINE_SCORE = Operator(
     formula="scores[i, j] = scale · sum over c of queries[i, c] keys[j, c] / (‖queries[i]‖ ‖keys[j]‖)",
     source=GRAVES,
     tensors=(QUERIES, KEYS),
-    options=(Option("scale", "float", "factor of the cosines; 1 unless given", "None", "number", keyword_only=True),),
+    options=(Option("scale", "float", "factor of the cosines; 1 if None", "None", "number", keyword_only=True),),
     outputs=(SCORES,),
-    notes="A vector of zeros scores 0, and gets and gives gradient 0.",
+    notes="The score of a zero vector is 0, and so are its gradients.",
 )
 
 LOCATION_SCORE = Operator(
     name="location_score",
-    summary="Score each position by the projected query alone, whatever key stands there.",
+    summary="Score each position by the projected query alone; the keys do not matter.",
     formula="scores[i, j] = queries[i, j]",
     source=LUONG,
     options=(NUM_KEYS,),
@@ -76,7 +76,7 @@ GAUSSIAN_SCORE = Operator(
     summary="Score each query against each key by a Gaussian kernel of their distance.",
     formula="scores[i, j] = -½ sum over c of ((queries[i, c] - keys[j, c]) w)²",
     source=NADARAYA,
-    tensors=(QUERIES, KEYS, Tensor("w", (), "inverse width of the kernel; 1 unless given", optional=True)),
+    tensors=(QUERIES, KEYS, Tensor("w", (), "inverse width of the kernel; 1 if None", optional=True)),
     outputs=(SCORES,),
 )
 

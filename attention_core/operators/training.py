@@ -15,8 +15,8 @@ class Batch(NamedTuple):
     """Sentence pairs as arrays of a framework: what a Trainer takes.
 
     Shapes: source (batch, keys) and source_lens (batch,), the sentences to translate; inputs (batch, steps), what the
-    decoder reads, bos first; targets (batch, steps) and target_lens (batch,), what it shall answer, eos last; the three
-    masks as in Translator, None where nothing is dropped, or where the framework draws what is.
+    decoder reads, bos first; targets (batch, steps) and target_lens (batch,), the correct output, eos last; the three
+    masks as in Translator, or None: no dropout, or dropout by the framework.
     """
 
     source: Any
@@ -34,16 +34,16 @@ MASKS = Batch._fields[5:]
 
 MASKED_CROSS_ENTROPY = Operator(
     name="masked_cross_entropy",
-    summary="The mean over the open steps of the cross-entropy of their logits, 0 where none is open.",
+    summary="Average the cross-entropy of the logits over the open steps; 0 if no step is open.",
     formula="loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)",
     source=SUTSKEVER + ", with a mean over tokens in place of sentences",
     tensors=(
         Tensor("logits", ("batch", "steps", "vocab_size"), "scores of each token (natural logarithm)"),
-        Tensor("targets", ("batch", "steps"), "the token that is right", "integer"),
+        Tensor("targets", ("batch", "steps"), "the correct tokens", "integer"),
         Tensor(
             "valid_lens",
             ("batch",),
-            "step t is open where t < valid_len; what stands in other steps changes nothing",
+            "step t is open where t < valid_len; other steps have no effect",
             "integer",
             optional=True,
         ),
@@ -58,7 +58,7 @@ CLIP_BY_GLOBAL_NORM = Operator(
     source=PASCANU,
     tensors=(Tensor("gradients", ("any",), "a list of arrays, one for each parameter"),),
     options=(
-        Option("max_norm", "float", "the largest norm; None clips nothing", "None", "positive", keyword_only=True),
+        Option("max_norm", "float", "maximum norm; None disables clipping", "None", "positive", keyword_only=True),
     ),
     outputs=(
         Tensor("clipped", ("any",), "the list of scaled arrays"),
@@ -66,7 +66,7 @@ CLIP_BY_GLOBAL_NORM = Operator(
     ),
 )
 
-_RATE = Option("learning_rate", "float", "length of a step", domain="positive")
+_RATE = Option("learning_rate", "float", "step size", domain="positive")
 
 SGD = Operator(
     name="sgd",
@@ -91,7 +91,7 @@ ADAM = Operator(
         _RATE,
         Option("beta1", "float", "decay of the mean gradient m", "0.9", "rate"),
         Option("beta2", "float", "decay of the mean squared gradient v", "0.999", "rate"),
-        Option("epsilon", "float", "what keeps the divisor from 0, outside the root", "1e-08", "positive"),
+        Option("epsilon", "float", "added to the divisor, outside the square root", "1e-08", "positive"),
     ),
     outputs=(),
 )
@@ -99,4 +99,4 @@ ADAM = Operator(
 OPERATORS = (MASKED_CROSS_ENTROPY,)
 
 UPDATES = (CLIP_BY_GLOBAL_NORM, SGD, ADAM)
-"""What changes parameters: judged alone, and by the training of a Translator."""
+"""The functions that change parameters; they have cases, and the training of a Translator uses them."""

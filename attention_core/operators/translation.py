@@ -7,10 +7,12 @@ from attention_core.operators.attention import SCORE_NAMES
 from attention_core.operators.common import BAHDANAU, WU
 from attention_core.operators.decoders import (
     BAHDANAU_DECODER,
+    BEAM_OUTPUTS,
     BOS,
     DECODER_DROPOUT,
     EOS,
     FIXED_CONTEXT_DECODER,
+    GREEDY_OUTPUTS,
     LUONG_DECODER,
     MAX_STEPS,
     SEARCH,
@@ -22,7 +24,7 @@ from attention_core.rules import hypotheses, known_tokens, position_for_each_key
 from attention_core.specification import Config, Layer, Operator, Option, Part, Sizes, Tensor
 
 _SOURCE = Tensor("source", ("batch", "keys"), "token ids of the sentences to translate", "integer")
-_INPUTS = Tensor("inputs", ("batch", "steps"), "what the decoder reads: bos, then the translation", "integer")
+_INPUTS = Tensor("inputs", ("batch", "steps"), "input tokens of the decoder: bos, then the translation", "integer")
 _SOURCE_LENS = Tensor("valid_lens", ("batch",), "tokens of each source; the rest is padding", "integer", True)
 
 _FORMULA = (
@@ -31,29 +33,26 @@ _FORMULA = (
 )
 
 DECODERS = {"bahdanau": BAHDANAU_DECODER, "luong": LUONG_DECODER, "fixed": FIXED_CONTEXT_DECODER}
-"""What the option `decoder` may be."""
+"""The choices of the option `decoder`."""
 
 
 def _sizes(config: Config) -> Sizes:
-    sizes = dict(config)
     if config["decoder"] == "fixed":
         for name in ("score", "num_positions"):
             check_unused("Translator", name, config[name], "decoder='fixed' has no attention")
     if config["decoder"] != "bahdanau":
-        check_unused("Translator", "readout", config["readout"], f"decoder={config['decoder']!r} has one readout alone")
+        check_unused("Translator", "readout", config["readout"], f"decoder={config['decoder']!r} has only one readout")
     if not config["bidirectional"]:
         check_unused("Translator", "bridge", config["bridge"], "an encoder of one direction needs none")
     directions = 2 if config["bidirectional"] else 1
     hidden, method = config["hidden_size"], config["bridge"] or "project"
-    sizes |= {
+    return {
+        **config,
         "encoder_size": directions * hidden,
         "memory_size": hidden if method == "sum" else directions * hidden,
         "decoder_size": 2 * hidden if config["bidirectional"] and method == "concatenate" else hidden,
         "num_layers - 1": config["num_layers"] - 1,
     }
-    for part in _inside(sizes).values():
-        part.layer.sizes(part.config)
-    return sizes
 
 
 def _inside(sizes: Sizes) -> dict[str, Part]:
@@ -70,7 +69,7 @@ def _inside(sizes: Sizes) -> dict[str, Part]:
         "hidden_size": sizes["decoder_size"],
         "memory_size": sizes["memory_size"],
         "cell": sizes["cell"],
-        # What is None has the decoder's own default, or is no argument of it.
+        # An option that is None takes the decoder's default, or is not an argument of that decoder.
         **{name: sizes[name] for name in ("score", "num_positions", "readout") if sizes[name] is not None},
     }
     parts = {"encoder": Part(LSTM_ENCODER if sizes["cell"] == "lstm" else GRU_ENCODER, encoder)}
@@ -103,7 +102,7 @@ TRANSLATOR = Layer(
         Option(
             "score",
             "str",
-            "how a key is scored, by name; the decoder's own score unless given",
+            "name of the score; the decoder's default if None",
             "None",
             keyword_only=True,
             choices=SCORE_NAMES,
@@ -113,7 +112,7 @@ TRANSLATOR = Layer(
         Option(
             "bridge",
             "str",
-            "how the two directions become one; 'project' unless given",
+            "how to merge the two directions; 'project' if None",
             "None",
             keyword_only=True,
             choices=("concatenate", "sum", "project", "backward"),
@@ -121,7 +120,7 @@ TRANSLATOR = Layer(
         Option(
             "readout",
             "str",
-            "the readout of Bahdanau's decoder; 'dense' unless given",
+            "the readout of Bahdanau's decoder; 'dense' if None",
             "None",
             keyword_only=True,
             choices=("dense", "maxout"),
@@ -140,19 +139,19 @@ TRANSLATOR = Layer(
                 Tensor(
                     "encoder_dropout_mask",
                     ("num_layers - 1", "batch", "keys", "encoder_size"),
-                    "0 or 1/(1 - rate), a factor of the outputs of every layer of the encoder but the top one",
+                    "factor of the outputs of every encoder layer but the top one: 0 or 1/(1 - rate)",
                     optional=True,
                 ),
                 Tensor(
                     "decoder_dropout_mask",
                     ("num_layers - 1", "batch", "steps", "decoder_size"),
-                    "0 or 1/(1 - rate), a factor of the outputs of every layer of the decoder but the top one",
+                    "factor of the outputs of every decoder layer but the top one: 0 or 1/(1 - rate)",
                     optional=True,
                 ),
                 Tensor(
                     "attention_dropout_mask",
                     ("batch", "steps", "keys"),
-                    "0 or 1/(1 - rate), a factor of each weight",
+                    "factor of each weight: 0 or 1/(1 - rate)",
                     optional=True,
                 ),
             ),
@@ -168,39 +167,23 @@ TRANSLATOR = Layer(
         ),
         Operator(
             name="Translator.greedy",
-            summary="Translate by feeding back the most probable token, up to an end token.",
+            summary="Translate by feeding back the most probable token until the end token.",
             formula="tokens, lengths, weights = decoder.greedy(outputs, state, valid_lens)",
             source="common practice",
             tensors=(_SOURCE, _SOURCE_LENS),
             options=(BOS, EOS, MAX_STEPS),
-            outputs=(
-                Tensor("tokens", ("batch", "max_steps"), "decoded ids; eos from the end on", "integer"),
-                Tensor("lengths", ("batch",), "decoded tokens before eos", "integer"),
-                Tensor("weights", ("batch", "max_steps", "keys"), "probabilities over the keys; 0 after the end"),
-            ),
-            rules=(
-                position_for_each_key,
-                known_tokens,
-            ),
+            outputs=GREEDY_OUTPUTS,
+            rules=(position_for_each_key, known_tokens),
         ),
         Operator(
             name="Translator.beam",
-            summary="Translate by keeping the best hypotheses of every step (beam search).",
+            summary="Translate by keeping the best hypotheses at every step (beam search).",
             formula="tokens, lengths, scores, weights = decoder.beam(outputs, state, valid_lens)",
             source=WU,
             tensors=(_SOURCE, _SOURCE_LENS),
             options=(BOS, EOS, MAX_STEPS, *SEARCH),
-            outputs=(
-                Tensor("tokens", ("batch", "num_best", "max_steps"), "decoded ids; eos from the end on", "integer"),
-                Tensor("lengths", ("batch", "num_best"), "decoded tokens before eos", "integer"),
-                Tensor("scores", ("batch", "num_best"), "best first (natural logarithm)"),
-                Tensor("weights", ("batch", "num_best", "max_steps", "keys"), "probabilities; 0 after the end"),
-            ),
-            rules=(
-                position_for_each_key,
-                known_tokens,
-                hypotheses,
-            ),
+            outputs=BEAM_OUTPUTS,
+            rules=(position_for_each_key, known_tokens, hypotheses),
         ),
     ),
     complete=_sizes,

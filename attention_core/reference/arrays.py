@@ -1,4 +1,4 @@
-"""What the reference's files share: promotion, checks that let a perturbed pass through, alignment of parameters."""
+"""Shared by the reference's files: promotion, checks that let a perturbed pass through, alignment of parameters."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from attention_core.specification import FLOATING, Layer, Operator, Sizes
 
 
 def promote(array: Any) -> np.ndarray:
-    """The array as float64, or as it is while it is perturbed (complex)."""
+    """Convert to float64; a perturbed (complex) array stays as it is."""
     array = np.asarray(array)
     return array if np.iscomplexobj(array) else array.astype(np.float64)
 
 
 class Specified:
-    """What all layers share: options that are checked, canonical parameters, and the check of a call."""
+    """Base class of the layers: checked options, canonical parameters, and the check of a call."""
 
     specification: Layer
     parameters: dict[str, np.ndarray]
@@ -33,9 +33,9 @@ class Specified:
 
 
 def check(operator: Operator, sizes: Sizes | None = None, /, **arguments: Any) -> None:
-    """Refuse what does not fit, except in a perturbed pass, whose arrays were checked before they were stacked.
+    """Refuse arguments that do not fit; a perturbed pass is not checked: its arrays were, before they were stacked.
 
-    A memory is float64 whatever it was made of, and fits queries of any floating type.
+    A memory is always float64, and fits queries of any floating type.
     """
     if "memory" in arguments:
         arguments = {name: _floats_promoted(array) for name, array in arguments.items()}

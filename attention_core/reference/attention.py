@@ -16,7 +16,7 @@ from attention_core.operators.attention import (
     KERNEL_ATTENTION,
     LOCATION_ATTENTION,
 )
-from attention_core.reference.arrays import Specified, linear, promote
+from attention_core.reference.arrays import Specified, inner, linear, promote
 from attention_core.reference.masking import attention_mask, open_keys
 from attention_core.reference.pooling import pool
 from attention_core.reference.scoring import (
@@ -54,17 +54,13 @@ class Memory(NamedTuple):
 
 
 class Attention(Specified):
-    """What the attention layers share: prepare, attend and a call, around one score.
+    """Base class of the attention layers: prepare, attend and a call, around one score.
 
     context, weights = attention_pooling(score(queries, project(keys)), values)
     """
 
-    def __init__(self, *, time_major: bool = False, **options: Any) -> None:
-        super().__init__(time_major=time_major, **options)
-        self.time_major = time_major
-
     def project(self, keys: np.ndarray) -> np.ndarray:
-        """What memory holds of keys: themselves, where a layer does not say otherwise."""
+        """Project the keys; the identity by default."""
         return keys
 
     def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -78,9 +74,9 @@ class Attention(Specified):
         valid_lens: np.ndarray | None = None,
         mask: np.ndarray | None = None,
     ) -> Memory:
-        """Project the keys, clear what no query may attend to, and keep it for many queries.
+        """Project the keys and zero what no query may attend to, once for many queries.
 
-        memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+        memory = (projected keys, values, mask), with keys and values 0 where no query may attend
 
         Shapes: keys (batch, keys, features of a key), values (batch, keys, value_features), both with heads after batch
         or without, or (keys, batch, ...) with time_major; valid_lens and mask as in attention_mask. The memory's keys
@@ -98,7 +94,8 @@ class Attention(Specified):
 
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
 
-        Arguments: need_weights says whether to return the weights. Who needs none, need not keep them: they are None.
+        Arguments: need_weights is whether to return the weights. If False, they are None and need not be
+        stored.
         Shapes: queries (batch, queries, features of a query), with heads after batch or without, or
         (queries, batch, ...) with time_major, as is context then; dropout_mask (batch, queries, keys), with heads or
         without. Returns (context, weights) as attention_pooling; weights is None without need_weights.
@@ -135,8 +132,8 @@ class Attention(Specified):
         return self.attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
 
     def to_batch_first(self, array: np.ndarray) -> np.ndarray:
-        """The array with batch first, of one with time first, or the other way round; as it is without time_major."""
-        return array.swapaxes(-2, -3) if self.time_major else array
+        """Swap the batch and time axes with time_major; else return the array unchanged."""
+        return array.swapaxes(-2, -3) if self.sizes["time_major"] else array
 
 
 class DotProductAttention(Attention):
@@ -278,14 +275,14 @@ class CosineAttention(Attention):
 
 
 class LocationAttention(Attention):
-    """Attention by the query alone: it scores positions, whatever keys stand there.
+    """Attention by the query alone: it scores positions, and the keys do not matter.
 
     context, weights = attention_pooling(location_score(keys, W queries), values)
 
-    Arguments: query_size is the features of a query, num_positions the positions that have a score: there may be fewer
-    keys, not more; dropout and time_major as in DotProductAttention.
+    Arguments: query_size is the features of a query, num_positions the number of positions to score: there may be fewer
+    keys, but not more; dropout and time_major as in DotProductAttention.
     Parameters: W (num_positions, query_size); no bias.
-    Edge cases: keys give their number alone, and get gradient 0; they may have any features.
+    Edge cases: only the number of keys matters; they get gradient 0, and may have any features.
     Raises: OptionError if a size is not positive or dropout is not in [0, 1); ShapeError if there are more keys than
     positions.
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025.
@@ -306,8 +303,8 @@ class KernelAttention(Attention):
 
     context, weights = attention_pooling(gaussian_score(queries, keys, w), values)
 
-    Arguments: width is the standard deviation of the kernel, 1/w; with learned, w is a parameter that begins at
-    1/width, else a constant; dropout and time_major as in DotProductAttention.
+    Arguments: width is the standard deviation of the kernel, 1/w; with learned, w is a parameter with initial
+    value 1/width, else a constant; dropout and time_major as in DotProductAttention.
     Parameters: w (), if learned.
     Units: width is in those of queries and keys.
     Raises: OptionError if dropout is not in [0, 1), or width is not a finite number above 0.
@@ -333,12 +330,30 @@ LAYERS = {layer.__name__: layer for layer in Attention.__subclasses__()}
 
 
 def attention_layer(part: Part, layers: Mapping[str, type[Attention]] = LAYERS) -> Attention:
-    """The attention layer, of those given, that stands inside another one."""
+    """Make the attention layer inside another layer, from the given classes."""
     return layers[part.layer.name](**part.config)
 
 
+class ScoredAttention(Attention):
+    """Base class of the attention layers that project keys and score them by another layer, `scored`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.scored = attention_layer(self.specification.inside(self.sizes)["scored"])
+
+    def project(self, keys: np.ndarray) -> np.ndarray:
+        """Project the keys by the layer of the score."""
+        self.scored.parameters = inner(self.parameters, "scored.")
+        return self.scored.project(keys)
+
+    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Score by the layer of the score."""
+        self.scored.parameters = inner(self.parameters, "scored.")
+        return self.scored.score(queries, keys)
+
+
 def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> Memory:
-    """Keys and values with 0 where no query may attend to them, and the one mask."""
+    """Set keys and values to 0 where no query may attend to them; combine lengths and mask."""
     allowed = attention_mask(keys.shape[-2], valid_lens, mask)
     if allowed is None:
         return Memory(keys, values, None)

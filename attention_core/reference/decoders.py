@@ -6,11 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_core.operators.decoders import (
-    BAHDANAU_DECODER,
-    FIXED_CONTEXT_DECODER,
-    LUONG_DECODER,
-)
+from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from attention_core.reference.arrays import Specified, align, inner, linear, optional, promote
 from attention_core.reference.attention import LAYERS, Memory, attention_layer, zero_masked
 from attention_core.reference.encoders import embed, known_tokens
@@ -26,7 +22,7 @@ ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
 
 
 class LuongState(NamedTuple):
-    """The state of a LuongDecoder between two steps; made by `start`, read and given by `step`.
+    """The state of a LuongDecoder between two steps; `start` makes it, `step` takes and returns it.
 
     Shapes: rnn (num_layers, batch, state_size), attentional (batch, hidden_size), position (batch,), int32.
     """
@@ -37,7 +33,7 @@ class LuongState(NamedTuple):
 
 
 class Decoder(Specified):
-    """What the decoders share: they differ in `advance`, one step up to what the logits are made of."""
+    """Base class of the decoders, which differ in `advance`: one step up to the features of the logits."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -59,7 +55,7 @@ class Decoder(Specified):
     def prepare(
         self, encoder_outputs: np.ndarray, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
     ) -> Memory:
-        """Project and clear the encoder's outputs, once for all steps.
+        """Project the encoder's outputs and zero the hidden ones, once for all steps.
 
         memory = attention.prepare(encoder_outputs, encoder_outputs)
 
@@ -75,12 +71,12 @@ class Decoder(Specified):
         return self.attention.prepare(encoder_outputs, encoder_outputs, None, allowed)
 
     def start(self, memory: Memory, state: np.ndarray | None = None) -> Any:
-        """The decoder's state before its first step.
+        """Return the decoder's state before its first step.
 
-        state = the encoder's state, 0, or the parameter initial, as the option initial says
+        state = the encoder's state, 0, or the parameter initial, depending on the option initial
 
         Shapes: memory as from prepare; state (num_layers, batch, state_size), as is the result.
-        Raises: ShapeError, DtypeError; OptionError if state is wanted and missing, or would be ignored.
+        Raises: ShapeError, DtypeError; OptionError if state is required and missing, or would be ignored.
         """
         self._check("start", memory=memory, state=state)
         if state is not None:
@@ -135,18 +131,18 @@ class Decoder(Specified):
         dropout_mask: np.ndarray | None = None,
         attention_dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, Any, np.ndarray]:
-        """Decode given tokens, each step reading its own token (teacher forcing).
+        """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
         logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)
 
         Shapes: tokens (batch, steps), encoder_outputs (batch, keys, memory_size), state
         (num_layers, batch, state_size), the encoder's; valid_lens (batch,) or (batch, steps) and mask
-        (batch, steps, keys), each axis its size or 1, say what each step may attend to; dropout_mask
+        (batch, steps, keys), each axis its size or 1, for what each step may attend to; dropout_mask
         (num_layers - 1, batch, steps, hidden_size), attention_dropout_mask (batch, steps, keys). Returns
         (logits, state, weights): (batch, steps, vocab_size), the state after the last step, (batch, steps, keys).
         Units: logits are natural logarithms.
         Raises: ShapeError, DtypeError, MaskError; TokenError if an id is outside the vocabulary; OptionError if state
-        is wanted and missing, or would be ignored.
+        is required and missing, or would be ignored.
         """
         self._check(
             "call",
@@ -173,14 +169,10 @@ class Decoder(Specified):
             logits.append(scores)
             weights.append(attended)
         if not steps:
-            lead = np.broadcast_shapes(memory.values.shape[:-3], *(array.shape[:-2] for array in logits))
-            blank = np.zeros((*lead, batch, 0, self.sizes["vocab_size"] + keys), memory.values.dtype)
-            return blank[..., : self.sizes["vocab_size"]], current, blank[..., self.sizes["vocab_size"] :]
-        return (
-            np.stack(np.broadcast_arrays(*logits), axis=-2),
-            current,
-            np.stack(np.broadcast_arrays(*weights), axis=-2),
-        )
+            lead, dtype = (*memory.values.shape[:-3], batch, 0), memory.values.dtype
+            return np.zeros((*lead, self.sizes["vocab_size"]), dtype), current, np.zeros((*lead, keys), dtype)
+        all_logits, all_weights = (np.stack(np.broadcast_arrays(*arrays), axis=-2) for arrays in (logits, weights))
+        return all_logits, current, all_weights
 
     def greedy(
         self,
@@ -193,7 +185,7 @@ class Decoder(Specified):
         eos: int,
         max_steps: int,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Decode by feeding back the most probable token, up to an end token.
+        """Decode by feeding back the most probable token until the end token.
 
         token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos
 
@@ -241,20 +233,20 @@ class Decoder(Specified):
         num_best: int = 1,
         length_penalty: float = 0.0,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Decode by keeping the best hypotheses of every step (beam search).
+        """Decode by keeping the best hypotheses at every step (beam search).
 
         score = sum of ln p(token[t]) / ((5 + n)/6)^length_penalty, n counting the tokens up to eos
 
-        Every step ranks all continuations of the running hypotheses, and the finished ones as they are, by their score,
-        and keeps the best of them, width in number. A hypothesis that reaches eos is finished and keeps its score. Of
-        two equal scores, the one that comes first by hypothesis, then by token, is the better.
+        Every step ranks all continuations of the running hypotheses together with the finished hypotheses, and keeps
+        the best `width` of them. A hypothesis that reaches eos is finished and keeps its score. Of equal scores, the
+        first by hypothesis, then by token, wins.
 
-        Arguments: width is the hypotheses kept for each sequence, num_best those returned; length_penalty is α of the
-        paper, 0 for the plain sum, larger for longer hypotheses.
+        Arguments: width is the number of hypotheses kept for each sequence, num_best the number returned;
+        length_penalty is α of the paper, 0 for the plain sum, larger for longer hypotheses.
         Shapes: encoder_outputs, state, valid_lens and mask as in greedy. Returns (tokens, lengths, scores, weights),
         best first: (batch, num_best, max_steps) ids, eos from the end on; (batch, num_best) the tokens before eos;
         (batch, num_best); (batch, num_best, max_steps, keys), 0 after the step that gave eos.
-        Edge cases: without a step there is one hypothesis, of no tokens and score 0; the others have score -inf.
+        Edge cases: with max_steps=0 one hypothesis has no tokens and score 0; the others have score -inf.
         Units: scores are natural logarithms, divided by the penalty.
         Raises: as greedy; OptionError if num_best is above width, or width above vocab_size.
         Source: Wu et al. 2016, section 7, arXiv:1609.08144, without coverage; beams as in Sutskever et al. 2014.
@@ -275,7 +267,7 @@ class Decoder(Specified):
         vocab_size = self.sizes["vocab_size"]
         memory = self.prepare(encoder_outputs, valid_lens, mask)
         batch, keys = encoder_outputs.shape[:2]
-        # Hypothesis w of sequence b stands in row b width + w: each step is one step of the decoder.
+        # Hypothesis w of sequence b is row b width + w: one step of the decoder advances all hypotheses.
         current = self.reordered(self.start(memory, state), np.repeat(np.arange(batch), width))
         mask = memory.mask
         if mask is not None:
@@ -313,7 +305,7 @@ class Decoder(Specified):
         return tuple(array[:, :num_best] for array in (tokens, lengths.astype(np.int32), scores, weights))  # type: ignore[return-value]
 
     def reordered(self, state: Any, rows: np.ndarray) -> Any:
-        """The state of these rows of the batch, in this order."""
+        """Select rows of the batch from the state, in this order."""
         return state[..., rows, :]
 
 
@@ -328,7 +320,7 @@ class BahdanauDecoder(Decoder):
     Arguments: vocab_size is the number of token ids, embed_size the features of an embedded token, hidden_size those of
     each of num_layers recurrent layers; memory_size is the features of the encoder's outputs, hidden_size unless given;
     score is the score of the attention by name, attention_size the hidden features of an additive or concat score,
-    hidden_size unless given, num_positions for score="location" alone; cell is "gru" or "lstm"; initial says where the
+    hidden_size unless given, num_positions for score="location" only; cell is "gru" or "lstm"; initial is where the
     first state comes from: "encoder", "zero" or "learned"; readout is "dense" or "maxout", maxout_size its pairs,
     hidden_size unless given; dropout is the rate at which attention weights, and features between recurrent layers, are
     dropped in training, which the reference leaves to the two dropout masks.
@@ -336,9 +328,9 @@ class BahdanauDecoder(Decoder):
     (2 maxout_size, hidden_size + embed_size + memory_size), readout.b (2 maxout_size,), if maxout; dense.W
     (vocab_size, hidden_size or maxout_size), dense.b (vocab_size,); those of the attention as attention.W_q, ...; those
     of the GRU or LSTM as rnn.l.W, ..., with memory_size + embed_size inputs, the context first.
-    Differences to the paper, whose form is a bidirectional GRUEncoder, Bridge(method="backward") and readout="maxout":
-    our GRU has its reset gate behind U2 h, the paper's before it, and its biases; all else is the paper's, which reads
-    the previous state in its readout, too.
+    Differences from the paper, whose form is a bidirectional GRUEncoder, Bridge(method="backward") and
+    readout="maxout": the GRU here applies its reset gate after U2 h, the paper's before,
+    and has biases. All else is the paper's, whose readout reads the previous state, too.
     Raises: OptionError if a size is not positive, dropout is not in [0, 1), the score cannot compare state and encoder
     outputs, or an argument would be ignored.
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473; maxout readout: appendix A.2.2.
@@ -410,7 +402,7 @@ class LuongDecoder(Decoder):
 
     Arguments: vocab_size, embed_size, hidden_size, num_layers, memory_size, attention_size, score, num_positions, cell,
     initial and dropout as in BahdanauDecoder; alignment is "global", or the mode of a LocalAttention: "monotonic" or
-    "predictive", whose window is then needed; input_feeding says whether h̃ of a step is an input of the next.
+    "predictive", which need window; input_feeding is whether h̃ of a step is an input of the next.
     Parameters: embedding (vocab_size, embed_size); initial (num_layers, state_size), if learned; W_c
     (hidden_size, memory_size + hidden_size), the context first, no bias; dense.W (vocab_size, hidden_size), dense.b
     (vocab_size,); those of the attention as attention.W, or attention.scored.W if local; those of the GRU or LSTM as
@@ -458,12 +450,12 @@ class LuongDecoder(Decoder):
         )
 
     def start(self, memory: Memory, state: np.ndarray | None = None) -> LuongState:
-        """The decoder's state before its first step.
+        """Return the decoder's state before its first step.
 
-        state = the encoder's state, 0, or the parameter initial, as the option initial says; h̃ = 0, position = 0
+        state = the encoder's state, 0, or the parameter initial, depending on the option initial; h̃ = 0, position = 0
 
         Shapes: memory as from prepare; state (num_layers, batch, state_size). Returns a LuongState.
-        Raises: ShapeError, DtypeError; OptionError if state is wanted and missing, or would be ignored.
+        Raises: ShapeError, DtypeError; OptionError if state is required and missing, or would be ignored.
         """
         rnn = super().start(memory, state)
         attentional = np.zeros((*rnn.shape[:-3], rnn.shape[-2], self.sizes["hidden_size"]))
@@ -484,7 +476,7 @@ class LuongDecoder(Decoder):
         at: dict[str, Any] = {}
         if self.sizes["alignment"] == "monotonic":
             at["offset"] = state.position
-            if memory.mask is None:  # whose rank tells the layer that the leading axis of a perturbed pass is no batch
+            if memory.mask is None:  # its rank distinguishes the batch from the leading axis of a perturbed pass
                 memory = memory._replace(mask=np.ones((1, 1, memory.values.shape[-2]), bool))
         context, weights = self.attention.attend(
             output[..., None, :], memory, **at, dropout_mask=attention_dropout_mask
@@ -493,14 +485,14 @@ class LuongDecoder(Decoder):
         return attentional, LuongState(rnn, attentional, state.position + np.int32(1)), weights[..., 0, :]
 
     def reordered(self, state: LuongState, rows: np.ndarray) -> LuongState:
-        """The state of these rows of the batch, in this order."""
+        """Select rows of the batch from the state, in this order."""
         return LuongState(state.rnn[..., rows, :], state.attentional[..., rows, :], state.position[rows])
 
 
 class FixedContextDecoder(Decoder):
     """Decode without attention: the context of every step is the encoder's last output.
 
-    context = the last encoder output that is open, weights = 1 there
+    context = the last open encoder output, weights = 1 there
     state' = rnn([context; embedding[token]], state);  logits = dense.W top output' + dense.b
 
     With a GRUEncoder of one direction, that output is the encoder's last state. Dropout acts on the weight, as on those
@@ -560,7 +552,7 @@ class FixedContextDecoder(Decoder):
 
 
 def joined(*arrays: np.ndarray) -> np.ndarray:
-    """The features of all of them, side by side."""
+    """Concatenate the features."""
     lead = np.broadcast_shapes(*(array.shape[:-1] for array in arrays))
     return np.concatenate([np.broadcast_to(array, (*lead, array.shape[-1])) for array in arrays], axis=-1)
 
@@ -571,5 +563,5 @@ def penalty(lengths: np.ndarray, length_penalty: float) -> np.ndarray:
 
 
 def row(mask: np.ndarray, step: int) -> np.ndarray:
-    """The mask's row for that step, or its only row, as (batch, 1, keys)."""
+    """Select the mask's row for that step, or its only row, as (batch, 1, keys)."""
     return mask if mask.shape[-2] == 1 else mask[..., step : step + 1, :]

@@ -14,7 +14,7 @@ __all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
 
 
 class Encoder(Specified):
-    """What the encoders share: an embedding, and a recurrent layer over it."""
+    """Base class of the encoders: an embedding, and a recurrent layer over it."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Encoder(Specified):
         outputs, state = rnn(embedding[tokens])
 
         Shapes: tokens (batch, steps); valid_lens, state, dropout_mask, outputs and state as in GRU.
-        Edge cases: tokens of padded steps have to be in the vocabulary, and change nothing.
+        Edge cases: tokens of padded steps must be in the vocabulary, and have no effect.
         Raises: ShapeError, DtypeError; TokenError if an id is outside the vocabulary.
         """
         self._check("call", tokens=tokens, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
@@ -89,16 +89,15 @@ class LSTMEncoder(Encoder):
 
 
 class Bridge(Specified):
-    """Hand the two directions of an encoder to a decoder that has one.
+    """Merge the two directions of an encoder for a decoder that has one.
 
     state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
     forward half f and the backward half b of the state of each layer, and of the outputs where they are summed
 
-    The outputs of an LSTM are bridged by their own weights, and so are its cells. All but sum leave the encoder's
-    outputs as they are.
+    Of an LSTM, outputs and cells have weights of their own. All methods but sum leave the encoder's outputs unchanged.
 
     Arguments: hidden_size is the features of each direction of the encoder, num_layers its layers; method is one of the
-    four; output_size is the decoder's hidden_size, for project and backward alone, the encoder's unless given; cell is
+    four; output_size is the decoder's hidden_size, for project and backward only, the encoder's unless given; cell is
     "gru" or "lstm".
     Parameters, for project and backward, for each layer l: l.W (1, output_size, 2 hidden_size or hidden_size),
     l.b_s (1, output_size); 2 in place of 1 for an LSTM: outputs, then cells.
@@ -127,7 +126,7 @@ class Bridge(Specified):
         )
 
     def __call__(self, outputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Turn outputs and state of both directions into those that a decoder takes.
+        """Merge the outputs and the state of both directions into those that a decoder takes.
 
         state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward)
 
@@ -159,7 +158,10 @@ class Bridge(Specified):
 
 
 def embed(title: str, tokens: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """The rows of the table at the tokens, which have to be ids of it."""
+    """Look up the rows of the table at the tokens.
+
+    Raises: TokenError if an id is outside the table.
+    """
     known_tokens(title, tokens, table.shape[-2])
     return table[..., tokens, :]
 

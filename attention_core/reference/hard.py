@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from attention_core.operators.hard import HARD_ATTENTION
-from attention_core.reference.arrays import inner, promote
-from attention_core.reference.attention import Attention, Memory, attention_layer
+from attention_core.reference.arrays import promote
+from attention_core.reference.attention import Memory, ScoredAttention
 from attention_core.reference.masking import open_keys
 from attention_core.reference.pooling import average
 from attention_core.specification import Layer
@@ -16,17 +16,17 @@ from attention_core.specification import Layer
 __all__ = ["HardAttention"]
 
 
-class HardAttention(Attention):
-    """Attention to a single key: the one with the highest score, or one drawn by given noise.
+class HardAttention(ScoredAttention):
+    """Attention to a single key: the one with the highest score, or one sampled with a noise tensor.
 
     weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
     context = weights values, and no gradient reaches the scores
 
     Without noise, its term is 0. With noise, each key is drawn with its softmax probability.
 
-    Arguments: query_size and key_size are the features of a query and a key; score is the score by name, and scored the
-    layer of that score; hidden_size is that of an additive or concat score, query_size unless given; num_positions is
-    for score="location" alone; time_major as in DotProductAttention.
+    Arguments: query_size and key_size are the features of a query and a key; score is the name of the score, and scored
+    the layer of that score; hidden_size is that of an additive or concat score, query_size unless given; num_positions
+    is for score="location" only; time_major as in DotProductAttention.
     Parameters: those of scored as scored.W_q, ...
     Raises: OptionError as the layer of the score, and if an argument would be ignored.
     Source: Xu et al. 2015, section 4.1, arXiv:1502.03044; drawn by the Gumbel-max trick.
@@ -52,17 +52,6 @@ class HardAttention(Attention):
             num_positions=num_positions,
             time_major=time_major,
         )
-        self.scored = attention_layer(self.specification.inside(self.sizes)["scored"])
-
-    def project(self, keys: np.ndarray) -> np.ndarray:
-        """As the layer of the score."""
-        self.scored.parameters = inner(self.parameters, "scored.")
-        return self.scored.project(keys)
-
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """As the layer of the score."""
-        self.scored.parameters = inner(self.parameters, "scored.")
-        return self.scored.score(queries, keys)
 
     def attend(  # type: ignore[override]
         self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, noise: np.ndarray | None = None

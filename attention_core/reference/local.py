@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from attention_core.operators.local import LOCAL_ATTENTION
-from attention_core.reference.arrays import align, inner, linear, promote
-from attention_core.reference.attention import Attention, Memory, attention_layer
+from attention_core.reference.arrays import align, linear, promote
+from attention_core.reference.attention import Memory, ScoredAttention
 from attention_core.reference.masking import open_keys
 from attention_core.reference.pooling import pool
 from attention_core.reference.recurrent import sigmoid
@@ -17,8 +17,8 @@ from attention_core.specification import Layer
 __all__ = ["LocalAttention"]
 
 
-class LocalAttention(Attention):
-    """Attention to a window of keys, around the query's own position or around one that it predicts.
+class LocalAttention(ScoredAttention):
+    """Attention to a window of keys, around the query's position or around a predicted one.
 
     weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights values
     monotonic:  p[i] = i + offset, g = 1
@@ -27,9 +27,9 @@ class LocalAttention(Attention):
     S is the number of keys up to the last that the query may attend to: its valid length. g is a Gaussian of standard
     deviation window/2, and the weights are not normalised again: predictive ones add up to less than 1.
 
-    Arguments: query_size and key_size are the features of a query and a key, window is D of the paper; mode says what
-    stands in its middle; score is the score by name, and scored the layer of that score; hidden_size is that of an
-    additive or concat score and of W_p, query_size unless given; num_positions is for score="location" alone; dropout
+    Arguments: query_size and key_size are the features of a query and a key, window is D of the paper; mode is its
+    centre; score is the name of the score, and scored the layer of that score; hidden_size is that of an
+    additive or concat score and of W_p, query_size unless given; num_positions is for score="location" only; dropout
     and time_major as in DotProductAttention.
     Parameters: W_p (hidden_size, query_size), v_p (hidden_size,), if predictive; those of scored as scored.W, ...
     Raises: OptionError as the layer of the score, and if an argument would be ignored.
@@ -62,17 +62,6 @@ class LocalAttention(Attention):
             dropout=dropout,
             time_major=time_major,
         )
-        self.scored = attention_layer(self.specification.inside(self.sizes)["scored"])
-
-    def project(self, keys: np.ndarray) -> np.ndarray:
-        """As the layer of the score."""
-        self.scored.parameters = inner(self.parameters, "scored.")
-        return self.scored.project(keys)
-
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """As the layer of the score."""
-        self.scored.parameters = inner(self.parameters, "scored.")
-        return self.scored.score(queries, keys)
 
     def attend(
         self,
@@ -87,7 +76,7 @@ class LocalAttention(Attention):
 
         weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window
 
-        Shapes: as Attention.attend; offset (batch,), 0 unless given, for mode="monotonic" alone.
+        Shapes: as Attention.attend; offset (batch,), 0 unless given, for mode="monotonic" only.
         Raises: ShapeError, DtypeError; OptionError if need_weights is not a bool or offset would be ignored.
         """
         self._check(
@@ -103,7 +92,7 @@ class LocalAttention(Attention):
         allowed = open_keys(scores, None, memory.mask)
         if self.sizes["mode"] == "monotonic":
             centre = np.arange(scores.shape[-2]) + np.zeros(scores.shape[:-1])
-            if offset is not None:  # for each sequence, which heads follow where there are some
+            if offset is not None:  # one for each sequence, shared by the heads
                 rank = memory.values.ndim if memory.mask is None else memory.mask.ndim
                 centre = centre + offset.reshape(-1, *[1] * (rank - 2))
         else:

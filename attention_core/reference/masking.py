@@ -99,7 +99,7 @@ def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offse
 
 
 def block_mask(num_queries: int, num_keys: int, *, size: int, offset: int = 0) -> np.ndarray:
-    """Let each query attend to the block of positions in which it stands.
+    """Let each query attend to the block of positions that contains it.
 
     open[i, j] = floor((i + offset) / size) == floor(j / size)
 
@@ -114,7 +114,7 @@ def block_mask(num_queries: int, num_keys: int, *, size: int, offset: int = 0) -
 
 
 def stride_mask(num_queries: int, num_keys: int, *, stride: int, offset: int = 0) -> np.ndarray:
-    """Let each query attend to every so manieth position, counted from its own.
+    """Let each query attend to every stride-th position, counted from its own.
 
     open[i, j] = (i + offset - j) mod stride == 0
 
@@ -142,7 +142,7 @@ def global_mask(global_queries: np.ndarray, global_keys: np.ndarray) -> np.ndarr
 
 
 def mask_and(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Combine two masks: open where both are.
+    """Combine two masks: a key is open where both masks open it.
 
     open[b, i, j] = first[b, i, j] and second[b, i, j]
 
@@ -155,7 +155,7 @@ def mask_and(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def mask_or(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Combine two masks: open where either is.
+    """Combine two masks: a key is open where either mask opens it.
 
     open[b, i, j] = first[b, i, j] or second[b, i, j]
 
@@ -168,7 +168,7 @@ def mask_or(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def from_key_padding_mask(key_padding_mask: np.ndarray) -> np.ndarray:
-    """Turn a key padding mask, in which True means 'hidden', into a mask.
+    """Convert a key padding mask (True = hidden) to a mask (True = may attend).
 
     open[b, 0, j] = not key_padding_mask[b, j]
 
@@ -181,13 +181,13 @@ def from_key_padding_mask(key_padding_mask: np.ndarray) -> np.ndarray:
 
 
 def to_key_padding_mask(mask: np.ndarray) -> np.ndarray:
-    """Turn a mask with one row into a key padding mask, in which True means 'hidden'.
+    """Convert a mask with one row for all queries to a key padding mask (True = hidden).
 
     hidden[b, j] = not mask[b, 0, j]
 
     Shapes: mask (batch, 1, keys), such as attention_mask makes of one length for each sequence; the result is
     (batch, keys).
-    Raises: ShapeError, also if mask has more than one row: what it hides from some queries alone has no such form;
+    Raises: ShapeError, also if mask has more than one row: a key padding mask cannot hide a key from some queries only;
     MaskError if it is not boolean.
     Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention.
     """
@@ -196,27 +196,28 @@ def to_key_padding_mask(mask: np.ndarray) -> np.ndarray:
 
 
 def from_additive_mask(additive_mask: np.ndarray, *, threshold: float = -1e4) -> np.ndarray:
-    """Turn a mask that others add to the scores into a boolean one.
+    """Convert an additive mask, which other libraries add to the scores, to a boolean mask.
 
     open[b, i, j] = additive_mask[b, i, j] > threshold
 
     Arguments: threshold is rounded to the dtype of additive_mask first, so that a fill with the same number is hidden
-    in every dtype. Fills of -1e9, of the least finite number and of -inf are hidden, too; a bias above it is open.
+    in every dtype. Fills of -1e9, the lowest finite number and -inf are hidden, too; a bias above the threshold is
+    open.
     Shapes: additive_mask (batch, queries, keys), or (batch, heads, queries, keys), each axis its size or 1; the result
     has the same.
-    Edge cases: NaN is hidden. What else the array adds to open scores is lost.
+    Edge cases: NaN is hidden. A bias that the array adds to open scores is lost.
     Raises: ShapeError; DtypeError if additive_mask is not floating; OptionError if threshold is not finite.
     Source: this specification.
     """
     check(FROM_ADDITIVE_MASK, threshold=threshold, additive_mask=additive_mask)
-    with np.errstate(over="ignore"):  # what float16 does not reach is -inf
+    with np.errstate(over="ignore"):  # beyond float16's range it becomes -inf
         return additive_mask > np.asarray(threshold).astype(additive_mask.dtype)
 
 
 def to_additive_mask(mask: np.ndarray, *, dtype: str = "float32", finite: bool = False) -> np.ndarray:
-    """Turn a mask into one that others add to the scores.
+    """Convert a boolean mask to an additive mask, which other libraries add to the scores.
 
-    additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the least finite number of dtype
+    additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the lowest finite number of dtype
 
     Arguments: dtype is "float64", "float32", "float16" or "bfloat16": that of the scores to which it is added.
     Shapes: mask (batch, queries, keys), or (batch, heads, queries, keys), each axis its size or 1; the result has the
@@ -239,7 +240,7 @@ def masked_softmax(
     the mask with as many axes as scores. The result has the shape of scores.
     Units: scores are logits (natural logarithm); weights are probabilities.
     Edge cases: a score of -inf counts as hidden. A query that may attend to nothing gets weights 0. A hidden score,
-    NaN and inf included, changes nothing and gets gradient 0.
+    NaN and inf included, has no effect and gets gradient 0.
     Raises: ShapeError, DtypeError, MaskError, as attention_mask.
     Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; fully masked rows as in ONNX Attention.
     """
@@ -248,18 +249,18 @@ def masked_softmax(
 
 
 def least_finite(dtype: str) -> float:
-    """The least finite number of a floating type."""
+    """The lowest finite number of a floating type."""
     bits, exponent = BINARY[dtype]
     return math.ldexp(2.0**-bits - 1.0, exponent)
 
 
 def distances(num_queries: int, num_keys: int, offset: int) -> np.ndarray:
-    """How far each key stands behind each query's own position, (queries, keys)."""
+    """The distance from each query's position to each key, (queries, keys)."""
     return np.arange(num_keys) - (np.arange(num_queries)[:, None] + offset)
 
 
 def open_keys(scores: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> np.ndarray:
-    """What each query may attend to, in the shape of scores: by lengths, by mask, and by scores above -inf."""
+    """The keys that each query may attend to, in the shape of scores: by lengths, by mask, and by scores above -inf."""
     allowed = attention_mask(scores.shape[-1], valid_lens, mask)
     seen = scores.real != -np.inf
     if allowed is None:

@@ -9,8 +9,8 @@ import numpy as np
 
 from attention_core.differentiation import gradients
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
-from attention_core.reference.arrays import check, inner, linear, promote
-from attention_core.reference.attention import Attention, Memory, attention_layer
+from attention_core.reference.arrays import check, linear, promote
+from attention_core.reference.attention import Memory, ScoredAttention
 from attention_core.reference.masking import attention_mask
 from attention_core.reference.pooling import pool
 from attention_core.specification import Layer
@@ -18,7 +18,7 @@ from attention_core.specification import Layer
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 
 
-class MultiHeadAttention(Attention):
+class MultiHeadAttention(ScoredAttention):
     """Attention by several heads at once, each with its own projections.
 
     context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h), with
@@ -26,12 +26,13 @@ class MultiHeadAttention(Attention):
 
     Arguments: query_size is the features of a query and of the context, num_heads the number of heads; key_size is the
     features of a key, query_size unless given, value_size those of a value, key_size unless given; hidden_size is the
-    features of all heads together, query_size unless given; score is the score by name, and scored the layer of that
-    score, whose parameters the heads share; num_positions is for score="location" alone; bias says whether the
+    features of all heads together, query_size unless given; score is the name of the score, and scored its
+    layer, whose parameters the heads share; num_positions is for score="location" only; bias is whether the
     projections have biases; dropout and time_major as in DotProductAttention.
     Parameters: W_q (hidden_size, query_size), W_k (hidden_size, key_size), W_v (hidden_size, value_size),
     W_o (query_size, hidden_size); with bias, b_q, b_k, b_v (hidden_size,), b_o (query_size,); those of scored as
-    scored.W, ... Head h has the rows from h hidden_size/num_heads on.
+    scored.W, ... Head h has the rows from h hidden_size/num_heads to
+    (h + 1) hidden_size/num_heads - 1.
     Raises: OptionError if a size is not positive, num_heads does not divide hidden_size, or an argument is ignored.
     Source: Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762.
     """
@@ -64,7 +65,6 @@ class MultiHeadAttention(Attention):
             dropout=dropout,
             time_major=time_major,
         )
-        self.scored = attention_layer(self.specification.inside(self.sizes)["scored"])
 
     def prepare(
         self,
@@ -73,9 +73,9 @@ class MultiHeadAttention(Attention):
         valid_lens: np.ndarray | None = None,
         mask: np.ndarray | None = None,
     ) -> Memory:
-        """Project the keys and values of every head, and keep them for many queries.
+        """Project the keys and values of every head, once for many queries.
 
-        memory = (projected keys, projected values, mask), of keys and values 0 where hidden from all
+        memory = (projected keys, projected values, mask), of keys and values 0 where no query may attend
 
         Shapes: keys (batch, keys, key_size), values (batch, keys, value_size), or (keys, batch, ...) with time_major;
         valid_lens and mask as in attention_mask, the mask with heads after batch or without. The memory's keys and
@@ -90,8 +90,7 @@ class MultiHeadAttention(Attention):
                 allowed = allowed[:, None]
             seen = np.expand_dims(allowed.any(axis=(-2, -3)), -1)
             keys, values = np.where(seen, keys, 0.0), np.where(seen, values, 0.0)
-        self.scored.parameters = inner(self.parameters, "scored.")
-        projected = self.scored.project(self.split(self.projected("k", keys)))
+        projected = self.project(self.split(self.projected("k", keys)))
         return Memory(projected, self.split(self.projected("v", values)), allowed)
 
     def attend(
@@ -108,7 +107,7 @@ class MultiHeadAttention(Attention):
 
         context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h)
 
-        Arguments: per_head says whether to return the weights of every head, or their mean; need_weights whether to
+        Arguments: per_head is whether to return the weights of every head, or their mean; need_weights is whether to
         return any, as in Attention.attend.
         Shapes: queries (batch, queries, query_size), or (queries, batch, query_size) with time_major, as is context
         then; head_mask (heads,) or (batch, heads); dropout_mask (batch, heads, queries, keys). Returns
@@ -125,8 +124,7 @@ class MultiHeadAttention(Attention):
             head_mask=head_mask,
             dropout_mask=dropout_mask,
         )
-        self.scored.parameters = inner(self.parameters, "scored.")
-        scores = self.scored.score(self.split(self.projected("q", self.to_batch_first(promote(queries)))), memory.keys)
+        scores = self.score(self.split(self.projected("q", self.to_batch_first(promote(queries)))), memory.keys)
         allowed = scores.real != -np.inf
         if memory.mask is not None:
             allowed = allowed & memory.mask
@@ -174,7 +172,7 @@ class MultiHeadAttention(Attention):
         return self.attend(queries, memory, **options, head_mask=head_mask, dropout_mask=dropout_mask)
 
     def projected(self, which: str, inputs: np.ndarray) -> np.ndarray:
-        """W x + b, of the projection of that letter."""
+        """W x + b, by the projection of that letter."""
         return linear(inputs, self.parameters[f"W_{which}"], self.parameters.get(f"b_{which}"))
 
     def split(self, array: np.ndarray) -> np.ndarray:
@@ -186,7 +184,7 @@ Losses = Callable[[np.ndarray], np.ndarray]
 
 
 def ablation_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
-    """How much the loss rises when a head is switched off, for each head.
+    """Compute how much the loss rises when a head is switched off, for each head.
 
     importance[h] = mean over b of losses(head_mask with head h at 0)[b] - losses(head_mask)[b]
 
@@ -205,12 +203,12 @@ def ablation_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
 
 
 def taylor_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
-    """How much the loss would change to first order if a head were switched off, for each head.
+    """Estimate to first order how much the loss changes when a head is switched off, for each head.
 
     importance[h] = mean over b of |head_mask[b, h] d losses(head_mask)[b] / d head_mask[b, h]|
 
-    Arguments: losses is a function from head_mask to the loss of each example, (batch,), an example's loss depending on
-    its own row alone.
+    Arguments: losses is a function from head_mask to the loss of each example, (batch,), which must depend only on
+    the example's row.
     Shapes: head_mask (batch, heads), 1 for a head that is on; the result (heads,).
     Units: those of the loss.
     Raises: ShapeError, DtypeError; OptionError if losses is not a function.
@@ -218,11 +216,9 @@ def taylor_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
     """
     check(TAYLOR_IMPORTANCE, losses=losses, head_mask=head_mask)
     head_mask = promote(head_mask)
-    found = gradients(
-        lambda arrays: (losses(arrays["head_mask"]),),
-        {"head_mask": head_mask},
-        {"0": np.ones(head_mask.shape[0])},
-        stacked=False,
-    )
-    product = head_mask * found["head_mask"]
+    ones = {"0": np.ones(head_mask.shape[0])}
+    slope = gradients(lambda arrays: (losses(arrays["head_mask"]),), {"head_mask": head_mask}, ones, stacked=False)[
+        "head_mask"
+    ]
+    product = head_mask * slope
     return np.where(product < 0.0, -product, product).mean(axis=0)

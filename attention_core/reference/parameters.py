@@ -1,4 +1,4 @@
-"""Canonical parameters in and out; the reference holds nothing else."""
+"""Get and set canonical parameters, which are all that a layer of the reference stores."""
 
 from __future__ import annotations
 

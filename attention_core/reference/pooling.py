@@ -19,7 +19,7 @@ def attention_pooling(
     *,
     dropout_mask: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Average the values of each query's open keys by the softmax of their scores.
+    """Average the values of each query's open keys, weighted by the softmax of their scores.
 
     context[i] = sum over j of dropout_mask[i, j] weights[i, j] values[j];  weights = masked_softmax(scores)
 
@@ -28,7 +28,7 @@ def attention_pooling(
     Returns (context, weights): (batch, queries, value_features), with heads or without, and the shape of scores. The
     weights are those before dropout.
     Edge cases: a query that may attend to nothing gets context 0 and weights 0. A value that no query may attend to,
-    NaN and inf included, changes nothing and gets gradient 0.
+    NaN and inf included, has no effect and gets gradient 0.
     Raises: ShapeError, DtypeError, MaskError, as masked_softmax.
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473.
     """
@@ -47,6 +47,6 @@ def pool(
 def average(
     weights: np.ndarray, values: np.ndarray, allowed: np.ndarray, dropout_mask: np.ndarray | None = None
 ) -> np.ndarray:
-    """The sum of the values by their weights, of values that any query may attend to."""
+    """The weighted sum of the values; a value that no query may attend to counts as 0."""
     values = np.where(np.expand_dims(allowed.any(axis=-2), -1), values, 0.0)
     return (weights if dropout_mask is None else weights * promote(dropout_mask)) @ values

@@ -13,14 +13,14 @@ __all__ = ["SinusoidalPositions", "LearnedPositions", "position_permutation"]
 
 
 class SinusoidalPositions(Specified):
-    """Add to each input the sines and cosines of its position; it has no parameters.
+    """Add the sines and cosines of its position to each input; it has no parameters.
 
     outputs[t] = inputs[t] + P[t + offset];  P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(...)
 
-    Arguments: features is the features of an input, an even number; layout says whether sines and cosines take turns
-    ("interleaved", as in the paper), or the sines come first ("concatenated"): P[p, i] = sin(p/10000^(2i/features)),
-    P[p, features/2 + i] = cos(...). position_permutation is the order that turns the one into the other.
-    Raises: OptionError if features is not even or layout is another word.
+    Arguments: features is the features of an input, an even number; layout is whether sines and cosines alternate
+    ("interleaved", as in the paper), or all sines come first ("concatenated"): P[p, i] = sin(p/10000^(2i/features)),
+    P[p, features/2 + i] = cos(...). position_permutation returns the order that turns the one into the other.
+    Raises: OptionError if features is not even or layout is not one of the two.
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
     """
 
@@ -30,7 +30,7 @@ class SinusoidalPositions(Specified):
         super().__init__(features=features, layout=layout)
 
     def __call__(self, inputs: np.ndarray, *, offset: int = 0) -> np.ndarray:
-        """Add the positions from offset on.
+        """Add the positions, starting at offset.
 
         outputs[t] = inputs[t] + P[t + offset]
 
@@ -48,11 +48,11 @@ class SinusoidalPositions(Specified):
 
 
 class LearnedPositions(Specified):
-    """Add to each input a learned vector for its position.
+    """Add a learned vector for its position to each input.
 
     outputs[t] = inputs[t] + P[t + offset]
 
-    Arguments: num_positions is the positions that have a vector, features the features of an input.
+    Arguments: num_positions is the number of positions, features the features of an input.
     Parameters: P (num_positions, features).
     Raises: OptionError if a size is not positive.
     Source: Gehring et al. 2017, section 3.1, arXiv:1705.03122.
@@ -64,12 +64,12 @@ class LearnedPositions(Specified):
         super().__init__(num_positions=num_positions, features=features)
 
     def __call__(self, inputs: np.ndarray, *, offset: int = 0) -> np.ndarray:
-        """Add the positions from offset on.
+        """Add the positions, starting at offset.
 
         outputs[t] = inputs[t] + P[t + offset]
 
         Shapes: inputs (batch, steps, features), as is the result.
-        Raises: ShapeError if a step stands behind the last position; DtypeError; OptionError if offset is negative.
+        Raises: ShapeError if a step is beyond the last position; DtypeError; OptionError if offset is negative.
         """
         self._check("call", offset=offset, inputs=inputs)
         end = offset + inputs.shape[-2]
@@ -78,7 +78,7 @@ class LearnedPositions(Specified):
 
 
 def position_permutation(features: int) -> np.ndarray:
-    """The order that turns interleaved sines and cosines into concatenated ones.
+    """Return the order that turns interleaved sines and cosines into concatenated ones.
 
     permutation[i] = 2i for i < features/2, else 2i + 1 - features;  concatenated = interleaved[permutation]
 

@@ -1,4 +1,4 @@
-"""Recurrent layers, encoders, and the bridge from two directions to one."""
+"""Recurrent layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["GRU", "LSTM"]
 
 
 class Recurrent(Specified):
-    """What the recurrent layers share: a step, and a call that runs steps in one direction or both.
+    """Base class of the recurrent layers: a step, and a call that runs steps in one direction or both.
 
     A state is (num_layers, batch, state_size): the output of each layer, forward then backward, and after them, for an
     LSTM, the cells in the same order.
@@ -79,24 +79,19 @@ class Recurrent(Specified):
         Shapes: inputs (batch, steps, input_size), valid_lens (batch,), state (num_layers, batch, state_size), zeros
         unless given, dropout_mask (num_layers - 1, batch, steps, output_size). Returns (outputs, state):
         (batch, steps, output_size), forward then backward, and the shape of state.
-        Edge cases: what stands in a padded step, NaN and inf included, changes nothing and gets gradient 0.
+        Edge cases: the content of padded steps, NaN and inf included, has no effect and gets gradient 0.
         Raises: ShapeError, DtypeError.
         """
         self._check("call", inputs=inputs, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         outputs, dropout_mask = promote(inputs), optional(dropout_mask)
         *lead, batch, steps, _ = outputs.shape
-        hidden, prefixes = (
-            self.sizes["hidden_size"],
-            ("", "backward.")[: self.sizes["output_size"] // self.sizes["hidden_size"]],
-        )
-        state = (
-            np.zeros((*lead, self.sizes["num_layers"], batch, self.sizes["state_size"]))
-            if state is None
-            else promote(state)
-        )
+        hidden = self.sizes["hidden_size"]
+        prefixes = ("", "backward.")[: self.sizes["output_size"] // hidden]
+        shape = (*lead, self.sizes["num_layers"], batch, self.sizes["state_size"])
+        state = np.zeros(shape) if state is None else promote(state)
         real = np.ones((batch, steps), bool) if valid_lens is None else np.arange(steps) < valid_lens[:, None]
         outputs = np.where(real[..., None], outputs, 0.0)
-        # (..., num_layers, batch, what a state holds, directions, hidden_size)
+        # (..., num_layers, batch, parts, directions, hidden_size)
         states = state.reshape(*state.shape[:-1], self.parts, len(prefixes), hidden)
         ends = []
         for layer in range(self.sizes["num_layers"]):
@@ -106,14 +101,14 @@ class Recurrent(Specified):
                 self.run(f"{layer}.{prefix}", outputs, states[..., layer, :, :, direction, :], real, bool(direction))
                 for direction, prefix in enumerate(prefixes)
             ]
-            outputs = np.concatenate([own for own, _ in both], axis=-1)
+            outputs = np.concatenate([output for output, _ in both], axis=-1)
             ends.append(np.stack([end for _, end in both], axis=-2))
         return outputs, np.stack(ends, axis=-5).reshape(*outputs.shape[:-3], *state.shape[-3:])
 
     def run(
         self, prefix: str, inputs: np.ndarray, state: np.ndarray, real: np.ndarray, backward: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Outputs of one layer in one direction, and its last state, (batch, what a state holds, hidden_size)."""
+        """Outputs of one layer in one direction, and its last state, (batch, parts, hidden_size)."""
         *_, batch, steps, _ = inputs.shape
         shapes = self.specification.shapes(self.sizes)  # without the leading axis of a perturbed pass
         names = [name for name in shapes if name.startswith(prefix) and name.count(".") == prefix.count(".")]
@@ -133,7 +128,7 @@ class Recurrent(Specified):
 
     @property
     def parts(self) -> int:
-        """How many vectors a state holds for each layer and direction."""
+        """The number of vectors in a state for each layer and direction."""
         return int(self.sizes["state_size"]) // int(self.sizes["output_size"])
 
 
@@ -144,7 +139,7 @@ class GRU(Recurrent):
     h' = (1 - z) * n + z * h
 
     Arguments: input_size and hidden_size are the features of an input and of each layer's state, num_layers the number
-    of layers, each but the first reading the outputs of the one below; dropout is the rate at which features are
+    of layers: each but the first reads the outputs of the one below; dropout is the rate at which features are
     dropped between layers in training, which the reference leaves to dropout_mask; with bidirectional, a second set of
     weights reads the steps from the last valid one to the first, and outputs and state hold both directions.
     Parameters, for each layer l from 0: l.W (3, hidden_size, input_size, then output_size),
@@ -158,7 +153,7 @@ class GRU(Recurrent):
     specification: Layer = GRU_SPECIFICATION
 
     def cell(self, prefix: str, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """H' of the formula."""
+        """Compute h' of the formula."""
         weights, recurrent, bias, hidden_bias = (self.parameters[prefix + name] for name in ("W", "U", "b", "b_hn"))
         from_inputs = [linear(inputs, weights[..., gate, :, :], bias[..., gate, :]) for gate in range(3)]
         from_state = [linear(state, recurrent[..., gate, :, :]) for gate in range(3)]
@@ -186,7 +181,7 @@ class LSTM(Recurrent):
     specification: Layer = LSTM_SPECIFICATION
 
     def cell(self, prefix: str, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """[h'; c'] of the formula."""
+        """Compute [h'; c'] of the formula."""
         weights, recurrent, bias = (self.parameters[prefix + name] for name in ("W", "U", "b"))
         hidden, cells = np.split(state, 2, axis=-1)
         gates = [
@@ -201,7 +196,7 @@ LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
 
 
 def recurrent_layer(part: Part) -> Recurrent:
-    """The recurrent layer that stands inside another one."""
+    """Make the recurrent layer inside another layer."""
     return LAYERS[part.layer.name](**part.config)
 
 

@@ -13,12 +13,12 @@ __all__ = ["NadarayaWatson"]
 
 
 class NadarayaWatson(Specified):
-    """Kernel regression: predict at each query the average of the values, weighted by nearness of their keys.
+    """Kernel regression: average the values, weighted by how near their keys are to the query.
 
     predictions[i] = sum over j of weights[i, j] values[j];  weights as of KernelAttention
 
-    Arguments: width is the standard deviation of the kernel, 1/w; with learned, w is a parameter that begins at
-    1/width, else a constant.
+    Arguments: width is the standard deviation of the kernel, 1/w; with learned, w is a parameter with initial
+    value 1/width, else a constant.
     Parameters: kernel.w (), if learned.
     Units: width is in those of queries and keys; predictions are in those of the values.
     Raises: OptionError if width is not a finite number above 0.

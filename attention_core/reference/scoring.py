@@ -71,8 +71,8 @@ def cosine_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | None =
 
     Shapes: as dot_score. scale is 1 unless given; Graves et al. call it the key strength β.
     Units: scores are logits (natural logarithm).
-    Edge cases: a vector of zeros has no direction: its scores are 0, and it gets and gives gradient 0. The length of
-    any other changes nothing, even where squares of its entries underflow or overflow in the type of the arrays.
+    Edge cases: a zero vector has no direction: its scores are 0, and so are their gradients. The length of any other
+    vector has no effect, even where squares of its entries underflow or overflow in the type of the arrays.
     Raises: ShapeError, DtypeError, as dot_score; OptionError if scale is not a finite number.
     Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401.
     """
@@ -88,7 +88,7 @@ def direction(vectors: np.ndarray) -> np.ndarray:
 
 
 def location_score(num_keys: int, queries: np.ndarray) -> np.ndarray:
-    """Score each position by the projected query alone, whatever key stands there.
+    """Score each position by the projected query alone; the keys do not matter.
 
     scores[i, j] = queries[i, j]
 

@@ -20,15 +20,15 @@ Update = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray], Arrays], 
 
 
 def masked_cross_entropy(logits: np.ndarray, targets: np.ndarray, valid_lens: np.ndarray | None = None) -> np.ndarray:
-    """The mean over the open steps of the cross-entropy of their logits, 0 where none is open.
+    """Average the cross-entropy of the logits over the open steps; 0 if no step is open.
 
     loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
 
-    Every token of the batch counts the same, those of long and of short sentences; what stands in a step that is not
-    open, NaN and inf included, changes nothing.
+    Every token of the batch has the same weight, in long and in short sentences; steps that are not open, NaN and inf
+    included, have no effect.
 
     Shapes: logits (batch, steps, vocab_size), targets (batch, steps), valid_lens (batch,); the result has no axes.
-    Units: nats a token; exp(loss) is the perplexity.
+    Units: nats per token; exp(loss) is the perplexity.
     Raises: ShapeError, DtypeError; TokenError if a target is outside the vocabulary, padding included.
     Source: Sutskever et al. 2014, section 3.2, arXiv:1409.3215, with a mean over tokens in place of sentences.
     """
@@ -55,8 +55,8 @@ def clip_by_global_norm(
 
     norm = √(sum over all entries g of all gradients of g²);  clipped = gradients · min(1, max_norm/norm)
 
-    Nothing is added to the norm: gradients whose norm is max_norm or less stay as they are, to the bit, and so do all
-    without max_norm. The norm is right even where squares of entries underflow or overflow in the type of the arrays.
+    Nothing is added to the norm: gradients whose norm is at most max_norm are returned bit for bit, and so are all
+    without max_norm. The norm is correct even where squares of entries underflow or overflow in the type of the arrays.
 
     Shapes: gradients is a list of arrays of any shape; returns (clipped, norm), a list of the same shapes and a number.
     Raises: OptionError if max_norm is not positive.
@@ -71,7 +71,7 @@ def clip_by_global_norm(
 
 
 class Optimiser:
-    """What a Trainer asks: the names of its moments, and the step."""
+    """An optimiser for a Trainer: the names of its moments, and the update of a step."""
 
     def __init__(self, moments: tuple[str, ...], update: Update) -> None:
         self.moments = moments
@@ -84,7 +84,7 @@ def sgd(learning_rate: float) -> Optimiser:
     θ' = θ - learning_rate · g
 
     Raises: OptionError if learning_rate is not positive.
-    Source: Robbins and Monro 1951, doi:10.1214/aoms/1177729586. All frameworks agree on it.
+    Source: Robbins and Monro 1951, doi:10.1214/aoms/1177729586. It is the same in all frameworks.
     """
     check_options(SGD, learning_rate=learning_rate)
 
@@ -101,8 +101,8 @@ def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon
     m' = beta1 m + (1 - beta1) g;  v' = beta2 v + (1 - beta2) g²
     m̂ = m'/(1 - beta1ᵗ);  v̂ = v'/(1 - beta2ᵗ), t counting steps from 1
 
-    PyTorch's and optax's Adam are this one. Keras and MXNet fold the corrections into the rate, and add their epsilon
-    to √v', not to √v̂: with epsilon · √(1 - beta2ᵗ) for theirs at step t they are this one, too. Keras begins with 1e-7.
+    PyTorch and optax compute this form. Keras and MXNet fold the corrections into the rate, and add epsilon to √v', not
+    to √v̂: they agree at step t if their epsilon is epsilon · √(1 - beta2ᵗ). Keras' default is 1e-7.
 
     Raises: OptionError if learning_rate or epsilon is not positive, or beta1 or beta2 not in [0, 1).
     Source: Kingma and Ba 2015, algorithm 1, arXiv:1412.6980.
@@ -125,7 +125,7 @@ def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon
 def descend(
     optimizer: Optimiser, parameters: Sequence[np.ndarray], gradients: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """The parameters after one step of the optimiser for each row of the gradients, which are given.
+    """Take one step of the optimiser for each row of the given gradients; return the parameters.
 
     Shapes: parameters is a list of arrays of any shape, gradients of as many, with steps as their first axis.
     """
@@ -142,8 +142,8 @@ class Trainer:
 
     loss = masked_cross_entropy(model(source, inputs, source_lens), targets, target_lens)
 
-    Arguments: model is a Translator; optimizer is what sgd or adam gives; max_norm bounds the global norm of the
-    gradients, which are not clipped without it. The gradients here are those of attention_core.differentiation.
+    Arguments: model is a Translator; optimizer comes from sgd or adam; max_norm bounds the global norm of the
+    gradients, None disables clipping. The reference differentiates by attention_core.differentiation.
     Raises: OptionError if max_norm is not positive.
     """
 
@@ -159,29 +159,30 @@ class Trainer:
     def step(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         """Train on one batch.
 
-        Returns (loss, norm): the loss before the step, in nats a token, and the gradients' norm before clipping.
+        Returns (loss, norm): the loss before the step, in nats per token, and the gradients' norm before clipping.
         Raises: as Translator and masked_cross_entropy.
         """
         parameters = {name: promote(array) for name, array in self.model.parameters.items()}
         loss = self.loss(batch, parameters)
-        found = differentiation.gradients(
+        gradients = differentiation.gradients(
             lambda arrays: (self.loss(batch, arrays),), parameters, {"0": np.ones(())}, stacked=True
         )
-        clipped, norm = clip_by_global_norm(list(found.values()), max_norm=self.max_norm)
+        clipped, norm = clip_by_global_norm(list(gradients.values()), max_norm=self.max_norm)
         self.state["step"] = self.state["step"] + 1
-        gradients = dict(zip(found, clipped, strict=True))
-        self.model.parameters = self.optimizer.update(parameters, gradients, self.state)
+        self.model.parameters = self.optimizer.update(
+            parameters, dict(zip(gradients, clipped, strict=True)), self.state
+        )
         return loss, norm
 
     def evaluate(self, batch: Batch) -> np.ndarray:
-        """The loss of one batch, in nats a token; nothing is dropped, and nothing changes.
+        """Compute the loss of one batch, in nats per token, without dropout and without a step.
 
         Raises: as Translator and masked_cross_entropy.
         """
         return self.loss(batch._replace(**dict.fromkeys(MASKS)), self.model.parameters)
 
     def loss(self, batch: Batch, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The loss of the model with these parameters."""
+        """Compute the loss of the model with these parameters."""
         self.model.parameters, before = dict(parameters), self.model.parameters
         try:
             masks = {name: getattr(batch, name) for name in MASKS}
@@ -191,14 +192,14 @@ class Trainer:
         return masked_cross_entropy(logits, batch.targets, batch.target_lens)
 
     def get_state(self) -> Arrays:
-        """The optimiser's state as arrays: step, the steps done, and of Adam m.<name> and v.<name> of each parameter.
+        """Return the optimiser's state: step, the steps done, and of Adam m.<name> and v.<name> of each parameter.
 
-        With the model's canonical parameters, they are all that another Trainer, in any framework, needs to go on.
+        With the model's canonical parameters, another Trainer can continue from it, in any framework.
         """
         return dict(self.state)
 
     def set_state(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Go on from the state of another Trainer, whose optimiser was made with the same numbers.
+        """Continue from the state of another Trainer, whose optimiser has the same options.
 
         Raises: ParameterError if the arrays are not those of this optimiser for this model.
         """

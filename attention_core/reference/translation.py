@@ -28,10 +28,10 @@ class Translator(Specified):
 
     Arguments: source_vocab_size and target_vocab_size are the numbers of token ids; embed_size, hidden_size, num_layers
     and cell are those of encoder and decoder; decoder is "bahdanau", "luong" or "fixed" (without attention); score,
-    num_positions and readout are the decoder's, its defaults unless given; bidirectional and bridge say whether the
-    encoder reads both ways, and how its two states become one: "concatenate" doubles the decoder's hidden size.
+    num_positions and readout are the decoder's, its defaults unless given; bidirectional is whether the
+    encoder reads both ways, bridge how its two states are merged: "concatenate" doubles the decoder's hidden size.
     Parameters: those of the encoder as encoder..., of the bridge as bridge..., of the decoder as decoder....
-    Raises: OptionError if a size is not positive, a name is not known, or an option would be ignored.
+    Raises: OptionError if a size is not positive, a name is unknown, or an option would be ignored.
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473.
     """
 
@@ -126,7 +126,7 @@ class Translator(Specified):
     def greedy(
         self, source: np.ndarray, valid_lens: np.ndarray | None = None, *, bos: int, eos: int, max_steps: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Translate by feeding back the most probable token, up to an end token.
+        """Translate by feeding back the most probable token until the end token.
 
         tokens, lengths, weights = decoder.greedy(outputs, state, valid_lens)
 
@@ -150,7 +150,7 @@ class Translator(Specified):
         num_best: int = 1,
         length_penalty: float = 0.0,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Translate by keeping the best hypotheses of every step (beam search).
+        """Translate by keeping the best hypotheses at every step (beam search).
 
         tokens, lengths, scores, weights = decoder.beam(outputs, state, valid_lens)
 
