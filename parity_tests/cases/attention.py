@@ -1,4 +1,4 @@
-"""Cases of attention layers: what each of them is asked, and kernels and kernel regression."""
+"""Cases of attention layers, of kernels and of kernel regression."""
 
 from __future__ import annotations
 
@@ -10,26 +10,17 @@ import numpy as np
 
 from attention_core import draws
 from attention_core.operators import OF_FILES, find
-from attention_core.operators.attention import ALIKE_SCORES, SCORE_NAMES
+from attention_core.operators.attention import ALIKE_SCORES, KERNEL_ATTENTION, SCORE_NAMES
+from attention_core.operators.regression import NADARAYA_WATSON
 from attention_core.specification import Layer, Operator
-from parity_tests.cases.case import (
-    DTYPES,
-    EXACT,
-    FULL,
-    SEED,
-    Arrays,
-    Case,
-    Sizes,
-    drawn_parameters,
-    drawn_tensors,
-)
+from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_parameters, drawn_tensors
 from parity_tests.cases.masking import (
     ATTENTION,
     BATCH_LENS,
-    CLOSED_LENS,
     EMPTY,
-    closed_mask,
+    FULLY_MASKED_LENS,
     full_lens,
+    fully_masked,
     hidden_keys,
     hidden_variants,
     masked_variants,
@@ -39,7 +30,7 @@ from parity_tests.cases.masking import (
 )
 
 BRIEF = ("open", "lens_and_mask", "closed", "heads_mask", "no_keys", "no_queries", "no_batch")
-"""What a layer is asked whose score, or whose mode, another entry is asked in full."""
+"""The cases of a layer whose score or mode other cases cover in full."""
 
 
 LARGE = (
@@ -58,13 +49,12 @@ WITHOUT_LARGE = ("CosineAttention", "LocalAttention", "HardAttention", "MultiHea
 def attention_layer_cases(
     name: str, config: Mapping[str, Any], prefix: str = "", parameters: Arrays | None = None, sizes: Sizes = ATTENTION
 ) -> Iterator[Case]:
-    """A layer that takes queries, keys and values; with a prefix, the brief list of a variant of it."""
+    """Cases of a layer that takes queries, keys and values; with a prefix, the brief list for a variant of it."""
     layer = find(name)
     assert isinstance(layer, Layer)
     given = {**drawn_parameters(layer, config), **(parameters or {})}
     call = layer.method("call")
-    own = {tensor.name: tensor for tensor in call.keyword_tensors}
-    in_heads = "heads" in own["dropout_mask"].axes if "dropout_mask" in own else False
+    keywords = {tensor.name: tensor for tensor in call.keyword_tensors}
 
     def case(label: str, shows: str, inputs: Arrays, **changes: Any) -> Case:
         made = Case(name, prefix + label, shows, inputs, method="call", config=config, parameters=given)
@@ -74,7 +64,7 @@ def attention_layer_cases(
         return drawn_tensors(call, sizes, heads)
 
     def whole(inputs: Arrays, sizes: Sizes) -> Arrays:
-        """The inputs, where they hold every optional argument, with the layer's own ones."""
+        """Replace the dropout mask in full inputs by the keyword arguments of this layer, which change nothing."""
         if "dropout_mask" not in inputs:
             return inputs
         rest = {key: array for key, array in inputs.items() if key != "dropout_mask"}
@@ -83,7 +73,7 @@ def attention_layer_cases(
             "head_mask": np.ones,
             "offset": lambda shape: np.zeros(shape, np.int32),
         }
-        for key, tensor in own.items():
+        for key, tensor in keywords.items():
             if key in neutral and not (key == "offset" and config.get("mode") == "predictive"):
                 rest[key] = neutral[key](
                     tuple(sizes[axis.removesuffix("?")] for axis in tensor.axes if axis != "heads?")
@@ -102,22 +92,22 @@ def attention_layer_cases(
         yield case("large", "Scores to ±2e6 with gaps of 1000 and more.", inputs, parameters=changed)
     for gap in (25, 80) if not prefix and name in SPREAD else ():
         yield wide(case(f"gap_{gap}", f"Scores up to {gap} apart.", full, gradients=False), gap)
-    if "dropout_mask" in own:
-        shape = tuple(sizes[axis] for axis in ("batch", *(["heads"] if in_heads else []), "queries", "keys"))
+    if "dropout_mask" in keywords:
+        shape = tuple(sizes[axis] for axis in keywords["dropout_mask"].axes if axis != "heads?")
         dropped = draws.dropout_mask(name, shape, 0.3, SEED)
         yield case(
             "dropout",
-            "Dropout acts on the weights; those returned are from before it.",
+            "Dropout acts on the weights; the returned ones are those before dropout.",
             {**full, "dropout_mask": dropped},
         )
-    turned = {
+    swapped = {
         key: array.swapaxes(0, 1).copy() if key in ("queries", "keys", "values") else array
         for key, array in full.items()
     }
     yield case(
         "time_major",
         "Queries, keys, values and context as (steps, batch, features).",
-        {**turned, "valid_lens": CLOSED_LENS, "mask": closed_mask(sizes)},
+        {**swapped, "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes)},
         config={**config, "time_major": True},
         dtypes=EXACT,
     )
@@ -126,17 +116,17 @@ def attention_layer_cases(
     acting = {
         name: array
         for name, array in {
-            "dropout_mask": dropped if "dropout_mask" in own else None,
+            "dropout_mask": dropped if "dropout_mask" in keywords else None,
             "offset": np.array([2, 1], np.int32),
             "noise": 0.5 * (draws.uniform("noise", (sizes["batch"], sizes["queries"], sizes["keys"]), 1.0, SEED) + 1.0),
             "head_mask": np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 1.0]]),
         }.items()
-        if name in own and array is not None
+        if name in keywords and array is not None
     }
     yield case(
         "prepared",
         "Prepare, then attend: the same as a call.",
-        {**base(sizes, False), "valid_lens": CLOSED_LENS, "mask": closed_mask(sizes), **acting},
+        {**base(sizes, False), "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes), **acting},
         method="attend",
         options={"per_head": True} if name == "MultiHeadAttention" else {},
     )
@@ -147,10 +137,10 @@ def attention_layer_cases(
         method="attend",
         dtypes=EXACT,
     )
-    wanted = {key: array for key, array in acting.items() if key != "dropout_mask"}
-    yield from context_cases(name, case, base, wanted, given)
+    acting = {key: array for key, array in acting.items() if key != "dropout_mask"}
+    yield from context_cases(name, case, base, acting, given)
     if "scale" in {option.name for option in layer.options}:
-        yield case("scale", "A scale of its own.", full, config={**config, "scale": 0.375})
+        yield case("scale", "Another scale.", full, config={**config, "scale": 0.375})
 
 
 def context_cases(
@@ -160,7 +150,7 @@ def context_cases(
     acting: Arrays,
     parameters: Arrays,
 ) -> Iterator[Case]:
-    """The context alone: in full of DotProductAttention, in brief where the score is another inner product."""
+    """Cases that need the context alone: in full for DotProductAttention, in brief for other inner products."""
     sizes = ATTENTION
 
     def alone(label: str, shows: str, inputs: Arrays, **changes: Any) -> Case:
@@ -169,7 +159,7 @@ def context_cases(
         )
 
     full = open_inputs(base(sizes, False), sizes, dropout=False)
-    mixed = {**full, "valid_lens": CLOSED_LENS, "mask": closed_mask(sizes), **acting}
+    mixed = {**full, "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes), **acting}
     yield alone("closed", "Queries that may attend to nothing.", mixed)
     yield alone("prepared", "Prepare, then attend.", mixed, method="attend", dtypes=EXACT)
     if name not in ("DotProductAttention", "GeneralAttention", "MultiHeadAttention"):
@@ -184,9 +174,9 @@ def context_cases(
         inputs, _ = large_layer_inputs(name, full, parameters)
         yield alone("large", "Scores to ±2e6 with gaps of 1000 and more.", inputs)
         ragged, with_heads = {**full, "valid_lens": hidden_keys(sizes)}, {**base(sizes, True), "valid_lens": BATCH_LENS}
-        yield alone("inference", "No gradient is asked for.", ragged, gradients=False)
-        yield alone("inference_heads", "Nor one of heads.", with_heads, gradients=False, dtypes=EXACT)
-        yield alone("scale", "A scale of its own.", full, config={"scale": 0.375})
+        yield alone("inference", "No gradients.", ragged, gradients=False)
+        yield alone("inference_heads", "No gradients, with heads.", with_heads, gradients=False, dtypes=EXACT)
+        yield alone("scale", "Another scale.", full, config={"scale": 0.375})
         low = {"queries": np.abs(inputs["queries"]) + 4.0, "keys": -np.abs(inputs["keys"]) - 5000.0}
         yield alone("low", "Scores from -4e4 down, with gaps of 1000 and more.", {**inputs, **low})
         kernel = {**sizes, "queries": 3, "keys": 39, "features": 64}
@@ -194,7 +184,7 @@ def context_cases(
 
 
 def score_variants(query_size: int, default: str) -> Iterator[tuple[str, dict[str, Any], int]]:
-    """Every score but the default: its name, its constructor's arguments, and the key size it asks for."""
+    """Every score but the default: its name, the constructor's arguments, and the key size that it needs."""
     for score in SCORE_NAMES:
         if score == default:
             continue
@@ -211,26 +201,22 @@ def sized(layer: Operator | Layer) -> dict[str, int]:
 
 def kernel_cases() -> Iterator[Case]:
     """A Gaussian kernel, whose inverse width is learned, given, or 1."""
-    layer = find("KernelAttention")
-    assert isinstance(layer, Layer)
     yield from attention_layer_cases("KernelAttention", {"learned": True}, parameters={"w": np.array(0.625)})
-    full = open_inputs(drawn_tensors(layer.method("call"), ATTENTION), ATTENTION, dropout=True)
+    full = open_inputs(drawn_tensors(KERNEL_ATTENTION.method("call"), ATTENTION), ATTENTION, dropout=True)
     for label, shows, config in (
-        ("constant", "A kernel of width 1, which is no parameter.", {}),
-        ("width", "A width of its own, which is no parameter.", {"width": 0.375}),
+        ("constant", "A kernel of width 1, which is not a parameter.", {}),
+        ("width", "Another width, which is not a parameter.", {"width": 0.375}),
     ):
         yield Case("KernelAttention", label, shows, full, method="call", config=config)
 
 
 def regression_cases() -> Iterator[Case]:
     """Kernel regression on points of a line."""
-    layer = find("NadarayaWatson")
-    assert isinstance(layer, Layer)
-    operator, sizes = layer.method("call"), ATTENTION
+    operator, sizes = NADARAYA_WATSON.method("call"), ATTENTION
     points = {name: 2.0 * array for name, array in drawn_tensors(operator, sizes).items()}
     full = {**points, "valid_lens": full_lens(sizes), "mask": open_mask(sizes)}
     learned: dict[str, Any] = {"learned": True}
-    own = {"kernel.w": np.array(1.625)}
+    width = {"kernel.w": np.array(1.625)}
 
     def case(
         label: str,
@@ -238,22 +224,22 @@ def regression_cases() -> Iterator[Case]:
         inputs: Arrays,
         dtypes: tuple[str, ...] = FULL,
         config: Mapping[str, Any] = learned,
-        parameters: Arrays = own,
+        parameters: Arrays = width,
     ) -> Case:
-        return Case(layer.name, label, shows, inputs, {}, "call", config, parameters, dtypes)
+        return Case("NadarayaWatson", label, shows, inputs, {}, "call", config, parameters, dtypes)
 
     yield case("none", "Neither lengths nor mask.", points, EXACT)
     yield case("open", "Lengths and a mask that change nothing.", full, DTYPES)
     yield case("ragged", "Samples of different sizes.", {**full, "valid_lens": hidden_keys(sizes)}, DTYPES)
     yield case(
         "closed",
-        "Queries that may look at nothing.",
-        {**full, "valid_lens": CLOSED_LENS, "mask": closed_mask(sizes)},
+        "Queries that may attend to nothing.",
+        {**full, "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes)},
     )
     for label, shows, inputs in hidden_variants(full, sizes):
         yield case(label, shows, inputs)
     yield case("constant", "A kernel of width 1.", full, FULL, {}, {})
-    yield case("width", "A width of its own.", full, FULL, {"width": 0.375}, {})
+    yield case("width", "Another width.", full, FULL, {"width": 0.375}, {})
     for label, shows, axis, size in EMPTY:
         small = {**sizes, axis: size}
         inputs = {**drawn_tensors(operator, small), "valid_lens": full_lens(small), "mask": open_mask(small)}
@@ -297,7 +283,7 @@ SPREAD = {
 
 
 def wide(case: Case, gap: float) -> Case:
-    """The case with scores that lie so far apart."""
+    """The case with scores up to `gap` apart."""
     name, apart = SPREAD[case.operator]
     factor = gap / apart
     if name in case.inputs:

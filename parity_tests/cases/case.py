@@ -1,10 +1,10 @@
-"""What a case is, and how its arrays are drawn."""
+"""A case, and how its arrays are drawn."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +12,7 @@ import numpy as np
 
 from attention_core import draws, reference
 from attention_core.errors import dtype_name
+from attention_core.operators import find
 from attention_core.specification import FLOATING, Layer, Operator, Tensor
 from parity_tests.cases.call import bind, output_names
 from parity_tests.cases.drawn import Drawn
@@ -22,19 +23,18 @@ Sizes = Mapping[str, int]
 EXACT = ("float64",)
 FULL = ("float64", "float32")
 DTYPES = (*FULL, "float16", "bfloat16")
-"""Whether the formula is the same (float64), and whether the arithmetic is good; few cases run in half precision."""
+"""float64 shows whether the formula is the same, the others whether the arithmetic is good."""
 SEED = 0
 
 
-@dataclass(frozen=True, eq=False)  # a case is itself alone: to compare arrays would take long
+@dataclass(frozen=True, eq=False)  # compared by identity: comparing arrays would take long
 class Case:
     """One call: what it shows, the layer's constructor arguments and method, the options, the arrays, and the dtypes.
 
-    layouts: how arguments lie in memory (`parity_tests.cases.layouts`), in C order where not named.
+    layouts: memory layout of arguments by name (`parity_tests.cases.layouts`); C order if not named.
     shared: arguments that are the same array as another one, by its name; they are not among the inputs.
-    twice: whether there are two calls, both before either is differentiated: of the inputs, and of those of them that
-    are named second.* instead.
-    again: the id of a case that asks the same, to which the answer has to be the same bits.
+    twice: whether to make two calls before differentiating either; the second takes the inputs named second.* instead.
+    again: the id of a case with the same inputs, whose outputs must be the same bits.
     drawn: the line of plain data that the case was made from, if any.
     """
 
@@ -56,16 +56,16 @@ class Case:
 
     @property
     def id(self) -> str:
-        """The name by which the command line knows the case."""
+        """The case's name on the command line."""
         return f"{self.operator}-{self.name}"
 
     def at(self, dtype: str) -> tuple[Arrays, Arrays]:
-        """Inputs and parameters, rounded to the dtype's dtype."""
+        """Inputs and parameters, rounded to the dtype."""
         return _rounded(self.inputs, dtype), _rounded(self.parameters, dtype)
 
 
 def _rounded(arrays: Arrays, dtype: str) -> Arrays:
-    with np.errstate(over="ignore"):  # what stands hidden may be beyond the dtype: it becomes inf
+    with np.errstate(over="ignore"):  # hidden values may be beyond the dtype: they become inf
         return {name: array.astype(dtype) if is_floating(array) else array for name, array in arrays.items()}
 
 
@@ -85,11 +85,11 @@ def epsilon(dtype: str) -> float:
 
 @functools.cache
 def least_normal(dtype: str) -> float:
-    """The smallest positive number of the dtype that has all its digits; smaller ones may be flushed to 0."""
+    """The smallest normal number of the dtype; smaller ones may be flushed to 0."""
     return float(ml_dtypes.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
 
 
-# Where not the first seed makes a case in which rounding cannot change a token, a choice or a window: `first_steady`.
+# Cases whose seed is not the first one: with it, rounding cannot change a token, a choice or a window (`first_steady`).
 SEEDS = {
     "LocalAttention-predictive_open": 9,
     "BahdanauDecoder-greedy": 5,
@@ -108,40 +108,38 @@ SEEDS = {
 
 
 def discrete(case: Case, inputs: Arrays, parameters: Arrays) -> Arrays:
-    """What is decided in an answer: whole numbers, and which weights are 0."""
+    """The discrete part of the outputs: whole numbers, and which weights are 0."""
     layer = getattr(reference, case.operator)(**case.config)
     reference.set_parameters(layer, parameters)
-    found = bind(reference, case.operator, case.method, case.options)(layer, **inputs)
-    answer = dict(zip(output_names(case.operator, case.method, case.options), map(np.asarray, found), strict=True))
-    whole = {name: array for name, array in answer.items() if not is_floating(array)}
-    return {**whole, **{name: array == 0.0 for name, array in answer.items() if name == "weights"}}
+    results = bind(reference, case.operator, case.method, case.options)(layer, **inputs)
+    outputs = dict(zip(output_names(case.operator, case.method, case.options), map(np.asarray, results), strict=True))
+    whole = {name: array for name, array in outputs.items() if not is_floating(array)}
+    return {**whole, **{name: array == 0.0 for name, array in outputs.items() if name == "weights"}}
 
 
 def steady(case: Case, times: int = 4) -> bool:
-    """Whether nothing that is decided changes when inputs and parameters do, by more than rounding.
+    """Whether the discrete outputs stay the same when inputs and parameters change by more than rounding.
 
-    Where tokens are decoded, their sequences have to end at different steps, too.
+    Decoded sequences must also end at different steps.
     """
     size = 2.0**-5 if "bfloat16" in case.dtypes else 1e-3
 
-    def moved(arrays: Arrays, time: int) -> Arrays:
-        factors = {
-            name: 1.0 + draws.uniform(f"moved/{name}", array.shape, size, time) for name, array in arrays.items()
-        }
-        return {name: array * factors[name] if is_floating(array) else array for name, array in arrays.items()}
+    def moved(name: str, array: np.ndarray, time: int) -> np.ndarray:
+        factor = 1.0 + draws.uniform(f"moved/{name}", array.shape, size, time)
+        return array * factor if is_floating(array) else array
 
     plain = discrete(case, case.inputs, case.parameters)
     if "lengths" in plain and len(np.unique(plain["lengths"])) == 1:
         return False
-    return all(
-        np.array_equal(plain[name], other)
-        for time in range(1, times + 1)
-        for name, other in discrete(case, moved(case.inputs, time), moved(case.parameters, time)).items()
-    )
+    for time in range(1, times + 1):
+        arrays = ({k: moved(k, v, time) for k, v in part.items()} for part in (case.inputs, case.parameters))
+        if any(not np.array_equal(plain[name], other) for name, other in discrete(case, *arrays).items()):
+            return False
+    return True
 
 
 def first_steady(made: Callable[[int], Case], most: int = 400) -> tuple[int, Case]:
-    """The first seed that makes a steady case, and the case: that of SEEDS, or from 1 on."""
+    """The first seed that makes a steady case, and the case: the seed in SEEDS first, then 1, 2, ..."""
     for seed in (SEEDS.get(made(1).id, 1), *range(1, most + 1)):
         case = made(seed)
         if steady(case):
@@ -150,13 +148,13 @@ def first_steady(made: Callable[[int], Case], most: int = 400) -> tuple[int, Cas
 
 
 def drawn(tensor: Tensor, sizes: Sizes, label: str, heads: bool = False, bound: float = 1.0) -> np.ndarray:
-    """Uniform numbers from -bound to bound in the tensor's shape."""
+    """Draw uniform numbers from -bound to bound in the tensor's shape."""
     axes = [axis.removesuffix("?") for axis in tensor.axes if heads or axis != "heads?"]
     return draws.uniform(f"{label}/{tensor.name}", tuple(sizes[axis] for axis in axes), bound, SEED)
 
 
 def drawn_tensors(operator: Operator, sizes: Sizes, heads: bool = False) -> Arrays:
-    """Every required floating argument of the operator, drawn."""
+    """Draw every required floating argument of the operator."""
     return {
         tensor.name: drawn(tensor, sizes, operator.title, heads)
         for tensor in operator.tensors
@@ -164,8 +162,26 @@ def drawn_tensors(operator: Operator, sizes: Sizes, heads: bool = False) -> Arra
     }
 
 
+def layer_case(
+    name: str,
+    label: str,
+    shows: str,
+    inputs: Arrays,
+    config: Mapping[str, Any],
+    dtypes: tuple[str, ...] = FULL,
+    wide: Mapping[str, float] | None = None,
+    **changes: Any,
+) -> Case:
+    """A call of a layer with drawn parameters; wide multiplies some of them, changes replaces fields of the case."""
+    layer = find(name)
+    assert isinstance(layer, Layer)
+    factors = wide or {}
+    parameters = {key: factors.get(key, 1.0) * array for key, array in drawn_parameters(layer, config).items()}
+    return replace(Case(name, label, shows, inputs, {}, "call", config, parameters, dtypes), **changes)
+
+
 def drawn_parameters(layer: Layer, config: Mapping[str, Any]) -> Arrays:
-    """Every canonical array of a layer, drawn from -1/√n to 1/√n, n being the size that the specification names."""
+    """Draw every canonical array of a layer from -1/√n to 1/√n, with n from the specification."""
     sizes = layer.sizes(config)
     fans = layer.fans(sizes)
     return {

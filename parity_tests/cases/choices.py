@@ -1,4 +1,4 @@
-"""Cases of layers in which the numbers decide on a window or a key: local and hard attention."""
+"""Cases of local and hard attention, in which the numbers decide on a window or a key."""
 
 from __future__ import annotations
 
@@ -9,20 +9,11 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators import find
-from attention_core.specification import Layer
+from attention_core.operators.hard import HARD_ATTENTION
+from attention_core.operators.local import LOCAL_ATTENTION
 from parity_tests.cases.attention import attention_layer_cases, score_variants
-from parity_tests.cases.case import (
-    EXACT,
-    FULL,
-    SEED,
-    SEEDS,
-    Arrays,
-    Case,
-    drawn_parameters,
-    drawn_tensors,
-)
-from parity_tests.cases.masking import ATTENTION, CLOSED_LENS, HIDDEN, ROW_LENS, SIZED, closed_mask, open_inputs
+from parity_tests.cases.case import EXACT, FULL, SEED, SEEDS, Arrays, Case, drawn_tensors, layer_case
+from parity_tests.cases.masking import ATTENTION, FULLY_MASKED_LENS, HIDDEN, ROW_LENS, SIZED, fully_masked, open_inputs
 
 
 def seeded(case: Case, seed: int) -> Case:
@@ -38,18 +29,16 @@ def decides(case: Case) -> bool:
 
 
 def decided(cases: Iterator[Case]) -> Iterator[Case]:
-    """The cases with queries that rounding cannot turn to another choice or window."""
+    """The cases, with queries whose choices and windows rounding cannot change."""
     return (seeded(case, SEEDS.get(case.id, 1)) if decides(case) else case for case in cases)
 
 
 def local_cases() -> Iterator[Case]:
-    """A window around the query's position, and around one that it predicts."""
-    layer = find("LocalAttention")
-    assert isinstance(layer, Layer)
+    """A window around the query's position, and around a predicted one."""
     monotonic = {**SIZED, "window": 1}
     yield from attention_layer_cases("LocalAttention", monotonic)
-    call, sizes = layer.method("call"), ATTENTION
-    plain = drawn_tensors(call, sizes)
+    sizes = ATTENTION
+    plain = drawn_tensors(LOCAL_ATTENTION.method("call"), sizes)
     full: Arrays = {
         **open_inputs(plain, sizes, dropout=True),
         "offset": np.array([2, 1], np.int32),
@@ -57,17 +46,13 @@ def local_cases() -> Iterator[Case]:
     }
 
     def case(label: str, shows: str, config: Mapping[str, Any], inputs: Arrays = full, **changes: Any) -> Case:
-        parameters = drawn_parameters(layer, config)
-        if "v_p" in parameters:  # wide, so that the predicted positions differ
-            parameters["v_p"] = 8.0 * parameters["v_p"]
-        made = Case("LocalAttention", label, shows, inputs, method="call", config=config, parameters=parameters)
-        return replace(made, **changes)
+        # A wide v_p makes the predicted positions differ.
+        return layer_case("LocalAttention", label, shows, inputs, config, wide={"v_p": 8.0}, **changes)
 
-    yield case("offset", "Queries that stand behind others.", monotonic)
+    yield case("offset", "Queries at an offset.", monotonic)
     yield case("wide", "A wider window.", {**monotonic, "window": 2})
     predictive = {**SIZED, "window": 2, "mode": "predictive"}
-    own = case("", "", predictive).parameters
-    yield from attention_layer_cases("LocalAttention", predictive, "predictive_", own)
+    yield from attention_layer_cases("LocalAttention", predictive, "predictive_", case("", "", predictive).parameters)
     without = {key: array for key, array in full.items() if key != "offset"}
     yield case("predictive_none", "Neither lengths nor mask.", predictive, plain, dtypes=EXACT)
     yield case("predictive_hidden_size", "Another hidden size.", {**predictive, "hidden_size": 8}, without)
@@ -80,30 +65,27 @@ def local_cases() -> Iterator[Case]:
 
 def hard_cases() -> Iterator[Case]:
     """One key for each query."""
-    layer = find("HardAttention")
-    assert isinstance(layer, Layer)
-
-    def wide(config: Mapping[str, Any], factor: float = 3.0) -> Arrays:
-        """Wide scores, whose best two lie apart."""
-        parameters = drawn_parameters(layer, config)
-        return {
-            name: array * (factor if name in ("scored.w_v", "scored.v", "scored.W") else 1.0)
-            for name, array in parameters.items()
-        }
-
-    yield from attention_layer_cases("HardAttention", HIDDEN, parameters=wide(HIDDEN))
-    call, sizes = layer.method("call"), ATTENTION
-    plain = drawn_tensors(call, sizes)
+    sizes = ATTENTION
+    plain = drawn_tensors(HARD_ATTENTION.method("call"), sizes)
     full = open_inputs(plain, sizes, dropout=False)
     noise = 0.5 * (draws.uniform("noise", (sizes["batch"], sizes["queries"], sizes["keys"]), 1.0, SEED) + 1.0)
 
-    def case(label: str, shows: str, config: Mapping[str, Any], inputs: Arrays, dtypes: tuple[str, ...] = FULL) -> Case:
-        return Case("HardAttention", label, shows, inputs, {}, "call", config, wide(config), dtypes)
+    def case(
+        label: str,
+        shows: str,
+        config: Mapping[str, Any],
+        inputs: Arrays,
+        dtypes: tuple[str, ...] = FULL,
+        factor: float = 3.0,
+    ) -> Case:
+        # Wide scores keep the best two apart.
+        wide = dict.fromkeys(("scored.w_v", "scored.v", "scored.W"), factor)
+        return layer_case("HardAttention", label, shows, inputs, config, dtypes, wide)
 
-    drawn_key = case("noise", "A key drawn by given noise.", HIDDEN, {**full, "noise": noise})
-    drawn_key = replace(drawn_key, parameters=wide(HIDDEN, 1.0))
+    yield from attention_layer_cases("HardAttention", HIDDEN, parameters=case("", "", HIDDEN, full).parameters)
+    drawn_key = case("noise", "A key sampled with a noise tensor.", HIDDEN, {**full, "noise": noise}, factor=1.0)
     yield drawn_key
-    masked = {**full, "noise": noise, "valid_lens": CLOSED_LENS, "mask": closed_mask(sizes)}
+    masked = {**full, "noise": noise, "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes)}
     yield replace(drawn_key, name="noise_closed", shows="The same under lengths and a mask.", inputs=masked)
     for score, config, key_size in score_variants(9, "additive"):
         keys = draws.uniform(f"hard/{score}", (*plain["keys"].shape[:2], key_size), 1.0, SEED)

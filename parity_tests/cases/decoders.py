@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators import find
 from attention_core.operators.attention import ALIKE_SCORES, HIDDEN_SCORES, SCORE_NAMES
-from attention_core.specification import Layer
-from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, SEEDS, Arrays, Case, Sizes, drawn_parameters
-from parity_tests.cases.masking import closed_mask, full_lens, open_mask, some_mask, with_hidden
+from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, SEEDS, Arrays, Case, Sizes, layer_case
+from parity_tests.cases.masking import full_lens, fully_masked, open_mask, some_mask, with_hidden
 from parity_tests.cases.recurrent import CELLS, drawn_state
 
 DECODER = {
@@ -42,21 +40,15 @@ def decoder_case(
     **changes: Any,
 ) -> Case:
     """A call of a decoder; variant holds arguments of its constructor beside the sizes."""
-    layer = find(name)
-    assert isinstance(layer, Layer)
     config: dict[str, Any] = {key: sizes[key] for key in ("vocab_size", "embed_size", "hidden_size", "memory_size")}
     if name == "BahdanauDecoder" and (variant or {}).get("score", "additive") in HIDDEN_SCORES:
         config["attention_size"] = sizes["attention_size"]
     config = {**config, "num_layers": layers, **(variant or {})}
-    parameters = drawn_parameters(layer, config)
-    # Wide score weights: with ±1/√n alone all keys would weigh nearly the same, and a wrong mask would hardly show.
-    for weights in WIDE:
-        if weights in parameters:
-            parameters[weights] = 4.0 * parameters[weights]
-    return replace(Case(name, label, shows, inputs, {}, "call", config, parameters, dtypes), **changes)
+    return layer_case(name, label, shows, inputs, config, dtypes, WIDE, **changes)
 
 
-WIDE = ("attention.w_v", "attention.v", "attention.W", "attention.scored.W", "attention.v_p")
+WIDE = dict.fromkeys(("attention.w_v", "attention.v", "attention.W", "attention.scored.W", "attention.v_p"), 4.0)
+"""Factors of score weights: with ±1/√n all keys would weigh nearly the same, and a wrong mask would hardly show."""
 
 
 def decoder_inputs(sizes: Sizes, layers: int) -> Arrays:
@@ -69,7 +61,7 @@ def decoder_inputs(sizes: Sizes, layers: int) -> Arrays:
 
 
 def full_decoder_inputs(sizes: Sizes) -> Arrays:
-    """The same with lengths and masks that change nothing."""
+    """The decoder's inputs, and lengths and masks that change nothing."""
     rows = {**sizes, "queries": sizes["steps"]}
     return {
         **decoder_inputs(sizes, 2),
@@ -113,7 +105,7 @@ def decoder_cases(name: str) -> Iterator[Case]:
         "closed",
         "Steps, and a whole sequence, that may attend to nothing.",
         2,
-        {**full, "valid_lens": closed_lens, "mask": closed_mask(rows)},
+        {**full, "valid_lens": closed_lens, "mask": fully_masked(rows)},
     )
     hidden = {**full, "valid_lens": np.repeat(KEY_LENS[:, None], sizes["steps"], axis=1)}
     for label, value in (("hidden_nan", np.nan), ("hidden_inf", np.inf)):
@@ -152,14 +144,14 @@ def decoder_cases(name: str) -> Iterator[Case]:
     )
     for label, shows, axis, size in (
         ("one_key", "A single key.", "keys", 1),
-        ("no_keys", "There are no keys: every step is closed.", "keys", 0),
+        ("no_keys", "There are no keys: every step is fully masked.", "keys", 0),
         ("one_step", "A single step.", "steps", 1),
         ("no_steps", "There are no steps.", "steps", 0),
         ("no_batch", "There are no sequences.", "batch", 0),
     ):
         small = {**sizes, axis: size}
-        own = {**small, "queries": small["steps"]}
-        inputs = {**decoder_inputs(small, 1), "valid_lens": full_lens(own), "mask": open_mask(own)}
+        steps = {**small, "queries": small["steps"]}
+        inputs = {**decoder_inputs(small, 1), "valid_lens": full_lens(steps), "mask": open_mask(steps)}
         yield case(label, shows, 1, inputs, EXACT, small)
     step = {**plain, "tokens": plain["tokens"][:, 0], "valid_lens": KEY_LENS}
     yield case("step", "Prepare, then one step.", 2, step, EXACT, method="step")
@@ -173,30 +165,27 @@ def decoder_cases(name: str) -> Iterator[Case]:
     start = {key: plain[key] for key in ("encoder_outputs", "state")}
     yield case("start", "The state before the first step.", 2, start, EXACT, method="start")
     for label, shows, options in VARIANTS[name]:
-        own = {**sizes, **({"memory_size": sizes["hidden_size"]} if options.get("score") in ALIKE_SCORES else {})}
-        parts = CELLS[options.get("cell", "gru").upper()]
-        inputs = {**decoder_inputs({**own, "state_size": parts * own["hidden_size"]}, 2), "valid_lens": KEY_LENS}
+        alike = {**sizes, "memory_size": sizes["hidden_size"]} if options.get("score") in ALIKE_SCORES else sizes
+        state = {"state_size": CELLS[options.get("cell", "gru").upper()] * sizes["hidden_size"]}
+        inputs = {**decoder_inputs({**alike, **state}, 2), "valid_lens": KEY_LENS}
         if "initial" in options:
             del inputs["state"]
-        yield case(label, shows, 2, inputs, FULL if label in ARITHMETIC else EXACT, own, variant=options)
+        yield case(label, shows, 2, inputs, FULL if label in ARITHMETIC else EXACT, alike, variant=options)
     yield search_case("greedy", "Free-running, each sequence up to its end token.", name, 9)
     yield search_case("beam", "The best two of three hypotheses.", name, 9, FULL, {"width": 3, "num_best": 2})
-    if name == "FixedContextDecoder":
-        penalty = {"width": 4, "num_best": 4, "length_penalty": 1.5}
-        yield search_case("beam_penalty", "Hypotheses ranked with a length penalty.", name, 9, EXACT, penalty)
-    else:
+    if name != "FixedContextDecoder":
         yield search_case("greedy_long", "Free-running over fifty steps.", name, 50, EXACT)
-        penalty = {"width": 4, "num_best": 4, "length_penalty": 1.5}
-        yield search_case("beam_penalty", "Hypotheses ranked with a length penalty.", name, 9, FULL, penalty)
-    own_dtypes = FULL if name == "BahdanauDecoder" else EXACT
+    penalty = {"width": 4, "num_best": 4, "length_penalty": 1.5}
+    penalty_dtypes = EXACT if name == "FixedContextDecoder" else FULL
+    yield search_case("beam_penalty", "Hypotheses ranked with a length penalty.", name, 9, penalty_dtypes, penalty)
+    tie_dtypes = FULL if name == "BahdanauDecoder" else EXACT
     for label, shows, tokens, search in TIES:
-        yield tied(search_case(label, shows, name, 5, own_dtypes, search), tokens)
+        yield tied(search_case(label, shows, name, 5, tie_dtypes, search), tokens)
     if name == "LuongDecoder":
         for mode in ("monotonic", "predictive"):
             local = {"alignment": mode, "window": 2}
             yield search_case(f"greedy_{mode}", "Free-running, with a window.", name, 9, EXACT, {}, local)
-            beams = {"width": 2}
-            yield search_case(f"beam_{mode}", "Hypotheses with a window.", name, 9, EXACT, beams, local)
+            yield search_case(f"beam_{mode}", "Hypotheses with a window.", name, 9, EXACT, {"width": 2}, local)
 
 
 TIES: tuple[tuple[str, str, tuple[int, ...], dict[str, int | float]], ...] = (
@@ -204,13 +193,13 @@ TIES: tuple[tuple[str, str, tuple[int, ...], dict[str, int | float]], ...] = (
     ("tie_beam", "Four tokens are equally probable, again and again.", (4, 6, 7, 9), {"width": 4, "num_best": 4}),
     ("tie_end", "The end is as probable as three tokens.", (SPECIAL["eos"], 4, 7, 9), {"width": 3, "num_best": 2}),
 )
-"""Searches among tokens that tie: what they show, the tokens, and how is searched."""
+"""Searches among tokens that tie: name, sentence, tokens, and options of the search."""
 
 
 def tied(case: Case, tokens: tuple[int, ...]) -> Case:
-    """The case with a readout that gives these tokens the same probability, and the others none, to the bit.
+    """The case with a readout that gives these tokens exactly the same probability, and the others none.
 
-    It is the bias alone. Four times e⁰ is 4, whose logarithm is exact everywhere: no rounding decides.
+    Only the bias is not 0. Four times e⁰ is 4, whose logarithm is exact everywhere: no rounding decides.
     """
     parameters = dict(case.parameters)
     for name, array in parameters.items():
@@ -241,7 +230,7 @@ VARIANTS: dict[str, tuple[tuple[str, str, dict[str, Any]], ...]] = {
         *score_variants("additive"),
         *SHARED,
         ("maxout", "The readout of the paper.", {"readout": "maxout"}),
-        ("maxout_size", "The same with a size of its own.", {"readout": "maxout", "maxout_size": 7}),
+        ("maxout_size", "The readout of the paper with another size.", {"readout": "maxout", "maxout_size": 7}),
     ),
     "LuongDecoder": (
         *score_variants("general"),
@@ -249,12 +238,12 @@ VARIANTS: dict[str, tuple[tuple[str, str, dict[str, Any]], ...]] = {
         ("monotonic", "A window around the step.", {"alignment": "monotonic", "window": 2}),
         ("predictive", "A window around a predicted position.", {"alignment": "predictive", "window": 2}),
         ("not_fed", "No input feeding.", {"input_feeding": False}),
-        ("attention_size", "A hidden layer of its own size.", {"score": "additive", "attention_size": 8}),
+        ("attention_size", "A hidden layer of another size.", {"score": "additive", "attention_size": 8}),
     ),
     "FixedContextDecoder": SHARED,
 }
 ARITHMETIC = ("lstm", "maxout", "monotonic", "predictive", "not_fed")
-"""Variants with arithmetic of their own, which float32 is asked about, too."""
+"""Variants with different arithmetic, which run in float32, too."""
 
 
 def large_decoder_case(sizes: Sizes, full: Arrays, mask: np.ndarray) -> Case:
@@ -286,36 +275,15 @@ def search_case(
     search: Mapping[str, int | float] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Case:
-    """Free-running decoding of three sequences."""
-    inputs = decoder_inputs(DECODER, 2)
-    case = free_running(DECODER, label, shows, inputs, KEY_LENS, max_steps, name, dtypes, search, options)
-    if label not in ("greedy", "beam", "beam_penalty"):
-        return case
-    one = {"batch": 1} if label == "beam_penalty" else {}  # a mask for all sequences
-    mask = some_mask({**DECODER, **one, "queries": 1})
-    mask[:, :, 1], mask[0, :, -1] = True, False  # the last key of the longest sequence is hidden, and none is closed
-    return replace(case, inputs={**case.inputs, "mask": mask})
-
-
-def free_running(
-    sizes: Sizes,
-    label: str,
-    shows: str,
-    inputs: Arrays,
-    lens: np.ndarray,
-    max_steps: int,
-    name: str = "BahdanauDecoder",
-    dtypes: tuple[str, ...] = FULL,
-    search: Mapping[str, int | float] | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Case:
-    """Greedy decoding, or beam search where `search` says its width."""
-    return decoder_case(
-        sizes,
+    """Greedy decoding of three sequences, or beam search if `search` has its width."""
+    inputs = {**decoder_inputs(DECODER, 2), "valid_lens": KEY_LENS}
+    del inputs["tokens"]
+    case = decoder_case(
+        DECODER,
         label,
         shows,
-        inputs["state"].shape[0],
-        {"encoder_outputs": inputs["encoder_outputs"], "state": inputs["state"], "valid_lens": lens},
+        2,
+        inputs,
         dtypes,
         name,
         options,
@@ -323,10 +291,19 @@ def free_running(
         options={**SPECIAL, "max_steps": max_steps, **(search or {})},
         gradients=False,
     )
+    if label not in ("greedy", "beam", "beam_penalty"):
+        return case
+    one = {"batch": 1} if label == "beam_penalty" else {}  # a mask for all sequences
+    mask = some_mask({**DECODER, **one, "queries": 1})
+    mask[:, :, 1], mask[0, :, -1] = (
+        True,
+        False,
+    )  # the last key of the longest sequence is hidden; no row is empty
+    return replace(case, inputs={**case.inputs, "mask": mask})
 
 
 def decides(case: Case) -> bool:
-    """Whether a token or a window depends on the numbers of a case; what ties is meant to."""
+    """Whether a token or a window depends on the numbers of a case; ties are intended."""
     drawn = case.method in ("greedy", "beam") and not case.name.startswith("tie_")
     return case.operator in VARIANTS and (drawn or "attention.v_p" in case.parameters)
 
@@ -344,7 +321,7 @@ def read_out(case: Case, seed: int) -> Case:
 
 
 def centred(case: Case, seed: int) -> Case:
-    """The case with weights of that seed for the windows that it predicts."""
+    """The case with weights of that seed for the predicted windows."""
     weights = draws.uniform("predicted", case.parameters["attention.v_p"].shape, 4.0, seed)
     return replace(case, parameters={**case.parameters, "attention.v_p": weights})
 

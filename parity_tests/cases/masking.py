@@ -8,18 +8,8 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators import find
-from attention_core.specification import Operator
-from parity_tests.cases.case import (
-    DTYPES,
-    EXACT,
-    FULL,
-    SEED,
-    Arrays,
-    Case,
-    Sizes,
-    drawn_tensors,
-)
+from attention_core.operators.masking import MASKED_SOFTMAX
+from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_tensors
 
 ATTENTION = {
     "batch": 2,
@@ -37,20 +27,15 @@ ATTENTION = {
     "key_features": 10,
 }
 
-
 SIZED = {"query_size": 9, "key_size": 10}
-
 
 HIDDEN = {**SIZED, "hidden_size": 8}
 
-
 ROW_LENS = np.array([[7, 3, 1, 5, 6], [2, 7, 4, 1, 3]], np.int32)
-
 
 BATCH_LENS = np.array([3, 6], np.int32)
 
-
-CLOSED_LENS = np.array([[7, 0, 3, -2, 9], [2, 7, 4, 1, 0]], np.int32)
+FULLY_MASKED_LENS = np.array([[7, 0, 3, -2, 9], [2, 7, 4, 1, 0]], np.int32)
 
 
 def open_mask(sizes: Sizes, heads: bool = False) -> np.ndarray:
@@ -66,8 +51,8 @@ def some_mask(sizes: Sizes, heads: bool = False) -> np.ndarray:
     return mask
 
 
-def closed_mask(sizes: Sizes, heads: bool = False) -> np.ndarray:
-    """A drawn mask with one row that is closed."""
+def fully_masked(sizes: Sizes, heads: bool = False) -> np.ndarray:
+    """A drawn mask with one fully masked row."""
     mask = some_mask(sizes, heads)
     mask[1, ..., 2, :] = False
     return mask
@@ -93,7 +78,7 @@ def attention_mask_cases() -> Iterator[Case]:
     yield case("lens", "One length for each sequence.", valid_lens=BATCH_LENS)
     yield case("lens_int64", "Lengths of another integer type.", valid_lens=BATCH_LENS.astype(np.int64))
     yield case("row_lens", "One length for each query.", valid_lens=ROW_LENS)
-    yield case("closed", "Lengths of 0, below 0 and beyond the keys.", valid_lens=CLOSED_LENS)
+    yield case("closed", "Lengths of 0, below 0 and beyond the keys.", valid_lens=FULLY_MASKED_LENS)
     yield case("mask", "A mask alone comes back as it is.", mask=some_mask(sizes))
     yield case(
         "mask_column",
@@ -127,12 +112,12 @@ def rule_cases() -> Iterator[Case]:
         "block_mask": {"size": 3},
         "stride_mask": {"stride": 3},
     }
-    for operator, own in rules.items():
-        yield case(operator, "plain", "More keys than queries.", {**sizes, **own})
-        yield case(operator, "offset", "Queries that stand behind keys of a cache.", {**sizes, **own, "offset": 2})
-        yield case(operator, "short", "Fewer keys than queries.", {**own, "num_queries": 8, "num_keys": 6})
-        yield case(operator, "no_keys", "There are no keys.", {**sizes, "num_keys": 0, **own})
-        yield case(operator, "no_queries", "There are no queries.", {**sizes, "num_queries": 0, **own})
+    for operator, rule in rules.items():
+        yield case(operator, "plain", "More keys than queries.", {**sizes, **rule})
+        yield case(operator, "offset", "Queries behind the keys of a cache.", {**sizes, **rule, "offset": 2})
+        yield case(operator, "short", "Fewer keys than queries.", {**rule, "num_queries": 8, "num_keys": 6})
+        yield case(operator, "no_keys", "There are no keys.", {**sizes, "num_keys": 0, **rule})
+        yield case(operator, "no_queries", "There are no queries.", {**sizes, "num_queries": 0, **rule})
     yield case("window_mask", "left", "A window that ends at the query.", {**sizes, "left": 3, "right": 0})
     yield case("window_mask", "right", "A window that begins at the query.", {**sizes, "left": 0, "right": 3})
     yield case("block_mask", "ones", "Blocks of one position.", {**sizes, "size": 1})
@@ -156,7 +141,7 @@ def rule_cases() -> Iterator[Case]:
 
 
 FILLS = (-1e4, -65504.0, -1e9, -3.4028234663852886e38, -1.7976931348623157e308, -np.inf, 0.0)
-"""What others add to the score of a hidden key, and what they add to that of an open one."""
+"""Numbers that other libraries add to the score of a hidden key, and last to that of an open one."""
 
 
 def converted_mask_cases() -> Iterator[Case]:
@@ -222,23 +207,23 @@ def converted_mask_cases() -> Iterator[Case]:
     for label, shows, mask in empty(some):
         yield additive(label, shows, np.where(mask, 0.0, -np.inf))
 
-    def turned(name: str, shows: str, mask: np.ndarray, dtype: str = "float64", **options: Any) -> Case:
+    def converted(name: str, shows: str, mask: np.ndarray, dtype: str = "float64", **options: Any) -> Case:
         return case("to_additive_mask", name, shows, {"mask": mask}, {"dtype": dtype, **options}, (dtype,))
 
     yield case("to_additive_mask", "default", "float32 and -inf.", {"mask": some}, dtypes=("float32",))
     for dtype in DTYPES:
-        yield turned(dtype, f"-inf in {dtype}.", some, dtype)
-        yield turned(f"finite_{dtype}", f"The least finite number of {dtype}.", some, dtype, finite=True)
-    yield turned("closed", "A query that may attend to nothing.", closed_mask(sizes))
-    yield turned("heads", "A mask for each head.", in_heads)
-    yield turned("row", "One row for all heads and queries.", in_heads[:, :1, :1])
+        yield converted(dtype, f"-inf in {dtype}.", some, dtype)
+        yield converted(f"finite_{dtype}", f"The least finite number of {dtype}.", some, dtype, finite=True)
+    yield converted("closed", "A query that may attend to nothing.", fully_masked(sizes))
+    yield converted("heads", "A mask for each head.", in_heads)
+    yield converted("row", "One row for all heads and queries.", in_heads[:, :1, :1])
     for label, shows, mask in empty(some):
-        yield turned(label, shows, mask)
+        yield converted(label, shows, mask)
 
 
 EMPTY = (
     ("one_key", "A single key.", "keys", 1),
-    ("no_keys", "There are no keys: every query is closed.", "keys", 0),
+    ("no_keys", "There are no keys: every row is fully masked.", "keys", 0),
     ("no_queries", "There are no queries.", "queries", 0),
     ("no_batch", "There are no sequences.", "batch", 0),
 )
@@ -247,9 +232,9 @@ EMPTY = (
 def masked_variants(
     sizes: Sizes, base: Callable[[Sizes, bool], Arrays], dropout: bool = False
 ) -> Iterator[tuple[str, str, Arrays, Any]]:
-    """Name, sentence, inputs and dtypes of what every operator with lengths and a mask is asked; base draws the rest.
+    """Name, sentence, inputs and dtypes of the cases of every operator with lengths and a mask; base draws the rest.
 
-    What differs in the shape of an argument alone asks for the formula, not for the arithmetic: float64 is enough.
+    A case that varies only the shape of an argument checks the formula, not the arithmetic: float64 is enough.
     """
     plain = base(sizes, False)
     full = open_inputs(plain, sizes, dropout)
@@ -273,7 +258,7 @@ def masked_variants(
     yield (
         "closed",
         "Queries that may attend to nothing, by length 0, below 0, and by the mask.",
-        {**full, "valid_lens": CLOSED_LENS, "mask": closed_mask(sizes)},
+        {**full, "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes)},
         FULL,
     )
     with_heads = base(sizes, True)
@@ -291,37 +276,29 @@ def masked_variants(
 
 def with_hidden(inputs: Arrays, value: float, keys: np.ndarray) -> Arrays:
     """The inputs with `value` in every key, value and score from each sequence's length on."""
-    spoilt = {name: array.copy() for name, array in inputs.items()}
+    changed = {name: array.copy() for name, array in inputs.items()}
     for batch, length in enumerate(keys):
-        for name in ("keys", "values", "encoder_outputs"):
-            if name in spoilt:
-                spoilt[name][batch, length:] = value
-        if "scores" in spoilt:
-            spoilt["scores"][batch, :, length:] = value
-    return spoilt
+        for name in {"keys", "values", "encoder_outputs"} & set(changed):
+            changed[name][batch, length:] = value
+        if "scores" in changed:
+            changed["scores"][batch, :, length:] = value
+    return changed
 
 
 def hidden_variants(full: Arrays, sizes: Sizes) -> Iterator[tuple[str, str, Arrays]]:
     """NaN and inf where no query may attend."""
     hidden = {**full, "valid_lens": hidden_keys(sizes)}
-    yield (
-        "hidden_nan",
-        "NaN in keys, values and scores that no query may attend to.",
-        with_hidden(hidden, np.nan, BATCH_LENS),
-    )
-    yield (
-        "hidden_inf",
-        "inf in keys, values and scores that no query may attend to.",
-        with_hidden(hidden, np.inf, BATCH_LENS),
-    )
+    for word, value in (("NaN", np.nan), ("inf", np.inf)):
+        shows = f"{word} in keys, values and scores that no query may attend to."
+        yield f"hidden_{word.lower()}", shows, with_hidden(hidden, value, BATCH_LENS)
 
 
 GAPS = {25: DTYPES, 80: FULL, 700: FULL}
-"""How far scores lie apart: weights down to 1e-11, near the least normal float32, and near the least normal float64."""
+"""Distances of scores: weights go down to 1e-11, near the least normal float32, and near the least normal float64."""
 
 
 def gap_cases(name: str, full: Arrays) -> Iterator[Case]:
-    """Scores so far apart that weights span many orders; without gradients, which are what cancelling leaves."""
+    """Scores so far apart that weights span many orders of magnitude; no gradients, which would be rounding."""
     for gap, dtypes in GAPS.items():
         inputs = {**full, "scores": 0.5 * gap * full["scores"]}
         yield Case(name, f"gap_{gap}", f"Scores up to {gap} apart.", inputs, dtypes=dtypes, gradients=False)
@@ -348,9 +325,7 @@ def infinite_scores(scores: np.ndarray) -> np.ndarray:
 
 def masked_softmax_cases() -> Iterator[Case]:
     """Weights over the keys."""
-    sizes = ATTENTION
-    operator = find("masked_softmax")
-    assert isinstance(operator, Operator)
+    operator, sizes = MASKED_SOFTMAX, ATTENTION
 
     def base(sizes: Sizes, heads: bool) -> Arrays:
         return drawn_tensors(operator, sizes, heads)
@@ -371,7 +346,7 @@ def masked_softmax_cases() -> Iterator[Case]:
     yield Case(
         operator.name,
         "infinite",
-        "Scores of -inf count as hidden, a whole row of them as closed.",
+        "Scores of -inf count as hidden, a whole row of them as fully masked.",
         {**full, "scores": infinite_scores(full["scores"])},
     )
 

@@ -1,26 +1,16 @@
-"""Cases of several heads, and of how much each matters."""
+"""Cases of attention with several heads, and of their importance."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators import find
-from attention_core.specification import Layer
+from attention_core.operators.multi_head import MULTI_HEAD_ATTENTION
 from parity_tests.cases.attention import attention_layer_cases, score_variants
-from parity_tests.cases.case import (
-    DTYPES,
-    EXACT,
-    SEED,
-    Arrays,
-    Case,
-    drawn_parameters,
-    drawn_tensors,
-)
+from parity_tests.cases.case import DTYPES, EXACT, SEED, Arrays, Case, drawn_tensors, layer_case
 from parity_tests.cases.masking import ATTENTION, ROW_LENS, open_inputs, some_mask
 
 HEADS = {"query_size": 9, "num_heads": 3, "key_size": 10, "value_size": 11, "hidden_size": 12}
@@ -28,43 +18,37 @@ HEADS = {"query_size": 9, "num_heads": 3, "key_size": 10, "value_size": 11, "hid
 
 def heads_cases() -> Iterator[Case]:
     """Several heads, each with its own projections."""
-    layer = find("MultiHeadAttention")
-    assert isinstance(layer, Layer)
     yield from attention_layer_cases("MultiHeadAttention", HEADS)
     sizes = ATTENTION
     shape = (sizes["batch"], sizes["heads"])
     full: Arrays = {
-        **open_inputs(drawn_tensors(layer.method("call"), sizes), sizes, dropout=False),
+        **open_inputs(drawn_tensors(MULTI_HEAD_ATTENTION.method("call"), sizes), sizes, dropout=False),
         "valid_lens": ROW_LENS,
         "head_mask": np.ones(shape),
         "dropout_mask": np.ones((*shape, sizes["queries"], sizes["keys"])),
     }
 
     def case(label: str, shows: str, config: Mapping[str, Any], inputs: Arrays = full, **changes: Any) -> Case:
-        parameters = drawn_parameters(layer, config)
-        made = Case("MultiHeadAttention", label, shows, inputs, {}, "call", config, parameters)
-        return replace(made, **changes)
+        return layer_case("MultiHeadAttention", label, shows, inputs, config, **changes)
 
     per_head = {"per_head": True}
     yield case("per_head", "The weights of every head.", HEADS, options=per_head)
-    own_masks = {**full, "mask": some_mask(sizes, heads=True)}
-    yield case("per_head_mask", "A mask for each head, and its weights.", HEADS, own_masks, options=per_head)
+    masks = {**full, "mask": some_mask(sizes, heads=True)}
+    yield case("per_head_mask", "A mask for each head, and its weights.", HEADS, masks, options=per_head)
     factors = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 1.0]])
     yield case("head_mask", "Heads that are off for a sequence.", HEADS, {**full, "head_mask": factors})
     yield case("head_mask_row", "Heads that are off for all.", HEADS, {**full, "head_mask": factors[0]}, dtypes=EXACT)
     yield case("no_bias", "Projections without biases.", {**HEADS, "bias": False})
     same = {"query_size": 9, "num_heads": 3}
     keys, values = (draws.uniform(f"heads/{name}", (2, 7, 9), 1.0, SEED) for name in ("keys", "values"))
-    yield case(
-        "one_size", "All of one size, as when nothing else is said.", same, {**full, "keys": keys, "values": values}
-    )
+    yield case("one_size", "All of one size, the default.", same, {**full, "keys": keys, "values": values})
     for score, config, _ in score_variants(4, "scaled_dot"):
         options = {**HEADS, **{name: value for name, value in config.items() if name != "hidden_size"}}
         yield case(f"score_{score}", f"The score {score} in every head.", options, dtypes=EXACT)
 
 
 def importance_cases() -> Iterator[Case]:
-    """How much a head matters, for squared errors of outputs that the heads add up to."""
+    """The importance of heads, for squared errors of outputs that are sums over the heads."""
     batch, heads, outputs = 4, 3, 5
     arrays = {
         "head_mask": np.ones((batch, heads)),

@@ -2,69 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from attention_core import draws
-from attention_core.operators import find
-from attention_core.specification import Layer
-from parity_tests.cases.case import (
-    DTYPES,
-    EXACT,
-    FULL,
-    SEED,
-    Arrays,
-    Case,
-    Sizes,
-    drawn_parameters,
-)
+from parity_tests.cases.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, layer_case
 
 
-def position_cases() -> Iterator[Case]:
-    """Positions that are added to inputs."""
+def cases() -> Iterator[Case]:
+    """Every case of positions."""
     sizes = {"batch": 2, "steps": 5, "features": 8}
 
     def inputs(sizes: Sizes) -> Arrays:
         return {"inputs": draws.uniform("positions", (sizes["batch"], sizes["steps"], sizes["features"]), 1.0, SEED)}
 
-    for name, config, far in (
+    layers: tuple[tuple[str, dict[str, Any], int], ...] = (
         ("SinusoidalPositions", {"features": 8}, 9_998),
         ("LearnedPositions", {"num_positions": 7, "features": 8}, 2),
-    ):
-        layer = find(name)
-        assert isinstance(layer, Layer)
-
-        def case(
-            label: str,
-            shows: str,
-            inputs: Arrays,
-            dtypes: tuple[str, ...],
-            changed: Mapping[str, Any] | None = None,
-            options: Mapping[str, Any] | None = None,
-            layer: Layer = layer,
-            config: Mapping[str, Any] = config,
-        ) -> Case:
-            own = {**config, **(changed or {})}
-            return Case(
-                layer.name, label, shows, inputs, options or {}, "call", own, drawn_parameters(layer, own), dtypes
-            )
-
-        yield case("plain", "The first positions.", inputs(sizes), DTYPES)
-        yield case(
-            "offset",
-            "Positions from an offset to the last, or to 10,002.",
-            inputs(sizes),
-            FULL,
-            options={"offset": far},
-        )
+    )
+    for name, config, far in layers:
+        yield layer_case(name, "plain", "The first positions.", inputs(sizes), config, DTYPES)
+        shows = "Positions from an offset to the last, or to 10,002."
+        yield layer_case(name, "offset", shows, inputs(sizes), config, options={"offset": far})
         if name == "SinusoidalPositions":
-            concatenated = {"layout": "concatenated"}
-            yield case("concatenated", "Sines first, then cosines.", inputs(sizes), FULL, concatenated)
+            concatenated = {**config, "layout": "concatenated"}
+            yield layer_case(name, "concatenated", "Sines first, then cosines.", inputs(sizes), concatenated)
         for axis, label, shows in (
             ("steps", "no_steps", "There are no steps."),
             ("batch", "no_batch", "There are no sequences."),
         ):
-            yield case(label, shows, inputs({**sizes, axis: 0}), EXACT)
+            yield layer_case(name, label, shows, inputs({**sizes, axis: 0}), config, EXACT)
     for features in (8, 2):
         yield Case(
             "position_permutation",
@@ -75,8 +42,3 @@ def position_cases() -> Iterator[Case]:
             dtypes=EXACT,
             gradients=False,
         )
-
-
-def cases() -> Iterator[Case]:
-    """Every case of positions."""
-    yield from position_cases()

@@ -9,25 +9,23 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators import find
-from attention_core.specification import Layer
-from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_parameters
+from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
 
 RECURRENT = {"batch": 3, "steps": 7, "input_size": 8, "hidden_size": 5, "vocab_size": 11, "embed_size": 6}
 CELLS = {"GRU": 1, "LSTM": 2}
-"""How many vectors a state holds for each layer and direction."""
+"""The number of vectors in a state for each layer and direction."""
 STEP_LENS = np.array([7, 2, 4], np.int32)
-CLOSED_STEPS = np.array([0, -3, 9], np.int32)
+EMPTY_STEP_LENS = np.array([0, -3, 9], np.int32)
 
 
 def recurrent_sizes(sizes: Sizes, cell: str, both: bool = False) -> dict[str, int]:
-    """The sizes with those of outputs and state."""
+    """Add the sizes of outputs and state."""
     output_size = (2 if both else 1) * sizes["hidden_size"]
     return {**sizes, "output_size": output_size, "state_size": CELLS[cell] * output_size}
 
 
 def full_inputs(sizes: Sizes, layers: int, base: Arrays) -> Arrays:
-    """The inputs with lengths and a dropout mask that change nothing, and a state."""
+    """Add lengths and a dropout mask that change nothing, and a state."""
     between = (layers - 1, sizes["batch"], sizes["steps"], sizes["output_size"])
     lens = np.full(sizes["batch"], sizes["steps"], np.int32)
     return {**base, "valid_lens": lens, "state": drawn_state(sizes, layers), "dropout_mask": np.ones(between)}
@@ -36,30 +34,20 @@ def full_inputs(sizes: Sizes, layers: int, base: Arrays) -> Arrays:
 def recurrent_variants(
     sizes: Sizes, base: Callable[[Sizes], Arrays]
 ) -> Iterator[tuple[str, str, int, Arrays, tuple[str, ...]]]:
-    """Name, sentence, number of layers, inputs and dtypes of what every recurrent layer is asked."""
+    """Name, sentence, number of layers, inputs and dtypes of the cases of every recurrent layer."""
     two = full_inputs(sizes, 2, base(sizes))
     yield "none", "Neither lengths nor a state nor a dropout mask.", 2, base(sizes), EXACT
     yield "open", "Lengths and a dropout mask that change nothing, and a state.", 2, two, DTYPES
     yield "ragged", "Sequences of different lengths.", 2, {**two, "valid_lens": STEP_LENS}, DTYPES
-    yield "closed", "Lengths of 0, below 0 and beyond the steps.", 2, {**two, "valid_lens": CLOSED_STEPS}, FULL
+    yield "closed", "Lengths of 0, below 0 and beyond the steps.", 2, {**two, "valid_lens": EMPTY_STEP_LENS}, FULL
     dropped = draws.dropout_mask("between", two["dropout_mask"].shape, 0.4, SEED)
     yield "dropout", "Dropout between the layers.", 2, {**two, "dropout_mask": dropped}, FULL
     six = {**sizes, "batch": 6}
-    yield (
-        "three_layers",
-        "Three layers.",
-        3,
-        {**full_inputs(six, 3, base(six)), "valid_lens": np.array([6, 1, 7, 3, 5, 2], np.int32)},
-        EXACT,
-    )
+    three = {**full_inputs(six, 3, base(six)), "valid_lens": np.array([6, 1, 7, 3, 5, 2], np.int32)}
+    yield "three_layers", "Three layers.", 3, three, EXACT
     long = {**base({**sizes, "steps": 50}), "state": drawn_state(sizes, 1)}
-    yield (
-        "many_steps",
-        "Fifty steps of a single layer, and lengths from 1 to 50.",
-        1,
-        {**long, "valid_lens": np.array([50, 1, 23], np.int32)},
-        FULL,
-    )
+    long["valid_lens"] = np.array([50, 1, 23], np.int32)
+    yield "many_steps", "Fifty steps of a single layer, and lengths from 1 to 50.", 1, long, FULL
     for name, shows, axis, size in (
         ("one_step", "A single step.", "steps", 1),
         ("no_steps", "There are no steps.", "steps", 0),
@@ -73,24 +61,18 @@ def recurrent_variants(
 def both_variants(
     sizes: Sizes, base: Callable[[Sizes], Arrays]
 ) -> Iterator[tuple[str, str, int, Arrays, tuple[str, ...]]]:
-    """The same of what a layer of two directions is asked."""
+    """The same of the cases of a bidirectional layer."""
     two = full_inputs(sizes, 2, base(sizes))
     yield "both_none", "Both directions, with neither lengths nor a state.", 2, base(sizes), EXACT
     yield "both_open", "Both directions of whole sequences.", 2, two, DTYPES
     ragged = {**two, "valid_lens": STEP_LENS}
     yield "both_ragged", "Backward from the last valid step.", 2, ragged, FULL
-    yield "both_closed", "Both directions, with lengths of 0.", 2, {**two, "valid_lens": CLOSED_STEPS}, FULL
+    yield "both_closed", "Both directions, with lengths of 0.", 2, {**two, "valid_lens": EMPTY_STEP_LENS}, FULL
     dropped = draws.dropout_mask("between", two["dropout_mask"].shape, 0.4, SEED)
     yield "both_dropout", "Dropout between layers of both directions.", 2, {**ragged, "dropout_mask": dropped}, FULL
     none = {**sizes, "steps": 0}
-    lens = np.zeros(none["batch"], np.int32)
-    yield (
-        "both_no_steps",
-        "Both directions of no steps.",
-        1,
-        {**base(none), "valid_lens": lens, "state": drawn_state(none, 1)},
-        EXACT,
-    )
+    empty = {**base(none), "valid_lens": np.zeros(none["batch"], np.int32), "state": drawn_state(none, 1)}
+    yield "both_no_steps", "Both directions of no steps.", 1, empty, EXACT
 
 
 def drawn_state(sizes: Sizes, layers: int) -> np.ndarray:
@@ -101,8 +83,7 @@ def drawn_state(sizes: Sizes, layers: int) -> np.ndarray:
 
 def recurrent_cases(name: str) -> Iterator[Case]:
     """Stacked recurrent layers over vectors."""
-    sizes, layer = recurrent_sizes(RECURRENT, name), find(name)
-    assert isinstance(layer, Layer)
+    sizes = recurrent_sizes(RECURRENT, name)
 
     def case(
         label: str, shows: str, layers: int, inputs: Arrays, dtypes: tuple[str, ...], method: str = "call"
@@ -110,7 +91,7 @@ def recurrent_cases(name: str) -> Iterator[Case]:
         config = {"input_size": sizes["input_size"], "hidden_size": sizes["hidden_size"], "num_layers": layers}
         if label.startswith("both_"):
             config["bidirectional"] = True
-        return Case(name, label, shows, inputs, {}, method, config, drawn_parameters(layer, config), dtypes)
+        return layer_case(name, label, shows, inputs, config, dtypes, method=method)
 
     def base(sizes: Sizes) -> Arrays:
         shape = (sizes["batch"], sizes["steps"], sizes["input_size"])
@@ -121,8 +102,8 @@ def recurrent_cases(name: str) -> Iterator[Case]:
     both = recurrent_sizes(RECURRENT, name, both=True)
     for variant in both_variants(both, base):
         yield case(*variant)
-    for prefix, own in (("", sizes), ("both_", both)):
-        inputs = {**full_inputs(own, 2, base(own)), "valid_lens": STEP_LENS}
+    for prefix, padded in (("", sizes), ("both_", both)):
+        inputs = {**full_inputs(padded, 2, base(padded)), "valid_lens": STEP_LENS}
         for label, value in (("hidden_nan", np.nan), ("hidden_inf", np.inf)):
             spoilt = inputs["inputs"].copy()
             for batch, length in enumerate(STEP_LENS):
@@ -142,7 +123,7 @@ def recurrent_cases(name: str) -> Iterator[Case]:
 
 
 LSTM_ENCODER = ("none", "open", "ragged", "closed", "dropout", "many_steps", "no_steps")
-"""What an LSTMEncoder is asked: its embedding and its LSTM are asked in full by others."""
+"""The cases of an LSTMEncoder: others cover its embedding and its LSTM in full."""
 
 
 def encoder_cases(name: str) -> Iterator[Case]:
@@ -161,14 +142,8 @@ def encoder_cases(name: str) -> Iterator[Case]:
             yield encoder_case(both, *variant, name=name)
     ragged = {**full_inputs(sizes, 2, base(sizes)), "valid_lens": STEP_LENS}
     if name == "GRUEncoder":
-        yield encoder_case(
-            sizes,
-            "tokens_int64",
-            "Tokens of another integer type.",
-            2,
-            {**ragged, "tokens": ragged["tokens"].astype(np.int64)},
-            EXACT,
-        )
+        int64 = {**ragged, "tokens": ragged["tokens"].astype(np.int64)}
+        yield encoder_case(sizes, "tokens_int64", "Tokens of another integer type.", 2, int64, EXACT)
     padding = np.arange(sizes["steps"]) >= STEP_LENS[:, None]
     tokens = np.where(padding, 0, np.maximum(ragged["tokens"], 1)).astype(np.int32)
     for label, value in (("hidden_nan", np.nan), ("hidden_inf", np.inf)):
@@ -190,19 +165,15 @@ def encoder_case(
     name: str = "GRUEncoder",
 ) -> Case:
     """A call of an encoder."""
-    layer = find(name)
-    assert isinstance(layer, Layer)
     config: dict[str, Any] = {key: sizes[key] for key in ("vocab_size", "embed_size", "hidden_size")}
     config["num_layers"] = layers
     if label.startswith("both_"):
         config["bidirectional"] = True
-    return Case(name, label, shows, inputs, {}, "call", config, drawn_parameters(layer, config), dtypes)
+    return layer_case(name, label, shows, inputs, config, dtypes)
 
 
 def bridge_cases() -> Iterator[Case]:
-    """Two directions made one."""
-    layer = find("Bridge")
-    assert isinstance(layer, Layer)
+    """Both directions merged."""
     for cell, dtypes in (("gru", DTYPES), ("lstm", FULL)):
         sizes = recurrent_sizes(RECURRENT, cell.upper(), both=True)
         outputs = draws.uniform("Bridge/outputs", (sizes["batch"], sizes["steps"], sizes["output_size"]), 1.0, SEED)
@@ -213,19 +184,11 @@ def bridge_cases() -> Iterator[Case]:
             ("project", "Both directions, projected."),
             ("backward", "The backward direction, projected."),
         ):
-            config: dict[str, Any] = {
-                "hidden_size": sizes["hidden_size"],
-                "num_layers": 2,
-                "method": method,
-                "cell": cell,
-            }
-            if method == "backward":
-                config["output_size"] = 6
-            parameters = drawn_parameters(layer, config)
-            yield Case("Bridge", f"{method}_{cell}", shows, arrays, {}, "call", config, parameters, dtypes)
-        empty = {**arrays, "outputs": outputs[:0], "state": arrays["state"][:, :0]}
-        shows = "There are no sequences."
-        yield Case("Bridge", f"no_batch_{cell}", shows, empty, {}, "call", config, parameters, EXACT)
+            config = {"hidden_size": sizes["hidden_size"], "num_layers": 2, "method": method, "cell": cell}
+            config |= {"output_size": 6} if method == "backward" else {}
+            yield layer_case("Bridge", f"{method}_{cell}", shows, arrays, config, dtypes)
+        empty = {"outputs": outputs[:0], "state": arrays["state"][:, :0]}
+        yield layer_case("Bridge", f"no_batch_{cell}", "There are no sequences.", empty, config, EXACT)
 
 
 def cases() -> Iterator[Case]:

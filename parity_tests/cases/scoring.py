@@ -8,18 +8,11 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators import OF_FILES, find
+from attention_core.operators import OF_FILES
+from attention_core.operators.pooling import ATTENTION_POOLING
+from attention_core.operators.scoring import COSINE_SCORE, GAUSSIAN_SCORE, LOCATION_SCORE
 from attention_core.specification import Operator
-from parity_tests.cases.case import (
-    DTYPES,
-    EXACT,
-    FULL,
-    SEED,
-    Arrays,
-    Case,
-    Sizes,
-    drawn_tensors,
-)
+from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_tensors
 from parity_tests.cases.masking import (
     ATTENTION,
     gap_cases,
@@ -31,14 +24,12 @@ from parity_tests.cases.masking import (
 )
 
 
-def score_cases(name: str) -> Iterator[Case]:
-    """A score function."""
-    operator = find(name)
-    assert isinstance(operator, Operator)
+def score_cases(operator: Operator) -> Iterator[Case]:
+    """Cases of a score function."""
     sizes = ATTENTION
 
-    def case(name: str, shows: str, inputs: Arrays, dtypes: tuple[str, ...] = FULL, **options: Any) -> Case:
-        return Case(operator.name, name, shows, inputs, options, dtypes=dtypes)
+    def case(label: str, shows: str, inputs: Arrays, dtypes: tuple[str, ...] = FULL, **options: Any) -> Case:
+        return Case(operator.name, label, shows, inputs, options, dtypes=dtypes)
 
     plain = drawn_tensors(operator, sizes)
     yield case("plain", "Queries and keys.", plain, DTYPES)
@@ -49,10 +40,10 @@ def score_cases(name: str) -> Iterator[Case]:
         {key: array * (1.0 if key == "w_v" else 300.0) for key, array in plain.items()},
     )
     if "scale" in {option.name for option in operator.options}:
-        yield case("scale", "A scale of its own.", plain, scale=0.375)
-    if name == "gaussian_score":
-        yield case("width", "A width of its own.", {**plain, "w": np.array(0.625)})
-    if name == "cosine_score":
+        yield case("scale", "Another scale.", plain, scale=0.375)
+    if operator is GAUSSIAN_SCORE:
+        yield case("width", "Another width.", {**plain, "w": np.array(0.625)})
+    if operator is COSINE_SCORE:
         zeros = {key: array.copy() for key, array in plain.items()}
         zeros["queries"][0, 1], zeros["keys"][1, 2] = 0.0, 0.0
         yield case("zero", "A query and a key of zeros have no direction: score 0, gradient 0.", zeros)
@@ -72,9 +63,7 @@ def score_cases(name: str) -> Iterator[Case]:
 
 def location_cases() -> Iterator[Case]:
     """Scores from the query alone."""
-    operator = find("location_score")
-    assert isinstance(operator, Operator)
-    sizes = ATTENTION
+    operator, sizes = LOCATION_SCORE, ATTENTION
     full = {"num_keys": sizes["keys"]}
     plain = drawn_tensors(operator, sizes)
     yield Case(operator.name, "plain", "Fewer keys than positions.", plain, full, dtypes=DTYPES)
@@ -92,9 +81,7 @@ def location_cases() -> Iterator[Case]:
 
 def pooling_cases() -> Iterator[Case]:
     """From scores and values to context and weights."""
-    sizes = ATTENTION
-    operator = find("attention_pooling")
-    assert isinstance(operator, Operator)
+    operator, sizes = ATTENTION_POOLING, ATTENTION
 
     def base(sizes: Sizes, heads: bool) -> Arrays:
         return drawn_tensors(operator, sizes, heads)
@@ -117,14 +104,14 @@ def pooling_cases() -> Iterator[Case]:
     yield Case(
         operator.name,
         "infinite",
-        "Scores of -inf count as hidden; NaN in a value that all of them hide.",
+        "Scores of -inf count as hidden; NaN in a value that is hidden from all queries by them.",
         {**full, "scores": infinite_scores(full["scores"]), "values": values},
     )
     dropped = draws.dropout_mask(operator.name, full["scores"].shape, 0.3, SEED)
     yield Case(
         operator.name,
         "dropout",
-        "Dropout acts on the weights; those returned are from before it.",
+        "Dropout acts on the weights; the returned ones are those before dropout.",
         {**full, "dropout_mask": dropped},
     )
 
@@ -132,5 +119,5 @@ def pooling_cases() -> Iterator[Case]:
 def cases() -> Iterator[Case]:
     """Every case of scores and of pooling."""
     for score in OF_FILES["scoring"]:
-        yield from location_cases() if score.name == "location_score" else score_cases(score.name)
+        yield from location_cases() if score is LOCATION_SCORE else score_cases(score)
     yield from pooling_cases()

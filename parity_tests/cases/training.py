@@ -1,4 +1,4 @@
-"""Cases of training: a translator learns to say a sequence backwards, step by step from the same parameters."""
+"""Cases of training: a translator learns to reverse a sequence, step by step from the same parameters."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators import find
-from attention_core.specification import Layer
+from attention_core.operators.translation import TRANSLATOR
 from parity_tests.cases.call import LISTED
 from parity_tests.cases.case import EXACT, FULL, SEED, Arrays, Case, drawn_parameters
 from parity_tests.translation.corpus import shuffled
@@ -21,7 +20,7 @@ LONG, MIDDLE, SHORT = 104, 26, 8
 LONG_TRAININGS = ("gru_additive_adam", "gru_dot_sgd", "lstm_additive_sgd", "lstm_dot_adam")
 """Any two of recurrent layer, score and optimiser meet in one of these; the other combinations take MIDDLE steps."""
 SHAPES = dict(zip(LISTED, ((5, 3), (4,), (2, 1, 6)), strict=True))
-"""Those of a list of gradients, of clipping and of optimisers."""
+"""The shapes of the arrays in a list of gradients, for clipping and optimisers."""
 
 RATES: dict[str, dict[str, Any]] = {
     "adam": {"optimizer": "adam", "learning_rate": 0.02, "max_norm": 0.3},
@@ -30,7 +29,7 @@ RATES: dict[str, dict[str, Any]] = {
 
 
 def reversals() -> Arrays:
-    """Sequences of two to five tokens, and the same backwards with an end token; tokens are ids from 3 on."""
+    """Sequences of two to five tokens, and the reversed ones with an end token; token ids start at 3."""
     lens = 2 + draws.integers("training/lens", (SENTENCES,), KEYS - 1, SEED)
     tokens = 3 + draws.integers("training/tokens", (SENTENCES, KEYS), SIZES["source_vocab_size"] - 3, SEED)
     source = np.where(np.arange(KEYS) < lens[:, None], tokens, 0)
@@ -54,14 +53,12 @@ def training_case(
     label: str, shows: str, steps: int, options: dict[str, Any], dtypes: tuple[str, ...] = FULL, **variant: Any
 ) -> Case:
     """A training; variant holds arguments of the translator beside its sizes."""
-    layer = find("Translator")
-    assert isinstance(layer, Layer)
     config = {**SIZES, **variant}
     arrays = {**reversals(), "batches": order(steps)}
     if label.startswith("dropout"):
         arrays |= masks(steps, config)
-    # Numbers that float32 holds: both dtypes begin alike, and the reference trains once for both.
-    drawn = drawn_parameters(layer, config)
+    # Numbers that float32 holds: both dtypes start alike, and the reference trains once for both.
+    drawn = drawn_parameters(TRANSLATOR, config)
     parameters = {name: array.astype(np.float32).astype(np.float64) for name, array in drawn.items()}
     return Case("training", label, shows, arrays, options, "train", config, parameters, dtypes, gradients=False)
 
@@ -96,23 +93,25 @@ def clipping_cases() -> Iterator[Case]:
 
 
 def optimiser_cases() -> Iterator[Case]:
-    """Steps of the optimisers alone, by gradients that are given."""
+    """Steps of the optimisers alone, with drawn gradients."""
     moved, moves = {}, {}
     for name, shape in SHAPES.items():
         moved[f"parameters.{name}"] = draws.uniform(f"optimiser/{name}", shape, 1.0, SEED)
         moves[f"gradients.{name}"] = draws.uniform(f"descent/{name}", (STEPS, *shape), 1.0, SEED)
     rare = {name: array * (np.arange(array.size).reshape(array.shape) % 4 == 0) for name, array in moves.items()}
 
-    def case(operator: str, label: str, shows: str, size: float = 1.0, own: Arrays = moves, **options: float) -> Case:
-        inputs = {**moved, **{name: size * array for name, array in own.items()}}
+    def case(
+        operator: str, label: str, shows: str, size: float = 1.0, gradients: Arrays = moves, **options: float
+    ) -> Case:
+        inputs = {**moved, **{name: size * array for name, array in gradients.items()}}
         return Case(operator, label, shows, inputs, {"learning_rate": 0.05, **options}, dtypes=FULL, gradients=False)
 
     first = {name: array[:1] for name, array in moves.items()}
     for operator in ("sgd", "adam"):
         yield case(operator, "plain", f"{STEPS} steps.")
-        yield case(operator, "first", "The first step, which Adam's corrections change most.", own=first)
+        yield case(operator, "first", "The first step, which Adam's corrections change most.", gradients=first)
         yield case(operator, "rate", "Another learning rate.", learning_rate=0.5)
-        yield case(operator, "rare", "Gradients that are 0 in most steps: what is remembered still moves.", own=rare)
+        yield case(operator, "rare", "Gradients that are 0 in most steps: the moments still move.", gradients=rare)
         yield case(operator, "zero", "Gradients of 0: nothing moves.", 0.0)
         yield case(operator, "huge", "Gradients near 1e12.", 1e12)
     yield case("adam", "small", "Gradients near epsilon, which is outside the root.", 1e-8)
@@ -145,7 +144,7 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ),
     (
         "dropout",
-        "Dropout by masks that are data, between layers and of the weights.",
+        "Dropout masks as inputs, between layers and of the weights.",
         RATES["adam"],
         {"num_layers": 2},
     ),

@@ -1,4 +1,4 @@
-"""Cases of the translator: every option of it, and sentence pairs."""
+"""Cases of the translator, with every option and with sentence pairs, and of its loss."""
 
 from __future__ import annotations
 
@@ -10,21 +10,8 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators import find
 from attention_core.operators.attention import SCORE_NAMES
-from attention_core.specification import Layer
-from parity_tests.cases.case import (
-    DTYPES,
-    EXACT,
-    FULL,
-    SEED,
-    SEEDS,
-    Arrays,
-    Case,
-    Sizes,
-    drawn_parameters,
-    first_steady,
-)
+from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, SEEDS, Arrays, Case, Sizes, first_steady, layer_case
 from parity_tests.cases.decoders import SPECIAL, WIDE, read_out
 from parity_tests.cases.masking import BATCH_LENS
 from parity_tests.translation import corpus
@@ -42,7 +29,7 @@ LENS = np.array([7, 2, 4], np.int32)
 
 
 def translator_inputs(sizes: Sizes) -> Arrays:
-    """Sources, and what the decoder reads."""
+    """Source tokens, and input tokens of the decoder."""
     shapes = {"source": (sizes["batch"], sizes["keys"]), "inputs": (sizes["batch"], sizes["steps"])}
     vocabularies = {"source": sizes["source_vocab_size"], "inputs": sizes["target_vocab_size"]}
     return {
@@ -60,17 +47,13 @@ def translator_case(
     **changes: Any,
 ) -> Case:
     """A call of the translator; variant holds arguments of its constructor beside the sizes."""
-    layer = find("Translator")
-    assert isinstance(layer, Layer)
     names = ("source_vocab_size", "target_vocab_size", "embed_size", "hidden_size")
     config: dict[str, Any] = {**{name: sizes[name] for name in names}, "num_layers": 2, **(variant or {})}
-    parameters = drawn_parameters(layer, config)
-    # An encoder's outputs that are nearly alike would give gradients of the scores that are mere rounding.
-    wide = {"encoder.embedding", *(f"decoder.{name}" for name in WIDE)}
-    for name, array in parameters.items():
-        if name in wide or (name.startswith("encoder.rnn") and name.endswith("W")):
-            parameters[name] = 4.0 * array
-    return replace(Case("Translator", label, shows, inputs, {}, "call", config, parameters, dtypes), **changes)
+    # Encoder outputs that are nearly alike would give gradients of the scores that are mere rounding.
+    wide = {f"decoder.{name}": factor for name, factor in WIDE.items()}
+    recurrent = [f"encoder.rnn.{layer}{direction}.W" for layer in range(2) for direction in ("", ".backward")]
+    wide |= dict.fromkeys(("encoder.embedding", *recurrent), 4.0)
+    return layer_case("Translator", label, shows, inputs, config, dtypes, wide, **changes)
 
 
 def translator_cases() -> Iterator[Case]:
@@ -103,7 +86,7 @@ def translator_cases() -> Iterator[Case]:
     for label, shows, axis, size in (
         ("one_key", "Sources of one token.", "keys", 1),
         ("one_step", "A single step.", "steps", 1),
-        ("no_keys", "There are no source tokens: every step is closed.", "keys", 0),
+        ("no_keys", "There are no source tokens: every step is fully masked.", "keys", 0),
         ("no_steps", "There are no steps.", "steps", 0),
         ("no_batch", "There are no sentences.", "batch", 0),
     ):
@@ -124,19 +107,19 @@ def translator_cases() -> Iterator[Case]:
 
 
 def searching(case: Case, max_steps: int, search: Mapping[str, Any]) -> Case:
-    """The same as greedy decoding, or as a beam search where `search` says its width."""
+    """The case as greedy decoding, or as a beam search if `search` has its width."""
     options = {**SPECIAL, "max_steps": max_steps, **search}
     return replace(case, method="beam" if search else "greedy", options=options, gradients=False)
 
 
 PAPER = {"bidirectional": True, "bridge": "backward", "readout": "maxout"}
-"""Bahdanau's own form: both directions, the backward state, the maxout readout."""
+"""The form of Bahdanau et al.: both directions, the backward state, the maxout readout."""
 
 VARIANTS: tuple[tuple[str, str, tuple[str, ...], dict[str, Any]], ...] = (
     ("lstm", "Long short-term memory.", FULL, {"cell": "lstm"}),
     ("luong", "Luong's decoder.", FULL, {"decoder": "luong"}),
     ("fixed", "The decoder without attention.", FULL, {"decoder": "fixed"}),
-    ("dense", "The readout that Bahdanau's decoder has unless told.", EXACT, {"readout": "dense"}),
+    ("dense", "The default readout of Bahdanau's decoder.", EXACT, {"readout": "dense"}),
     ("paper", "The form of the paper.", FULL, PAPER),
     ("both", "Both directions, projected.", EXACT, {"bidirectional": True}),
     *(
@@ -170,13 +153,13 @@ def sentence_cases(pairs: Sequence[corpus.Pair]) -> Iterator[Case]:
     """Sentence pairs, given their translations and translated."""
     split = corpus.characters if all(" " not in target for _, target in pairs) else corpus.words
     tokenised = [(split(source), split(target)) for source, target in pairs]
-    known, told = (corpus.Vocabulary.of([pair[side] for pair in tokenised]) for side in (0, 1))
+    sources, targets = (corpus.Vocabulary.of([pair[side] for pair in tokenised]) for side in (0, 1))
     longest = max(len(sentence) for pair in tokenised for sentence in pair) + 1
-    batch = corpus.encoded(tokenised, known, told, longest)
+    batch = corpus.encoded(tokenised, sources, targets, longest)
     source = batch.source[:, : batch.source_lens.max()]
     inputs = batch.inputs[:, : batch.target_lens.max()]
     arrays = {"source": source, "inputs": inputs, "valid_lens": batch.source_lens}
-    sizes = {**TRANSLATOR, "source_vocab_size": len(known), "target_vocab_size": len(told)}
+    sizes = {**TRANSLATOR, "source_vocab_size": len(sources), "target_vocab_size": len(targets)}
     what = f"{len(pairs)} sentences"
     yield translator_case("sentences", f"{what}, given their translations.", arrays, FULL, sizes)
     searched = {name: arrays[name] for name in ("source", "valid_lens")}
