@@ -1,7 +1,7 @@
-"""The cases: what is asked of every implementation, as data.
+"""The cases that every implementation runs, as data.
 
 A case is one call of one operator: its options, its inputs, its parameters. Arrays are drawn in float64 and rounded to
-the dtype of the dtype in which the case runs. In the cases written by hand all axes have different sizes, so that a
+the dtype in which the case runs. In the cases written by hand all axes have different sizes, so that a
 swapped axis cannot pass, and lengths and masks are full arrays of one shape wherever the case allows it, so that a
 compiled function serves many cases. Those of `covering` vary sizes, masks, memory layout, state and magnitude.
 """

@@ -1,4 +1,4 @@
-"""How a case is called: the same for the reference and for every backend."""
+"""The call of a case, the same for the reference and for every backend."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Function = Callable[..., tuple[Any, ...]]
 
 
 def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -> Function:
-    """A function (layer, **arrays) -> tuple of the needed outputs that makes the call; layer is None for a function.
+    """Return the call as a function (layer, **arrays) -> tuple of outputs; layer is None if the operator is a function.
 
     A method that reads a memory gets it from `prepare`, and a decoder's step its state from `start`. Arrays named
-    losses.* become a function of a head mask. An optimiser is handed to the package's `training.descend`.
+    losses.* become a function of a head mask. An optimiser runs in the package's `training.descend`.
     """
     if operator in OPTIMISERS:
         recipe = getattr(package, operator)(**options)
@@ -34,7 +34,7 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
     if not any(tensor.name.startswith("memory.") for tensor in tensors):
         return lambda layer, **arrays: needed(getattr(layer, method)(**arrays, **options))
     prepared = {tensor.name for tensor in specification.method("prepare").inputs}
-    started = method == "step" and any(own.name == f"{operator}.start" for own in specification.methods)
+    started = method == "step" and any(other.name == f"{operator}.start" for other in specification.methods)
 
     def prepare_first(layer: Any, **arrays: Any) -> tuple[Any, ...]:
         memory = layer.prepare(**{name: array for name, array in arrays.items() if name in prepared})
@@ -47,14 +47,14 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
 
 
 SECOND = "second."
-"""What the names of the arrays of a second call begin with, and those of its outputs."""
+"""Prefix of the names of a second call's arrays and outputs."""
 
 
 def repeated(function: Function, shared: Mapping[str, str], twice: bool) -> Function:
-    """The call with arguments that are the same array as another one, by name, and made twice if so.
+    """Wrap the call: shared arguments are the same array as another one, by name; with twice, call it two times.
 
-    Both calls come before whatever differentiates them. The second one has the arrays named second.*, and in other
-    respects those of the first.
+    Both calls precede any differentiation. The second takes the arrays named second.*, and otherwise those of the
+    first.
     """
     if not shared and not twice:
         return function
@@ -73,7 +73,7 @@ def repeated(function: Function, shared: Mapping[str, str], twice: bool) -> Func
 
 
 class SquaredErrors(NamedTuple):
-    """Losses of examples whose outputs the heads add up to, with the arrays that a case gives.
+    """Squared errors of outputs that are sums over heads, from the arrays of a case.
 
     losses[b] = sum over o of weights[o] (sum over h of head_mask[b, h] heads[h, o] - targets[b, o])²
     """
@@ -83,36 +83,36 @@ class SquaredErrors(NamedTuple):
     weights: Any
 
     def __call__(self, head_mask: Any) -> Any:
-        """Give the loss of each example."""
+        """Return the loss of each example."""
         return ((head_mask @ self.heads - self.targets) ** 2 @ self.weights[:, None])[:, 0]
 
 
 LISTED = ("W", "b", "v")
-"""The names of the arrays in a list that is one argument or one output: gradients.W, gradients.b and gradients.v."""
+"""The names of the arrays in an argument or output that is a list: gradients.W, gradients.b and gradients.v."""
 LISTS = ("parameters", "gradients")
 """The arguments that are lists."""
 OPTIMISERS = ("sgd", "adam")
-"""What moves parameters: a list of them, and one of their gradients, with steps as their first axis."""
+"""The optimisers; a case gives a list of parameters, and a list of gradients with steps as their first axis."""
 
 
 def with_losses(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The arrays, those named losses.* as one function of a head mask, and those of a list of LISTS as that list."""
-    found: dict[str, Any] = {}
+    """Combine the arrays named losses.* to a function of a head mask, and those of each name in LISTS to a list."""
+    arguments: dict[str, Any] = {}
     for name, array in arrays.items():
-        whole, _, own = name.partition(".")
+        whole, _, part = name.partition(".")
         if whole in LISTS:
-            found.setdefault(whole, []).append(array)
+            arguments.setdefault(whole, []).append(array)
         elif whole == "losses":
-            found.setdefault(whole, {})[own] = array
+            arguments.setdefault(whole, {})[part] = array
         else:
-            found[name] = array
-    return found | ({"losses": SquaredErrors(**found["losses"])} if "losses" in found else {})
+            arguments[name] = array
+    return arguments | ({"losses": SquaredErrors(**arguments["losses"])} if "losses" in arguments else {})
 
 
 TRAINING = "training"
 """The operator of cases that train a Translator; their method is "train"."""
 JUDGED_STEPS = 50
-"""For so many steps float32 can be judged: rounding grows from step to step. Later ones are quantities of their own."""
+"""Number of steps that float32 is judged by: rounding grows with steps. Later steps are separate quantities."""
 
 
 def train(
@@ -123,25 +123,25 @@ def train(
     given: Callable[[np.ndarray], Any] = lambda array: array,
     taken: Callable[[Any], np.ndarray] = np.asarray,
 ) -> dict[str, np.ndarray]:
-    """Train a Translator on the rows that each step names; loss and norm of every step, and what became of it.
+    """Train a Translator on each step's rows; return loss and norm of every step, and the trained parameters.
 
-    given makes an array of the framework, and taken one of NumPy's.
+    given converts an array to the framework's, and taken converts it back.
     """
-    own = {name: value for name, value in options.items() if name not in ("optimizer", "max_norm")}
-    optimizer = getattr(package, options["optimizer"])(**own)
+    numbers = {name: value for name, value in options.items() if name not in ("optimizer", "max_norm")}
+    optimizer = getattr(package, options["optimizer"])(**numbers)
     trainer = package.Trainer(model, optimizer, max_norm=options["max_norm"])
-    found = []
+    history = []
     for step, rows in enumerate(arrays["batches"]):
         pairs = {name: given(arrays[name][rows]) for name in Batch._fields if name in arrays and name not in MASKS}
         masks = {name: given(arrays[name][step]) for name in MASKS if name in arrays}
         batch = Batch(**pairs, **masks)
-        found.append([taken(number) for number in trainer.step(batch)])
-    losses, norms = (np.stack(numbers) for numbers in zip(*found, strict=True))
-    answer = {"losses": losses[:JUDGED_STEPS], "norms": norms[:JUDGED_STEPS]}
+        history.append([taken(number) for number in trainer.step(batch)])
+    losses, norms = (np.stack(column) for column in zip(*history, strict=True))
+    outputs = {"losses": losses[:JUDGED_STEPS], "norms": norms[:JUDGED_STEPS]}
     if len(losses) > JUDGED_STEPS:
-        answer |= {"later_losses": losses[JUDGED_STEPS:], "later_norms": norms[JUDGED_STEPS:]}
-    answer["evaluated"] = taken(trainer.evaluate(batch))
-    return answer | {f"trained_{name}": array for name, array in package.get_parameters(model).items()}
+        outputs |= {"later_losses": losses[JUDGED_STEPS:], "later_norms": norms[JUDGED_STEPS:]}
+    outputs["evaluated"] = taken(trainer.evaluate(batch))
+    return outputs | {f"trained_{name}": array for name, array in package.get_parameters(model).items()}
 
 
 def layer_of(operator: str) -> str:
@@ -150,7 +150,7 @@ def layer_of(operator: str) -> str:
 
 
 def output_names(operator: str, method: str, options: Mapping[str, Any], twice: bool = False) -> tuple[str, ...]:
-    """The names of what a call returns, in order; weights that are not needed are last, and None."""
+    """The names of a call's outputs, in order, without weights that are not needed."""
     if twice:
         names = output_names(operator, method, options)
         return (*names, *(SECOND + name for name in names))
@@ -164,17 +164,17 @@ def output_names(operator: str, method: str, options: Mapping[str, Any], twice: 
 
 def names_of(tensor: Tensor) -> tuple[str, ...]:
     """The name of an output, or those of the arrays in it where it is a list."""
-    return tuple(f"{tensor.name}.{own}" for own in LISTED) if tensor.axes == ("any",) else (tensor.name,)
+    return tuple(f"{tensor.name}.{part}" for part in LISTED) if tensor.axes == ("any",) else (tensor.name,)
 
 
 def as_tuple(outputs: Any) -> tuple[Any, ...]:
-    """The outputs one after another, those of a named tuple in their place."""
+    """Flatten the outputs, named tuples included."""
     if not isinstance(outputs, (tuple, list)):
         return (outputs,)
     return tuple(flat for output in outputs for flat in as_tuple(output))
 
 
 def needed(outputs: Any) -> tuple[Any, ...]:
-    """The same without None at the end, which stands for weights that are not needed."""
+    """Flatten the outputs, without None at the end: weights that are not needed."""
     flat = as_tuple(outputs)
     return needed(flat[:-1]) if flat and flat[-1] is None else flat

@@ -1,6 +1,6 @@
-"""Cases that differ in every dimension at once: sizes, coincidences, masks, memory layout, state and magnitude.
+"""Cases that vary every dimension at once: sizes, coincidences, masks, memory layout, state and magnitude.
 
-What each function and method has of a dimension is here; `design` chooses the rows, and keeps them in `covering.txt`.
+Here are the settings of each function and method; `design` chooses the rows, which are in `covering.txt`.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "max_steps": STEPS[:5],
     "window": (1, 2, 3, 4),
 }
-"""The sizes that an axis takes: all others are widths. No heads are 0 of them."""
+"""The sizes of an axis; all other axes are widths. 0 heads means no axis for them."""
 
 DECODERS, SHORT, THIN = (1, 2, 3, 8), (1, 2, 3, 4, 8, 17), (1, 2, 4, 8, 17, 33)
-"""Lengths and widths where each step and each size cost more: those of decoders and translators."""
+"""Shorter lists for decoders and translators, where steps and sizes cost more."""
 
 COINCIDENCES = (
     ("queries", "keys"),
@@ -101,20 +101,21 @@ SCALED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "DotProductAttention": ("queries",),
     },
 }
-"""The arguments that a bound is for, by function, layer or file: all floating ones of a tiny or small case that is not
-named, and none of a huge or wide one.
+"""The scaled arguments, by function, layer or file; of others, tiny and small scale all floating arguments, huge and
+wide none.
 """
 
 MOST_WORK = (2**18, 2**11)
-"""The most products of a case, in turn: the largest sizes meet small ones alone, and every other row has gradients."""
+"""The maximum number of products of a case, in turn: the largest sizes meet only small ones, and every other row has
+gradients."""
 MOST_GRADIENTS = 2**23
-"""The most products for which gradients are asked, times the numbers that they are taken of."""
+"""The maximum number of products times gradient entries for which gradients are computed."""
 
 SEARCHES = ("greedy", "beam")
 NORMALISED = ("masked_softmax", "masked_cross_entropy", "attention_pooling")
-"""Functions whose gradients are what is left of terms that a softmax makes alike, where their scores are small."""
+"""Functions whose gradients cancel nearly to 0 when the scores are small, by the softmax."""
 CANCELLING = ("KernelAttention", "LocalAttention")
-"""Layers whose gradients are rounding where queries and keys cancel: decoders', too."""
+"""Layers whose gradients are only rounding where queries and keys cancel; those of decoders are, too."""
 KIN: Mapping[str, str] = {
     "GRU": "recurrent layers",
     "LSTM": "recurrent layers",
@@ -124,13 +125,13 @@ KIN: Mapping[str, str] = {
     "LuongDecoder": "decoders",
     "FixedContextDecoder": "decoders",
 }
-"""Layers that are alike but for a cell or a score: each setting is met by one of them."""
+"""Layers that differ only in a cell or a score: one of them covers each setting."""
 FULL_ALONE = ("KernelAttention", "HardAttention", "NadarayaWatson")
-"""Layers whose large cases run in float64 and float32 alone: half precision rounds distances and choices too much."""
+"""Layers whose large cases run only in float64 and float32: half precision rounds distances and choices too much."""
 TWICE = 1
-"""The row of two calls."""
+"""The index of the row with two calls."""
 EVERY_MASK = ("attention_mask", "masked_softmax")
-"""Where masks enter: each way in which an axis is its size or 1, for 3 and 4 axes, alone and with lengths."""
+"""Functions that take every broadcast of a mask: each axis its size or 1, 3 and 4 axes, with and without lengths."""
 
 
 FAMILIES = {
@@ -138,12 +139,12 @@ FAMILIES = {
     **dict.fromkeys(("attention", "local", "hard", "multi_head", "regression", "positions"), "layers"),
     "encoders": "recurrent",
 }
-"""What is alike in the design, by file of the specification."""
+"""The group of a layer in the design, by file of the specification."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function, or a method of a layer, with what its cases may vary."""
+    """A function, or a method of a layer, with the settings that its cases may vary."""
 
     entry: Operator | Layer
     method: str
@@ -160,7 +161,7 @@ class Call:
 
     @property
     def kin(self) -> str:
-        """What is asked at every setting together: a function, an attention layer, or layers that are alike."""
+        """The group that covers every setting together: a function, an attention layer, or similar layers."""
         if self.method in SEARCHES:
             return "searches"
         return KIN.get(self.entry.name, self.entry.name)
@@ -183,40 +184,40 @@ class Call:
     @functools.cached_property
     def masks(self) -> list[str]:
         """The optional arguments that hide something."""
-        return [own.name for own in self.inputs if own.optional and own.kind != "floating"]
+        return [tensor.name for tensor in self.inputs if tensor.optional and tensor.kind != "floating"]
 
     @functools.cached_property
     def floating(self) -> list[str]:
-        """The floating arguments that have to be given."""
-        return [own.name for own in self.inputs if own.kind == "floating" and not own.optional]
+        """The required floating arguments."""
+        return [tensor.name for tensor in self.inputs if tensor.kind == "floating" and not tensor.optional]
 
     def broadcast_alone(self, row: Drawn) -> set[str]:
-        """The axes that no argument of the row has but those whose axes may have size 1."""
+        """The axes that occur only in arguments of the row whose axes may have size 1."""
         axes: dict[bool, set[str]] = {True: set(), False: set()}
-        for own in self.inputs:
-            if not own.optional or own.name in row.given:
-                whole = own.name != "valid_lens" or row.rows  # lengths have one axis, or two
-                axes[own.broadcast] |= {axis.removesuffix("?") for axis in own.axes if whole or "?" not in axis}
+        for tensor in self.inputs:
+            if not tensor.optional or tensor.name in row.given:
+                whole = tensor.name != "valid_lens" or row.rows  # lengths have one axis, or two
+                axes[tensor.broadcast] |= {axis.removesuffix("?") for axis in tensor.axes if whole or "?" not in axis}
         return axes[True] - axes[False]
 
     @functools.cached_property
     def outputs(self) -> list[str]:
         """The floating results."""
-        return [own.name for own in called_of(self.entry, self.method).outputs if own.kind == "floating"]
+        return [tensor.name for tensor in self.called.outputs if tensor.kind == "floating"]
 
     @functools.cached_property
     def computes(self) -> bool:
         """Whether there are floating numbers in it."""
-        return isinstance(self.entry, Layer) or any(own.kind == "floating" for own in self.inputs)
+        return isinstance(self.entry, Layer) or any(tensor.kind == "floating" for tensor in self.inputs)
 
     @property
     def repeats(self) -> bool:
-        """Whether it is asked for two calls whose gradients are taken together."""
+        """Whether it has a case of two calls whose gradients are computed together."""
         return self.computes and self.method not in (*SEARCHES, "start")
 
     def has(self, option: str) -> bool:
         """Whether it, or its layer, has an option of that name."""
-        return any(own.name == option for own in self.entry.options)
+        return any(other.name == option for other in self.entry.options)
 
     @functools.cached_property
     def coincidences(self) -> list[tuple[str, str]]:
@@ -235,14 +236,16 @@ class Call:
         An axis that belongs to the preparation alone has size 1: a step takes a memory whose mask has one row.
         """
         tensors = (*self.called.inputs, *self.called.outputs)
-        own = {axis.removesuffix("?") for tensor in tensors for axis in tensor.axes}
-        own &= {axis for axis in self.axes if " " not in axis and axis != "one"}
-        return sorted(own - DERIVED - {option.name for option in self.given})
+        axes = {axis.removesuffix("?") for tensor in tensors for axis in tensor.axes}
+        axes &= {axis for axis in self.axes if " " not in axis and axis != "one"}
+        return sorted(axes - DERIVED - {option.name for option in self.given})
 
     @functools.cached_property
     def choices(self) -> dict[str, tuple[int, ...]]:
         """The sizes that every free axis can have, and every size of the constructor."""
-        chosen = {axis: SIZES.get(axis, WIDTH) for axis in sorted([*self.free, *(own.name for own in self.given)])}
+        chosen = {
+            axis: SIZES.get(axis, WIDTH) for axis in sorted([*self.free, *(option.name for option in self.given)])
+        }
         if self.family in ("decoders", "translation"):
             chosen = {axis: THIN if sizes is WIDTH else sizes for axis, sizes in chosen.items()}
             chosen |= {axis: SHORT for axis in ("keys",) if axis in chosen}
@@ -250,13 +253,13 @@ class Call:
         even = [option.name for option in self.entry.options if option.domain == "even"]
         chosen |= {axis: tuple(2 * size for size in chosen[axis]) for axis in even}
         least = LEAST.get(self.entry.name, {})
-        if self.method in SEARCHES:  # which begin with as many hypotheses as they are wide
+        if self.method in SEARCHES:  # a first step needs at least as many tokens as hypotheses
             least = {axis: 2 for axis in ("vocab_size", "target_vocab_size") if axis in chosen}
         return chosen | {axis: tuple(size for size in chosen[axis] if size >= most) for axis, most in least.items()}
 
     @functools.cached_property
     def sizes(self) -> dict[str, tuple[int, ...]]:
-        """The same without those that the design leaves to their defaults."""
+        """The choices without the sizes that the design leaves to their defaults."""
         return {axis: sizes for axis, sizes in self.choices.items() if axis not in UNSIZED.get(self.entry.name, ())}
 
 
@@ -273,11 +276,11 @@ UNSIZED: Mapping[str, tuple[str, ...]] = {
     "Translator": ("num_positions",),
     "Bridge": ("memory_size", "output_size"),
 }
-"""Sizes that are left to their defaults, or said by VARIANTS."""
+"""Sizes that have their defaults, or come from VARIANTS."""
 
 
 def calls() -> Iterator[Call]:
-    """Every function and method that is asked: all but what takes a function, and `prepare`."""
+    """Every function and method that has cases: all but those that take a function, and `prepare`."""
     for entry in map(find, NAMES):
         yield from (Call(entry, method) for method in methods_of(entry))
 
@@ -285,12 +288,13 @@ def calls() -> Iterator[Call]:
 def scaled(call: Call, magnitude: str, dtype: str, shared: Sequence[str] = ()) -> Mapping[str, float]:
     """The bounds of floating arguments; none where the call has no such magnitude.
 
-    What is the keys' array has theirs; where the queries are, nothing is huge in float32, which has no such product.
+    Arguments that share the keys' array have its bound; if the queries do, nothing is huge in float32, whose range the
+    product would exceed.
     """
     if magnitude == "huge" and dtype == "float32" and "queries" in shared:
         return {}
-    own = SCALED.get(magnitude, {})
-    names = own.get(call.entry.name, own.get(FAMILIES[FILE_OF[call.entry.name]]))
+    scales = SCALED.get(magnitude, {})
+    names = scales.get(call.entry.name, scales.get(FAMILIES[FILE_OF[call.entry.name]]))
     if names is None:
         all_of_them = magnitude in ("tiny", "small") and call.entry.name != "from_additive_mask"
         names = tuple(call.floating) if all_of_them else ()
@@ -298,9 +302,9 @@ def scaled(call: Call, magnitude: str, dtype: str, shared: Sequence[str] = ()) -
 
 
 def broadcast(call: Call, given: Sequence[str]) -> list[str]:
-    """The axes that may have size 1 in the arguments that are there."""
-    own = [tensor for tensor in call.inputs if tensor.broadcast and (not tensor.optional or tensor.name in given)]
-    return sorted({axis.removesuffix("?") for tensor in own for axis in tensor.axes})
+    """The axes that may have size 1 in the arguments that are passed."""
+    masks = [tensor for tensor in call.inputs if tensor.broadcast and (not tensor.optional or tensor.name in given)]
+    return sorted({axis.removesuffix("?") for tensor in masks for axis in tensor.axes})
 
 
 def fitted(
@@ -311,9 +315,9 @@ def fitted(
     most_work: int,
     pick: Callable[[Sequence[int]], int],
 ) -> dict[str, int]:
-    """The sizes, all but `kept` reduced until the case costs no more than it may, and made to fit each other."""
+    """Reduce all sizes but `kept` until the case costs no more than most_work, and make them fit each other."""
     while work(call, sizes) > most_work:
-        axis = max((own for own in sizes if own != kept), key=lambda own: (sizes[own], own), default=kept)
+        axis = max((axis for axis in sizes if axis != kept), key=lambda axis: (sizes[axis], axis), default=kept)
         smaller = [size for size in choices[axis] if size < sizes[axis]]
         sizes[axis] = pick([size for size in smaller if size] or [1])
     sizes |= {axis: max(least, sizes[axis]) for axis, least in LEAST.get(call.entry.name, {}).items()}
@@ -328,41 +332,42 @@ def fitted(
 
 
 def equal_sizes(call: Call, sizes: Mapping[str, int], shared: Sequence[str]) -> dict[str, int]:
-    """The sizes of axes that have to be equal where arguments are the same array as the keys."""
-    axes = {own.name: [axis.removesuffix("?") for axis in own.axes] for own in call.inputs}
+    """The sizes of axes that must be equal because arguments are the same array as the keys."""
+    axes = {tensor.name: [axis.removesuffix("?") for axis in tensor.axes] for tensor in call.inputs}
     equal: dict[str, int] = {}
     for same in zip(*(axes[name] for name in (*shared, "keys")), strict=True) if shared else ():
-        own = set(same) & set(call.choices)
-        least = max((LEAST.get(call.entry.name, {}).get(axis, 0) for axis in own), default=0)
-        if len(own) > 1:
-            equal |= dict.fromkeys(own, max(least, min((sizes[axis] for axis in own if axis in sizes), default=1)))
+        chosen = set(same) & set(call.choices)
+        least = max((LEAST.get(call.entry.name, {}).get(axis, 0) for axis in chosen), default=0)
+        if len(chosen) > 1:
+            smallest = min((sizes[axis] for axis in chosen if axis in sizes), default=1)
+            equal |= dict.fromkeys(chosen, max(least, smallest))
     return equal
 
 
 def sharing(call: Call) -> list[tuple[str, ...]]:
     """The arguments that may be the same array as the keys."""
-    names = {own.name for own in call.inputs}
+    names = {tensor.name for tensor in call.inputs}
     ways = [("values",), ("queries", "values")] if "values" in names else [("queries",)]
-    if "osine" in call.entry.name:  # a cosine with itself does not move
-        ways = [own for own in ways if "queries" not in own]
-    return [own for own in ways if {*own, "keys"} <= names]
+    if "osine" in call.entry.name:  # the cosine of a vector with itself is constant
+        ways = [shared for shared in ways if "queries" not in shared]
+    return [shared for shared in ways if {*shared, "keys"} <= names]
 
 
 def work(call: Call, sizes: Mapping[str, int]) -> int:
-    """About how many products a call takes."""
+    """The approximate number of products of a call."""
     counts = [max(size, 1) for axis, size in sizes.items() if axis in SIZES and axis != "num_best"]
     widths = sorted((max(size, 1) for axis, size in sizes.items() if axis not in SIZES), reverse=True)
     return math.prod(counts) * math.prod(widths[: 1 if isinstance(call.entry, Operator) else 2])
 
 
 def is_forward(call: Call, row: Drawn) -> bool:
-    """Whether a row has no gradients: where they cost too much, to compute or to compile, or are rounding alone."""
+    """Whether a row has no gradients, since they cost too much to compute or compile, or are only rounding."""
     slow = call.family in ("recurrent", "decoders", "translation") and row.seed % 3 != TWICE
     return is_rounding(call, row) or slow or work(call, row.sizes) * numbers(row) > MOST_GRADIENTS
 
 
 def is_rounding(call: Call, row: Drawn) -> bool:
-    """Whether the gradients of a row are rounding alone: a tiny query moves all scores alike, which is undone."""
+    """Whether the gradients of a row are only rounding: a tiny query shifts all scores, which the softmax undoes."""
     normalised = isinstance(call.entry, Layer) or call.entry.name in NORMALISED
     bounded = max(row.scales.values(), default=0.0) > (0.0 if normalised else BOUNDS["wide"]["float64"])
     cancels = row.pattern == "cancelling" and (call.family == "decoders" or call.entry.name in CANCELLING)
@@ -370,7 +375,7 @@ def is_rounding(call: Call, row: Drawn) -> bool:
 
 
 def numbers(row: Drawn) -> int:
-    """How many numbers gradients are taken of."""
+    """The number of entries that gradients are computed for."""
     case = row.as_case()
     return sum(array.size for array in (*case["inputs"].values(), *case["parameters"].values()))
 
@@ -380,7 +385,7 @@ LINES = Path(__file__).with_suffix(".txt")
 
 
 def name_of(row: Drawn, index: int) -> str:
-    """The name of a row in its place among those of its function or method; it tells masks, and what they hide."""
+    """The name of a row by its index in its function or method, with a word for a mask and for hidden values."""
     method = () if row.method == "call" else (row.method,)
     hidden = ("hidden", row.hidden) if row.hidden else ()
     masked = ("mask",) if "mask" in row.given else ()
@@ -407,5 +412,5 @@ VARIED: Mapping[str, Callable[[Drawn], Any]] = {
 
 
 def varies(case: Case, dimension: str) -> bool:
-    """Whether a case is there for that dimension, among others; one written by hand is not."""
+    """Whether a case varies that dimension, among others; one written by hand does not."""
     return bool((dimension == "state" and case.again) or (case.drawn is not None and VARIED[dimension](case.drawn)))

@@ -1,8 +1,8 @@
-"""The covering design: the rows of `covering`, found once and kept, since the search takes longer than to judge many.
+"""The covering design: the rows of `covering`, searched once and stored, since the search takes long.
 
-Each function, attention layer and kin is asked at every setting that it has, one by one, and each family at as many
-pairs of settings as come with them. Rows are chosen greedily, of a few drawn ones the one that covers most, so that the
-same rows come out everywhere.
+Each function, attention layer and kin covers every setting that it has, one by one, and each family as many pairs of
+settings as come with them. Rows are chosen greedily: of a few drawn candidates the one that covers most. The result is
+the same on every machine.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from parity_tests.cases.drawn import LENGTHS, Drawn
 from parity_tests.cases.layouts import LAYOUTS
 
 Setting = tuple[str, Any]
-"""What a case has of a dimension: a name, as keys, and a value, as 1025."""
+"""A setting in a dimension: a name, such as keys, and a value, such as 1025."""
 
 BASE = {"batch": 2, "heads": 3, "queries": 5, "keys": 7, "num_layers": 2, "num_heads": 2, "num_best": 1, "steps": 5}
 BASE_WIDTHS = (4, 6, 8, 9, 10, 11)
-"""What axes are where sizes are no dimension of the design, widths in turn: those of the cases written by hand."""
+"""The sizes of axes in rows that do not vary sizes, widths in turn: those of the cases written by hand."""
 
 FLOATS = (*["float64"] * 4, *["float32"] * 3, "float16", "bfloat16")
 
 CANDIDATES = 6
 ROWS = 28
 FEWER = {"attend": 1, "step": 2, "start": 1, "greedy": 2}
-"""The most rows of a function or method: those of which others have all are asked little."""
+"""The maximum number of rows of a method; few where other methods cover the same."""
 VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "window_mask": ({"left": 2, "right": 1}, {"left": 0, "right": 40, "offset": 3}),
     "block_mask": ({"size": 3}, {"size": 16, "offset": 5}),
@@ -70,7 +70,7 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
 """Options beside sizes, in turn."""
 
 
-# ------------------------------------------------------------------------------------------------ what a case has
+# ------------------------------------------------------------------------------------------------ settings of a row
 
 
 def settings(call: Call, drawn: Drawn) -> Iterator[tuple[str, Setting]]:
@@ -89,18 +89,18 @@ def settings(call: Call, drawn: Drawn) -> Iterator[tuple[str, Setting]]:
         yield "masks", ("lengths of rows", drawn.rows)
         yield "masks", ("type of lengths", drawn.types.get("valid_lens", "int32"))
     yield "masks", ("hidden", drawn.hidden)
-    optional = {own.name for own in call.inputs if own.optional} - set(drawn.given)
-    yield "layout", ("layout", next((layout for name, layout in drawn.layouts.items() if name not in optional), ""))
+    absent = {tensor.name for tensor in call.inputs if tensor.optional} - set(drawn.given)
+    yield "layout", ("layout", next((layout for name, layout in drawn.layouts.items() if name not in absent), ""))
     gradients = not is_rounding(call, drawn) and work(call, drawn.sizes) <= MOST_WORK[1]
-    if gradients and sizes.get("keys") != 1 and drawn.lens != "one":  # a single key's weight does not move
+    if gradients and sizes.get("keys") != 1 and drawn.lens != "one":  # the weight of a single key is constant
         yield "layout", ("shared", drawn.shared)
     yield "state", ("twice", drawn.twice)
     yield "magnitude", ("magnitude", magnitude_of(call, drawn))
     yield "magnitude", ("dtype", drawn.dtype)
 
 
-def wanted(call: Call) -> set[Setting]:
-    """The settings that some row of a call has to have."""
+def required(call: Call) -> set[Setting]:
+    """The settings that the rows of a call must cover."""
     settings: set[Setting] = {(axis, size) for axis, sizes in call.sizes.items() for size in sizes}
     settings |= set(call.coincidences) | {(f"{name} is given", given) for name in call.masks for given in (False, True)}
     settings |= {("mask of one", axis) for axis in broadcast(call, call.masks) if axis != "one"}
@@ -114,25 +114,29 @@ def wanted(call: Call) -> set[Setting]:
         settings |= {("dtype", dtype) for dtype in FLOATS if dtype in FULL or call.entry.name not in FULL_ALONE}
     if call.entry.name in EVERY_MASK:
         axes = [("batch", "queries", "keys"), ("batch", "heads", "queries", "keys")]
-        several = [(own, size) for own in axes for size in range(len(own) + 1)]
-        chosen = [(ones, len(own) == 4) for own, size in several for ones in itertools.combinations(sorted(own), size)]
-        settings |= {("axes of size 1", (*own, lens)) for own in chosen for lens in (False, True)}
+        chosen = [
+            (ones, len(names) == 4)
+            for names in axes
+            for size in range(len(names) + 1)
+            for ones in itertools.combinations(sorted(names), size)
+        ]
+        settings |= {("axes of size 1", (*pair, lens)) for pair in chosen for lens in (False, True)}
     return settings
 
 
 def magnitude_of(call: Call, drawn: Drawn) -> str:
-    """Which of MAGNITUDES the row has."""
+    """The row's magnitude, of MAGNITUDES."""
     if drawn.pattern:
         return drawn.pattern
     bounded = {name: dict(scaled(call, name, drawn.dtype)) for name in BOUNDS if drawn.dtype in FULL}
     return next((name for name, scales in bounded.items() if scales and scales == drawn.scales), "")
 
 
-# ------------------------------------------------------------------------------------------------ what is drawn
+# ------------------------------------------------------------------------------------------------ drawing rows
 
 
 class Picks:
-    """Choices that are the same on every machine, those that a call has not had yet more often than others."""
+    """Random choices that are the same on every machine, and prefer what a call has not had yet."""
 
     def __init__(self, name: str) -> None:
         self.random = Random(name)
@@ -142,22 +146,22 @@ class Picks:
         return choices[int(self.random.random() * len(choices))]
 
     def fresh(self, name: str, choices: Sequence[Any], had: set[Setting]) -> Any:
-        """One of the choices, nine times of ten one that was not had."""
+        """One of the choices, nine times out of ten one that is new."""
         new = [choice for choice in choices if (name, choice) not in had]
         return self.one(new if new and self.random.random() < 0.9 else choices)
 
 
 def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
     """A row for a call."""
-    plain = index == TWICE and call.computes  # so that the numbers tell its calls apart
+    plain = index == TWICE and call.computes  # so that only the numbers of its calls differ
     dtypes = tuple(dtype for dtype in FLOATS if dtype in FULL or call.entry.name not in FULL_ALONE)
     dtype = picks.one(dtypes if call.computes and not plain else FLOATS[:1])
     sizes = drawn_sizes(call, MOST_WORK[0 if plain else index % 2], had, picks, plain)
     shared = drawn_sharing(call, sizes, had, picks) if not plain else ()
     options = drawn_options(call, index, sizes)
-    given = [own.name for own in call.inputs if own.optional and not plain and picks.one((False, True))]
-    if not given and all(own.optional for own in call.inputs):
-        given = [own.name for own in call.inputs[:1]]
+    given = [tensor.name for tensor in call.inputs if tensor.optional and not plain and picks.one((False, True))]
+    if not given and all(tensor.optional for tensor in call.inputs):
+        given = [tensor.name for tensor in call.inputs[:1]]
     if call.has("initial"):  # the first state is the encoder's, or none is given
         given = [*(name for name in given if name != "state"), *(() if "initial" in options else ("state",))]
     lens = "valid_lens" in given
@@ -170,17 +174,17 @@ def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
         "hidden": picks.fresh("hidden", ("", "nan", "inf"), had) if lens or "mask" in given else "",
     }
     layout = picks.fresh("layout", ("", *LAYOUTS), had)
-    several = [own.name for own in call.inputs if own.axes and own.name not in shared]
+    several = [tensor.name for tensor in call.inputs if tensor.axes and tensor.name not in shared]
     named = [name for name in several if name in call.floating][:1] if layout == "expanded" else several
     row |= {"shared": shared, "layouts": dict.fromkeys(named, layout) if layout else {}}
-    if "queries" in shared or layout == "expanded":  # what is hidden would be a query, or differ along the axis
+    if "queries" in shared or layout == "expanded":  # a hidden key would be a query, too, or differ along the axis
         row["hidden"] = ""
     if call.floating and dtype in FULL and not plain:
         magnitude = picks.fresh("magnitude", MAGNITUDES, had)
-        dtype = "float32" if magnitude == "small" else dtype  # where an error of 1e-6 is large beside it
+        dtype = "float32" if magnitude == "small" else dtype  # in which an error of 1e-6 is relatively large
         scales = scaled(call, magnitude, dtype, shared)
         row |= {"scales": scales} if magnitude in BOUNDS else {"pattern": magnitude}
-        if scales:  # and something is open
+        if scales:  # so that something is open
             row |= {"ones": (), "lens": "longest" if lens else ""}
     row["twice"] = plain and call.repeats
     row["infinite"] = call.entry.name == "from_additive_mask"  # else nothing is hidden
@@ -202,23 +206,23 @@ def drawn_options(call: Call, index: int, sizes: dict[str, int]) -> dict[str, An
 
 
 def drawn_sizes(call: Call, most_work: int, had: set[Setting], picks: Picks, plain: bool) -> dict[str, int]:
-    """The size of every axis, the largest ones taken back until the case costs no more than it may."""
+    """Draw the size of every axis, and reduce the largest ones until the case costs no more than most_work."""
     choices = call.sizes
     if plain:
         widths = itertools.cycle(BASE_WIDTHS)
         choices = {axis: (BASE[axis] if axis in BASE else next(widths),) for axis in choices}
-    sizes = {axis: picks.fresh(axis, own, had) for axis, own in choices.items()}
+    sizes = {axis: picks.fresh(axis, choice, had) for axis, choice in choices.items()}
     if call.coincidences and not plain and picks.one((False, True)):
         first, second = picks.one(call.coincidences)
         sizes[first] = sizes[second] or 1
         sizes[second] = sizes[first]
-    kept = max(sizes, key=lambda own: ((own, sizes[own]) not in had, sizes[own], own), default="")
+    kept = max(sizes, key=lambda axis: ((axis, sizes[axis]) not in had, sizes[axis], axis), default="")
     sizes = fitted(call, sizes, choices, kept, most_work, picks.one)
     return sizes | ({"heads": picks.one((0, sizes["num_heads"]))} if "num_heads" in sizes else {})
 
 
 def drawn_sharing(call: Call, sizes: dict[str, int], had: set[Setting], picks: Picks) -> tuple[str, ...]:
-    """Which arguments are the same array as the keys; their sizes become those of the keys."""
+    """Draw the arguments that are the same array as the keys; their sizes become those of the keys."""
     ways = sharing(call)
     shared: tuple[str, ...] = picks.fresh("shared", ((), *ways), had) if ways else ()
     sizes |= equal_sizes(call, sizes, shared)
@@ -229,30 +233,30 @@ def drawn_sharing(call: Call, sizes: dict[str, int], had: set[Setting], picks: P
 
 
 def most_rows(call: Call) -> int:
-    """The most rows of a function or method."""
+    """The maximum number of rows of a function or method."""
     return 300 if call.entry.name in EVERY_MASK else FEWER.get(call.method, ROWS)
 
 
 @dataclass
 class Design:
-    """The rows by call, and what they cover: settings by kin, and pairs of settings by family."""
+    """The rows by call, and their coverage: settings by kin, and pairs of settings by family."""
 
     rows: dict[str, list[Drawn]] = field(default_factory=dict)
     single: dict[str, set[Setting]] = field(default_factory=dict)
     pairs: dict[str, set[tuple[Setting, Setting]]] = field(default_factory=dict)
 
     def add(self, call: Call, row: Drawn) -> None:
-        """Take a row in."""
-        own = [setting for _, setting in settings(call, row)]
+        """Add a row."""
+        covered = [setting for _, setting in settings(call, row)]
         self.rows.setdefault(call.name, []).append(row)
-        self.single.setdefault(call.kin, set()).update(own)
-        self.pairs.setdefault(call.family, set()).update(itertools.combinations(own, 2))
+        self.single.setdefault(call.kin, set()).update(covered)
+        self.pairs.setdefault(call.family, set()).update(itertools.combinations(covered, 2))
 
     def gain(self, call: Call, row: Drawn, missing: set[Setting]) -> int:
-        """What a row adds: a pair counts once, a setting that is missing as many times as a row has pairs with it."""
-        own = [setting for _, setting in settings(call, row)]
-        pairs = set(itertools.combinations(own, 2)) - self.pairs.get(call.family, set())
-        return len(pairs) + 20 * len(missing & set(own))
+        """The gain by a row: 1 for a new pair, 20 for a missing setting, about the number of its pairs in a row."""
+        covered = [setting for _, setting in settings(call, row)]
+        pairs = set(itertools.combinations(covered, 2)) - self.pairs.get(call.family, set())
+        return len(pairs) + 20 * len(missing & set(covered))
 
 
 @functools.cache
@@ -270,9 +274,9 @@ def design() -> Design:
 
 
 def fill(made: Design, places: Sequence[tuple[int, Call]], picks: Picks) -> None:
-    """Take in rows, at these places, until nothing that they could have is missing."""
+    """Add rows at these places until no required setting is missing."""
     alike = {call.name: call for _, call in places}
-    missing: set[Setting] = set().union(*map(wanted, alike.values()))
+    missing: set[Setting] = set().union(*map(required, alike.values()))
     for index, call in places:
         had = made.single.setdefault(call.kin, set())
         missing -= had

@@ -1,4 +1,4 @@
-"""Cases drawn by seed and number, in every dimension of the covering design and in options and moderate scales, too."""
+"""Draw cases by seed and number, in every dimension of the covering design, in options and in moderate scales."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from parity_tests.cases.drawn import COUNTS, INFINITE, LENGTHS, MOST, NAMES, WHO
 from parity_tests.cases.layouts import LAYOUTS
 
 FAMILY = 32
-"""So many cases in a row differ in their numbers alone: what compiles does it once for all of them."""
+"""Number of consecutive cases that differ only in their numbers, and share one compiled function."""
 
 SMALL = 4
 """The largest size of most families; the others take any size of the covering design."""
 SCALES = (1.0, 1.0, 1.0, 2.0**-10, 2.0)
 HALF_SCALES = (1.0, 1.0, 1.0, 0.5, 2.0)
-"""Wider ones saturate a tanh, whose gradient is then rounding alone; what is larger than that is `whole`."""
+"""Wider scales saturate a tanh, whose gradient is then only rounding; larger numbers are `whole`."""
 
 PARAMETER_SCALES = (1.0, 1.0, 1.0, 0.25, 2.0)
 LARGE = {"scores": 16.0, "values": 1000.0, "additive_mask": 2e4}
-"""Bounds of what may be larger: scores whose softmax still has gradients, values, which are only averaged, and masks
-that are compared with a threshold."""
+"""Bounds of arrays that may be larger: scores whose softmax still has gradients, values, which are only averaged, and
+masks that are compared with a threshold."""
 
 NUMBERS = (0.375, 1.0, -2.0, 0.0)
 RATES = (0.0, 0.5)
 POSITIVE = (0.375, 1.0, 2.0)
 COUNTED = (0, 1, 2, 3, 40)
 WIDTHS = (1, 2, 3, 4, 16)
-"""Options that are sizes but no axes: those of blocks, strides and beams."""
+"""Options that are sizes but not of axes: those of blocks, strides and beams."""
 HIDDEN = ("", "nan", "inf", "-inf", "1e30")
 SEEDS = 2**16
 ATTEMPTS = 1000
@@ -57,20 +57,20 @@ ATTEMPTS = 1000
 RARELY = (False,) * 7 + (True,)
 NOW_AND_THEN = (False, False, True)
 EITHER = (False, True)
-"""What a choice of them is True: once in eight, in three or in two times."""
+"""Choices that are True once in eight, once in three, and once in two draws."""
 
 Pick = Callable[[Sequence[Any]], Any]
 
 
 def draw(seed: int, number: int, operators: Sequence[str] = NAMES, dtypes: Sequence[str] = FULL) -> Drawn:
-    """Case `number` of a seed: a call of one of the operators, in one of the dtypes."""
+    """Draw case `number` of a seed: a call of one of the operators, in one of the dtypes."""
     attempt = accepted(seed, number // FAMILY, tuple(operators), tuple(dtypes))
     return attempted(seed, number, attempt, operators, dtypes)
 
 
 @functools.lru_cache(maxsize=4096)
 def accepted(seed: int, family: int, operators: tuple[str, ...], dtypes: tuple[str, ...]) -> int:
-    """The first attempt at a family that the specification does not refuse: options depend on each other."""
+    """The first attempt at a family that the specification accepts: options depend on each other."""
     for attempt in range(ATTEMPTS):
         try:
             case = Case(**attempted(seed, family * FAMILY, attempt, operators, dtypes).as_case())
@@ -92,7 +92,7 @@ def attempted(seed: int, number: int, attempt: int, operators: Sequence[str], dt
 def attempted_family(
     seed: int, family: int, attempt: int, operators: tuple[str, ...], dtypes: tuple[str, ...]
 ) -> Drawn:
-    """What the cases of a family have alike: all from which shapes follow, and whether there are gradients."""
+    """The common part of a family's cases: everything that determines shapes, and whether there are gradients."""
     pick = Picks(f"fuzz/{seed}/family/{family}").one
     entry = find(pick(operators))
     call = Call(entry, pick(methods_of(entry)))
@@ -104,8 +104,8 @@ def attempted_family(
     given = [name for name in optional if pick(EITHER)]
     if not given and len(optional) == len(call.inputs):
         given = optional[:1]
-    integers = [own for own in call.inputs if own.kind == "integer" and (not own.optional or own.name in given)]
-    types = {own.name: pick(("int32", *INTEGER)) for own in integers}
+    passed = [tensor for tensor in call.inputs if not tensor.optional or tensor.name in given]
+    types = {tensor.name: pick(("int32", *INTEGER)) for tensor in passed if tensor.kind == "integer"}
     row = Drawn(
         operator=entry.name,
         method=call.method,
@@ -123,9 +123,9 @@ def attempted_family(
 
 
 def numbered(family: Drawn, pick: Pick) -> Drawn:
-    """A case of a family: its numbers, how they lie, and what stands where nothing has influence."""
+    """A case of a family: its numbers, their memory layout, and the numbers at hidden places."""
     call = Call(find(family.operator), family.method)
-    there = [own for own in call.inputs if not own.optional or own.name in family.given]
+    passed = [tensor for tensor in call.inputs if not tensor.optional or tensor.name in family.given]
     floating = [name for name in call.floating if name not in family.shared]
     lens = "valid_lens" in family.given
     row = replace(family, seed=pick(range(SEEDS)), lens=pick(("", "", *LENGTHS)) if lens else "")
@@ -134,11 +134,11 @@ def numbered(family: Drawn, pick: Pick) -> Drawn:
     exact = isinstance(call.entry, Operator) and set(floating) & set(WHOLE) and "w_v" not in floating
     whole = bool(exact) and row.dtype in FULL and pick(RARELY)
     row = replace(row, whole=whole) if whole else with_magnitude(call, row, floating, pick)
-    layouts = {own.name: pick(("", *LAYOUTS)) for own in there if own.axes and own.name not in family.shared}
+    layouts = {own.name: pick(("", *LAYOUTS)) for own in passed if own.axes and own.name not in family.shared}
     layouts = {name: layout for name, layout in layouts.items() if layout} if pick(NOW_AND_THEN) else {}
-    # What is hidden of keys would be a query, and differs along the axis that an expanded array repeats.
+    # A hidden key would be a query, too, and hidden places differ along the axis that an expanded array repeats.
     hides = "queries" not in row.shared and "expanded" not in layouts.values()
-    hidden = pick(HIDDEN) if lens or "scores" in floating or any(own.broadcast for own in there) else ""
+    hidden = pick(HIDDEN) if lens or "scores" in floating or any(tensor.broadcast for tensor in passed) else ""
     return replace(
         row,
         wild=lens and not row.lens and pick(NOW_AND_THEN),
@@ -149,9 +149,9 @@ def numbered(family: Drawn, pick: Pick) -> Drawn:
 
 
 def with_magnitude(call: Call, row: Drawn, floating: Sequence[str], pick: Pick) -> Drawn:
-    """The case with a pattern or scales: now and then of the covering design, else moderate ones that differ.
+    """The case with a pattern or scales: sometimes those of the covering design, else moderate scales.
 
-    Half precision lose the products of small numbers. Where gradients would be rounding alone, they are moderate.
+    Half precision loses the products of small numbers. Scales are moderate where gradients would be only rounding.
     """
     magnitude = pick(("",) * len(MAGNITUDES) + MAGNITUDES) if floating and row.dtype in FULL else ""
     scales = scaled(call, magnitude, row.dtype, row.shared) if magnitude in BOUNDS else {}
@@ -167,14 +167,17 @@ def with_magnitude(call: Call, row: Drawn, floating: Sequence[str], pick: Pick) 
 
 
 def drawn_sizes(call: Call, shared: Sequence[str], pick: Pick) -> dict[str, int]:
-    """Sizes of axes and of the constructor: most are small, some large or equal; now and then, an axis is empty."""
-    left_out = [own.name for own in call.given if own.default is not None and pick(EITHER)]
+    """Draw sizes of axes and of the constructor: most are small, some large or equal; sometimes an axis is empty."""
+    left_out = [option.name for option in call.given if option.default is not None and pick(EITHER)]
     if "heads" in call.choices and pick((True, True, False)):
         left_out.append("heads")
     most = pick((SMALL,) * 6 + (max(map(max, call.choices.values())),))
-    choices = {axis: [size for size in own if 0 < size <= most] for axis, own in call.choices.items()}
-    choices = {axis: own for axis, own in choices.items() if axis not in left_out}
-    sizes = {axis: pick(own) for axis, own in choices.items()}
+    choices = {
+        axis: [size for size in choice if 0 < size <= most]
+        for axis, choice in call.choices.items()
+        if axis not in left_out
+    }
+    sizes = {axis: pick(choice) for axis, choice in choices.items()}
     pairs = [pair for pair in call.coincidences if set(pair) <= set(sizes)]
     if pairs and pick(NOW_AND_THEN):
         first, second = pick(pairs)
@@ -189,7 +192,7 @@ def drawn_sizes(call: Call, shared: Sequence[str], pick: Pick) -> dict[str, int]
 
 
 def drawn_options(call: Call, sizes: Mapping[str, int], pick: Pick) -> dict[str, Any]:
-    """Values of the options that state no size of an axis: all that have to be given, and some of the others."""
+    """Draw the options that are not the size of an axis: all required ones, and some of the others."""
     choices = {
         "number": NUMBERS,
         "rate": RATES,
@@ -200,12 +203,12 @@ def drawn_options(call: Call, sizes: Mapping[str, int], pick: Pick) -> dict[str,
     }
     called = call.called
     stated = {COUNTS.get(option.name, option.name) for option in called.options} & {*call.axes}
-    own = [option for option in called.options if COUNTS.get(option.name, option.name) not in {*stated, "dtype"}]
+    drawn = [option for option in called.options if COUNTS.get(option.name, option.name) not in {*stated, "dtype"}]
     fixed = [option for option in call.entry.options if not is_size(option)] if isinstance(call.entry, Layer) else []
     return {
         option.name: sizes[option.name]
         if option.domain == "even"
         else pick({"bool": EITHER, "str": option.choices}.get(option.type) or choices[option.domain])
-        for option in (*fixed, *own)
+        for option in (*fixed, *drawn)
         if option.default is None or pick(EITHER)
     }

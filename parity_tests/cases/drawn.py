@@ -19,7 +19,7 @@ Arrays = dict[str, np.ndarray]
 
 _ALONE: tuple[Operator | Layer, ...] = (*OPERATORS, *LAYERS)
 NAMES = tuple(entry.name for entry in _ALONE if "function" not in {option.type for option in entry.options})
-"""What cases are drawn for: all but what takes a function."""
+"""The operators that cases are drawn for: all but those that take a function."""
 
 IDS = {
     "tokens": "vocab_size",
@@ -28,22 +28,22 @@ IDS = {
     "inputs": "target_vocab_size",
     "offset": "keys",
 }
-"""What an integer array that holds no lengths ranges over, by its name."""
+"""The axis over which the indices in an integer array range, by the array's name."""
 
 COUNTS = {"num_keys": "keys", "num_queries": "queries"}
-"""The axis whose size an option states; elsewhere, an axis that is stated has the option's own name."""
+"""The axis whose size an option is, where the two have different names."""
 
 MOST = {"keys": "positions", "steps": "num_positions"}
-"""Axes that may not be longer than others."""
+"""Axes that must not be longer than another one."""
 
 WHOLE = {"scores": (1000.0, 2000), "queries": (4.0, 5), "keys": (500.0, 100)}
-"""Step and most steps of numbers whose products are exact: scores reach ±2e6, with gaps of 0 or saturated ones."""
+"""Step and maximum number of steps of numbers with exact products: scores to ±2e6, with gaps of 0 or large ones."""
 
 LEAST = {name: {"features": 2} for name in ("cosine_score", "CosineAttention")}
-"""Sizes below which an operator is degenerate: on a line, a cosine is 1 or -1, and its gradient rounding alone."""
+"""Sizes below which an operator is degenerate: in one dimension a cosine is 1 or -1, and its gradient only rounding."""
 
 INFINITE = ("scores", "additive_mask")
-"""What may hold -inf."""
+"""Arrays that may contain -inf."""
 
 DROPOUT_RATE = 0.5
 
@@ -53,13 +53,13 @@ def _positive(name: str, array: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _cancelling(name: str, array: np.ndarray, seed: int) -> np.ndarray:
-    """Near a vector that all arguments share, with the other sign in every second one: sums and products cancel."""
+    """Near a vector that all arguments share, negated in some of them: sums and products cancel."""
     shared = draws.uniform("cancelling", array.shape[-1:], 1.0, seed)
     return (-1.0 if name in ("keys", "encoder_outputs", "state") else 1.0) * shared + 2.0**-10 * array
 
 
 def _graded(name: str, array: np.ndarray, seed: int) -> np.ndarray:
-    """Of every size from 1 down to 2⁻²⁴, one beside the other."""
+    """Magnitudes from 1 down to 2⁻²⁴, mixed."""
     return array * 2.0 ** -draws.integers(f"graded/{name}", array.shape, 25, seed).astype(np.float64)
 
 
@@ -68,37 +68,37 @@ PATTERNS: Mapping[str, Callable[[str, np.ndarray, int], np.ndarray]] = {
     "cancelling": _cancelling,
     "graded": _graded,
 }
-"""What is made of independent numbers from -1 to 1."""
+"""Functions of independent numbers from -1 to 1."""
 
 LENGTHS: Mapping[str, Callable[[tuple[int, ...], int], np.ndarray]] = {
     "one": lambda shape, end: np.ones(shape, np.int64),
     "equal": lambda shape, end: np.full(shape, max(end - 1, min(end, 1)), np.int64),
     "longest": lambda shape, end: np.where(np.arange(math.prod(shape)).reshape(shape) == 0, end, (end + 1) // 2),
 }
-"""Lengths of 1; all alike, and below the end where there is more than one position; and one of all positions."""
+"""Lengths of 1; all equal, and below the end if there is more than one position; and the first one at the end."""
 
 
 @dataclass(frozen=True, repr=False)
 class Drawn:
-    """One call of one operator, as plain data; what is not said is the simplest there is.
+    """One call of one operator, as plain data; a field that is left out has the simplest value.
 
-    sizes: of axes, and of a layer's constructor; 1 where not said. heads are there if their number is said.
+    sizes: of axes, and of a layer's constructor; 1 if left out. There are heads only if their number is given.
     options: arguments that are neither arrays nor sizes; a dtype is the dtype.
     given: the optional arrays that are passed.
     rows: whether lengths are given for each query rather than for each sequence.
     ones: the axes in which the mask has size 1.
-    types: integer types by argument, int32 where not said.
-    wild: whether lengths below 0 and beyond the end are the farthest that the type holds.
-    scales: bounds of the floating arguments, and of the "parameters" as multiples of 1/√fan_in; 1 where not said.
+    types: integer types by argument; int32 if left out.
+    wild: whether lengths below 0 and beyond the end are the extreme values of the type.
+    scales: bounds of the floating arguments, and of the "parameters" as multiples of 1/√fan_in; 1 if left out.
     whole: whether floating arguments are large whole numbers, so that the softmax is saturated or tied.
-    infinite: whether some scores, or some of what is added to them, are -inf.
-    hidden: what stands, as text, in keys, values, scores and steps that are hidden.
-    pattern: how floating numbers lie, of PATTERNS; independent of each other, around 0, where not said.
-    lens: how lengths lie, of LENGTHS; anywhere, some below 0 and beyond the end, where not said.
-    layouts: how arguments lie in memory, of `parity_tests.cases.layouts`.
+    infinite: whether some scores, or entries of an additive mask, are -inf.
+    hidden: the number, as text, in hidden keys, values, scores and steps.
+    pattern: the pattern of floating numbers, of PATTERNS; if left out, independent and around 0.
+    lens: the pattern of lengths, of LENGTHS; if left out, arbitrary, some below 0 and beyond the end.
+    layouts: memory layouts by argument, of `parity_tests.cases.layouts`.
     shared: arguments that are the same array as the keys.
-    twice: whether there are two calls, of different numbers, both before either is differentiated.
-    forward: whether outputs alone are asked for, and no gradients.
+    twice: whether to make two calls, with different numbers, before differentiating either.
+    forward: whether to compute outputs only, and no gradients.
     """
 
     operator: str
@@ -128,9 +128,9 @@ class Drawn:
 
     def __repr__(self) -> str:
         first = [repr(self.operator)]
-        said = [f"{name.name}={getattr(self, name.name)!r}" for name in fields(self)[1:] if getattr(self, name.name)]
-        said = [text for text in said if text != "dtype='float64'"]
-        return f"Drawn({', '.join(first + said)})".replace("'", '"')
+        rest = [f"{name.name}={getattr(self, name.name)!r}" for name in fields(self)[1:] if getattr(self, name.name)]
+        rest = [text for text in rest if text != "dtype='float64'"]
+        return f"Drawn({', '.join(first + rest)})".replace("'", '"')
 
     @property
     def name(self) -> str:
@@ -152,9 +152,8 @@ class Drawn:
         }
         self._hide(inputs, sizes)
         if config.get("time_major"):
-            turned = ("queries", "keys", "values")
-            inputs = {name: array.swapaxes(0, 1) if name in turned else array for name, array in inputs.items()}
-            inputs = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+            for name in {"queries", "keys", "values"} & set(inputs):
+                inputs[name] = np.ascontiguousarray(inputs[name].swapaxes(0, 1))
         inputs = {
             name: np.repeat(array[:1], len(array), axis=0) if self.layouts.get(name) == "expanded" else array
             for name, array in inputs.items()
@@ -180,7 +179,7 @@ class Drawn:
         }
 
     def _second(self, inputs: Arrays) -> Arrays:
-        """The numbers of the second call, where there are two: those of the next seed, as far as nothing is hidden."""
+        """The arrays of the second call, if there are two: those of the next seed, with nothing hidden."""
         if not self.twice:
             return {}
         other = replace(self, seed=self.seed + 1, twice=False, hidden="").as_case()["inputs"]
@@ -242,7 +241,7 @@ class Drawn:
         dtype = np.dtype(self.types.get(name, "int32"))
         if name != "valid_lens":
             if name not in IDS:
-                raise KeyError(f"{self.operator}: what {name} ranges over is unknown; name the axis in drawn.IDS")
+                raise KeyError(f"{self.operator}: the range of {name} is unknown; name its axis in drawn.IDS")
             return draws.integers(name, shape, min(sizes[IDS[name]], np.iinfo(dtype).max), self.seed).astype(dtype)
         end = sizes[self._padded_axis]
         if self.lens:
@@ -259,7 +258,7 @@ class Drawn:
         return "keys" if "keys" in axes else "steps"
 
     def _hide(self, inputs: Arrays, sizes: Mapping[str, int]) -> None:
-        """Write `hidden` wherever a key, value, score or step has no influence."""
+        """Write `hidden` to every key, value, score and step that has no influence."""
         if not self.hidden:
             return
         tensors = {tensor.name: tensor for tensor in inputs_of(find(self.operator), self.method)}
@@ -287,20 +286,20 @@ class Drawn:
 
 
 def parsed(line: str) -> Drawn:
-    """The drawn case that a line says; nothing in it is executed.
+    """Parse the line of a drawn case; nothing in it is executed.
 
-    Raises: ValueError if it says none.
+    Raises: ValueError if it is not one.
     """
     try:
         call = ast.parse(line.strip().removesuffix(","), mode="eval").body
         if not isinstance(call, ast.Call) or ast.unparse(call.func) != "Drawn" or len(call.args) != 1:
             raise ValueError("it is no call of Drawn with an operator")
-        given = {str(own.arg): ast.literal_eval(own.value) for own in call.keywords}
+        given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
         given = {"operator": ast.literal_eval(call.args[0]), **given}
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         example = repr(Drawn("dot_score", sizes={"keys": 2}))
         raise ValueError(f"{line} is no drawn case: {error}; expected a line as {example}") from error
-    known = {own.name: type(getattr(Drawn(""), own.name)) for own in fields(Drawn)}
+    known = {entry.name: type(getattr(Drawn(""), entry.name)) for entry in fields(Drawn)}
     for name, value in given.items():
         if name not in known:
             raise ValueError(f"{line} is no drawn case: there is no {name}, only {', '.join(known)}")
@@ -317,7 +316,7 @@ def is_size(option: Option) -> bool:
 
 
 def methods_of(entry: Operator | Layer) -> list[str]:
-    """The methods of a layer that return arrays: all but `prepare`, whose memory the others read."""
+    """The methods of a layer that return arrays: all but `prepare`, which returns a memory for the others."""
     if isinstance(entry, Operator):
         return [""]
     return [name for method in entry.methods if (name := method.name.rpartition(".")[2]) != "prepare"]
@@ -329,11 +328,11 @@ def called_of(entry: Operator | Layer, method: str) -> Operator:
 
 
 def inputs_of(entry: Operator | Layer, method: str) -> tuple[Tensor, ...]:
-    """The arrays that a call takes: those of which its memory is prepared, and its state started, in their place."""
-    own = called_of(entry, method).inputs
-    if not isinstance(entry, Layer) or not any(tensor.name.startswith("memory.") for tensor in own):
-        return own
-    rest = [tensor for tensor in own if not tensor.name.startswith("memory.")]
+    """The arrays that a call takes; the inputs of `prepare` and `start` replace a memory and a state."""
+    tensors = called_of(entry, method).inputs
+    if not isinstance(entry, Layer) or not any(tensor.name.startswith("memory.") for tensor in tensors):
+        return tensors
+    rest = [tensor for tensor in tensors if not tensor.name.startswith("memory.")]
     if method == "step":
         given = [tensor for tensor in entry.method("start").inputs if tensor.name == "state"]
         rest = [*given, *(tensor for tensor in rest if not tensor.name.startswith("state"))]

@@ -1,4 +1,4 @@
-"""What the reference answers to each case, kept in a cache under the digest of case and reference."""
+"""The reference's outputs and gradients for each case, cached under the digest of case and reference."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from parity_tests.cases.call import Function, bind, layer_of, output_names, repe
 from parity_tests.cases.case import Arrays, Case, is_floating
 
 CACHE = "ATTENTION_PARITY_CACHE"
-"""The variable that names the folder for what is kept between runs; a worker is not told."""
+"""The environment variable with the folder of the cache; workers do not get it."""
 
 
 def cache_folder() -> Path:
-    """Where expected values and compiled programs are kept: $ATTENTION_PARITY_CACHE, or the user's cache folder."""
+    """The folder of expected values and compiled programs: $ATTENTION_PARITY_CACHE, or the user's cache folder."""
     chosen = os.environ.get(CACHE)
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(chosen) if chosen else base / "attention-parity"
@@ -41,7 +41,7 @@ _memory: dict[tuple[str, str, str], Arrays] | None = None
 
 @contextlib.contextmanager
 def in_memory() -> Iterator[None]:
-    """Keep what is computed meanwhile in memory alone, and forget it at the end: for cases that will not come again."""
+    """Keep expected values in memory only, until the context is left: for cases that do not repeat."""
     global _memory
     before, _memory = _memory, {}
     try:
@@ -55,10 +55,10 @@ _held: dict[Path, Arrays] | None = None
 
 @contextlib.contextmanager
 def held(cells: Iterable[tuple[Case, str]]) -> Iterator[Mapping[Path, Arrays]]:
-    """Read what the cache has of these cells now, and nothing more from it until the context is left.
+    """Read these cells from the cache now, and nothing more from it until the context is left.
 
-    What a worker writes there meanwhile is not believed; what is computed is held, too, and kept for the next time.
-    Gives what was read, by file.
+    So files that a worker writes meanwhile are not trusted. Newly computed values are kept in memory and in the cache.
+    Yields the arrays that were read, by file.
     """
     global _held
     before = _held
@@ -74,16 +74,16 @@ def held(cells: Iterable[tuple[Case, str]]) -> Iterator[Mapping[Path, Arrays]]:
 
 
 def files(case: Case, dtype: str) -> dict[str, Path]:
-    """The files that the cache has, or would have, of a cell: of its outputs, and of its gradients."""
+    """The cache files of a cell: of its outputs, and of its gradients."""
     parts = {"outputs": case.dtypes[0] if case.method == "train" else dtype}
     if case.gradients:
         parts["gradients"] = dtype
-    return {part: _file(case, own, part) for part, own in parts.items()}
+    return {part: _file(case, of_dtype, part) for part, of_dtype in parts.items()}
 
 
 def outputs(case: Case, dtype: str) -> Arrays:
     """The reference's outputs by name."""
-    if case.method == "train":  # which begins with numbers that every dtype holds, and is float64 in the reference
+    if case.method == "train":  # starts with numbers that every dtype can represent, and is float64 in the reference
         dtype = case.dtypes[0]
     return _cached(case, dtype, "outputs", lambda: computed_outputs(case, *case.at(dtype)))
 
@@ -101,13 +101,13 @@ def gradients(case: Case, dtype: str, without: tuple[str, ...] = ()) -> Arrays:
 
 
 def expected(case: Case, dtype: str, without: tuple[str, ...] = ()) -> Arrays:
-    """Every quantity of a cell: outputs, then gradients as gradient_<name>, those of the outputs not left out."""
-    found = gradients(case, dtype, without)
-    return {**outputs(case, dtype), **{f"gradient_{name}": array for name, array in found.items()}}
+    """Every quantity of a cell: outputs, then gradients as gradient_<name>, without those of outputs left out."""
+    named = {f"gradient_{name}": array for name, array in gradients(case, dtype, without).items()}
+    return {**outputs(case, dtype), **named}
 
 
 def cotangents(case: Case, dtype: str, without: tuple[str, ...] = ()) -> dict[int, np.ndarray]:
-    """What each floating output is multiplied with, by position: drawn, since a plain sum is blind to softmax rows."""
+    """The cotangent of each floating output, by position: drawn, since the rows of a softmax have a constant sum."""
     if not case.gradients:
         return {}
     return {
@@ -130,9 +130,9 @@ def computed_outputs(case: Case, inputs: Arrays, parameters: Arrays) -> Arrays:
     """The reference's outputs by name, computed anew."""
     if case.method == "train":
         return train(reference, build_reference(case, parameters), case.options, inputs)
-    found = called(case)(build_reference(case, parameters), **inputs)
+    results = called(case)(build_reference(case, parameters), **inputs)
     names = output_names(case.operator, case.method, case.options, case.twice)
-    return dict(zip(names, map(np.asarray, found), strict=True))
+    return dict(zip(names, map(np.asarray, results), strict=True))
 
 
 def called(case: Case) -> Function:
@@ -157,13 +157,13 @@ def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangent
 
 
 STACKED = ("recurrent", "encoders", "decoders", "translation", "training")
-"""The files whose reference tells perturbations from heads: there are none."""
+"""The files whose layers have no heads, which a stack of perturbations could be mistaken for."""
 
 
 def stackable(case: Case) -> bool:
-    """Whether perturbations may share a pass: not where their leading axis would be taken for heads.
+    """Whether perturbations may share a pass: not if their leading axis could be mistaken for heads.
 
-    That is where there are heads, and where lengths or an offset without a mask leave the number of axes to be guessed.
+    That is so with heads, and with lengths or an offset but no mask, whose rank would settle the number of axes.
     """
     if case.operator == "MultiHeadAttention" or FILE_OF[case.operator] in STACKED:
         return True
@@ -216,9 +216,9 @@ def _cached(case: Case, dtype: str, part: str, compute: Callable[[], Arrays]) ->
     if _held is None:
         with contextlib.suppress(OSError, ArchiveError):
             return load_arrays(path)
-    found = compute()
+    arrays = compute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_arrays(path, found)
+    save_arrays(path, arrays)
     if _held is not None:
-        _held[path] = found
-    return found
+        _held[path] = arrays
+    return arrays

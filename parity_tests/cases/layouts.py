@@ -1,4 +1,4 @@
-"""Memory layouts: the same values of an array, at other places in memory."""
+"""Memory layouts: the same values of an array, arranged differently in memory."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ What lies between and around the values is NaN, the largest whole number, or Tru
 
 
 def arranged(array: np.ndarray, layout: str = "") -> np.ndarray:
-    """Copy the array into a memory layout; C order unless named, and where there is nothing to lay out."""
+    """Copy the array into a memory layout; C order by default, and for scalars and empty arrays."""
     return LAYOUTS[layout](array) if layout and array.size and array.ndim else array.copy()
 
 

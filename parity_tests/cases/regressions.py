@@ -1,4 +1,4 @@
-"""What fuzzing found: each line was a difference once, and is a case from then on."""
+"""Regressions from fuzzing: each line was a difference between implementations once, and is a case since."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOUND: tuple[Drawn, ...] = (
         types={"valid_lens": "int64"},
         wild=True,
     ),
-    # In float32, the square of a short vector was 0 and that of a long one inf: its cosines were 0.
+    # In float32, the square of a short vector was 0 and that of a long one inf, and the cosines were 0.
     Drawn("cosine_score", dtype="float32", sizes={"features": 2}, scales={"keys": 1e-30}),
     Drawn("cosine_score", dtype="float32", sizes={"features": 2}, scales={"queries": 1e30}, forward=True),
 )

@@ -1,4 +1,4 @@
-"""Cells, which are cases in one dtype each, and which of them a run asks for."""
+"""Cells, which are cases in one dtype each, and the selection of cells for a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parity_tests.cases.suite import select
 
 
 class Cell(NamedTuple):
-    """A case in one dtype: what a worker is given, and answers."""
+    """A case in one dtype: the unit that a worker runs."""
 
     case: Case
     dtype: str
@@ -26,7 +26,7 @@ class Cell(NamedTuple):
 
 
 def cells_of(cases: Iterable[Case], dtypes: Iterable[str]) -> list[Cell]:
-    """Every case in every dtype that it has among those given, dtype by dtype."""
+    """Every case in each of the dtypes that it has, ordered by dtype."""
     cases = list(cases)
     return [Cell(case, dtype) for dtype in dtypes for case in cases if dtype in case.dtypes]
 
@@ -37,7 +37,7 @@ CORE = Path(__file__).with_name("core.txt")
 
 @functools.cache
 def core() -> frozenset[str]:
-    """The names of the cells that tell every known and every derived mistake (`parity_tests.mutants.core`)."""
+    """The names of the cells that kill every mutant, known or derived (`parity_tests.mutants.core`)."""
     return frozenset(CORE.read_text(encoding="utf-8").splitlines())
 
 
@@ -45,8 +45,8 @@ def core() -> frozenset[str]:
 class Selection:
     """Which cells are run: those of these dtypes whose case id matches the pattern, of these operators if any.
 
-    Trainings are among them only where they are asked for, by training or as an operator. core leaves out, of all
-    others, what is not in the core.
+    Training cells are included only if requested, by training or as an operator. core restricts all other cells to the
+    core.
     """
 
     dtypes: Sequence[str] = DTYPES

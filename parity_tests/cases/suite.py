@@ -37,7 +37,7 @@ NAMES = (
 def all_cases(pairs: Sequence[corpus.Pair] | None = None, trained: bool = False) -> list[Case]:
     """Every case, in the order of the specification, with the sentences of `pairs` or of the generated dates.
 
-    Those that train take longer than all others together, and are left out unless asked for.
+    Training cases take longer than all others together; trained adds them.
     """
     return [*_made(tuple(pairs or corpus.dates(8))), *(training.cases() if trained else ())]
 
@@ -71,7 +71,7 @@ def select(cases: Sequence[Case], pattern: str | None = None, operators: Sequenc
 
 
 def seeded(case: Case, seed: int) -> Case | None:
-    """The case with numbers of that seed where they decide a token, a choice or a window; None where none is."""
+    """The case with numbers of that seed, if they decide a token, a choice or a window; else None."""
     for module in (translation, choices, decoders):
         if module.decides(case):
             return module.seeded(case, seed)
@@ -79,7 +79,7 @@ def seeded(case: Case, seed: int) -> Case | None:
 
 
 def repeated_cases(cases: Sequence[Case]) -> Iterator[Case]:
-    """The first case of every function and method once more: behind all others, and with the same bits."""
+    """Repeat the first case of every function and method, after all others: the outputs must be the same bits."""
     first: dict[tuple[str, str], Case] = {}
     for case in cases:
         first.setdefault((case.operator, case.method), case)
@@ -88,7 +88,7 @@ def repeated_cases(cases: Sequence[Case]) -> Iterator[Case]:
 
 
 def found_cases() -> Iterator[Case]:
-    """What fuzzing found, as cases like any other."""
+    """The regressions from fuzzing, as cases like any other."""
     for drawn in FOUND:
         case = Case(**drawn.as_case())
         yield replace(case, name=f"found_{case.name.removeprefix('drawn_')}", shows="Found by fuzzing.")

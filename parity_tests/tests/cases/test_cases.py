@@ -266,7 +266,7 @@ def test_rounding_cannot_change_the_answer_to_a_drawn_case(operator: str):
 def test_the_covering_design_meets_every_setting_and_is_what_is_kept():
     found, kin = design.design(), defaultdict(set)
     for call in covering.calls():
-        kin[call.kin] |= design.wanted(call)
+        kin[call.kin] |= design.required(call)
     missed = {name: settings - found.single[name] for name, settings in kin.items()}
     assert {name: own for name, own in missed.items() if own} == {}
     rows, kept = chain.from_iterable(found.rows.values()), [case.drawn for case in covering.cases()]
