@@ -1,7 +1,4 @@
-"""What a porter has to know of each row of the specification: its other names, and the porting pitfalls.
-
-Nothing here is read by an implementation: it is the part of docs/operators.md that the formulas do not say.
-"""
+"""Other names and porting pitfalls of each function and layer, for docs/operators.md; no implementation reads them."""
 
 from __future__ import annotations
 
@@ -10,22 +7,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Porting:
-    """The other names of a row, and what differs elsewhere, a sentence or two each."""
+    """Other names of a function or layer, and differences elsewhere, a sentence or two each."""
 
     also: tuple[str, ...]
     pitfalls: tuple[str, ...] = ()
 
 
-RULE = "Here a rule gives one mask for all sequences, (1, queries, keys); lengths come in by attention_mask."
+RULE = "The result is one mask for all sequences, (1, queries, keys); combine it with lengths by attention_mask."
 
 PORTING: dict[str, Porting] = {
     "attention_mask": Porting(
         ("padding mask", "sequence mask", "key padding mask"),
         (
             "True means 'may attend' here, in Keras, Flax, ONNX and scaled_dot_product_attention of PyTorch; in "
-            "PyTorch's "
-            "MultiheadAttention True means 'hidden'; Hugging Face takes 1 and 0, and adds a large negative number "
-            "inside.",
+            "PyTorch's MultiheadAttention True means 'hidden'; Hugging Face takes 1 and 0, and adds a large negative "
+            "number inside.",
             "A length is a whole number of any integer type; a float length is refused.",
         ),
     ),
@@ -33,17 +29,17 @@ PORTING: dict[str, Porting] = {
         ("look-ahead mask", "subsequent mask", "autoregressive mask", "tril"),
         (
             RULE,
-            "With fewer queries than keys, some align the last query with the last key and some the first with the "
-            "first: offset says it. PyTorch's is_causal aligns the first.",
+            "With fewer queries than keys, some libraries align the last query with the last key, others the first "
+            "with the first: set offset accordingly. PyTorch's is_causal aligns the first.",
         ),
     ),
     "window_mask": Porting(
-        ("sliding window", "band", "local mask"), (RULE, "A window of left=w hides nothing at w - 1.")
+        ("sliding window", "band", "local mask"), (RULE, "A window of left=w includes the keys at distance w.")
     ),
     "block_mask": Porting(("chunked attention", "block-local attention"), (RULE,)),
     "stride_mask": Porting(
         ("strided attention", "dilated attention"),
-        (RULE, "The strides of the Sparse Transformer also look back alone: add causal_mask by mask_and."),
+        (RULE, "The strides of the Sparse Transformer also look back only: combine with causal_mask by mask_and."),
     ),
     "global_mask": Porting(("global attention of Longformer", "global tokens"), ()),
     "mask_and": Porting(("intersection of masks",), ()),
@@ -52,77 +48,77 @@ PORTING: dict[str, Porting] = {
         ("key_padding_mask of torch.nn.MultiheadAttention", "src_key_padding_mask", "inverted padding mask"),
         (
             "In PyTorch's MultiheadAttention and Transformer layers True means 'hidden', in its "
-            "scaled_dot_product_attention 'may attend'. A mask that was not turned hides the sentence and shows the "
-            "padding; where no sequence is padded, every query is closed.",
-            "The attention_mask of Hugging Face, (batch, keys) with 1 for an open key, is none: it is "
-            "(attention_mask != 0)[:, None].",
-            "PyTorch also takes a floating key_padding_mask, which it adds: from_additive_mask(key_padding_mask[:, "
-            "None]).",
+            "scaled_dot_product_attention 'may attend'. A mask that is not converted hides the sentence and shows the "
+            "padding; if no sequence is padded, every row is fully masked.",
+            "The attention_mask of Hugging Face, (batch, keys) with 1 for an open key, is not a key padding mask: "
+            "convert it by (attention_mask != 0)[:, None].",
+            "PyTorch also takes a floating key_padding_mask, which it adds to the scores: convert it by "
+            "from_additive_mask(key_padding_mask[:, None]).",
         ),
     ),
     "to_key_padding_mask": Porting(
         ("~mask for torch.nn.MultiheadAttention",),
         (
-            "A boolean attn_mask of PyTorch's MultiheadAttention means 'hidden', too: ~mask there, mask itself for "
-            "scaled_dot_product_attention.",
+            "In a boolean attn_mask of PyTorch's MultiheadAttention True means 'hidden', too: pass ~mask there, and "
+            "mask itself to scaled_dot_product_attention.",
         ),
     ),
     "from_additive_mask": Porting(
         ("float attn_mask", "extended attention mask", "attention bias", "bias of -1e9"),
         (
-            "What else the array holds is lost: a bias of ALiBi, or of relative positions, has to be added to the "
-            "scores before masked_softmax.",
-            "A mask of 1 and 0 is no additive mask, and all of it would be open: compare it with 0 instead.",
-            "A mask of two axes, (queries, keys), is given as additive_mask[None].",
-            "Fills in use are -1e4 (float16), -1e6, -1e9, the least finite number, and -inf; an open key may have a "
+            "A bias in the array is lost: add that of ALiBi or of relative positions to the scores before "
+            "masked_softmax.",
+            "A mask of 1 and 0 is not additive, and all of it would be open: compare it with 0 instead.",
+            "Pass a mask of two axes, (queries, keys), as additive_mask[None].",
+            "Common fills are -1e4 (float16), -1e6, -1e9, the lowest finite number, and -inf; an open key may have a "
             "bias down to the threshold.",
         ),
     ),
     "to_additive_mask": Porting(
         ("masked_fill(~mask, -inf)", "(1 - mask) * -1e9", "extended attention mask"),
         (
-            "Under a plain softmax -inf gives NaN in a query that may attend to nothing; the least finite number gives "
-            "uniform weights there, over the padding, too. masked_softmax takes the boolean mask and gives 0.",
-            "The last digit of float16's least finite number is worth 32: a score of -16 added to it gives -inf, one "
-            "of 17 lifts it. Two such masks that are added give -inf in any type: combine masks by mask_and first.",
-            "float32's least number is -inf in float16: make the mask in the dtype of the scores.",
+            "In a fully masked row, a plain softmax returns NaN with -inf, and uniform weights, over the padding too, "
+            "with the lowest finite number. masked_softmax takes the boolean mask and returns 0.",
+            "The spacing of float16 at its lowest finite number is 32: adding a score of -16 to it gives -inf, adding "
+            "17 the next higher number. The sum of two such masks is -inf in any dtype: combine masks by mask_and "
+            "first.",
+            "The lowest finite float32 is -inf in float16: make the mask in the dtype of the scores.",
         ),
     ),
     "masked_softmax": Porting(
         ("softmax with a mask", "sequence softmax"),
         (
-            "A query that may attend to nothing gets weights 0 here. PyTorch gives NaN in places and 0 in others, "
-            "Keras "
-            "uniform weights, a fill of -1e6 or -1e9 uniform weights, too.",
+            "A query that may attend to nothing gets weights 0 here. PyTorch returns NaN in some functions and 0 in "
+            "others; Keras, and any fill of -1e6 or -1e9, returns uniform weights.",
             "A finite fill wins over real scores below it, and overflows in float16.",
         ),
     ),
     "dot_score": Porting(
         ("Luong dot", "unscaled dot product"),
         (
-            "Keras' Attention and DotProductAttention of many courses are unscaled unless told; scaled_dot_score is "
-            "not.",
+            "Keras' Attention and the DotProductAttention of many courses are unscaled by default; scaled_dot_score is"
+            " scaled.",
         ),
     ),
     "scaled_dot_score": Porting(
         ("scaled dot-product", "Transformer attention"),
-        ("The scale is 1/√features of a key, per head: the square root of the size of a head, not of the model.",),
+        ("The scale is 1/√features of a key in one head: the square root of the head size, not of the model size.",),
     ),
     "additive_score": Porting(
         ("Bahdanau", "mlp", "perc", "concat (of some)"),
         (
-            "A sum of query and key without the tanh is no score: v·(q + k) = v·q + v·k, the first term is the same "
-            "for "
-            "all keys, and the softmax takes it away: the query has no say.",
-            "Keras' AdditiveAttention has no projections: it is this function, with scale for w_v.",
-            "A bias of W_q and one of W_k do the same thing twice, one behind w_v nothing: there is none here.",
+            "Without the tanh, the query has no effect: v·(q + k) = v·q + v·k, and the softmax cancels the first term,"
+            " which is the same for all keys.",
+            "Keras' AdditiveAttention has no projections: it is this function, with its scale as w_v.",
+            "There are no biases here: one of W_q and one of W_k would be redundant, and one after w_v would have no "
+            "effect.",
         ),
     ),
     "cosine_score": Porting(
         ("content addressing of Neural Turing Machines", "normalised dot product"),
         (
-            "An epsilon in the norm moves every score a little, and makes gradients of zero vectors large; here they "
-            "are 0.",
+            "An epsilon in the norm changes every score slightly, and makes the gradients of zero vectors large; here "
+            "they are 0.",
         ),
     ),
     "location_score": Porting(
@@ -132,7 +128,10 @@ PORTING: dict[str, Porting] = {
     "gaussian_score": Porting(("RBF kernel", "Gaussian kernel", "kernel of Nadaraya-Watson regression"), ()),
     "attention_pooling": Porting(
         ("attention readout", "glimpse", "context vector"),
-        ("Dropout acts on the weights, and the weights returned are those before it; Keras returns those after it.",),
+        (
+            "Dropout acts on the weights, and the returned weights are those before dropout; Keras returns "
+            "those after it.",
+        ),
     ),
     "DotProductAttention": Porting(
         ("scaled dot-product attention", "keras.layers.Attention(use_scale=...)", "d2l DotProductAttention"),
@@ -141,8 +140,8 @@ PORTING: dict[str, Porting] = {
     "AdditiveAttention": Porting(
         ("Bahdanau attention", "MLP attention", "tfa BahdanauAttention", "OpenNMT 'mlp'"),
         (
-            "Bahdanau's decoder takes the previous state as its query, Luong's the current one: the score is not what "
-            "tells them apart. TensorFlow Addons' AttentionWrapper takes the current one for both.",
+            "Bahdanau's decoder queries with the previous state, Luong's with the current one: the decoders differ by "
+            "more than the score. TensorFlow Addons' AttentionWrapper queries with the current state for both.",
             "OpenNMT's 'mlp' has a bias in the projection of the query.",
         ),
     ),
@@ -167,83 +166,80 @@ PORTING: dict[str, Porting] = {
     ),
     "KernelAttention": Porting(
         ("Gaussian attention", "RBF attention"),
-        ("w is the inverse of the width; it stands inside the square.",),
+        ("w is the inverse of the width, and is squared with the difference.",),
     ),
     "LocalAttention": Porting(
         ("local-m (monotonic)", "local-p (predictive)", "Luong local attention"),
         (
-            "'Global' and 'local' say how many keys are seen; neither Bahdanau's attention nor Luong's is local by "
-            "itself.",
-            "S is the valid length of the sequence, not the padded one; the Gaussian has σ = window/2, and what it "
-            "leaves is not normalised again, so that the weights add up to less than 1.",
+            "'Global' and 'local' refer to the number of visible keys; neither Bahdanau's attention nor Luong's is "
+            "local by itself.",
+            "S is the valid length of the sequence, not the padded one. The Gaussian has σ = window/2, and the weights"
+            " are not normalised again after it: they add up to less than 1.",
             "Positions count from 0.",
         ),
     ),
     "HardAttention": Porting(
         ("stochastic attention", "argmax attention", "Gumbel-max sampling"),
         (
-            "No gradient reaches the scores: train them by a score-function estimator, as the paper does. A "
-            "straight-through Gumbel-softmax is another thing.",
+            "No gradient reaches the scores: train them by a score-function estimator, as the paper does. A straight-"
+            "through Gumbel-softmax is a different method.",
         ),
     ),
     "NadarayaWatson": Porting(
         ("kernel regression", "kernel smoother", "attention pooling of d2l"),
-        ("With learned=True, w begins at 1/width; a model trained on its own keys has to hide each query's own key.",),
+        ("With learned=True, the initial w is 1/width. If the training queries are the keys, mask each query's key.",),
     ),
     "MultiHeadAttention": Porting(
         ("torch.nn.MultiheadAttention", "keras.layers.MultiHeadAttention", "flax.nnx.MultiHeadAttention"),
         (
-            "Head h has rows h·d to (h + 1)·d of W_q, W_k and W_v, and the same columns of W_o. PyTorch stacks the "
-            "three "
-            "in in_proj_weight; Keras and Flax hold (features, heads, head size).",
-            "PyTorch returns the mean of the heads' weights, as here, Keras those of every head; per_head=True asks "
-            "for "
-            "them.",
-            "Biases are there unless told, as in PyTorch and Keras; the paper and d2l have none.",
-            "The bias of the keys has no influence under dot, scaled_dot and general: its gradient is 0 but for "
-            "rounding.",
-            "head_mask multiplies what a head gives, not its weights.",
+            "Head h uses the rows from h·d to (h + 1)·d - 1 of W_q, W_k and W_v, d being the head size, and the same "
+            "columns of W_o. PyTorch stacks the three in in_proj_weight; Keras and Flax store (features, heads, head "
+            "size).",
+            "PyTorch returns the mean of the heads' weights, as here; Keras returns those of every head, as "
+            "per_head=True does.",
+            "There are biases by default, as in PyTorch and Keras; the paper and d2l have none.",
+            "The bias of the keys has no effect with dot, scaled_dot and general: its gradient is 0 up to rounding.",
+            "head_mask multiplies the output of a head, not its weights.",
         ),
     ),
     "ablation_importance": Porting(("head ablation", "leave-one-head-out"), ()),
     "taylor_importance": Porting(
         ("gradient-based head importance", "sensitivity of a head mask"),
-        ("The mean is of absolute values per example; the absolute value of the mean lets examples cancel.",),
+        ("It is the mean over examples of absolute values; in the absolute value of the mean, examples would cancel.",),
     ),
     "SinusoidalPositions": Porting(
         ("sinusoidal positional encoding", "timing signal"),
         (
-            "The paper and d2l let sines and cosines take turns; tensor2tensor and fairseq put all sines first. "
-            "position_permutation turns one into the other.",
-            "tensor2tensor's rates end at 1/10000 exactly: they go by features/2 - 1, the paper's by features/2. "
-            "fairseq counts from padding_idx + 1.",
-            "float32 angles are wrong in the fourth digit at position 10,000; here the table is made in float64, and "
-            "rounded once.",
+            "Sines and cosines alternate in the paper and in d2l; tensor2tensor and fairseq put all sines first. "
+            "position_permutation converts between the two.",
+            "tensor2tensor's rates end at exactly 1/10000: the exponent is divided by features/2 - 1, in the paper by "
+            "features/2. fairseq counts positions from padding_idx + 1.",
+            "Angles in float32 are wrong in the fourth digit at position 10,000; here the table is computed in float64"
+            " and rounded once.",
         ),
     ),
     "LearnedPositions": Porting(
         ("position embedding", "absolute positions of BERT and GPT-2"),
-        ("fairseq and BART count from 2 (padding_idx + 1): give that as offset.",),
+        ("fairseq and BART count from 2 (padding_idx + 1): pass that as offset.",),
     ),
     "position_permutation": Porting(("interleave", "de-interleave"), ()),
     "GRU": Porting(
         ("torch.nn.GRU", "keras.layers.GRU(reset_after=True)", "gluon.rnn.GRU", "flax GRUCell"),
         (
-            "The reset gate acts behind the recurrent product and its bias, as in cuDNN; in the first paper, and in "
-            "Keras with reset_after=False, before it. No weights can be carried over between the two.",
-            "Gates stand in the order r, z, n; Keras has z, r, h. z keeps the old state.",
-            "PyTorch and MXNet have a second bias, which is redundant but for the one of n.",
+            "The reset gate is applied after the recurrent product and its bias, as in cuDNN; in the first paper, and "
+            "in Keras with reset_after=False, before. Weights cannot be converted between the two.",
+            "The order of the gates is r, z, n; that of Keras is z, r, h. z keeps the old state.",
+            "PyTorch and MXNet have a second bias, which is redundant except that of n.",
         ),
     ),
     "LSTM": Porting(
         ("torch.nn.LSTM", "keras.layers.LSTM", "gluon.rnn.LSTM", "flax OptimizedLSTMCell"),
         (
-            "Gates stand in the order i, f, g, o, as in PyTorch, Keras and MXNet; ONNX has i, o, f, c and TensorFlow "
-            "1 i, "
-            "j, f, o.",
-            "Nothing is added to the forget gate: TensorFlow 1 adds 1 at run time, Keras draws the bias as 1.",
-            "A state is one array, outputs then cells, so that decoders and beam search need not know the cell; others "
-            "hold a pair, Flax with the cells first.",
+            "The order of the gates is i, f, g, o, as in PyTorch, Keras and MXNet; ONNX has i, o, f, c and TensorFlow "
+            "1 has i, j, f, o.",
+            "Nothing is added to the forget gate: TensorFlow 1 adds 1 at run time, Keras initialises the bias to 1.",
+            "A state is one array, outputs then cells, so that decoders and beam search do not depend on the cell; "
+            "other libraries have a pair, Flax with the cells first.",
             "There are no peepholes.",
         ),
     ),
@@ -253,33 +249,35 @@ PORTING: dict[str, Porting] = {
     ),
     "LSTMEncoder": Porting(
         ("seq2seq encoder",),
-        ("Both directions stand side by side in a state; PyTorch and MXNet hold them as (layers · directions, ...).",),
+        (
+            "A state has both directions side by side in its features; PyTorch and MXNet have (layers · "
+            "directions, ...).",
+        ),
     ),
     "Bridge": Porting(
         ("state bridge of OpenNMT", "reduce_states of pointer networks", "merge_mode of Keras"),
         (
-            "'backward' is Bahdanau's: the backward direction has read the first word last.",
-            "OpenNMT and others put a ReLU where here is the paper's tanh.",
+            "'backward' is the method of Bahdanau et al.: the backward direction reads the first word last.",
+            "OpenNMT and others use a ReLU in place of the paper's tanh, which is used here.",
         ),
     ),
     "BahdanauDecoder": Porting(
         ("RNNsearch", "d2l Seq2SeqAttentionDecoder", "attention decoder of translation courses"),
         (
-            "The query is the previous output of the top layer; with score='scaled_dot' or 'dot' it is the variant "
-            "that "
-            "most courses train.",
-            "The recurrent layer reads [context; token] here; others have [token; context]: swap the columns of "
+            "The query is the previous output of the top layer; with score='scaled_dot' or 'dot' it is the variant of "
+            "most courses.",
+            "The recurrent layer reads [context; token] here, elsewhere often [token; context]: swap the columns of "
             "rnn.0.W.",
-            "The dense readout sees the new output alone; some also feed it context and token.",
-            "Our GRU differs from the paper's in its reset gate; all else of the paper's form is Bridge('backward'), "
-            "readout='maxout' and a GRUEncoder of two directions.",
+            "The dense readout takes only the new output; some libraries also feed it context and token.",
+            "The GRU differs from the paper's in its reset gate. For the rest of the paper's form, use "
+            "Bridge(method='backward'), readout='maxout' and a bidirectional GRUEncoder.",
         ),
     ),
     "LuongDecoder": Porting(
         ("Luong attention model", "OpenNMT InputFeedRNNDecoder", "tfa AttentionWrapper with attention_layer_size"),
         (
-            "The recurrence comes first and the query is the current output: no context enters the recurrent layer but "
-            "through input feeding.",
+            "The recurrent layer runs first, and its current output is the query: context enters it only through input"
+            " feeding.",
             "W_c reads [context; output] and has no bias. The recurrent layer reads [token; h̃].",
             "The paper trains an LSTM: cell='lstm'.",
         ),
@@ -287,26 +285,26 @@ PORTING: dict[str, Porting] = {
     "FixedContextDecoder": Porting(
         ("encoder-decoder without attention", "d2l Seq2SeqDecoder", "the baseline of every course"),
         (
-            "The context is the last open output of the encoder, which is the last state of one direction. With two, "
-            "the backward half of that output has read one word alone.",
+            "The context is the last open output of the encoder, which is the last state with one direction. With two,"
+            " the backward half of that output has read only one word.",
         ),
     ),
     "Translator": Porting(
         ("sequence-to-sequence model", "Seq2Seq", "encoder-decoder", "d2l EncoderDecoder"),
         (
-            "Whether the decoder masks the padding of the source: here it always does where valid_lens says so; many "
-            "ports hand the lengths to the encoder alone.",
-            "Some start an LSTM's decoder with the encoder's output as its cells, too; here outputs and cells are both "
-            "handed on.",
+            "The decoder masks the padding of the source if valid_lens is given; many ports pass the lengths to the "
+            "encoder only.",
+            "Some libraries initialise the cells of an LSTM decoder with the encoder's output; here the decoder gets "
+            "outputs and cells.",
         ),
     ),
     "masked_cross_entropy": Porting(
         ("masked softmax cross-entropy loss", "sequence loss", "CrossEntropyLoss(ignore_index=...)"),
         (
-            "Over what the mean goes: here over the open tokens of the batch, as PyTorch with ignore_index; "
-            "textbooks take the mean over all steps of a sentence, padding too, and then the sum over sentences, which "
-            "is another learning rate for every batch.",
-            "A mask that multiplies the losses lets NaN of padded steps through to the gradient.",
+            "The mean is over the open tokens of the batch, as in PyTorch with ignore_index. Textbooks average over "
+            "all steps of a sentence, padding included, and then sum over sentences: the learning rate then varies "
+            "from batch to batch.",
+            "Multiplying the losses by a mask passes NaN of padded steps on to the gradient.",
         ),
     ),
     "clip_by_global_norm": Porting(
@@ -314,9 +312,9 @@ PORTING: dict[str, Porting] = {
         (
             "PyTorch's clip_grad_norm_ adds 1e-6 to the norm, Gluon's clip_global_norm 1e-8; optax, TensorFlow and "
             "this one add nothing.",
-            "Keras' clipnorm is of each gradient by itself, its clipvalue of each entry: neither keeps the direction.",
-            "The norm goes over the canonical parameters: a second recurrent bias, where a framework has one, would "
-            "count twice.",
+            "Keras' clipnorm clips each gradient by itself, its clipvalue each entry: neither preserves the direction.",
+            "The norm is over the canonical parameters: the second recurrent bias of some frameworks would count "
+            "twice.",
         ),
     ),
     "sgd": Porting(
@@ -326,9 +324,10 @@ PORTING: dict[str, Porting] = {
     "adam": Porting(
         ("Adam", "adaptive moment estimation"),
         (
-            "Where epsilon goes: outside the root of the corrected moment in PyTorch, optax and here; Keras and MXNet "
-            "add it to the root of the uncorrected one, which is this one with epsilon · √(1 - beta2ᵗ) at step t.",
-            "Keras begins with epsilon 1e-7, the others with 1e-8.",
+            "epsilon is added outside the root of the corrected moment in PyTorch, optax and here. Keras and MXNet add"
+            " it to the root of the uncorrected moment, which agrees at step t if their epsilon is epsilon · √(1 - "
+            "beta2ᵗ).",
+            "Keras' default for epsilon is 1e-7, that of the others 1e-8.",
             "In float16, 1e-8 is 0, and a gradient of 0 gives NaN.",
         ),
     ),
@@ -337,10 +336,8 @@ PORTING: dict[str, Porting] = {
 
 DECODING = (
     "Beam search divides the sum of logarithms by ((5 + n)/6)^α, n counting the end token, as Wu et al. do. Hugging "
-    "Face "
-    "and fairseq divide by n^α; OpenNMT offers both.",
-    "Finished hypotheses stay in the beam and are ranked among the running ones; others move them to a list of their "
-    "own "
-    "and may stop when it is full.",
+    "Face and fairseq divide by n^α; OpenNMT offers both.",
+    "Finished hypotheses stay in the beam and are ranked among the running ones; other libraries move them to a "
+    "separate list and may stop when it is full.",
 )
 """The porting pitfalls of every decoder."""

@@ -42,17 +42,17 @@ def test_a_row_has_formula_source_shapes_parameters_and_a_call_in_each_backend(e
         assert f"`attention.{entry.name}({entry.signature})`" in part
 
 
-def test_what_the_page_has_to_tell_a_porter():
+def test_the_page_has_the_sentences_that_a_porter_needs():
     page = re.sub(r"\s+", " ", operators_page.page())
-    for told in (
-        "previous state as its query, Luong's the current one",
+    for sentence in (
+        "queries with the previous state, Luong's with the current one",
         "neither Bahdanau's attention nor Luong's is local",
         "The paper concatenates [query; key]",
-        "A sum of query and key without the tanh is no score",
-        "unscaled unless told",
-        "the bias of the keys has no influence",
+        "Without the tanh, the query has no effect",
+        "unscaled by default",
+        "the bias of the keys has no effect",
     ):
-        assert told.lower() in page.lower(), told
+        assert sentence.lower() in page.lower(), sentence
 
 
 class Cells(HTMLParser):
