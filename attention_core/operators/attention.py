@@ -54,8 +54,8 @@ def _attention_methods(
     keywords: tuple[Tensor, ...] = (DROPOUT_MASK,),
     rules: tuple[Rule, ...] = (),
 ) -> tuple[Operator, ...]:
-    queries = Tensor("queries", ("batch", "heads?", "queries", query_axis), "what is looked for")
-    keys = Tensor("keys", ("batch", "heads?", "keys", key_axis), "what the queries are compared with")
+    queries = Tensor("queries", ("batch", "heads?", "queries", query_axis), "query vectors")
+    keys = Tensor("keys", ("batch", "heads?", "keys", key_axis), "key vectors, one for each value")
     memory_keys = Tensor("memory.keys", ("batch", "heads?", "keys", memory_axis), "prepared keys")
     memory_values = Tensor("memory.values", VALUES.axes, "prepared values")
     memory_mask = Tensor("memory.mask", MASK.axes, "one mask of what may be attended to", "boolean", True, True)

@@ -26,9 +26,9 @@ XU = "Xu et al. 2015, section 4.1, arXiv:1502.03044"
 
 # ------------------------------------------------------------------------------------------------ tensors
 
-QUERIES = Tensor("queries", ("batch", "heads?", "queries", "features"), "vectors that look for keys")
-KEYS = Tensor("keys", ("batch", "heads?", "keys", "features"), "vectors that the queries are compared with")
-VALUES = Tensor("values", ("batch", "heads?", "keys", "value_features"), "vectors to average, one for each key")
+QUERIES = Tensor("queries", ("batch", "heads?", "queries", "features"), "query vectors")
+KEYS = Tensor("keys", ("batch", "heads?", "keys", "features"), "key vectors, one for each value")
+VALUES = Tensor("values", ("batch", "heads?", "keys", "value_features"), "value vectors, one for each key")
 SCORES = Tensor("scores", ("batch", "heads?", "queries", "keys"), "logits (natural logarithm)")
 WEIGHTS = Tensor("weights", ("batch", "heads?", "queries", "keys"), "probabilities over the keys")
 CONTEXT = Tensor("context", ("batch", "heads?", "queries", "value_features"), "weighted averages of the values")
@@ -42,7 +42,7 @@ NEED_WEIGHTS = Option(
 VALID_LENS = Tensor(
     "valid_lens",
     ("batch", "queries?"),
-    "number of valid keys: key j is open where j < valid_len; may be below 0 or beyond the keys",
+    "number of valid keys: key j is open where j < valid_len; out-of-range lengths are clipped",
     kind="integer",
     optional=True,
 )

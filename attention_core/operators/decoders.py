@@ -365,7 +365,7 @@ LUONG_DECODER = Layer(
         Option(
             "window",
             "int",
-            "keys on either side of the centre, unless 'global'",
+            "keys on either side of the centre; None if 'global'",
             "None",
             keyword_only=True,
         ),

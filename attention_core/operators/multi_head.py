@@ -41,11 +41,11 @@ _HEAD_MASK = Tensor(
 
 _HEADS_DROPOUT = Tensor("dropout_mask", ("batch", "heads", "queries", "keys"), DROPOUT_MASK.meaning, optional=True)
 
-_HEADS_QUERIES = Tensor("queries", ("batch", "queries", "query_size"), "vectors that look for keys")
+_HEADS_QUERIES = Tensor("queries", ("batch", "queries", "query_size"), "query vectors")
 
-_HEADS_KEYS = Tensor("keys", ("batch", "keys", "key_size"), "vectors that the queries are compared with")
+_HEADS_KEYS = Tensor("keys", ("batch", "keys", "key_size"), "key vectors, one for each value")
 
-_HEADS_VALUES = Tensor("values", ("batch", "keys", "value_size"), "vectors to average, one for each key")
+_HEADS_VALUES = Tensor("values", ("batch", "keys", "value_size"), "value vectors, one for each key")
 
 _HEADS_MEMORY = (
     Tensor("memory.keys", ("batch", "heads", "keys", "memory_features"), "prepared keys of each head"),
