@@ -7,12 +7,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from attention_core import reference
-from attention_core.errors import OptionError
+from attention_core.errors import OptionError, check_options
 from attention_core.operators import ENTRIES, FILE_OF, LAYERS, OPERATORS, find
 from attention_core.operators.training import UPDATES
 from attention_core.specification import Layer, Operator, pattern
@@ -137,8 +138,9 @@ def test_what_would_be_ignored_or_is_missing_is_refused():
         layer = find(name)
         assert isinstance(layer, Layer)
         needed = {option.name: 4 for option in layer.options if option.default is None}
-        with pytest.raises(OptionError, match=re.escape(words)):
-            getattr(reference, name)(**{**needed, **config})
+        for refusing in (getattr(reference, name), partial(check_options, layer)):
+            with pytest.raises(OptionError, match=re.escape(words)):
+                refusing(**{**needed, **config})
 
 
 def test_the_package_exports_beside_what_is_specified_what_a_backend_does():
