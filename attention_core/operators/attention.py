@@ -243,9 +243,7 @@ ALIKE_SCORES = tuple(score for score in SCORE_NAMES if "query_size" not in _size
 
 def score_option(default: str) -> Option:
     """The option that names a score."""
-    return Option(
-        "score", "str", "name of the score", f"'{default}'", keyword_only=True, choices=SCORE_NAMES
-    )
+    return Option("score", "str", "name of the score", f"'{default}'", keyword_only=True, choices=SCORE_NAMES)
 
 
 def scored(

@@ -54,11 +54,10 @@ class Encoder(Specified):
 
         Args:
             tokens: integers (batch, steps); token ids
-            valid_lens (default None): integers (batch,); steps of each sequence; later ones give 0 and leave the state
-                alone
-            state (default None): (num_layers, batch, state_size); state before the first step; zeros unless given
-            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); 0 or 1/(1 - rate), a factor of the
-                outputs of every layer but the top one
+            valid_lens (default None): integers (batch,); steps of each sequence; later ones output 0 and keep the state
+            state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
+            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
+                layer but the top one: 0 or 1/(1 - rate)
         Returns:
             outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
@@ -81,7 +80,7 @@ class GRUEncoder(Encoder):
         embed_size: features of an embedded token
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
-        dropout (default 0.0): rate at which features are dropped between recurrent layers in training
+        dropout (default 0.0): dropout rate between recurrent layers in training
         bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
             first
         dtype: floating type of the parameters
@@ -111,7 +110,7 @@ class LSTMEncoder(Encoder):
         embed_size: features of an embedded token
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
-        dropout (default 0.0): rate at which features are dropped between recurrent layers in training
+        dropout (default 0.0): dropout rate between recurrent layers in training
         bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
             first
         dtype: floating type of the parameters
@@ -132,7 +131,7 @@ class LSTMEncoder(Encoder):
 
 
 class Bridge(Specified):
-    """Hand the two directions of an encoder to a decoder that has one.
+    """Merge the two directions of an encoder for a decoder that has one.
 
     state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
     forward half f and the backward half b of the state, and of the outputs where they are summed
@@ -140,9 +139,8 @@ class Bridge(Specified):
     Args:
         hidden_size: features of each direction of the encoder
         num_layers (default 1): number of stacked recurrent layers
-        method (default 'concatenate'): how the two directions become one: 'concatenate', 'sum', 'project', 'backward'
-        output_size (default None): hidden_size of the decoder, for 'project' and 'backward'; that of the encoder unless
-            given
+        method (default 'concatenate'): how to merge the two directions: 'concatenate', 'sum', 'project', 'backward'
+        output_size (default None): hidden_size of the decoder, for 'project' and 'backward'; the encoder's if None
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
         dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
@@ -185,16 +183,17 @@ class Bridge(Specified):
         )
 
     def __call__(self, outputs: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Turn outputs and state of both directions into those that a decoder takes.
+        """Merge the outputs and the state of both directions into those that a decoder takes.
 
         state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
         forward half f and the backward half b of the state, and of the outputs where they are summed
 
         Args:
             outputs: (batch, steps, both_outputs); forward outputs, then backward ones
-            state: (num_layers, batch, both_states); forward states, then backward ones, and the cells of an LSTM alike
+            state: (num_layers, batch, both_states); forward states, then backward ones; of an LSTM, outputs first, then
+                cells
         Returns:
-            encoder_outputs: (batch, steps, memory_size); summed, or as they are
+            encoder_outputs: (batch, steps, memory_size); summed if method='sum', else unchanged
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays

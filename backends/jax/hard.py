@@ -18,27 +18,27 @@ __all__ = ["HardAttention"]
 
 
 class HardAttention(Attention):
-    """Attention to a single key: the one with the highest score, or one drawn by given noise.
+    """Attention to a single key: the one with the highest score, or one sampled with a noise tensor.
 
     weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
     context = weights values, and no gradient reaches the scores; without noise, its term is 0
 
     Without noise, its term is 0. With noise drawn uniformly from (0, 1), each key is drawn with its softmax
-    probability. `scored` is the layer of the score.
+    probability. `scored` is the attention layer of score.
 
     Args:
         query_size: features of a query
         key_size: features of a key
-        score (default 'additive'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
-            'cosine', 'location', 'gaussian'
+        score (default 'additive'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'location', 'gaussian'
         hidden_size (default None): features of the hidden layers; query_size unless given
-        num_positions (default None): positions of location scores, for score='location' alone
+        num_positions (default None): number of positions to score, for score='location' only
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
-        scored.*: the attention layer of score, which projects keys and scores them
+        scored.*: the attention layer of score, which projects the keys and scores them
     Raises:
         OptionError: an argument is outside its domain
     Source: Xu et al. 2015, section 4.1, arXiv:1502.03044; drawn by the Gumbel-max trick
@@ -81,9 +81,9 @@ class HardAttention(Attention):
         context = weights values, and no gradient reaches the scores; without noise, its term is 0
 
         Args:
-            queries: (batch, [heads], queries, query_size); what is looked for
+            queries: (batch, [heads], queries, query_size); query vectors
             memory: as `prepare` returns it
-            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             noise (default None): (batch, [heads], queries, keys); uniform numbers between 0 and 1; with them, key j is
                 drawn with its softmax probability
         Returns:
@@ -113,14 +113,14 @@ class HardAttention(Attention):
         context = weights values, and no gradient reaches the scores; without noise, its term is 0
 
         Args:
-            queries: (batch, [heads], queries, query_size); what is looked for
-            keys: (batch, [heads], keys, key_size); what the queries are compared with
-            values: (batch, [heads], keys, value_features); what is averaged
-            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
-                0, beyond the keys as all of them
+            queries: (batch, [heads], queries, query_size); query vectors
+            keys: (batch, [heads], keys, key_size); key vectors, one for each value
+            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combines with valid_lens by and
-            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+                may attend to a key; combined with valid_lens by logical and
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             noise (default None): (batch, [heads], queries, keys); uniform numbers between 0 and 1; with them, key j is
                 drawn with its softmax probability
         Returns:

@@ -17,7 +17,7 @@ __all__ = ["SinusoidalPositions", "LearnedPositions", "position_permutation"]
 
 
 class SinusoidalPositions(Specified):
-    """Add to each input the sines and cosines of its position; it has no parameters.
+    """Add the sines and cosines of its position to each input; it has no parameters.
 
     outputs[t] = inputs[t] + P[t + offset]
     P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
@@ -25,7 +25,7 @@ class SinusoidalPositions(Specified):
 
     Args:
         features: features of an input
-        layout (default 'interleaved'): whether sines and cosines take turns, or the sines come first: 'interleaved',
+        layout (default 'interleaved'): whether sines and cosines alternate, or all sines come first: 'interleaved',
             'concatenated'
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Raises:
@@ -42,7 +42,7 @@ class SinusoidalPositions(Specified):
         super().__init__(features=features, layout=layout)
 
     def __call__(self, inputs: jax.Array, *, offset: int = 0) -> jax.Array:
-        """Add the positions from offset on.
+        """Add the positions, starting at offset.
 
         outputs[t] = inputs[t] + P[t + offset]
         P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
@@ -73,7 +73,7 @@ class SinusoidalPositions(Specified):
 
 
 class LearnedPositions(Specified):
-    """Add to each input a learned vector for its position.
+    """Add a learned vector for its position to each input.
 
     outputs[t] = inputs[t] + P[t + offset]
 
@@ -99,7 +99,7 @@ class LearnedPositions(Specified):
         self.P = drawn((num_positions, features), features, dtype, rngs)
 
     def __call__(self, inputs: jax.Array, *, offset: int = 0) -> jax.Array:
-        """Add the positions from offset on.
+        """Add the positions, starting at offset.
 
         outputs[t] = inputs[t] + P[t + offset]
 
@@ -118,7 +118,7 @@ class LearnedPositions(Specified):
 
 
 def position_permutation(features: int) -> jax.Array:
-    """The order that turns interleaved sines and cosines into concatenated ones.
+    """Return the order that turns interleaved sines and cosines into concatenated ones.
 
     permutation[i] = 2i for i < features/2, else 2i + 1 - features
     concatenated = interleaved[permutation]
@@ -126,7 +126,7 @@ def position_permutation(features: int) -> jax.Array:
     Args:
         features: features of an input
     Returns:
-        permutation: integers (features,); the place of each concatenated feature
+        permutation: integers (features,); interleaved index of each concatenated feature
     Raises:
         OptionError: an argument is outside its domain
     Source: this specification

@@ -65,8 +65,8 @@ class Recurrent(Specified):
         Args:
             inputs: (batch, input_size); one vector
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
-            dropout_mask (default None): (num_layers - 1, batch, output_size); 0 or 1/(1 - rate), a factor of the
-                outputs of every layer but the top one
+            dropout_mask (default None): (num_layers - 1, batch, output_size); factor of the outputs of every layer but
+                the top one: 0 or 1/(1 - rate)
         Returns:
             output: (batch, output_size); output of the top layer
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
@@ -94,11 +94,10 @@ class Recurrent(Specified):
 
         Args:
             inputs: (batch, steps, input_size); one vector for each step
-            valid_lens (default None): integers (batch,); steps of each sequence; later ones give 0 and leave the state
-                alone
-            state (default None): (num_layers, batch, state_size); state before the first step; zeros unless given
-            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); 0 or 1/(1 - rate), a factor of the
-                outputs of every layer but the top one
+            valid_lens (default None): integers (batch,); steps of each sequence; later ones output 0 and keep the state
+            state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
+            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
+                layer but the top one: 0 or 1/(1 - rate)
         Returns:
             outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
@@ -177,7 +176,7 @@ class GRU(Recurrent):
         input_size: features of an input
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
-        dropout (default 0.0): rate at which features are dropped between recurrent layers in training
+        dropout (default 0.0): dropout rate between recurrent layers in training
         bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
             first
         dtype: floating type of the parameters
@@ -228,7 +227,7 @@ class LSTM(Recurrent):
         input_size: features of an input
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
-        dropout (default 0.0): rate at which features are dropped between recurrent layers in training
+        dropout (default 0.0): dropout rate between recurrent layers in training
         bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
             first
         dtype: floating type of the parameters

@@ -26,8 +26,8 @@ def dot_score(queries: jax.Array, keys: jax.Array) -> jax.Array:
     scores[i, j] = sum over c of queries[i, c] keys[j, c]
 
     Args:
-        queries: (batch, [heads], queries, features); what is looked for
-        keys: (batch, [heads], keys, features); what the queries are compared with
+        queries: (batch, [heads], queries, features); query vectors
+        keys: (batch, [heads], keys, features); key vectors, one for each value
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
     Raises:
@@ -50,9 +50,9 @@ def scaled_dot_score(queries: jax.Array, keys: jax.Array, *, scale: float | None
     scores[i, j] = scale · sum over c of queries[i, c] keys[j, c]
 
     Args:
-        queries: (batch, [heads], queries, features); what is looked for
-        keys: (batch, [heads], keys, features); what the queries are compared with
-        scale (default None): factor of the scores; 1/√features unless given
+        queries: (batch, [heads], queries, features); query vectors
+        keys: (batch, [heads], keys, features); key vectors, one for each value
+        scale (default None): factor of the scores; 1/√features if None
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
     Raises:
@@ -105,12 +105,12 @@ def cosine_score(queries: jax.Array, keys: jax.Array, *, scale: float | None = N
 
     scores[i, j] = scale · sum over c of queries[i, c] keys[j, c] / (‖queries[i]‖ ‖keys[j]‖)
 
-    A vector of zeros scores 0, and gets and gives gradient 0.
+    The score of a zero vector is 0, and so are its gradients.
 
     Args:
-        queries: (batch, [heads], queries, features); what is looked for
-        keys: (batch, [heads], keys, features); what the queries are compared with
-        scale (default None): factor of the cosines; 1 unless given
+        queries: (batch, [heads], queries, features); query vectors
+        keys: (batch, [heads], keys, features); key vectors, one for each value
+        scale (default None): factor of the cosines; 1 if None
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
     Raises:
@@ -130,7 +130,7 @@ def _cosine_score(queries: jax.Array, keys: jax.Array, scale: float | None) -> j
 
 
 def location_score(num_keys: int, queries: jax.Array) -> jax.Array:
-    """Score each position by the projected query alone, whatever key stands there.
+    """Score each position by the projected query alone; the keys do not matter.
 
     scores[i, j] = queries[i, j]
 
@@ -160,9 +160,9 @@ def gaussian_score(queries: jax.Array, keys: jax.Array, w: jax.Array | None = No
     scores[i, j] = -½ sum over c of ((queries[i, c] - keys[j, c]) w)²
 
     Args:
-        queries: (batch, [heads], queries, features); what is looked for
-        keys: (batch, [heads], keys, features); what the queries are compared with
-        w (default None): (); inverse width of the kernel; 1 unless given
+        queries: (batch, [heads], queries, features); query vectors
+        keys: (batch, [heads], keys, features); key vectors, one for each value
+        w (default None): (); inverse width of the kernel; 1 if None
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
     Raises:

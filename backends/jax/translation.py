@@ -39,16 +39,15 @@ class Translator(Specified):
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
         decoder (default 'bahdanau'): Bahdanau's decoder, Luong's, or the one without attention: 'bahdanau', 'luong',
             'fixed'
-        score (default None): how a key is scored, by name; the decoder's own score unless given: 'dot', 'scaled_dot',
-            'general', 'additive', 'concat', 'cosine', 'location', 'gaussian'
-        num_positions (default None): positions of location scores, for score='location' alone
+        score (default None): name of the score; the decoder's default if None: 'dot', 'scaled_dot', 'general',
+            'additive', 'concat', 'cosine', 'location', 'gaussian'
+        num_positions (default None): number of positions to score, for score='location' only
         bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
             first
-        bridge (default None): how the two directions become one; 'project' unless given: 'concatenate', 'sum',
-            'project', 'backward'
-        readout (default None): the readout of Bahdanau's decoder; 'dense' unless given: 'dense', 'maxout'
-        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
-            training
+        bridge (default None): how to merge the two directions; 'project' if None: 'concatenate', 'sum', 'project',
+            'backward'
+        readout (default None): the readout of Bahdanau's decoder; 'dense' if None: 'dense', 'maxout'
+        dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
         dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -128,13 +127,13 @@ class Translator(Specified):
 
         Args:
             source: integers (batch, keys); token ids of the sentences to translate
-            inputs: integers (batch, steps); what the decoder reads: bos, then the translation
+            inputs: integers (batch, steps); input tokens of the decoder: bos, then the translation
             valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
-            encoder_dropout_mask (default None): (num_layers - 1, batch, keys, encoder_size); 0 or 1/(1 - rate), a
-                factor of the outputs of every layer of the encoder but the top one
-            decoder_dropout_mask (default None): (num_layers - 1, batch, steps, decoder_size); 0 or 1/(1 - rate), a
-                factor of the outputs of every layer of the decoder but the top one
-            attention_dropout_mask (default None): (batch, steps, keys); 0 or 1/(1 - rate), a factor of each weight
+            encoder_dropout_mask (default None): (num_layers - 1, batch, keys, encoder_size); factor of the outputs of
+                every encoder layer but the top one: 0 or 1/(1 - rate)
+            decoder_dropout_mask (default None): (num_layers - 1, batch, steps, decoder_size); factor of the outputs of
+                every decoder layer but the top one: 0 or 1/(1 - rate)
+            attention_dropout_mask (default None): (batch, steps, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             logits: (batch, steps, target_vocab_size); scores of the token that follows each input (natural logarithm)
             weights: (batch, steps, keys); probabilities over the source tokens
@@ -162,7 +161,7 @@ class Translator(Specified):
     def greedy(
         self, source: jax.Array, valid_lens: jax.Array | None = None, *, bos: int, eos: int, max_steps: int
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Translate by feeding back the most probable token, up to an end token.
+        """Translate by feeding back the most probable token until the end token.
 
         tokens, lengths, weights = decoder.greedy(outputs, state, valid_lens)
 
@@ -171,10 +170,10 @@ class Translator(Specified):
             valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
             bos: token that starts a sequence
             eos: token that ends a sequence
-            max_steps: most tokens to decode
+            max_steps: maximum number of tokens to decode
         Returns:
-            tokens: integers (batch, max_steps); decoded ids; eos from the end on
-            lengths: integers (batch,); decoded tokens before eos
+            tokens: integers (batch, max_steps); decoded ids, padded with eos
+            lengths: integers (batch,); number of tokens before eos
             weights: (batch, max_steps, keys); probabilities over the keys; 0 after the end
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
@@ -198,7 +197,7 @@ class Translator(Specified):
         num_best: int = 1,
         length_penalty: float = 0.0,
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """Translate by keeping the best hypotheses of every step (beam search).
+        """Translate by keeping the best hypotheses at every step (beam search).
 
         tokens, lengths, scores, weights = decoder.beam(outputs, state, valid_lens)
 
@@ -207,13 +206,13 @@ class Translator(Specified):
             valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
             bos: token that starts a sequence
             eos: token that ends a sequence
-            max_steps: most tokens to decode
+            max_steps: maximum number of tokens to decode
             width: hypotheses kept at each step
             num_best (default 1): hypotheses returned, best first
-            length_penalty (default 0.0): the exponent α; 0 ranks by the sum alone
+            length_penalty (default 0.0): exponent α; 0 ranks by log probability
         Returns:
-            tokens: integers (batch, num_best, max_steps); decoded ids; eos from the end on
-            lengths: integers (batch, num_best); decoded tokens before eos
+            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
+            lengths: integers (batch, num_best); number of tokens before eos
             scores: (batch, num_best); best first (natural logarithm)
             weights: (batch, num_best, max_steps, keys); probabilities; 0 after the end
         Raises:

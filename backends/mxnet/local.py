@@ -17,25 +17,25 @@ __all__ = ["LocalAttention"]
 
 
 class LocalAttention(Attention):
-    """Attention to a window of keys, around the query's own position or around one that it predicts.
+    """Attention to a window of keys, around the query's position or around a predicted one.
 
     weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights values
     monotonic: p[i] = i + offset, g = 1
     predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
 
-    S is the number of keys up to the last that the query may attend to. `scored` is the layer of the score.
+    S[i] is the number of keys up to the last one that query i may attend to. `scored` is the layer of score.
 
     Args:
         query_size: features of a query
         key_size: features of a key
         window: keys on either side of the centre, D
-        mode (default 'monotonic'): what the window stands around: the query's own position, or one that it predicts:
-            'monotonic', 'predictive'
-        score (default 'general'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
-            'cosine', 'location', 'gaussian'
+        mode (default 'monotonic'): centre of the window: the query's position, or a predicted one: 'monotonic',
+            'predictive'
+        score (default 'general'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'location', 'gaussian'
         hidden_size (default None): features of the hidden layers; query_size unless given
-        num_positions (default None): positions of location scores, for score='location' alone
-        dropout (default 0.0): rate at which weights are dropped in training
+        num_positions (default None): number of positions to score, for score='location' only
+        dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
@@ -44,7 +44,7 @@ class LocalAttention(Attention):
     Parameters:
         W_p: (hidden_size, query_size), projects queries, if predictive
         v_p: (hidden_size,), weight of each hidden feature, if predictive
-        scored.*: the attention layer of score, which projects keys and scores them
+        scored.*: the attention layer of score, which projects the keys and scores them
     Raises:
         OptionError: an argument is outside its domain
     Source: Luong et al. 2015, section 3.2, arXiv:1508.04025
@@ -109,11 +109,11 @@ class LocalAttention(Attention):
         predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
 
         Args:
-            queries: (batch, [heads], queries, query_size); what is looked for
+            queries: (batch, [heads], queries, query_size); query vectors
             memory: as `prepare` returns it
-            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic'
-            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
@@ -145,16 +145,16 @@ class LocalAttention(Attention):
         predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
 
         Args:
-            queries: (batch, [heads], queries, query_size); what is looked for
-            keys: (batch, [heads], keys, key_size); what the queries are compared with
-            values: (batch, [heads], keys, value_features); what is averaged
-            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
-                0, beyond the keys as all of them
+            queries: (batch, [heads], queries, query_size); query vectors
+            keys: (batch, [heads], keys, key_size); key vectors, one for each value
+            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combines with valid_lens by and
-            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
+                may attend to a key; combined with valid_lens by logical and
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic'
-            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights

@@ -49,10 +49,10 @@ def attention_mask(
 
     Args:
         num_keys: number of keys
-        valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as 0,
-            beyond the keys as all of them
+        valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j < valid_len;
+            out-of-range lengths are clipped
         mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
-            attend to a key; combines with valid_lens by and
+            attend to a key; combined with valid_lens by logical and
     Returns:
         mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
     Raises:
@@ -131,7 +131,7 @@ def window_mask(
 def block_mask(
     num_queries: int, num_keys: int, *, size: int, offset: int = 0, ctx: mx.Context | None = None
 ) -> np.ndarray:
-    """Let each query attend to the block of positions in which it stands.
+    """Let each query attend to the block of positions that contains it.
 
     open[i, j] = floor((i + offset) / size) == floor(j / size)
 
@@ -157,14 +157,14 @@ def block_mask(
 def stride_mask(
     num_queries: int, num_keys: int, *, stride: int, offset: int = 0, ctx: mx.Context | None = None
 ) -> np.ndarray:
-    """Let each query attend to every so manieth position, counted from its own.
+    """Let each query attend to every stride-th position, counted from its own.
 
     open[i, j] = (i + offset - j) mod stride == 0
 
     Args:
         num_queries: number of queries
         num_keys: number of keys
-        stride: distance of two positions that are attended to
+        stride: distance between the positions that a query attends to
         offset (default 0): position of the first query among the keys
         ctx: where to allocate
     Returns:
@@ -200,7 +200,7 @@ def global_mask(global_queries: np.ndarray, global_keys: np.ndarray) -> np.ndarr
 
 
 def mask_and(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Combine two masks: open where both are.
+    """Combine two masks: a key is open where both masks open it.
 
     open[b, i, j] = first[b, i, j] and second[b, i, j]
 
@@ -222,7 +222,7 @@ def mask_and(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def mask_or(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Combine two masks: open where either is.
+    """Combine two masks: a key is open where either mask opens it.
 
     open[b, i, j] = first[b, i, j] or second[b, i, j]
 
@@ -243,7 +243,7 @@ def mask_or(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def from_key_padding_mask(key_padding_mask: np.ndarray) -> np.ndarray:
-    """Turn a key padding mask, in which True means 'hidden', into a mask.
+    """Convert a key padding mask (True = hidden) to a mask (True = may attend).
 
     open[b, 0, j] = not key_padding_mask[b, j]
 
@@ -262,7 +262,7 @@ def from_key_padding_mask(key_padding_mask: np.ndarray) -> np.ndarray:
 
 
 def to_key_padding_mask(mask: np.ndarray) -> np.ndarray:
-    """Turn a mask with one row into a key padding mask, in which True means 'hidden'.
+    """Convert a mask with one row for all queries to a key padding mask (True = hidden).
 
     hidden[b, j] = not mask[b, 0, j]
 
@@ -281,16 +281,16 @@ def to_key_padding_mask(mask: np.ndarray) -> np.ndarray:
 
 
 def from_additive_mask(additive_mask: np.ndarray, *, threshold: float = -1e4) -> np.ndarray:
-    """Turn a mask that others add to the scores into a boolean one.
+    """Convert an additive mask, which other libraries add to the scores, to a boolean mask.
 
     open[b, i, j] = additive_mask[b, i, j] > threshold
 
-    threshold is rounded to the dtype of additive_mask first.
+    The threshold is first rounded to the dtype of additive_mask.
 
     Args:
-        additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers that others add to scores: 0
-            for an open key, at most the threshold for a hidden one
-        threshold (default -10000.0): what is at most this, rounded to the dtype of additive_mask, is hidden
+        additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers added to the scores: 0 for an
+            open key, at most threshold for a hidden one
+        threshold (default -10000.0): a key is hidden where additive_mask is at most this
     Returns:
         mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
     Raises:
@@ -306,16 +306,16 @@ def from_additive_mask(additive_mask: np.ndarray, *, threshold: float = -1e4) ->
 
 
 def to_additive_mask(mask: np.ndarray, *, dtype: str = "float32", finite: bool = False) -> np.ndarray:
-    """Turn a mask into one that others add to the scores.
+    """Convert a boolean mask to an additive mask, which other libraries add to the scores.
 
-    additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the least finite number of dtype
+    additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the lowest finite number of dtype
 
     Args:
         mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
         dtype (default 'float32'): floating type of the result: 'float64', 'float32', 'float16', 'bfloat16'
-        finite (default False): whether a hidden key gets the least finite number
+        finite (default False): whether to fill with the lowest finite number, not -inf
     Returns:
-        additive_mask: (batch, [heads], queries, keys), each axis its size or 1; what others add to scores
+        additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers to add to the scores
     Raises:
         ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         OptionError: an argument is outside its domain
@@ -340,10 +340,10 @@ def masked_softmax(
 
     Args:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
-        valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as 0,
-            beyond the keys as all of them
+        valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j < valid_len;
+            out-of-range lengths are clipped
         mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
-            attend to a key; combines with valid_lens by and
+            attend to a key; combined with valid_lens by logical and
     Returns:
         weights: (batch, [heads], queries, keys); probabilities over the keys
     Raises:

@@ -16,7 +16,7 @@ __all__ = ["SinusoidalPositions", "LearnedPositions", "position_permutation"]
 
 
 class SinusoidalPositions(Specified):
-    """Add to each input the sines and cosines of its position; it has no parameters.
+    """Add the sines and cosines of its position to each input; it has no parameters.
 
     outputs[t] = inputs[t] + P[t + offset]
     P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
@@ -24,7 +24,7 @@ class SinusoidalPositions(Specified):
 
     Args:
         features: features of an input
-        layout (default 'interleaved'): whether sines and cosines take turns, or the sines come first: 'interleaved',
+        layout (default 'interleaved'): whether sines and cosines alternate, or all sines come first: 'interleaved',
             'concatenated'
         prefix: prefix of the parameters' names in Gluon
         params: a ParameterDict whose parameters are shared
@@ -49,7 +49,7 @@ class SinusoidalPositions(Specified):
         super().__init__(features=features, layout=layout, prefix=prefix, params=params)
 
     def __call__(self, inputs: np.ndarray, *, offset: int = 0) -> np.ndarray:
-        """Add the positions from offset on.
+        """Add the positions, starting at offset.
 
         outputs[t] = inputs[t] + P[t + offset]
         P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
@@ -80,7 +80,7 @@ class SinusoidalPositions(Specified):
 
 
 class LearnedPositions(Specified):
-    """Add to each input a learned vector for its position.
+    """Add a learned vector for its position to each input.
 
     outputs[t] = inputs[t] + P[t + offset]
 
@@ -117,7 +117,7 @@ class LearnedPositions(Specified):
         initialise(self)
 
     def __call__(self, inputs: np.ndarray, *, offset: int = 0) -> np.ndarray:
-        """Add the positions from offset on.
+        """Add the positions, starting at offset.
 
         outputs[t] = inputs[t] + P[t + offset]
 
@@ -141,7 +141,7 @@ class LearnedPositions(Specified):
 
 
 def position_permutation(features: int, *, ctx: mx.Context | None = None) -> np.ndarray:
-    """The order that turns interleaved sines and cosines into concatenated ones.
+    """Return the order that turns interleaved sines and cosines into concatenated ones.
 
     permutation[i] = 2i for i < features/2, else 2i + 1 - features
     concatenated = interleaved[permutation]
@@ -150,7 +150,7 @@ def position_permutation(features: int, *, ctx: mx.Context | None = None) -> np.
         features: features of an input
         ctx: where to allocate
     Returns:
-        permutation: integers (features,); the place of each concatenated feature
+        permutation: integers (features,); interleaved index of each concatenated feature
     Raises:
         OptionError: an argument is outside its domain
     Source: this specification

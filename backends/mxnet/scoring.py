@@ -25,8 +25,8 @@ def dot_score(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
     scores[i, j] = sum over c of queries[i, c] keys[j, c]
 
     Args:
-        queries: (batch, [heads], queries, features); what is looked for
-        keys: (batch, [heads], keys, features); what the queries are compared with
+        queries: (batch, [heads], queries, features); query vectors
+        keys: (batch, [heads], keys, features); key vectors, one for each value
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
     Raises:
@@ -51,9 +51,9 @@ def scaled_dot_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | No
     scores[i, j] = scale · sum over c of queries[i, c] keys[j, c]
 
     Args:
-        queries: (batch, [heads], queries, features); what is looked for
-        keys: (batch, [heads], keys, features); what the queries are compared with
-        scale (default None): factor of the scores; 1/√features unless given
+        queries: (batch, [heads], queries, features); query vectors
+        keys: (batch, [heads], keys, features); key vectors, one for each value
+        scale (default None): factor of the scores; 1/√features if None
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
     Raises:
@@ -115,12 +115,12 @@ def cosine_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | None =
 
     scores[i, j] = scale · sum over c of queries[i, c] keys[j, c] / (‖queries[i]‖ ‖keys[j]‖)
 
-    A vector of zeros scores 0, and gets and gives gradient 0.
+    The score of a zero vector is 0, and so are its gradients.
 
     Args:
-        queries: (batch, [heads], queries, features); what is looked for
-        keys: (batch, [heads], keys, features); what the queries are compared with
-        scale (default None): factor of the cosines; 1 unless given
+        queries: (batch, [heads], queries, features); query vectors
+        keys: (batch, [heads], keys, features); key vectors, one for each value
+        scale (default None): factor of the cosines; 1 if None
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
     Raises:
@@ -142,7 +142,7 @@ def _cosine_score(queries: np.ndarray, keys: np.ndarray, scale: float | None) ->
 
 
 def location_score(num_keys: int, queries: np.ndarray) -> np.ndarray:
-    """Score each position by the projected query alone, whatever key stands there.
+    """Score each position by the projected query alone; the keys do not matter.
 
     scores[i, j] = queries[i, j]
 
@@ -172,9 +172,9 @@ def gaussian_score(queries: np.ndarray, keys: np.ndarray, w: np.ndarray | None =
     scores[i, j] = -½ sum over c of ((queries[i, c] - keys[j, c]) w)²
 
     Args:
-        queries: (batch, [heads], queries, features); what is looked for
-        keys: (batch, [heads], keys, features); what the queries are compared with
-        w (default None): (); inverse width of the kernel; 1 unless given
+        queries: (batch, [heads], queries, features); query vectors
+        keys: (batch, [heads], keys, features); key vectors, one for each value
+        w (default None): (); inverse width of the kernel; 1 if None
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
     Raises:

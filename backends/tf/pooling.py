@@ -19,19 +19,19 @@ def attention_pooling(
     *,
     dropout_mask: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Average the values of each query's open keys by the softmax of their scores.
+    """Average the values of each query's open keys, weighted by the softmax of their scores.
 
     context[i] = sum over j of dropout_mask[i, j] weights[i, j] values[j]
     weights = masked_softmax(scores)
 
     Args:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
-        values: (batch, [heads], keys, value_features); what is averaged
-        valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as 0,
-            beyond the keys as all of them
+        values: (batch, [heads], keys, value_features); value vectors, one for each key
+        valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j < valid_len;
+            out-of-range lengths are clipped
         mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
-            attend to a key; combines with valid_lens by and
-        dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+            attend to a key; combined with valid_lens by logical and
+        dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
     Returns:
         context: (batch, [heads], queries, value_features); weighted averages of the values
         weights: (batch, [heads], queries, keys); probabilities over the keys

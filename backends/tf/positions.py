@@ -16,7 +16,7 @@ __all__ = ["SinusoidalPositions", "LearnedPositions", "position_permutation"]
 
 @keras.saving.register_keras_serializable(package="attention_parity")
 class SinusoidalPositions(Specified):
-    """Add to each input the sines and cosines of its position; it has no parameters.
+    """Add the sines and cosines of its position to each input; it has no parameters.
 
     outputs[t] = inputs[t] + P[t + offset]
     P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
@@ -24,7 +24,7 @@ class SinusoidalPositions(Specified):
 
     Args:
         features: features of an input
-        layout (default 'interleaved'): whether sines and cosines take turns, or the sines come first: 'interleaved',
+        layout (default 'interleaved'): whether sines and cosines alternate, or all sines come first: 'interleaved',
             'concatenated'
         dtype: floating type of the parameters
         name: the layer's name in Keras
@@ -51,7 +51,7 @@ class SinusoidalPositions(Specified):
         super().__init__(features=features, layout=layout, dtype=dtype, name=name)
 
     def __call__(self, inputs: tf.Tensor, *, offset: int = 0) -> tf.Tensor:
-        """Add the positions from offset on.
+        """Add the positions, starting at offset.
 
         outputs[t] = inputs[t] + P[t + offset]
         P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
@@ -83,7 +83,7 @@ class SinusoidalPositions(Specified):
 
 @keras.saving.register_keras_serializable(package="attention_parity")
 class LearnedPositions(Specified):
-    """Add to each input a learned vector for its position.
+    """Add a learned vector for its position to each input.
 
     outputs[t] = inputs[t] + P[t + offset]
 
@@ -116,7 +116,7 @@ class LearnedPositions(Specified):
         self.P = drawn(self, "P", (num_positions, features), features)
 
     def __call__(self, inputs: tf.Tensor, *, offset: int = 0) -> tf.Tensor:
-        """Add the positions from offset on.
+        """Add the positions, starting at offset.
 
         outputs[t] = inputs[t] + P[t + offset]
 
@@ -139,7 +139,7 @@ class LearnedPositions(Specified):
 
 
 def position_permutation(features: int) -> tf.Tensor:
-    """The order that turns interleaved sines and cosines into concatenated ones.
+    """Return the order that turns interleaved sines and cosines into concatenated ones.
 
     permutation[i] = 2i for i < features/2, else 2i + 1 - features
     concatenated = interleaved[permutation]
@@ -147,7 +147,7 @@ def position_permutation(features: int) -> tf.Tensor:
     Args:
         features: features of an input
     Returns:
-        permutation: integers (features,); the place of each concatenated feature
+        permutation: integers (features,); interleaved index of each concatenated feature
     Raises:
         OptionError: an argument is outside its domain
     Source: this specification

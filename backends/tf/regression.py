@@ -14,7 +14,7 @@ __all__ = ["NadarayaWatson"]
 
 @keras.saving.register_keras_serializable(package="attention_parity")
 class NadarayaWatson(Specified):
-    """Kernel regression: predict at each query the average of the values, weighted by nearness of their keys.
+    """Kernel regression: average the values, weighted by how near their keys are to the query.
 
     predictions[i] = sum over j of weights[i, j] values[j]
     weights as of KernelAttention
@@ -62,12 +62,12 @@ class NadarayaWatson(Specified):
 
         Args:
             queries: (batch, queries); points at which to predict
-            keys: (batch, keys); points that were observed
-            values: (batch, keys); what was observed there
-            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
-                0, beyond the keys as all of them
+            keys: (batch, keys); observed points
+            values: (batch, keys); observed values
+            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, queries, keys), each axis its size or 1; True where a query may attend
-                to a key; combines with valid_lens by and
+                to a key; combined with valid_lens by logical and
         Returns:
             predictions: (batch, queries); weighted averages of the values
             weights: (batch, queries, keys); probabilities over the keys

@@ -81,12 +81,12 @@ class Attention(Specified):
         memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
 
         Args:
-            keys: (batch, [heads], keys, features or key_size or key_features); what the queries are compared with
-            values: (batch, [heads], keys, value_features); what is averaged
-            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
-                0, beyond the keys as all of them
+            keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
+            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combines with valid_lens by and
+                may attend to a key; combined with valid_lens by logical and
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
@@ -108,10 +108,10 @@ class Attention(Specified):
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
 
         Args:
-            queries: (batch, [heads], queries, features or query_size); what is looked for
+            queries: (batch, [heads], queries, features or query_size); query vectors
             memory: as `prepare` returns it
-            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
-            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
@@ -138,15 +138,15 @@ class Attention(Specified):
         context, weights = attention_pooling(score(queries, project(keys)), values)
 
         Args:
-            queries: (batch, [heads], queries, features or query_size); what is looked for
-            keys: (batch, [heads], keys, features or key_size or key_features); what the queries are compared with
-            values: (batch, [heads], keys, value_features); what is averaged
-            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
-                0, beyond the keys as all of them
+            queries: (batch, [heads], queries, features or query_size); query vectors
+            keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
+            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combines with valid_lens by and
-            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
-            dropout_mask (default None): (batch, [heads], queries, keys); 0 or 1/(1 - rate), a factor of each weight
+                may attend to a key; combined with valid_lens by logical and
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
@@ -241,8 +241,8 @@ class DotProductAttention(Attention):
     context, weights = attention_pooling(scaled_dot_score(queries, keys), values)
 
     Args:
-        dropout (default 0.0): rate at which weights are dropped in training
-        scale (default None): factor of the scores; 1/√features unless given
+        dropout (default 0.0): dropout rate of the weights in training
+        scale (default None): factor of the scores; 1/√features if None
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
     Raises:
@@ -312,7 +312,7 @@ class AdditiveAttention(TanhAttention):
         query_size: features of a query
         key_size: features of a key
         hidden_size: features of the hidden layer in which query and key meet
-        dropout (default 0.0): rate at which weights are dropped in training
+        dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
@@ -354,7 +354,7 @@ class GeneralAttention(Attention):
     Args:
         query_size: features of a query
         key_size: features of a key
-        dropout (default 0.0): rate at which weights are dropped in training
+        dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
@@ -406,7 +406,7 @@ class ConcatAttention(TanhAttention):
         query_size: features of a query
         key_size: features of a key
         hidden_size: features of the hidden layer
-        dropout (default 0.0): rate at which weights are dropped in training
+        dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
@@ -444,8 +444,8 @@ class CosineAttention(Attention):
     context, weights = attention_pooling(cosine_score(queries, keys), values)
 
     Args:
-        dropout (default 0.0): rate at which weights are dropped in training
-        scale (default None): factor of the cosines; 1 unless given
+        dropout (default 0.0): dropout rate of the weights in training
+        scale (default None): factor of the cosines; 1 if None
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
     Raises:
@@ -476,7 +476,7 @@ class LocationAttention(Attention):
     Args:
         query_size: features of a query
         num_positions: positions that have a score
-        dropout (default 0.0): rate at which weights are dropped in training
+        dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
@@ -517,7 +517,7 @@ class KernelAttention(Attention):
     context, weights = attention_pooling(gaussian_score(queries, keys, w), values)
 
     Args:
-        dropout (default 0.0): rate at which weights are dropped in training
+        dropout (default 0.0): dropout rate of the weights in training
         width (default 1.0): standard deviation of the kernel, 1/w
         learned (default False): whether w = 1/width is a parameter that begins there, or a constant
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without

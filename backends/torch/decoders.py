@@ -58,16 +58,16 @@ class Decoder(Specified):
     def prepare(
         self, encoder_outputs: torch.Tensor, valid_lens: torch.Tensor | None = None, mask: torch.Tensor | None = None
     ) -> Memory:
-        """Project and clear the encoder's outputs, once for all steps.
+        """Project the encoder's outputs and zero the hidden ones, once for all steps.
 
         memory = attention.prepare(encoder_outputs, encoder_outputs)
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            valid_lens (default None): integers (batch, [steps]); key j is open where j < valid_len; below 0 counts as
-                0, beyond the keys as all of them
+            valid_lens (default None): integers (batch, [steps]); number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
-                to a key; combines with valid_lens by and
+                to a key; combined with valid_lens by logical and
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
@@ -77,13 +77,13 @@ class Decoder(Specified):
         return self._prepare(encoder_outputs, valid_lens, mask)
 
     def start(self, memory: Memory, state: torch.Tensor | None = None) -> Any:
-        """The decoder's state before its first step.
+        """Return the decoder's state before its first step.
 
-        state = the encoder's state, 0, or the parameter initial, as the option initial says
+        state = the encoder's state, 0, or the parameter initial, depending on the option initial
 
         Args:
             memory: as `prepare` returns it
-            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
         Returns:
             state: what the next `step` takes
@@ -109,9 +109,9 @@ class Decoder(Specified):
             tokens: integers (batch,); token ids
             state: as `start` returns it
             memory: as `prepare` returns it
-            dropout_mask (default None): (num_layers - 1, batch, output_size); 0 or 1/(1 - rate), a factor of the
-                outputs of every layer but the top one
-            attention_dropout_mask (default None): (batch, keys); 0 or 1/(1 - rate), a factor of each weight
+            dropout_mask (default None): (num_layers - 1, batch, output_size); factor of the outputs of every layer but
+                the top one: 0 or 1/(1 - rate)
+            attention_dropout_mask (default None): (batch, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             logits: (batch, vocab_size); scores of the next token (natural logarithm)
             state: what the next `step` takes
@@ -137,22 +137,22 @@ class Decoder(Specified):
         dropout_mask: torch.Tensor | None = None,
         attention_dropout_mask: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, Any, torch.Tensor]:
-        """Decode given tokens, each step reading its own token (teacher forcing).
+        """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
         logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)
 
         Args:
             tokens: integers (batch, steps); token ids
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
-            valid_lens (default None): integers (batch, [steps]); key j is open where j < valid_len; below 0 counts as
-                0, beyond the keys as all of them
+            valid_lens (default None): integers (batch, [steps]); number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
-                to a key; combines with valid_lens by and
-            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); 0 or 1/(1 - rate), a factor of the
-                outputs of every layer but the top one
-            attention_dropout_mask (default None): (batch, steps, keys); 0 or 1/(1 - rate), a factor of each weight
+                to a key; combined with valid_lens by logical and
+            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
+                layer but the top one: 0 or 1/(1 - rate)
+            attention_dropout_mask (default None): (batch, steps, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             logits: (batch, steps, vocab_size); scores of each next token (natural logarithm)
             state: what the next `step` takes
@@ -181,24 +181,24 @@ class Decoder(Specified):
         eos: int,
         max_steps: int,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Decode by feeding back the most probable token, up to an end token.
+        """Decode by feeding back the most probable token until the end token.
 
         token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
-            valid_lens (default None): integers (batch,); key j is open where j < valid_len; below 0 counts as 0, beyond
-                the keys as all of them
+            valid_lens (default None): integers (batch,); number of valid keys: key j is open where j < valid_len; out-
+                of-range lengths are clipped
             mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
-                a key; combines with valid_lens by and
+                a key; combined with valid_lens by logical and
             bos: token that starts a sequence
             eos: token that ends a sequence
-            max_steps: most tokens to decode
+            max_steps: maximum number of tokens to decode
         Returns:
-            tokens: integers (batch, max_steps); decoded ids; eos from the end on
-            lengths: integers (batch,); decoded tokens before eos
+            tokens: integers (batch, max_steps); decoded ids, padded with eos
+            lengths: integers (batch,); number of tokens before eos
             weights: (batch, max_steps, keys); probabilities over the keys; 0 after the end
         Raises:
             ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
@@ -225,31 +225,31 @@ class Decoder(Specified):
         num_best: int = 1,
         length_penalty: float = 0.0,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Decode by keeping the best hypotheses of every step (beam search).
+        """Decode by keeping the best hypotheses at every step (beam search).
 
         score = sum of ln p(token[t]) / ((5 + n)/6)^length_penalty, n counting the tokens up to eos
-        keep the width best of all continuations, a finished hypothesis being its own only one
+        keep the width best continuations; a finished hypothesis continues unchanged
 
-        Every step ranks all continuations of the running hypotheses, and the finished ones as they are. Of two equal
-        scores, the one that comes first by hypothesis, then by token, is the better.
+        Every step ranks all continuations of the running hypotheses together with the finished ones. Of equal scores,
+        the first by hypothesis, then by token, wins.
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            state (default None): (num_layers, batch, state_size); the encoder's last state; needed if
+            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
-            valid_lens (default None): integers (batch,); key j is open where j < valid_len; below 0 counts as 0, beyond
-                the keys as all of them
+            valid_lens (default None): integers (batch,); number of valid keys: key j is open where j < valid_len; out-
+                of-range lengths are clipped
             mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
-                a key; combines with valid_lens by and
+                a key; combined with valid_lens by logical and
             bos: token that starts a sequence
             eos: token that ends a sequence
-            max_steps: most tokens to decode
+            max_steps: maximum number of tokens to decode
             width: hypotheses kept at each step
             num_best (default 1): hypotheses returned, best first
-            length_penalty (default 0.0): the exponent α; 0 ranks by the sum alone
+            length_penalty (default 0.0): exponent α; 0 ranks by log probability
         Returns:
-            tokens: integers (batch, num_best, max_steps); decoded ids; eos from the end on
-            lengths: integers (batch, num_best); decoded tokens before eos
+            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
+            lengths: integers (batch, num_best); number of tokens before eos
             scores: (batch, num_best); best first (natural logarithm)
             weights: (batch, num_best, max_steps, keys); probabilities; 0 after the end
         Raises:
@@ -337,20 +337,18 @@ class BahdanauDecoder(Decoder):
         embed_size: features of an embedded token
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
-        memory_size (default None): features of the encoder's outputs; hidden_size unless given
-        attention_size (default None): hidden features of the attention, where it has a hidden layer; hidden_size unless
-            given
-        score (default 'additive'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
-            'cosine', 'location', 'gaussian'
-        num_positions (default None): positions of location scores, for score='location' alone
+        memory_size (default None): features of the encoder's outputs; hidden_size if None
+        attention_size (default None): hidden features of an additive or concat score; hidden_size if None
+        score (default 'additive'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'location', 'gaussian'
+        num_positions (default None): number of positions to score, for score='location' only
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-        initial (default 'encoder'): the state before the first step: that of the encoder, zero, or a parameter:
-            'encoder', 'zero', 'learned'
-        readout (default 'dense'): logits from the new top output, or the paper's from the previous one, the token and
-            the context: 'dense', 'maxout'
-        maxout_size (default None): pairs of the maxout readout; hidden_size unless given
-        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
-            training
+        initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
+            'zero', 'learned'
+        readout (default 'dense'): logits from the new top output, or as in the paper from the previous one, the token
+            and the context: 'dense', 'maxout'
+        maxout_size (default None): pairs in the maxout readout; hidden_size if None
+        dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
         dtype: floating type of the parameters
         device: where to allocate
     Parameters:
@@ -472,21 +470,19 @@ class LuongDecoder(Decoder):
         embed_size: features of an embedded token
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
-        memory_size (default None): features of the encoder's outputs; hidden_size unless given
-        attention_size (default None): hidden features of the attention, where it has a hidden layer; hidden_size unless
-            given
-        score (default 'general'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
-            'cosine', 'location', 'gaussian'
-        num_positions (default None): positions of location scores, for score='location' alone
+        memory_size (default None): features of the encoder's outputs; hidden_size if None
+        attention_size (default None): hidden features of an additive or concat score; hidden_size if None
+        score (default 'general'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'location', 'gaussian'
+        num_positions (default None): number of positions to score, for score='location' only
         alignment (default 'global'): attention to all keys, or to a window around the step or around a predicted
             position: 'global', 'monotonic', 'predictive'
-        window (default None): keys on either side of the centre; needed unless global
+        window (default None): keys on either side of the centre; None if 'global'
         input_feeding (default True): whether the attentional vector of a step is an input of the next
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-        initial (default 'encoder'): the state before the first step: that of the encoder, zero, or a parameter:
-            'encoder', 'zero', 'learned'
-        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
-            training
+        initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
+            'zero', 'learned'
+        dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
         dtype: floating type of the parameters
         device: where to allocate
     Parameters:
@@ -569,7 +565,7 @@ class LuongDecoder(Decoder):
 class FixedContextDecoder(Decoder):
     """Decode without attention: the context of every step is the encoder's last output.
 
-    context = the last encoder output that is open, weights = 1 there
+    context = the last open encoder output, weights = 1 there
     state' = rnn([context; embedding[token]], state)
     logits = dense.W top output' + dense.b
 
@@ -578,12 +574,11 @@ class FixedContextDecoder(Decoder):
         embed_size: features of an embedded token
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
-        memory_size (default None): features of the encoder's outputs; hidden_size unless given
+        memory_size (default None): features of the encoder's outputs; hidden_size if None
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-        initial (default 'encoder'): the state before the first step: that of the encoder, zero, or a parameter:
-            'encoder', 'zero', 'learned'
-        dropout (default 0.0): rate at which attention weights, and features between recurrent layers, are dropped in
-            training
+        initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
+            'zero', 'learned'
+        dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
         dtype: floating type of the parameters
         device: where to allocate
     Parameters:

@@ -26,14 +26,14 @@ class MultiHeadAttention(Attention):
     Args:
         query_size: features of a query
         num_heads: number of heads
-        key_size (default None): features of a key; query_size unless given
-        value_size (default None): features of a value; key_size unless given
-        hidden_size (default None): features of all heads together; query_size unless given
-        score (default 'scaled_dot'): how a key is scored, by name: 'dot', 'scaled_dot', 'general', 'additive',
-            'concat', 'cosine', 'location', 'gaussian'
-        num_positions (default None): positions of location scores, for score='location' alone
+        key_size (default None): features of a key; query_size if None
+        value_size (default None): features of a value; key_size if None
+        hidden_size (default None): features of all heads together; query_size if None
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'location', 'gaussian'
+        num_positions (default None): number of positions to score, for score='location' only
         bias (default True): whether the four projections have biases
-        dropout (default 0.0): rate at which weights are dropped in training
+        dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
@@ -47,7 +47,7 @@ class MultiHeadAttention(Attention):
         b_k: (hidden_size,), biases of the keys, if bias
         b_v: (hidden_size,), biases of the values, if bias
         b_o: (query_size,), biases of the context, if bias
-        scored.*: the attention layer of score; its parameters are shared by the heads
+        scored.*: the attention layer of score, whose parameters the heads share
     Raises:
         OptionError: an argument is outside its domain
     Source: Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762
@@ -100,17 +100,17 @@ class MultiHeadAttention(Attention):
         valid_lens: torch.Tensor | None = None,
         mask: torch.Tensor | None = None,
     ) -> Memory:
-        """Project the keys and values of every head, and keep them for many queries.
+        """Project the keys and values of every head, once for many queries.
 
-        memory = (projected keys, projected values, mask), of keys and values 0 where hidden from all
+        memory = (projected keys, projected values, mask), of keys and values 0 where no query may attend
 
         Args:
-            keys: (batch, keys, key_size); what the queries are compared with
-            values: (batch, keys, value_size); what is averaged
-            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
-                0, beyond the keys as all of them
+            keys: (batch, keys, key_size); key vectors, one for each value
+            values: (batch, keys, value_size); value vectors, one for each key
+            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combines with valid_lens by and
+                may attend to a key; combined with valid_lens by logical and
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
@@ -136,13 +136,13 @@ class MultiHeadAttention(Attention):
         keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
         Args:
-            queries: (batch, queries, query_size); what is looked for
+            queries: (batch, queries, query_size); query vectors
             memory: as `prepare` returns it
             per_head (default False): whether to return the weights of every head, or their mean
-            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
-            head_mask (default None): ([batch], heads); a factor of what each head gives to the context; 0 switches it
-                off
-            dropout_mask (default None): (batch, heads, queries, keys); 0 or 1/(1 - rate), a factor of each weight
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
+                the head off
+            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, queries, query_size); the heads' averages, projected
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
@@ -179,18 +179,18 @@ class MultiHeadAttention(Attention):
         keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
         Args:
-            queries: (batch, queries, query_size); what is looked for
-            keys: (batch, keys, key_size); what the queries are compared with
-            values: (batch, keys, value_size); what is averaged
-            valid_lens (default None): integers (batch, [queries]); key j is open where j < valid_len; below 0 counts as
-                0, beyond the keys as all of them
+            queries: (batch, queries, query_size); query vectors
+            keys: (batch, keys, key_size); key vectors, one for each value
+            values: (batch, keys, value_size); value vectors, one for each key
+            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combines with valid_lens by and
+                may attend to a key; combined with valid_lens by logical and
             per_head (default False): whether to return the weights of every head, or their mean
-            need_weights (default True): whether to return the weights; without, they need not be kept, and are None
-            head_mask (default None): ([batch], heads); a factor of what each head gives to the context; 0 switches it
-                off
-            dropout_mask (default None): (batch, heads, queries, keys); 0 or 1/(1 - rate), a factor of each weight
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
+                the head off
+            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, queries, query_size); the heads' averages, projected
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
@@ -251,13 +251,13 @@ Losses = Callable[[torch.Tensor], torch.Tensor]
 
 
 def ablation_importance(losses: Losses, head_mask: torch.Tensor) -> torch.Tensor:
-    """How much the loss rises when a head is switched off, for each head.
+    """Compute how much the loss rises when a head is switched off, for each head.
 
     importance[h] = mean over b of losses(head_mask with head h at 0)[b] - losses(head_mask)[b]
 
     Args:
-        losses: from head_mask (batch, heads) to the loss of each example, (batch,)
-        head_mask: (batch, heads); the factors at which importance is asked: 1, or 0 for a head cut
+        losses: function from head_mask (batch, heads) to the loss of each example (batch,)
+        head_mask: (batch, heads); factor of each head: 1, or 0 for a head that is off already
     Returns:
         importance: (heads,); in the units of the loss
     Raises:
@@ -276,15 +276,15 @@ def ablation_importance(losses: Losses, head_mask: torch.Tensor) -> torch.Tensor
 
 
 def taylor_importance(losses: Losses, head_mask: torch.Tensor) -> torch.Tensor:
-    """How much the loss would change to first order if a head were switched off, for each head.
+    """Estimate to first order how much the loss changes when a head is switched off, for each head.
 
     importance[h] = mean over b of |head_mask[b, h] d losses(head_mask)[b] / d head_mask[b, h]|
 
-    The loss of an example may depend on its own row of head_mask alone.
+    The loss of an example must depend on no row of head_mask but its own.
 
     Args:
-        losses: from head_mask (batch, heads) to the loss of each example, (batch,)
-        head_mask: (batch, heads); the factors at which importance is asked: 1, or 0 for a head cut
+        losses: function from head_mask (batch, heads) to the loss of each example (batch,)
+        head_mask: (batch, heads); factor of each head: 1, or 0 for a head that is off already
     Returns:
         importance: (heads,); in the units of the loss
     Raises:

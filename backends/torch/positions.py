@@ -13,7 +13,7 @@ __all__ = ["SinusoidalPositions", "LearnedPositions", "position_permutation"]
 
 
 class SinusoidalPositions(Specified):
-    """Add to each input the sines and cosines of its position; it has no parameters.
+    """Add the sines and cosines of its position to each input; it has no parameters.
 
     outputs[t] = inputs[t] + P[t + offset]
     P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
@@ -21,7 +21,7 @@ class SinusoidalPositions(Specified):
 
     Args:
         features: features of an input
-        layout (default 'interleaved'): whether sines and cosines take turns, or the sines come first: 'interleaved',
+        layout (default 'interleaved'): whether sines and cosines alternate, or all sines come first: 'interleaved',
             'concatenated'
     Raises:
         OptionError: an argument is outside its domain
@@ -39,7 +39,7 @@ class SinusoidalPositions(Specified):
         self.high, self.low = (torch.tensor(rate, dtype=torch.float64, device="cpu") for rate in rates(features))
 
     def forward(self, inputs: torch.Tensor, *, offset: int = 0) -> torch.Tensor:
-        """Add the positions from offset on.
+        """Add the positions, starting at offset.
 
         outputs[t] = inputs[t] + P[t + offset]
         P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
@@ -68,7 +68,7 @@ class SinusoidalPositions(Specified):
 
 
 class LearnedPositions(Specified):
-    """Add to each input a learned vector for its position.
+    """Add a learned vector for its position to each input.
 
     outputs[t] = inputs[t] + P[t + offset]
 
@@ -101,7 +101,7 @@ class LearnedPositions(Specified):
         self.P = drawn((num_positions, features), features, dtype, device)
 
     def forward(self, inputs: torch.Tensor, *, offset: int = 0) -> torch.Tensor:
-        """Add the positions from offset on.
+        """Add the positions, starting at offset.
 
         outputs[t] = inputs[t] + P[t + offset]
 
@@ -120,7 +120,7 @@ class LearnedPositions(Specified):
 
 
 def position_permutation(features: int, *, device: torch.device | str | None = None) -> torch.Tensor:
-    """The order that turns interleaved sines and cosines into concatenated ones.
+    """Return the order that turns interleaved sines and cosines into concatenated ones.
 
     permutation[i] = 2i for i < features/2, else 2i + 1 - features
     concatenated = interleaved[permutation]
@@ -129,7 +129,7 @@ def position_permutation(features: int, *, device: torch.device | str | None = N
         features: features of an input
         device: where to allocate
     Returns:
-        permutation: integers (features,); the place of each concatenated feature
+        permutation: integers (features,); interleaved index of each concatenated feature
     Raises:
         OptionError: an argument is outside its domain
     Source: this specification

@@ -27,15 +27,14 @@ MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
 def masked_cross_entropy(
     logits: torch.Tensor, targets: torch.Tensor, valid_lens: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The mean over the open steps of the cross-entropy of their logits, 0 where none is open.
+    """Average the cross-entropy of the logits over the open steps; 0 if no step is open.
 
     loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
 
     Args:
         logits: (batch, steps, vocab_size); scores of each token (natural logarithm)
-        targets: integers (batch, steps); the token that is right
-        valid_lens (default None): integers (batch,); step t is open where t < valid_len; what stands in other steps
-            changes nothing
+        targets: integers (batch, steps); the correct tokens
+        valid_lens (default None): integers (batch,); step t is open where t < valid_len; other steps have no effect
     Returns:
         loss: (); nats a token
     Raises:

@@ -119,5 +119,6 @@ def pooling_cases() -> Iterator[Case]:
 def cases() -> Iterator[Case]:
     """Every case of scores and of pooling."""
     for score in OF_FILES["scoring"]:
+        assert isinstance(score, Operator)
         yield from location_cases() if score is LOCATION_SCORE else score_cases(score)
     yield from pooling_cases()

@@ -33,7 +33,7 @@ FUNCTIONS: Table = {
         ),
         (
             lambda b, a: b.location_score(9, a(2, 5, 7)),
-            "location_score: num_keys is 9 but queries has 7 positions. Score the first keys alone, or make the layer "
+            "location_score: num_keys is 9 but queries has 7 positions. Score only the first keys, or make the layer "
             "with a position for each key.",
         ),
         (
@@ -47,8 +47,8 @@ FUNCTIONS: Table = {
         ),
         (
             lambda b, a: b.global_mask(a(2, 5, dtype=bool), a(3, 7, dtype=bool)),
-            "global_mask: axis 'batch' is 3 in global_keys but 2 in global_queries. Every argument holds the same "
-            "batch. Shapes: global_queries=(2, 5), global_keys=(3, 7).",
+            "global_mask: axis 'batch' is 3 in global_keys but 2 in global_queries. All arguments share one batch "
+            "size. Shapes: global_queries=(2, 5), global_keys=(3, 7).",
         ),
         (
             lambda b, a: b.from_key_padding_mask(a(2, 1, 7, dtype=bool)),
@@ -58,12 +58,12 @@ FUNCTIONS: Table = {
         (
             lambda b, a: b.to_key_padding_mask(a(2, 5, 7, dtype=bool)),
             "to_key_padding_mask: axis 'queries' is 5 in mask, expected 1: a key padding mask hides a key from every "
-            "query. Give what has rows of its own as a mask. Shapes: mask=(2, 5, 7).",
+            "query. Pass a mask with several rows as mask. Shapes: mask=(2, 5, 7).",
         ),
         (
             lambda b, a: b.to_key_padding_mask(a(2, 0, 7, dtype=bool)),
             "to_key_padding_mask: axis 'queries' is 0 in mask, expected 1: a key padding mask hides a key from every "
-            "query. Give what has rows of its own as a mask. Shapes: mask=(2, 0, 7).",
+            "query. Pass a mask with several rows as mask. Shapes: mask=(2, 0, 7).",
         ),
         (
             lambda b, a: b.from_additive_mask(a(5, 7)),
@@ -92,7 +92,7 @@ FUNCTIONS: Table = {
         ),
         (
             lambda b, a: b.masked_softmax(a(2, 5, 7), a(10, dtype=I)),
-            "masked_softmax: axis 'batch' is 10 in valid_lens but 2 in scores. Every argument holds the same batch. "
+            "masked_softmax: axis 'batch' is 10 in valid_lens but 2 in scores. All arguments share one batch size. "
             "Shapes: scores=(2, 5, 7), valid_lens=(10,).",
         ),
         (
@@ -130,8 +130,8 @@ FUNCTIONS: Table = {
         ),
         (
             lambda b, a: b.stride_mask(5, 7, stride=0),
-            "stride_mask: stride is 0, expected a whole number of at least 1: distance of two positions that are "
-            "attended to.",
+            "stride_mask: stride is 0, expected a whole number of at least 1: distance between the positions that a "
+            "query attends to.",
         ),
         (
             lambda b, a: b.causal_mask(5, 7, offset=1.5),
@@ -140,8 +140,8 @@ FUNCTIONS: Table = {
         ),
         (
             lambda b, a: b.from_additive_mask(a(2, 5, 7), threshold=-np.inf),
-            "from_additive_mask: threshold is -inf, expected a finite number: what is at most this, rounded to the "
-            "dtype of additive_mask, is hidden.",
+            "from_additive_mask: threshold is -inf, expected a finite number: a key is hidden where additive_mask is "
+            "at most this.",
         ),
         (
             lambda b, a: b.to_additive_mask(a(2, 5, 7, dtype=bool), dtype="int32"),
@@ -150,8 +150,8 @@ FUNCTIONS: Table = {
         ),
         (
             lambda b, a: b.to_additive_mask(a(2, 5, 7, dtype=bool), finite=-1e9),
-            "to_additive_mask: finite is -1000000000.0, expected True or False: whether a hidden key gets the least "
-            "finite number.",
+            "to_additive_mask: finite is -1000000000.0, expected True or False: whether to fill with the lowest "
+            "finite number, not -inf.",
         ),
         (
             lambda b, a: b.attention_mask(-1, a(2, dtype=I)),
@@ -159,7 +159,7 @@ FUNCTIONS: Table = {
         ),
         (
             lambda b, a: b.scaled_dot_score(a(2, 5, 4), a(2, 7, 4), scale=float("nan")),
-            "scaled_dot_score: scale is nan, expected a finite number: factor of the scores; 1/√features unless given.",
+            "scaled_dot_score: scale is nan, expected a finite number: factor of the scores; 1/√features if None.",
         ),
     ],
     MaskError: [
@@ -183,7 +183,7 @@ FUNCTIONS: Table = {
         (
             lambda b, a: b.from_additive_mask(a(2, 5, 7, dtype=bool)),
             "from_additive_mask: additive_mask is bool, expected a floating type, one of float64, float32, float16, "
-            "bfloat16. A mask of True and False, or of 1 and 0, is no additive mask: cast, it would hide nothing.",
+            "bfloat16. A mask of True and False, or of 1 and 0, is not additive: after a cast it would hide nothing.",
         ),
         (
             lambda b, a: b.dot_score(a(2, 5, 4), a(2, 7, 4, dtype=np.float64)),
@@ -262,28 +262,28 @@ LAYERS: Table = {
         ),
         (
             lambda layer, a: layer.attend(a(3, 5, 9), layer.prepare(a(2, 7, 10), a(2, 7, 6))),
-            "AdditiveAttention.attend: axis 'batch' is 2 in memory.keys but 3 in queries. Every argument holds the "
-            "same batch. Shapes: queries=(3, 5, 9), memory.keys=(2, 7, 8), memory.values=(2, 7, 6).",
+            "AdditiveAttention.attend: axis 'batch' is 2 in memory.keys but 3 in queries. All arguments share one "
+            "batch size. Shapes: queries=(3, 5, 9), memory.keys=(2, 7, 8), memory.values=(2, 7, 6).",
         ),
         (
             lambda layer, a: layer(a(5, 2, 9), a(7, 3, 10), a(7, 3, 6)),
-            "GeneralAttention: axis 'batch' is 3 in keys but 2 in queries. Every argument holds the same batch. "
+            "GeneralAttention: axis 'batch' is 3 in keys but 2 in queries. All arguments share one batch size. "
             "Shapes: queries=(5, 2, 9), keys=(7, 3, 10), values=(7, 3, 6).",
         ),
         (
             lambda layer, a: layer(a(2, 5, 9), a(2, 7, 4), a(2, 7, 6)),
-            "LocationAttention: num_keys is 7 but queries has 6 positions. Score the first keys alone, or make the "
+            "LocationAttention: num_keys is 7 but queries has 6 positions. Score only the first keys, or make the "
             "layer with a position for each key.",
         ),
         (
             lambda layer, a: layer(a(3, 9, dtype=I), a(3, 7, 6), a(2, 3, 5)),
-            "LocationAttention: num_keys is 7 but queries has 6 positions. Score the first keys alone, or make the "
+            "LocationAttention: num_keys is 7 but queries has 6 positions. Score only the first keys, or make the "
             "layer with a position for each key.",
             ("BahdanauDecoder", {**DECODING, "score": "location", "num_positions": 6}),
         ),
         (
             lambda layer, a: layer(a(3, 7, dtype=I), a(2, 9, dtype=I)),
-            "Translator: axis 'batch' is 2 in inputs but 3 in source. Every argument holds the same batch. Shapes: "
+            "Translator: axis 'batch' is 2 in inputs but 3 in source. All arguments share one batch size. Shapes: "
             "source=(3, 7), inputs=(2, 9).",
         ),
         (
@@ -303,8 +303,8 @@ LAYERS: Table = {
         ),
         (
             lambda layer, a: layer(a(2, 5, 4), offset=3),
-            "LearnedPositions: the last step stands at position 7 but num_positions is 7. Give fewer steps or a "
-            "smaller offset, or make the layer with a position for each step.",
+            "LearnedPositions: the last step is at position 7 but num_positions is 7. Give fewer steps or a smaller "
+            "offset, or make the layer with a position for each step.",
         ),
         (
             lambda layer, a: layer(a(2, 5, 6)),
@@ -314,7 +314,7 @@ LAYERS: Table = {
         (
             lambda layer, a: layer(a(3, 7, 4), None, a(1, 3, 5)),
             "LSTM: axis 'state_size' is 5 in state but 10 in the layer. A state holds hidden_size numbers for each "
-            "direction; that of an LSTM as many again, its cells. Shapes: inputs=(3, 7, 4), state=(1, 3, 5).",
+            "direction, and an LSTM's as many again for its cells. Shapes: inputs=(3, 7, 4), state=(1, 3, 5).",
         ),
         (
             lambda layer, a: layer(a(3, 7, 5), a(1, 3, 10)),
@@ -341,8 +341,8 @@ LAYERS: Table = {
             lambda layer, a: layer.step(
                 a(3, dtype=I), a(2, 3, 5), layer.prepare(a(3, 8, 6), None, a(3, 4, 8, dtype=bool))
             ),
-            "BahdanauDecoder.step: axis 'one' is 4 in memory.mask but 1 in the layer. A single step, and greedy "
-            "decoding, take a mask with one row: (batch, 1, keys). Shapes: tokens=(3,), state=(2, 3, 5), "
+            "BahdanauDecoder.step: axis 'one' is 4 in memory.mask but 1 in the layer. A single step and greedy "
+            "decoding take a mask with one row: (batch, 1, keys). Shapes: tokens=(3,), state=(2, 3, 5), "
             "memory.keys=(3, 8, 8), memory.values=(3, 8, 6), memory.mask=(3, 4, 8).",
         ),
     ],
@@ -395,7 +395,7 @@ LAYERS: Table = {
         ),
         (
             lambda layer, a: layer(a(2, 5, 9), a(2, 7, 10), a(2, 7, 6), offset=a(2, dtype=I)),
-            "LocalAttention: offset is given, expected None: mode='predictive' predicts where its window stands.",
+            "LocalAttention: offset is given, expected None: mode='predictive' predicts the centre of its window.",
         ),
         (
             lambda layer, a: layer(a(2, 5, 9), a(2, 7, 9), a(2, 7, 9), per_head=1),
@@ -428,7 +428,8 @@ LAYERS: Table = {
         ),
         (
             lambda layer, a: layer.greedy(a(3, 8, 6), a(2, 3, 5), bos=1, eos=2, max_steps=-1),
-            "BahdanauDecoder.greedy: max_steps is -1, expected a whole number of at least 0: most tokens to decode.",
+            "BahdanauDecoder.greedy: max_steps is -1, expected a whole number of at least 0: maximum number of "
+            "tokens to decode.",
         ),
     ],
 }
