@@ -32,12 +32,12 @@ _WIDTH = Option("width", "float", "standard deviation of the kernel, 1/w", "1.0"
 _LEARNED = Option(
     "learned",
     "bool",
-    "whether w = 1/width is a parameter that begins there, or a constant",
+    "whether w is a parameter with initial value 1/width, or the constant 1/width",
     "False",
     keyword_only=True,
 )
 _HIDDEN_OR_QUERY = Option(
-    "hidden_size", "int", "features of the hidden layers; query_size unless given", "None", keyword_only=True
+    "hidden_size", "int", "features of the hidden layers; query_size if None", "None", keyword_only=True
 )
 
 
@@ -58,12 +58,12 @@ def _attention_methods(
     keys = Tensor("keys", ("batch", "heads?", "keys", key_axis), "key vectors, one for each value")
     memory_keys = Tensor("memory.keys", ("batch", "heads?", "keys", memory_axis), "prepared keys")
     memory_values = Tensor("memory.values", VALUES.axes, "prepared values")
-    memory_mask = Tensor("memory.mask", MASK.axes, "one mask of what may be attended to", "boolean", True, True)
+    memory_mask = Tensor("memory.mask", MASK.axes, "valid_lens and mask combined", "boolean", True, True)
     return (
         Operator(
             name=f"{layer}.prepare",
-            summary="Project the keys, clear what no query may attend to, and keep it for many queries.",
-            formula="memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all",
+            summary="Project the keys and zero what no query may attend to, once for many queries.",
+            formula="memory = (projected keys, values, mask), with keys and values 0 where no query may attend",
             source="this specification",
             tensors=(keys, VALUES, VALID_LENS, MASK),
             outputs=(memory_keys, memory_values, memory_mask),
@@ -118,7 +118,7 @@ ADDITIVE_ATTENTION = Layer(
     options=(
         _QUERY_SIZE,
         _KEY_SIZE,
-        Option("hidden_size", "int", "features of the hidden layer in which query and key meet"),
+        Option("hidden_size", "int", "features of the hidden layer"),
         DROPOUT,
         TIME_MAJOR,
     ),
@@ -186,7 +186,7 @@ _LOCATION_FORMULA = "context, weights = attention_pooling(location_score(keys, W
 
 LOCATION_ATTENTION = Layer(
     name="LocationAttention",
-    summary="Attention by the query alone: it scores positions, whatever keys stand there.",
+    summary="Attention by the query alone: it scores positions, and the keys do not matter.",
     formula=_LOCATION_FORMULA,
     source=LUONG,
     options=(_QUERY_SIZE, Option("num_positions", "int", "positions that have a score"), DROPOUT, TIME_MAJOR),
@@ -195,11 +195,10 @@ LOCATION_ATTENTION = Layer(
         "LocationAttention", _LOCATION_FORMULA, LUONG, "query_size", "key_features", "key_features"
     ),
     own_shapes=lambda sizes: {"W": (sizes["num_positions"], sizes["query_size"])},
-    notes="There may be fewer keys than num_positions, not more.",
+    notes="There may be fewer keys than num_positions, but not more.",
 )
 
 _KERNEL_FORMULA = "context, weights = attention_pooling(gaussian_score(queries, keys, w), values)"
-_KERNEL_PARAMETERS = (Parameter("w", (), "inverse width of the kernel; there if learned", "one"),)
 
 KERNEL_ATTENTION = Layer(
     name="KernelAttention",
@@ -207,7 +206,7 @@ KERNEL_ATTENTION = Layer(
     formula=_KERNEL_FORMULA,
     source=NADARAYA,
     options=(DROPOUT, _WIDTH, _LEARNED, TIME_MAJOR),
-    parameters=_KERNEL_PARAMETERS,
+    parameters=(Parameter("w", (), "inverse width of the kernel, if learned", "one"),),
     methods=_attention_methods("KernelAttention", _KERNEL_FORMULA, NADARAYA, "features", "features", "features"),
     complete=lambda config: {**config, "one": 1},
     own_shapes=lambda sizes: {"w": ()} if sizes["learned"] else {},
@@ -234,11 +233,11 @@ def _sizes_of(score: str) -> set[str]:
 
 
 SCORE_NAMES = tuple(SCORES)
-"""What the option `score` may be: the score of the layer that `scored` names."""
+"""The choices of the option `score`; `scored` returns the layer of each."""
 HIDDEN_SCORES = tuple(score for score in SCORE_NAMES if "hidden_size" in _sizes_of(score))
-"""Those with a hidden layer, whose size may be chosen."""
+"""The scores with a hidden layer, whose size is an option."""
 ALIKE_SCORES = tuple(score for score in SCORE_NAMES if "query_size" not in _sizes_of(score))
-"""Those that compare query and key feature by feature, so that both have the same size."""
+"""The scores that compare query and key feature by feature, so that both must have the same size."""
 
 
 def score_option(default: str) -> Option:
@@ -255,7 +254,7 @@ def scored(
     num_positions: int | None,
     dropout: float = 0.0,
 ) -> Part:
-    """The attention layer with the score of that name, for queries and keys of these sizes.
+    """Return the attention layer with the score of that name, for queries and keys of these sizes.
 
     Raises: OptionError if the score cannot compare them, needs an argument that is None, or would ignore one.
     """

@@ -325,7 +325,7 @@ class KernelAttention(Attention):
         return gaussian_score(queries, keys, self.parameters.get("w", np.array(1.0 / self.sizes["width"])))
 
 
-LAYERS = {layer.__name__: layer for layer in Attention.__subclasses__()}
+LAYERS: dict[str, type[Attention]] = {name: globals()[name] for name in __all__ if name != "Memory"}
 """The layers of this file, which other layers may have inside them, by name."""
 
 

@@ -31,7 +31,7 @@ class HardAttention(Attention):
         key_size: features of a key
         score (default 'additive'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'location', 'gaussian'
-        hidden_size (default None): features of the hidden layers; query_size unless given
+        hidden_size (default None): features of the hidden layers; query_size if None
         num_positions (default None): number of positions to score, for score='location' only
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads

@@ -22,7 +22,7 @@ class NadarayaWatson(Specified):
 
     Args:
         width (default 1.0): standard deviation of the kernel, 1/w
-        learned (default False): whether w = 1/width is a parameter that begins there, or a constant
+        learned (default False): whether w is a parameter with initial value 1/width, or the constant 1/width
         dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:

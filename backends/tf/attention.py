@@ -77,9 +77,9 @@ class Attention(Specified):
     def prepare(
         self, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None = None, mask: tf.Tensor | None = None
     ) -> Memory:
-        """Project the keys, clear what no query may attend to, and keep it for many queries.
+        """Project the keys and zero what no query may attend to, once for many queries.
 
-        memory = (projected keys, values, mask), with keys and values 0 where they are hidden from all
+        memory = (projected keys, values, mask), with keys and values 0 where no query may attend
 
         Args:
             keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
@@ -365,7 +365,7 @@ class AdditiveAttention(TanhAttention):
     Args:
         query_size: features of a query
         key_size: features of a key
-        hidden_size: features of the hidden layer in which query and key meet
+        hidden_size: features of the hidden layer
         dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
@@ -539,11 +539,11 @@ class CosineAttention(Attention):
 
 @keras.saving.register_keras_serializable(package="attention_parity")
 class LocationAttention(Attention):
-    """Attention by the query alone: it scores positions, whatever keys stand there.
+    """Attention by the query alone: it scores positions, and the keys do not matter.
 
     context, weights = attention_pooling(location_score(keys, W queries), values)
 
-    There may be fewer keys than num_positions, not more.
+    There may be fewer keys than num_positions, but not more.
 
     Args:
         query_size: features of a query
@@ -599,13 +599,13 @@ class KernelAttention(Attention):
     Args:
         dropout (default 0.0): dropout rate of the weights in training
         width (default 1.0): standard deviation of the kernel, 1/w
-        learned (default False): whether w = 1/width is a parameter that begins there, or a constant
+        learned (default False): whether w is a parameter with initial value 1/width, or the constant 1/width
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
         name: the layer's name in Keras
     Parameters:
-        w: (), inverse width of the kernel; there if learned
+        w: (), inverse width of the kernel, if learned
     Raises:
         OptionError: an argument is outside its domain
     Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
@@ -637,7 +637,7 @@ class KernelAttention(Attention):
         return _gaussian_score(queries, keys, w)
 
 
-LAYERS = {layer.__name__: layer for layer in Attention.__subclasses__()}
+LAYERS: dict[str, type[Attention]] = {name: globals()[name] for name in __all__ if name != "Memory"}
 """The layers of this file, which other layers may have inside them, by name."""
 
 

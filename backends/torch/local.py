@@ -33,7 +33,7 @@ class LocalAttention(Attention):
             'predictive'
         score (default 'general'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'location', 'gaussian'
-        hidden_size (default None): features of the hidden layers; query_size unless given
+        hidden_size (default None): features of the hidden layers; query_size if None
         num_positions (default None): number of positions to score, for score='location' only
         dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without

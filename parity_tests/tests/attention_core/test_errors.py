@@ -459,22 +459,21 @@ CONSTRUCTORS = [
     ),
     (
         {"hidden_size": 5, "method": "mean"},
-        "Bridge: method is 'mean', expected one of 'concatenate', 'sum', 'project', 'backward': how the two directions "
-        "become one.",
+        "Bridge: method is 'mean', expected one of 'concatenate', 'sum', 'project', 'backward': how to "
+        "merge the two directions.",
     ),
     (
         {**ADDITIVE, "hidden_size": 0},
-        "AdditiveAttention: hidden_size is 0, expected a whole number of at least 1: features of the hidden layer in "
-        "which query and key meet.",
+        "AdditiveAttention: hidden_size is 0, expected a whole number of at least 1: features of the hidden layer.",
     ),
     (
         {**ADDITIVE, "dropout": 1.0},
-        "AdditiveAttention: dropout is 1.0, expected a rate of at least 0 and less than 1: rate at which weights are "
-        "dropped in training.",
+        "AdditiveAttention: dropout is 1.0, expected a rate of at least 0 and less than 1: dropout rate of the "
+        "weights in training.",
     ),
     (
         {"scale": float("inf")},
-        "DotProductAttention: scale is inf, expected a finite number: factor of the scores; 1/√features unless given.",
+        "DotProductAttention: scale is inf, expected a finite number: factor of the scores; 1/√features if None.",
     ),
     (
         {"input_size": 4, "hidden_size": 5, "num_layers": 1.5},
@@ -483,7 +482,7 @@ CONSTRUCTORS = [
     (
         {**DECODER, "memory_size": -6},
         "BahdanauDecoder: memory_size is -6, expected a whole number of at least 1: features of the encoder's outputs; "
-        "hidden_size unless given.",
+        "hidden_size if None.",
     ),
 ]
 
@@ -544,7 +543,7 @@ def test_a_constructor_refuses(backend: SimpleNamespace, config: dict[str, Any],
 
 
 def test_an_unknown_option_is_pythons_own_refusal(backend: SimpleNamespace):
-    with pytest.raises(TypeError, match=r"AdditiveAttention.__init__\(\) got an unexpected keyword argument 'rate'"):
+    with pytest.raises(TypeError, match=r"Attention.__init__\(\) got an unexpected keyword argument 'rate'"):
         backend.package.AdditiveAttention(**ADDITIVE, rate=0.5)
     with pytest.raises(TypeError, match=r"scaled_dot_score\(\) got an unexpected keyword argument 'scael'"):
         backend.package.scaled_dot_score(None, None, scael=1.0)
