@@ -195,8 +195,10 @@ class Trainer:
         """Refuse a batch that does not fit the model while its values are known: a graph sees shapes alone."""
         masks = {name: getattr(batch, name) for name in MASKS}
         self.model._check("call", source=batch.source, inputs=batch.inputs, valid_lens=batch.source_lens, **masks)
-        self.model._check_ids(batch.source, batch.inputs)
-        check_ids("masked_cross_entropy", "targets", batch.targets, self.model.sizes["target_vocab_size"])
+        model, sizes = self.model, self.model.sizes
+        check_ids(model.encoder.specification.name, "tokens", batch.source, sizes["source_vocab_size"])
+        check_ids(model.decoder.specification.name, "tokens", batch.inputs, sizes["target_vocab_size"])
+        check_ids("masked_cross_entropy", "targets", batch.targets, sizes["target_vocab_size"])
 
     def train(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """The step, of a batch that was checked; TensorFlow traces it."""

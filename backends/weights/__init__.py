@@ -356,8 +356,7 @@ def _written_for_a_backend(
     config, _ = whole_config(layer, {key: array.shape for key, array in arrays.items()}, options)
     made = backend_layers.write(framework, layer, config, arrays)
     if spelling:
-        cell = "lstm" if layer.name.startswith("LSTM") or config.get("cell") == "lstm" else "gru"
-        made = {backend_layers.to_h5(path, cell): array for path, array in made.items()}
+        made = {backend_layers.to_h5(path): array for path, array in made.items()}
     return {prefix + path: array for path, array in made.items()}
 
 

@@ -209,7 +209,8 @@ def _entries(framework: str, layer: Layer, sizes: Sizes) -> Iterator[tuple[str, 
 
 # ------------------------------------------------------------------------------------------------ Keras' numbers
 
-GATED = ("W", "U", "b", "b_hn")
+GATED, BRIDGED = ("W", "U", "b", "b_hn"), ("W", "b_s")
+"""The variables of a recurrent layer, and of a bridge, in the order of their numbers."""
 BESIDE = {"W_q": "w_v", "W_p": "v_p", "W": "v", "rnn": "initial"}
 """The one variable that a layer has itself, by the name of a layer or variable beside it."""
 
@@ -224,29 +225,25 @@ def _from_h5(name: str, axes: Mapping[str, int]) -> str:
         return name
     within, number = match["within"], int(match["number"])
     start, _, last = within.removesuffix(".").rpartition(".")
-    layer = re.fullmatch(r"(?:gru|lstm)_layer(?:_(\d{1,4}))?", last)
-    if layer and number < len(GATED):
-        return f"{start}.{int(layer[1] or 0)}.{GATED[number]}"
+    layer = re.fullmatch(r"weights(?:_(\d{1,4}))?", last)
+    variables = GATED if f"{within}vars.{len(BRIDGED)}" in axes else BRIDGED
+    if layer and number < len(variables):
+        return f"{start}.{int(layer[1] or 0)}.{variables[number]}"
     if re.fullmatch(r"W(_[a-z])?|dense|readout", last) and number < 2:
         return f"{within}{('kernel', 'bias')[number]}"
     if last == "embedding":
         return f"{within}embeddings"
-    if f"{within}vars.1" in axes:  # of the layers that have several variables, only Bridge is left
-        return f"{within}{('W', 'b_s')[number % 2]}.{number // 2}"
     beside = {other.removeprefix(within).partition(".")[0] for other in axes if other.startswith(within)}
     alone = "P" if axes[name] == 2 else "w"
     return within + next((variable for key, variable in BESIDE.items() if key in beside), alone)
 
 
-def to_h5(path: str, cell: str) -> str:
+def to_h5(path: str) -> str:
     """The name in a .weights.h5 file of a variable of ours with that path of attributes."""
-    match = re.fullmatch(r"(?P<start>(?:.*\.)?(?:layers|backward))\.(?P<layer>\d+)\.(?P<name>\w+)", path)
+    match = re.fullmatch(r"(?P<start>(?:.*\.)?(?:backward_)?layers)\.(?P<layer>\d+)\.(?P<name>\w+)", path)
     if match:
         number = "" if match["layer"] == "0" else f"_{match['layer']}"
-        return f"{match['start']}.{cell}_layer{number}.vars.{GATED.index(match['name'])}".replace(".", "/")
-    match = re.fullmatch(r"(?P<start>.*\.)?(?P<name>W|b_s)\.(?P<layer>\d+)", path)
-    if match:
-        place = 2 * int(match["layer"]) + ("W", "b_s").index(match["name"])
-        return f"{match['start'] or ''}vars.{place}".replace(".", "/")
+        variables = BRIDGED if match["name"] in BRIDGED[1:] else GATED
+        return f"{match['start']}.weights{number}.vars.{variables.index(match['name'])}".replace(".", "/")
     owner, _, name = path.rpartition(".")
     return f"{owner + '.' if owner else ''}vars.{int(name == 'bias')}".replace(".", "/")
