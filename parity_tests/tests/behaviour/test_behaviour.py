@@ -328,7 +328,7 @@ NAMESPACES = {
     "torch": ("torch", "torch"),
     "tf": ("tf", "tensorflow"),
     "jax": ("jnp", "jax.numpy"),
-    "mxnet": ("np", "mxnet.np"),
+    "mxnet": ("np", "mxnet.numpy"),
 }
 """The name that the lines of the page use for a framework, and its module."""
 
