@@ -52,8 +52,9 @@ APART = ("beyond", "below")
 
 
 def installed(target: ThirdParty) -> bool:
-    """Whether the packages of a call are installed."""
-    return all(find_spec(name) is not None for name in target.packages)
+    """Whether the packages are installed that the module of a call imports."""
+    module = [other for other in THIRD_PARTY if other.module == target.module]
+    return all(find_spec(name) is not None for other in module for name in other.packages)
 
 
 def questions(target: ThirdParty) -> dict[str, Question]:
