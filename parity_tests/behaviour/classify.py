@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,8 @@ from parity_tests.judge.pair import Quantity
 from parity_tests.judge.tolerances import tolerance_of
 from parity_tests.judge.verdict import Verdict
 from parity_tests.polarity import answer as polarity
-from parity_tests.workers.recordings import Recording, answered, is_gradient, withheld
+from parity_tests.workers.answers import AnswerStatus
+from parity_tests.workers.recordings import Recording, is_gradient
 
 LIKE = 1e-3
 """The largest difference between two answers of a kind, relative to the largest entry: kinds differ by more."""
@@ -30,23 +30,23 @@ class Answer:
     """A call's answer to a question in one dtype: its status, and the actual and the expected quantities."""
 
     cell: Cell
-    status: Mapping[str, Any]
+    status: AnswerStatus
     actual: Arrays
     expected: Arrays
 
     @classmethod
     def of(cls, recording: Recording, cell: Cell) -> Answer:
         """The answer in a recording."""
-        status = answered(recording, cell)
-        judged = status["status"] == "ok" and cell.case.gradients
-        return cls(cell, status, recording.cells.get(cell.key, {}), expected(*cell, withheld(status)) if judged else {})
+        answer = recording.answer(cell)
+        judged = answer.ok and cell.case.gradients
+        arrays = expected(*cell, answer.withheld) if judged else {}
+        return cls(cell, answer.status, recording.cells.get(cell.key, {}), arrays)
 
     @property
     def refused(self) -> str:
         """Why there is no answer, in a word; empty if there is one."""
         words = {"ok": "", "not-implemented": "not taken", "not-applicable": "none", "timeout": "hangs"}
-        status = str(self.status["status"])
-        return words.get(status, status)
+        return words.get(self.status, self.status)
 
     @property
     def gradients(self) -> list[str]:

@@ -78,7 +78,7 @@ def record_answers(
     groups = [list(group.values()) for group in (together, apart) if group]
     recording = joined(*(record_cells(job, group, pack_cases(group)) for group in groups))
     if not recording.about:
-        message = next(iter(recording.status.values()))["message"]
+        message = next(iter(recording.answers.values())).message
         raise RuntimeError(f"{target.id} cannot be started: {message}")
     return recording
 

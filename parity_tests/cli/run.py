@@ -198,9 +198,9 @@ def record_one(
         recording = replace(record_cells(job, cells, pack_cases(cells), report_progress), selection=selection)
     recording.save(file)
     rest = recording.unanswered
-    for cell, status in list(rest.items())[:MOST_RED]:
-        console.print(Text(f"{status['status']:<11} {cell}  {status['message']}"), soft_wrap=True)
-    kinds = Counter(status["status"] for status in rest.values())
+    for cell, answer in list(rest.items())[:MOST_RED]:
+        console.print(Text(f"{answer.status:<11} {cell}  {answer.message}"), soft_wrap=True)
+    kinds = Counter(answer.status for answer in rest.values())
     others = "".join(f", {count} {kind}" for kind, count in kinds.items())
     answered = f"{len(cells) - len(rest)} of {len(cells)} cells answered"
     console.print(Text(f"recorded    {name} on {device}: {answered}{others}; {file}"), soft_wrap=True)

@@ -154,12 +154,12 @@ class Campaign:
         judgements: dict[str, list[Verdict]] = {}
         with reference.in_memory():
             for name, (_, judged) in batch.items():
-                status = recording.status.get(name)
-                if status is None:
+                answer = recording.answers.get(name)
+                if answer is None:
                     continue
-                if status["status"] in ("not-applicable", "not-implemented"):
-                    self.missing[status.get("message", "")] += 1
-                    self.known[recording.backend].learn(status)
+                if answer.status in ("not-applicable", "not-implemented"):
+                    self.missing[answer.message] += 1
+                    self.known[recording.backend].learn(answer)
                     continue
                 judgements[name] = list(excused(judge_all([judged.cell], [recording], Questions())))
                 self.left_out += not judgements[name]

@@ -130,8 +130,8 @@ def check(
         outcome.recordings[job.name] = recording
         outcome.interrupted = stopped()
         if not recording.about and not outcome.interrupted:
-            fault = next(iter(recording.status.values()))
-            raise WorkerFault(fault["status"], fault["message"], fault.get("trace", ""))
+            fault = next(iter(recording.answers.values()))
+            raise WorkerFault(fault.status, fault.message, fault.trace)
         conclude(
             outcome,
             cells,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
@@ -17,9 +16,10 @@ from parity_tests.cases.selection import Cell
 from parity_tests.judge.pair import Pair, Quantity
 from parity_tests.judge.question import Question, Questions
 from parity_tests.judge.verdict import Status, Verdict
+from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import violations
 from parity_tests.workers.process import Progress, counted, untold
-from parity_tests.workers.recordings import Recording, answered, withheld
+from parity_tests.workers.recordings import Recording
 from parity_tests.workers.target import same
 
 # ------------------------------------------------------------------------------------------------ recordings
@@ -40,9 +40,9 @@ def judge_all(
     verdicts: list[Verdict] = []
     for cell in counted("comparison", cells, progress):
         answers = [
-            (recording, questions.of(cell, withheld(answered(recording, cell))))
+            (recording, questions.of(cell, recording.answer(cell).withheld))
             for recording in recordings
-            if not partial or cell.key in recording.status
+            if not partial or cell.key in recording.answers
         ]
         for recording, question in answers:
             verdicts += judge(question, recording)
@@ -72,32 +72,32 @@ def judge(question: Question, recording: Recording, against: Recording | None = 
     are withheld has no verdict where rounding alone could change the rest.
     """
     case, dtype = cell = question.cell
-    status = answered(recording, cell)
-    quantities = question.quantities if status["status"] == "ok" else {}
+    given = recording.answer(cell)
+    quantities = question.quantities if given.ok else {}
     if quantities is None:
         return
-    actual = recording.cells[cell.key] if status["status"] == "ok" else {}
+    actual = recording.cells[cell.key] if given.ok else {}
     name = "reference" if against is None else against.name
     blank = Verdict(case.operator, case.id, recording.backend, name, recording.device, dtype, "*", "missing")
     if against is None:
         before = recording.cells.get(f"{case.again}/{dtype}", {}) if case.again else {}
-        answer = Answer(blank, status, actual, quantities, before)
+        answer = CellAnswer(blank, given, actual, quantities, before)
         for kind, check in CELL_CHECKS.items():
             yield from (replace(verdict, check=kind) for verdict in check(answer))
         expected = {name: quantity.reference for name, quantity in quantities.items()}
     else:
-        expected = against.cells[cell.key] if answered(against, cell)["status"] == "ok" else {}
+        expected = against.cells[cell.key] if against.answer(cell).ok else {}
     for name, quantity in quantities.items():
         if name in actual and name in expected:
             yield compare(blank, quantity, actual[name], expected[name])
 
 
 @dataclass(frozen=True)
-class Answer:
+class CellAnswer:
     """A recording's answer to a cell: its status, its arrays, and those of the same question before."""
 
     blank: Verdict
-    status: Mapping[str, Any]
+    given: Answer
     actual: Arrays
     quantities: Mapping[str, Quantity]
     before: Arrays
@@ -107,46 +107,46 @@ class Answer:
         return replace(self.blank, reason=reason, quantity=quantity, status=status)
 
 
-def _answered(answer: Answer) -> Iterator[Verdict]:
-    status = answer.status["status"]
-    if status not in ("ok", "not-implemented"):
-        yield answer.verdict(answer.status.get("message", ""), status=status)
+def _answered(answer: CellAnswer) -> Iterator[Verdict]:
+    status = answer.given.status
+    if status != "ok" and status != "not-implemented":
+        yield answer.verdict(answer.given.message, status=status)
 
 
-def _implemented(answer: Answer) -> Iterator[Verdict]:
-    if answer.status["status"] == "not-implemented":
-        yield answer.verdict(answer.status.get("message", ""))
-    for quantity in answer.status.get("lacking", ()):
+def _implemented(answer: CellAnswer) -> Iterator[Verdict]:
+    if answer.given.status == "not-implemented":
+        yield answer.verdict(answer.given.message)
+    for quantity in answer.given.missing:
         if quantity in answer.quantities:
             yield answer.verdict("the target does not give this quantity", quantity)
 
 
-def _complete(answer: Answer) -> Iterator[Verdict]:
+def _complete(answer: CellAnswer) -> Iterator[Verdict]:
     for quantity in answer.quantities:
-        if quantity not in answer.actual and quantity not in answer.status.get("lacking", ()):
+        if quantity not in answer.actual and quantity not in answer.given.missing:
             yield answer.verdict("the backend did not answer this quantity", quantity)
 
 
-def _specified(answer: Answer) -> Iterator[Verdict]:
+def _specified(answer: CellAnswer) -> Iterator[Verdict]:
     for quantity in answer.actual:
         if quantity not in answer.quantities:
             yield answer.verdict("the specification has no such quantity", quantity, "fail")
 
 
-def _untouched(answer: Answer) -> Iterator[Verdict]:
-    for name in answer.status.get("changed", ()):
+def _untouched(answer: CellAnswer) -> Iterator[Verdict]:
+    for name in answer.given.changed:
         reason = f"the call changed its argument {name}: the caller's array has other values than before"
         yield answer.verdict(reason, f"argument_{name}", "fail")
 
 
-def _repeatable(answer: Answer) -> Iterator[Verdict]:
+def _repeatable(answer: CellAnswer) -> Iterator[Verdict]:
     for quantity, array in answer.before.items():
         if quantity in answer.actual and not same(answer.actual[quantity], array):
             reason = f"{quantity} has other bits than the first time this case ran, with other cells in between"
             yield answer.verdict(reason, quantity, "fail")
 
 
-CELL_CHECKS: dict[str, Callable[[Answer], Iterator[Verdict]]] = {
+CELL_CHECKS: dict[str, Callable[[CellAnswer], Iterator[Verdict]]] = {
     "answer": _answered,
     "has": _implemented,
     "whole": _complete,

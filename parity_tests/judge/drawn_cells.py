@@ -17,6 +17,7 @@ from parity_tests.cases.case import FULL
 from parity_tests.cases.draw import FAMILY, draw
 from parity_tests.cases.drawn import NAMES, Drawn, methods_of, parsed
 from parity_tests.judge.condition import DTYPES, Judged, judgeable
+from parity_tests.workers.answers import Answer
 from parity_tests.workers.recordings import Recording, own_version
 from parity_tests.workers.target import NOT_TAKEN, function_name
 
@@ -46,8 +47,8 @@ class Abilities:
     def of(cls, recording: Recording) -> Abilities:
         """Read them from a recording."""
         known = cls(recording.backend).with_functions(recording.about)
-        for status in recording.status.values():
-            known.learn(status)
+        for answer in recording.answers.values():
+            known.learn(answer)
         return known
 
     def with_functions(self, about: Mapping[str, Any]) -> Abilities:
@@ -55,10 +56,10 @@ class Abilities:
         functions = set(str(about["implements"]).split(", ")) if "implements" in about else None
         return replace(self, functions=functions)
 
-    def learn(self, status: Mapping[str, Any]) -> None:
+    def learn(self, answer: Answer) -> None:
         """Note the argument that a function refused, if it did."""
-        function, _, argument = status.get("message", "").partition(NOT_TAKEN)
-        if status["status"] == "not-implemented" and argument:
+        function, _, argument = answer.message.partition(NOT_TAKEN)
+        if answer.status == "not-implemented" and argument:
             self.untaken[function].add(argument)
 
     def has(self, operator: str, method: str) -> bool:

@@ -112,7 +112,7 @@ class Request:
     def known(self, recording: Recording) -> Abilities:
         """What the target can be asked, by its recording, or by its worker where that is empty."""
         known = Abilities.of(recording)
-        if recording.status:
+        if recording.answers:
             return known
         with Server(self.job) as server:
             return known.with_functions(server.hello())

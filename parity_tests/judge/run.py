@@ -25,10 +25,11 @@ from parity_tests.judge.compare import judge, judge_all, judge_settings
 from parity_tests.judge.divergences import Divergence, apply
 from parity_tests.judge.question import Question, Questions
 from parity_tests.judge.verdict import Explanation, Verdict
+from parity_tests.workers.answers import Answer
 from parity_tests.workers.process import PATIENCE_SECONDS, WAITING, Job, Progress, Stopped, counted, record, untold
-from parity_tests.workers.recordings import Recording, answered, joined, own_version, pack_cases
+from parity_tests.workers.recordings import Recording, joined, own_version, pack_cases
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 COMPILING = ("jax",)
 """The backends that start first: compiling takes longer than all that the others do."""
@@ -208,13 +209,11 @@ def conclude(
 def implemented(cells: Iterable[Cell], recordings: Sequence[Recording]) -> list[Cell]:
     """The cells that any of the recordings implements."""
     return [
-        cell
-        for cell in cells
-        if any(answered(recording, cell)["status"] != "not-implemented" for recording in recordings)
+        cell for cell in cells if any(recording.answer(cell).status != "not-implemented" for recording in recordings)
     ]
 
 
-def ended(future: Future[Answer]) -> Answer:
+def ended(future: Future[Result]) -> Result:
     """What came of it. The main thread looks up now and then: a signal may reach it just before it falls asleep."""
     while not wait([future], PATIENCE_SECONDS).done:
         pass
@@ -276,7 +275,7 @@ def recheck(read: Mapping[Path, Arrays], cells: Iterable[Cell]) -> None:
                     for arrays in (read[path], compute(case, dtype))
                 )
                 double = Cell(case, "float64")
-                recording = Recording("cache", "cpu", cells={double.key: cached}, status={double.key: {"status": "ok"}})
+                recording = Recording("cache", "cpu", cells={double.key: cached}, answers={double.key: Answer()})
                 for verdict in judge(Question(double, expect=partial(_known, computed)), recording):
                     if verdict.red:
                         raise CacheError(
@@ -303,7 +302,7 @@ def _timed(
 
 def split_seconds(recording: Recording, backend: str, seconds: float) -> dict[str, float]:
     """Where a worker's time went: its cold start, what it compiled, and all else that its cells took."""
-    compiled = sum(float(status.get("compile_seconds", 0.0)) for status in recording.status.values())
+    compiled = sum(answer.compile_seconds for answer in recording.answers.values())
     parts = {"start": recording.start_seconds, "compile": compiled}
     parts["cells"] = seconds - sum(parts.values())
     return {f"{backend} {name}": part for name, part in parts.items() if part or name == "cells"}

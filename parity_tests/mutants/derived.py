@@ -28,6 +28,7 @@ from parity_tests.cases.layouts import LAYOUTS
 from parity_tests.cases.selection import Cell
 from parity_tests.judge.compare import judge
 from parity_tests.judge.question import Question
+from parity_tests.workers.answers import Answer
 from parity_tests.workers.recordings import Recording
 
 CLASSES: Mapping[str, Callable[[int], bool]] = {
@@ -260,7 +261,7 @@ def _killed(cell: Cell, mistakes: Sequence[Derived]) -> Iterator[Derived]:
     question, recording, right = Question(cell), Recording("derived", "cpu"), expected(case, dtype)
     with np.errstate(over="ignore"):
         right = {name: array.astype(dtype) if is_floating(array) else array for name, array in right.items()}
-    recording.status[cell.key] = {"status": "ok"}
+    recording.answers[cell.key] = Answer()
     if case.again:
         recording.cells[f"{case.again}/{dtype}"] = right
     for mistake in mistakes:

@@ -17,7 +17,7 @@ from parity_tests.judge.question import Question
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.mutants.families import MUTANTS
 from parity_tests.mutants.mutant import Mutant, answer
-from parity_tests.workers.recordings import Recording, is_gradient, withheld
+from parity_tests.workers.recordings import Recording, is_gradient
 
 MOST_CELLS = 4
 """How many red cells of each operator are compared with mutants, the smallest ones."""
@@ -103,13 +103,13 @@ def _explained(mutant: Mutant, operator: str, red: Red, cells: Mapping[str, Cell
         # A mutant that changes a finished answer is made for its cases; a broken formula breaks every case.
         if not mutant.broken and not any(fnmatchcase(case.id, pattern) for pattern in mutant.cases):
             continue
-        without = withheld(recording.status[name])
+        without = recording.answers[name].withheld
         whole = mutant.spoiled is not None or not all(map(_is_output, verdicts))
-        status, wrong = answer(mutant, case if whole else replace(case, gradients=False), dtype, without)
+        answered, wrong = answer(mutant, case if whole else replace(case, gradients=False), dtype, without)
         quantities = Question(cells[name], without).quantities or {}
         actual = recording.cells[name]
         for verdict in verdicts:
             quantity = verdict.quantity
-            if status["status"] == "ok" and all(quantity in arrays for arrays in (actual, wrong, quantities)):
+            if answered.ok and all(quantity in arrays for arrays in (actual, wrong, quantities)):
                 same += compare(verdict, quantities[quantity], actual[quantity], wrong[quantity]).status == "pass"
     return Explanation(operator, mutant.name, mutant.described, same, sum(map(len, red.values())))

@@ -29,6 +29,7 @@ from parity_tests.cases.suite import all_cases
 from parity_tests.judge.compare import judge
 from parity_tests.judge.question import Question
 from parity_tests.judge.verdict import Verdict
+from parity_tests.workers.answers import Answer
 from parity_tests.workers.recordings import Recording
 
 Wrong = Callable[..., Any]
@@ -164,7 +165,7 @@ def attempt(mutant: Mutant, cases: Sequence[Case] | None = None) -> tuple[list[C
     cells = [Cell(case, dtype) for case, dtype in dtypes if dtype in case.dtypes]
     recording = Recording(mutant.name, "cpu")
     for cell in cells:
-        recording.status[cell.key], recording.cells[cell.key] = answer(mutant, *cell)
+        recording.answers[cell.key], recording.cells[cell.key] = answer(mutant, *cell)
     return cells, recording
 
 
@@ -179,7 +180,7 @@ def _smallest(mutant: Mutant, cases: Sequence[Case]) -> list[Case]:
     return touched[:MAX_DRAWN] + others[:MAX_DRAWN]
 
 
-def answer(mutant: Mutant, case: Case, dtype: str, without: tuple[str, ...] = ()) -> tuple[dict[str, Any], Arrays]:
+def answer(mutant: Mutant, case: Case, dtype: str, without: tuple[str, ...] = ()) -> tuple[Answer, Arrays]:
     """The status and the arrays that the mutant answers to a cell; the gradients are those of the outputs computed."""
     inputs, parameters = case.at(dtype)
     inputs = {name: arranged(array, case.layouts.get(name, "")) for name, array in inputs.items()}
@@ -191,14 +192,14 @@ def answer(mutant: Mutant, case: Case, dtype: str, without: tuple[str, ...] = ()
             answer = computed_outputs(case, inputs, parameters)
             gradients = computed_gradients(case, before, parameters, factors) if case.gradients else {}
     except Exception as error:  # as in a worker, whatever an implementation raises costs its own cell
-        return {"status": "error", "message": f"{type(error).__name__}: {error}"}, {}
+        return Answer("error", f"{type(error).__name__}: {error}"), {}
     changed = [name for name in before if not np.array_equal(inputs[name], before[name], equal_nan=True)]
     answer |= {f"gradient_{name}": array for name, array in gradients.items()}
     with np.errstate(over="ignore"):  # what is beyond the dtype becomes inf
         answer = {name: array.astype(dtype) if is_floating(array) else array for name, array in answer.items()}
     answer = mutant.spoiled(case, answer) if mutant.spoiled else answer
     given = {name: array for name, array in answer.items() if name not in mutant.withheld}
-    return {"status": "ok", "changed": changed, "lacking": list(mutant.withheld)}, given
+    return Answer(changed=tuple(changed), missing=mutant.withheld), given
 
 
 def judged(mutant: Mutant, cells: Sequence[Cell], recording: Recording) -> Outcome:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import reproduce
+from parity_tests.workers.answers import MISSING
 
 
 def write_junit(run: Run, path: Path) -> None:
@@ -21,8 +22,8 @@ def write_junit(run: Run, path: Path) -> None:
     for operator, tests in suites.items():
         suite = ElementTree.SubElement(root, "testsuite", name=operator)
         for (name, case, dtype), verdicts in tests.items():
-            said = run.recordings[name].status if name in run.recordings else {}
-            seconds = said.get(f"{case}/{dtype}", {}).get("seconds", 0.0)
+            answers = run.recordings[name].answers if name in run.recordings else {}
+            seconds = answers.get(f"{case}/{dtype}", MISSING).seconds
             test = ElementTree.SubElement(
                 suite, "testcase", classname=f"{name}.{operator}", name=f"{case}[{dtype}]", time=f"{seconds:.6f}"
             )

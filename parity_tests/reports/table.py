@@ -208,7 +208,7 @@ def summary(run: Run) -> Text:
     """The verdict in one line."""
     names, total = ", ".join(run.recordings), f"{len(run.verdicts):,}"
     if run.interrupted:
-        answered = sum(len(recording.status) for recording in run.recordings.values())
+        answered = sum(len(recording.answers) for recording in run.recordings.values())
         cells = f"{answered:,} of {len(run.cells) * len(run.recordings):,} cells answered"
         return Text(f"interrupted: {cells}; {len(run.red)} of {total} comparisons red", style="bold yellow")
     if run.red:

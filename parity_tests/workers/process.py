@@ -21,8 +21,9 @@ import parity_tests
 from backends.archives import ArchiveError, load_archive, unpack_arrays
 from parity_tests.cases.expected import CACHE, programs_folder
 from parity_tests.cases.selection import Cell
+from parity_tests.workers.answers import Answer, AnswerStatus
 from parity_tests.workers.environment import environment
-from parity_tests.workers.recordings import LISTS, Recording, labelled, pack_cases
+from parity_tests.workers.recordings import Recording, labelled, pack_cases
 from parity_tests.workers.worker import CASE_FILE, LIFELINE
 
 START_SECONDS = 120.0
@@ -90,7 +91,7 @@ class Job:
 class WorkerFault(Exception):
     """A worker died, hung, or sent something that is no frame; trace is the end of what it printed."""
 
-    def __init__(self, status: str, message: str, trace: str = "") -> None:
+    def __init__(self, status: AnswerStatus, message: str, trace: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.trace = trace
@@ -146,13 +147,13 @@ def record(
         except Interrupted:
             break
         except WorkerFault as fault:
-            status = {"status": fault.status, "message": str(fault), "trace": fault.trace}
+            answer = Answer(fault.status, str(fault), fault.trace)
             if started:
-                recording.status[cells[done].key] = status
+                recording.answers[cells[done].key] = answer
                 done, deaths = done + 1, deaths + 1
-                status = {"status": "crash", "message": f"not tried: the worker died {deaths} times before"}
+                answer = Answer("crash", f"not tried: the worker died {deaths} times before")
             if not started or deaths > MOST_RESTARTS:
-                recording.status |= {cell.key: status for cell in cells[done:]}
+                recording.answers |= dict.fromkeys((cell.key for cell in cells[done:]), answer)
                 done = len(cells)
     progress(job.name, done, len(cells))
     return recording
@@ -174,10 +175,8 @@ def record_cells(
 
 
 def _keep(recording: Recording, arrays: dict[str, Any], header: Mapping[str, Any]) -> None:
-    kept = ("status", "message", "trace", "seconds", "compile_seconds", *LISTS)
-    status = {name: header[name] for name in kept if name in header}
-    recording.status[header["key"]] = status
-    if status["status"] == "ok":
+    answer = recording.answers[header["key"]] = Answer.of(header)
+    if answer.ok:
         recording.cells[header["key"]] = arrays
 
 
@@ -278,7 +277,7 @@ class Worker:
         except ArchiveError as error:
             raise self.fault("error", f"the worker sent a damaged frame: {error}") from error
 
-    def fault(self, status: str, message: str) -> WorkerFault:
+    def fault(self, status: AnswerStatus, message: str) -> WorkerFault:
         """A fault of this worker, with the end of what it printed."""
         return WorkerFault(status, message, self._last_words())
 
@@ -370,13 +369,11 @@ class Server:
                     arrays, header = worker.frame(self.cell_seconds)
                     if header.get("key") != waiting[0].key:
                         raise worker.fault("error", f"the worker answered {header.get('key')} out of turn")
-                    recording.status[header["key"]] = header
-                    if header["status"] == "ok":
-                        recording.cells[header["key"]] = arrays
+                    _keep(recording, arrays, header)
                     waiting.pop(0)
             except WorkerFault as fault:
                 fatal = waiting.pop(0)
-                recording.status[fatal.key] = {"status": fault.status, "message": str(fault)}
+                recording.answers[fatal.key] = Answer(fault.status, str(fault))
                 self.deadly.add((fatal[0].operator, fatal[0].method))
                 waiting = [cell for cell in waiting if (cell.case.operator, cell.case.method) not in self.deadly]
                 self.stop()

@@ -18,15 +18,10 @@ from parity_tests.cases.case import DTYPES, SEED, Arrays, Case
 from parity_tests.cases.expected import cotangents
 from parity_tests.cases.selection import Cell, Selection
 from parity_tests.cases.suite import NAMES
+from parity_tests.workers.answers import MISSING, RECORDED, UNANSWERED, Answer
 from parity_tests.workers.worker import CASE_FILE
 
 RECORDING = "recording"
-STATUSES = ("ok", "not-applicable", "not-implemented", "error", "crash", "timeout")
-"""What may become of a cell that was run."""
-
-LISTS = ("changed", "lacking")
-"""What a cell's status holds beside texts and numbers: the inputs that it changed, the quantities not implemented."""
-
 MOST_NAMED = 5
 
 
@@ -92,11 +87,6 @@ def own_version() -> str:
         return "not installed"
 
 
-RED = ("error", "crash", "timeout", "missing")
-"""What may become of a cell that ought to have been answered."""
-MISSING = {"status": "missing", "message": "the worker gave no answer"}
-
-
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -137,15 +127,32 @@ def _is_about(value: Any) -> bool:
     return _is_table(value, lambda entry: _is_plain(entry) or _is_table(entry, _is_plain))
 
 
-def _is_status(value: Any) -> bool:
-    def holds(status: Any) -> bool:
-        if not isinstance(status, dict):
-            return False
-        lists = [status.get(name, []) for name in LISTS]
-        if not all(isinstance(entry, list) and all(map(_is_quantity, entry)) for entry in lists):
-            return False
-        rest = {name: entry for name, entry in status.items() if name not in LISTS}
-        return _is_table(rest, _is_plain) and status.get("status") in STATUSES and _is_text(status.get("message", ""))
+def _is_quantities(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_quantity, value))
+
+
+def _is_seconds(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+_ANSWER: dict[str, Callable[[Any], bool]] = {
+    "status": lambda value: _is_text(value) and value in RECORDED,
+    "message": _is_text,
+    "trace": _is_text,
+    "seconds": _is_seconds,
+    "compile_seconds": _is_seconds,
+    "changed": _is_quantities,
+    "missing": _is_quantities,
+}
+
+
+def _is_answers(value: Any) -> bool:
+    def holds(answer: Any) -> bool:
+        return (
+            isinstance(answer, dict)
+            and "status" in answer
+            and all(name in _ANSWER and _ANSWER[name](entry) for name, entry in answer.items())
+        )
 
     return _is_table(value, holds) and all(map(_is_cell, value))
 
@@ -181,16 +188,15 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "asked": (lambda value: _is_table(value, _is_text), "names with texts"),
     "selection": (_is_selection, f"dtypes among {', '.join(DTYPES)}, a pattern, and known operators"),
     "inputs": (_is_inputs, "cells with the SHA-256 of what each asks"),
-    "status": (_is_status, f"cells with what became of each: {', '.join(STATUSES)}"),
+    "answers": (_is_answers, f"cells with the status of each, one of {', '.join(RECORDED)}"),
 }
 """The header of a recording: what each entry has to be, and how to say it. Anybody may have written the file."""
 
 
 @dataclass
 class Recording:
-    """The answers of one backend on one device: arrays by cell and quantity, and the status of each cell.
+    """The answers of one backend on one device, by cell, with the arrays of those that are ok, by quantity.
 
-    status holds, for each cell that was run, "ok" or what went wrong ("error", "crash", "timeout"), with a message.
     about is the worker's description of itself: versions, the device's name, the determinism settings in force. asked
     holds the settings it was started with, and inputs the digest of each cell's inputs.
     """
@@ -199,7 +205,7 @@ class Recording:
     device: str
     about: dict[str, Any] = field(default_factory=dict)
     cells: dict[str, Arrays] = field(default_factory=dict)
-    status: dict[str, dict[str, Any]] = field(default_factory=dict)
+    answers: dict[str, Answer] = field(default_factory=dict)
     asked: dict[str, str] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     selection: Selection = field(default_factory=Selection)
@@ -219,8 +225,10 @@ class Recording:
         arrays = {
             f"{cell}/{name}": array for cell, quantities in self.cells.items() for name, array in quantities.items()
         }
-        header = {name: getattr(self, name) for name in FIELDS if name != "selection"}
-        save_arrays(path, arrays, {"kind": RECORDING, "selection": asdict(self.selection), **header})
+        header = {name: getattr(self, name) for name in FIELDS if name not in ("selection", "answers")}
+        answers = {cell: answer.as_json() for cell, answer in self.answers.items()}
+        given = {"kind": RECORDING, "selection": asdict(self.selection), "answers": answers}
+        save_arrays(path, arrays, {**given, **header})
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
@@ -232,25 +240,30 @@ class Recording:
         for name, (holds, what) in FIELDS.items():
             if name not in header or not holds(header[name]):
                 raise ArchiveError(f"{path}: {name} is wrong in the recording's header: expected {what}")
-        for cell in header["status"]:
+        for cell in header["answers"]:
             if cell not in header["inputs"]:
                 raise ArchiveError(f"{path}: {cell} has a status but no inputs")
+        answers = {cell: Answer.of(_harmless(answer)) for cell, answer in header["answers"].items()}
         return cls(
-            **{name: header[name] for name in FIELDS if name not in ("selection", "status")},
+            **{name: header[name] for name in FIELDS if name not in ("selection", "answers")},
             selection=Selection(**header["selection"]),
-            status={cell: _harmless(status) for cell, status in header["status"].items()},
-            cells=_answers(path, arrays, header["status"]),
+            answers=answers,
+            cells=_arrays_by_cell(path, arrays, answers),
         )
 
     @property
-    def unanswered(self) -> dict[str, Mapping[str, Any]]:
-        """The status of each cell that should have been answered, and was not."""
-        every = {cell: self.status.get(cell, MISSING) for cell in self.inputs}
-        return {cell: status for cell, status in every.items() if status["status"] in RED}
+    def unanswered(self) -> dict[str, Answer]:
+        """The answer of each cell that should have arrays, and has none."""
+        every = {cell: self.answers.get(cell, MISSING) for cell in self.inputs}
+        return {cell: answer for cell, answer in every.items() if answer.status in UNANSWERED}
+
+    def answer(self, cell: Cell) -> Answer:
+        """The answer to a cell; its status is "missing" if there is none."""
+        return self.answers.get(cell.key, MISSING)
 
 
-def _answers(path: str | Path, arrays: Arrays, status: Mapping[str, Mapping[str, Any]]) -> dict[str, Arrays]:
-    cells: dict[str, Arrays] = {cell: {} for cell, entry in status.items() if entry["status"] == "ok"}
+def _arrays_by_cell(path: str | Path, arrays: Arrays, answers: Mapping[str, Answer]) -> dict[str, Arrays]:
+    cells: dict[str, Arrays] = {cell: {} for cell, answer in answers.items() if answer.ok}
     for name, array in arrays.items():
         case, _, rest = name.partition("/")
         dtype, _, quantity = rest.partition("/")
@@ -260,13 +273,13 @@ def _answers(path: str | Path, arrays: Arrays, status: Mapping[str, Mapping[str,
     return cells
 
 
-def _harmless(status: Mapping[str, Any]) -> dict[str, Any]:
+def _harmless(answer: Mapping[str, Any]) -> dict[str, Any]:
     """The same without what could steer a terminal."""
 
     def plain(text: str) -> str:
         return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
 
-    return {name: plain(value) if isinstance(value, str) else value for name, value in status.items()}
+    return {name: plain(value) if isinstance(value, str) else value for name, value in answer.items()}
 
 
 def joined(*recordings: Recording) -> Recording:
@@ -275,25 +288,15 @@ def joined(*recordings: Recording) -> Recording:
     for part in recordings:
         whole.about = whole.about or part.about
         whole.cells |= part.cells
-        whole.status |= part.status
+        whole.answers |= part.answers
         whole.inputs |= part.inputs
         whole.start_seconds += part.start_seconds
     return whole
 
 
-def answered(recording: Recording, cell: Cell) -> Mapping[str, Any]:
-    """What became of the cell, "missing" if nothing did."""
-    return recording.status.get(cell.key, MISSING)
-
-
 def is_gradient(name: str) -> bool:
     """Whether a quantity is a gradient."""
     return name.startswith("gradient_")
-
-
-def withheld(status: Mapping[str, Any]) -> tuple[str, ...]:
-    """The outputs that an answer lacks: its gradients are those of the others."""
-    return tuple(name for name in status.get("lacking", ()) if not is_gradient(name))
 
 
 # ------------------------------------------------------------------------------------------------ judged elsewhere

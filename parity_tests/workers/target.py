@@ -135,12 +135,12 @@ def _from_file(path: Path) -> ModuleType:
 
 
 @dataclass
-class Answer:
+class Outputs:
     """Outputs and gradients by name, the inputs that the call changed, and the quantities that are not implemented."""
 
     arrays: Arrays
     changed: list[str] = field(default_factory=list)
-    lacking: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
 
 def opened(where: str, device: str) -> Backend | Target:
@@ -257,7 +257,7 @@ class Backend(Asked):
         self.function = functools.cache(self._function)
         self.layer = functools.cache(self._layer)
 
-    def run(self, cell: Cell, inputs: Given, parameters: Given, cotangents: Given) -> Answer:
+    def run(self, cell: Cell, inputs: Given, parameters: Given, cotangents: Given) -> Outputs:
         """Outputs by name, then gradients as gradient_<name>."""
         self.handed.clear()
         operator, method, dtype = cell["operator"], cell["method"], cell["dtype"]
@@ -266,7 +266,7 @@ class Backend(Asked):
         if layer is not None:
             self._set(layer, parameters)
         if method == "train":
-            return Answer(train(self.package, layer, cell["options"], inputs, self.place, self.runtime.to_numpy))
+            return Outputs(train(self.package, layer, cell["options"], inputs, self.place, self.runtime.to_numpy))
         function = self.function(operator, method, options, json.dumps(cell["shared"]), cell["twice"])
         sent = {name: array.copy() for name, array in inputs.items()}  # a runtime may share memory with its argument
         given = {name: self.place(arranged(array, cell["layouts"].get(name, ""))) for name, array in inputs.items()}
@@ -278,7 +278,7 @@ class Backend(Asked):
         arrays = {name: self.read(name, array) for name, array in answer.items()}
         if cotangents:
             arrays |= {f"gradient_{name}": array for name, array in of_parameters.items()}
-        return Answer(arrays, self.changed(sent, given))
+        return Outputs(arrays, self.changed(sent, given))
 
     def _function(self, operator: str, method: str, options: str, shared: str, twice: bool) -> Any:
         return repeated(bind(self.package, operator, method, json.loads(options)), json.loads(shared), twice)
@@ -322,7 +322,7 @@ class Target(Asked):
         """Why the target cannot have this cell on this device, if so."""
         return super().reason_against(cell) or self.reason_against_dtype(cell["dtype"])
 
-    def run(self, cell: Cell, inputs: Given, parameters: Given, cotangents: Given) -> Answer:
+    def run(self, cell: Cell, inputs: Given, parameters: Given, cotangents: Given) -> Outputs:
         """Outputs by name, then gradients as gradient_<name>, as far as the target has them.
 
         Raises: NotImplementedHere if it cannot answer at all.
@@ -338,9 +338,9 @@ class Target(Asked):
         answer |= {f"gradient_{name.removeprefix(PARAMETER)}": array for name, array in gradients.items()}
         arrays = {name: self.read(name, array) for name, array in answer.items() if array is not None}
         differentiated = [*inputs, *parameters] if cotangents else []
-        lacking = [name for name in known(cell) if answer.get(name) is None]
-        lacking += [f"gradient_{name}" for name in differentiated if f"gradient_{name}" not in arrays]
-        return Answer(arrays, self.changed(sent, given), lacking)
+        missing = [name for name in known(cell) if answer.get(name) is None]
+        missing += [f"gradient_{name}" for name in differentiated if f"gradient_{name}" not in arrays]
+        return Outputs(arrays, self.changed(sent, given), missing)
 
     def fitted(self, cell: Cell, inputs: Given) -> tuple[Function, Arrays]:
         """The function for a cell, with all that is no array bound, and the arrays that it takes.

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from backends.archives import load_archive, pack_arrays, unpack_arrays
+from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import collect_less
 from parity_tests.workers.target import Backend, NotImplementedHere, Target, opened
 
@@ -65,18 +66,23 @@ def answer_cells(
         try:
             reason = backend.reason_against(cell)
             if reason is not None:
-                send(stream, {}, {**about, "status": "not-applicable", "message": reason})
+                send(stream, {}, {**about, **Answer("not-applicable", reason).as_json()})
                 continue
             parts = arrays[cell["key"]]
-            answer = backend.run(cell, parts["input"], parts["parameter"], parts["cotangent"])
-            said: dict[str, Any] = {"status": "ok", "changed": answer.changed, "lacking": answer.lacking}
-            said["compile_seconds"] = backend.compile_seconds() - compiled
-            send(stream, answer.arrays, {**about, **said, "seconds": time.perf_counter() - start})
+            outputs = backend.run(cell, parts["input"], parts["parameter"], parts["cotangent"])
+            answer = Answer(
+                seconds=time.perf_counter() - start,
+                compile_seconds=backend.compile_seconds() - compiled,
+                changed=tuple(outputs.changed),
+                missing=tuple(outputs.missing),
+            )
+            send(stream, outputs.arrays, {**about, **answer.as_json()})
         except NotImplementedHere as error:
-            send(stream, {}, {**about, "status": "not-implemented", "message": str(error)})
+            send(stream, {}, {**about, **Answer("not-implemented", str(error)).as_json()})
         except BaseException as error:  # an implementation may raise anything, SystemExit too: it costs its own cell
-            said = {"status": "error", "message": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
-            send(stream, {}, {**about, **said, "seconds": time.perf_counter() - start})
+            seconds = time.perf_counter() - start
+            answer = Answer("error", f"{type(error).__name__}: {error}", traceback.format_exc(), seconds)
+            send(stream, {}, {**about, **answer.as_json()})
 
 
 def follow_judge() -> None:

@@ -112,7 +112,7 @@ def answered(name: str, change: str, operator: str = "DotProductAttention") -> A
         actual = {key: array.astype("float32").astype("float64") for key, array in actual.items()}
     elif change == "gradients absent":
         actual = {key: array for key, array in actual.items() if not key.startswith("gradient_")}
-    return Answer(Cell(case, "float64"), {"status": "ok"}, actual, right)
+    return Answer(Cell(case, "float64"), "ok", actual, right)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_an_answer_is_called_by_its_name(name: str, change: str, words: str):
 
 @pytest.mark.parametrize(("name", "words"), [("beyond", "undefined"), ("below", "crash")])
 def test_a_crash_beyond_the_array_is_one_of_its_undefined_answers(name: str, words: str):
-    answer = replace(answered(name, ""), status={"status": "crash"}, actual={}, expected={})
+    answer = replace(answered(name, ""), status="crash", actual={}, expected={})
     assert classify.classify(name, answer) == words
 
 

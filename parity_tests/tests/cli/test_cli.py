@@ -25,6 +25,7 @@ from parity_tests.cli.main import main
 from parity_tests.judge.run import SHARES, Run, run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import MOST_ROWS, reproduce, rows
+from parity_tests.workers.answers import Answer
 from parity_tests.workers.process import Job, Progress, record
 from parity_tests.workers.recordings import Recording
 
@@ -160,7 +161,7 @@ def test_a_device_has_a_name_that_the_judge_knows():
 def test_what_cannot_exist_is_neither_green_nor_red(only_fake, monkeypatch: pytest.MonkeyPatch):
     def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress, **limits: Any) -> Recording:
         recording = Recording(job.backend, job.device)
-        recording.status = {cell.key: {"status": "not-applicable", "message": "no halves here"} for cell in cells}
+        recording.answers = {cell.key: Answer("not-applicable", "no halves here") for cell in cells}
         return recording
 
     monkeypatch.setattr("parity_tests.cli.run.record", recorder)

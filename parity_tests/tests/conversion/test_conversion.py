@@ -24,6 +24,7 @@ from parity_tests.conversion.validation import MOST_ENTRIES, Side, chosen_entrie
 from parity_tests.judge.run import Run
 from parity_tests.tests.places import ROOT
 from parity_tests.third_party import layers
+from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import environment
 from parity_tests.workers.process import Job, Progress, Server
 from parity_tests.workers.recordings import Recording
@@ -270,8 +271,8 @@ def test_a_side_of_which_nothing_is_judged_is_red(fake_job: Callable[..., Job]):
     right = drawn("GRU", SQUARE)
 
     def silent(job: Job, cells: Sequence[Cell], packed: bytes, progress: Progress) -> Recording:
-        status = {cell.key: {"status": "not-implemented", "message": "nothing"} for cell in cells}
-        return Recording("fake", "cpu", about={"framework": "none"}, status=status)
+        answers = {cell.key: Answer("not-implemented", "nothing") for cell in cells}
+        return Recording("fake", "cpu", about={"framework": "none"}, answers=answers)
 
     run = validate(find("GRU"), SQUARE, right, [Side(fake_job(), right)], recorder=silent)
     assert [one.reason for one in run.red] == ["nothing of it could be judged"]

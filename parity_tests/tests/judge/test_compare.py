@@ -28,6 +28,7 @@ from parity_tests.judge.run import Run
 from parity_tests.judge.tolerances import Calibration, EntryTolerance, Tolerance, entry_tolerance_of, tolerance_of
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import report
+from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import asked, determinism
 from parity_tests.workers.recordings import Recording, pack_cases
 from parity_tests.workers.target import opened
@@ -215,7 +216,7 @@ def recorded(fake: ModuleType, pattern: str) -> tuple[list, Recording]:
         factors = {str(position): array for position, array in cotangents(case, dtype).items()}
         said = unpack_arrays(pack_cases([Cell(case, dtype)]))[1]["cells"][0]
         recording.cells[Cell(case, dtype).key] = backend.run(said, inputs, parameters, factors).arrays
-        recording.status[Cell(case, dtype).key] = {"status": "ok"}
+        recording.answers[Cell(case, dtype).key] = Answer()
     return cells, recording
 
 
@@ -276,21 +277,21 @@ def test_what_is_not_answered_is_missing_and_what_is_not_asked_is_refused(fake: 
 
 def test_a_cell_without_an_answer_is_missing(fake: ModuleType):
     cells, recording = recorded(fake, "dot_score-plain")
-    recording.status.clear()
+    recording.answers.clear()
     (verdict,) = verdicts_of(cells, recording)
     assert (verdict.status, verdict.quantity, verdict.red) == ("missing", "*", True)
 
 
 def test_a_call_that_changes_its_argument_is_red_though_its_answer_is_right(fake: ModuleType):
     cells, recording = recorded(fake, "dot_score-plain")
-    recording.status[cells[0].key]["changed"] = ["keys"]
+    recording.answers[cells[0].key] = Answer(changed=("keys",))
     (red,) = [verdict for verdict in verdicts_of(cells, recording) if verdict.red]
     assert (red.quantity, red.status, red.check) == ("argument_keys", "fail", "input")
 
 
 def test_a_cell_that_cannot_exist_is_neither_red_nor_compared(fake: ModuleType):
     cells, recording = recorded(fake, "dot_score-plain")
-    recording.status[cells[0].key] = {"status": "not-applicable", "message": "there is no such product"}
+    recording.answers[cells[0].key] = Answer("not-applicable", "there is no such product")
     (verdict,) = verdicts_of(cells, recording)
     assert (verdict.status, verdict.red, verdict.reason) == ("not-applicable", False, "there is no such product")
 

@@ -16,6 +16,7 @@ from parity_tests.cli.main import main
 from parity_tests.judge.condition import judgeable
 from parity_tests.judge.drawn_cells import DRAWN, Abilities, may_match, release_cases, release_seed
 from parity_tests.reports import certificate
+from parity_tests.workers.answers import Answer
 
 pytestmark = pytest.mark.once
 
@@ -116,7 +117,7 @@ def test_a_dtype_alone_has_the_drawn_cases_that_it_has_beside_another():
 
 def test_what_is_not_there_and_what_is_not_taken_is_not_drawn():
     known = Abilities("mine", functions={"BahdanauDecoder_greedy", "masked_softmax"})
-    known.learn({"status": "not-implemented", "message": "masked_softmax does not take mask"})
+    known.learn(Answer("not-implemented", "masked_softmax does not take mask"))
     assert known.drawable(["BahdanauDecoder", "dot_score", "masked_softmax"]) == ["masked_softmax", "BahdanauDecoder"]
     drawn = [judged.drawn for judged in release_cases(1, FULL, ["BahdanauDecoder"], known).values()]
     assert {one.method for one in drawn} == {"greedy"}
@@ -126,7 +127,7 @@ def test_what_is_not_there_and_what_is_not_taken_is_not_drawn():
 
 def test_an_option_that_is_at_its_default_need_not_be_taken():
     known = Abilities("mine")
-    known.learn({"status": "not-implemented", "message": "GRU does not take num_layers"})
+    known.learn(Answer("not-implemented", "GRU does not take num_layers"))
     assert known.refusal(Drawn("GRU", method="call", sizes={"num_layers": 1})) == ""
     assert known.refusal(Drawn("GRU", method="call", sizes={"num_layers": 2})) == "GRU does not take num_layers"
     assert known.refusal(Drawn("GRU", method="step", sizes={"num_layers": 2})) == ""

@@ -23,6 +23,7 @@ from parity_tests.judge.question import Questions
 from parity_tests.judge.verdict import Verdict
 from parity_tests.tests.judge.sources import EXAMPLE, SOFTMAX, Check, squeezed
 from parity_tests.tests.places import FAKES, ROOT
+from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import environment, requirements_of
 from parity_tests.workers.process import Job
 from parity_tests.workers.recordings import Recording, pack_cases
@@ -149,7 +150,7 @@ def verdicts_of(target: Target, pattern: str) -> list[Verdict]:
     stream.seek(0)
     recording = Recording("mine", "cpu")
     for own, said in map(unpack_arrays, frames(stream)):
-        recording.status[said["key"]] = said
+        recording.answers[said["key"]] = Answer.of(said)
         recording.cells[said["key"]] = own
     return list(required(judge_all(cells, [recording], Questions()), require_all=False))
 
@@ -284,8 +285,8 @@ def test_what_a_registered_backend_cannot_have_is_not_red(monkeypatch: pytest.Mo
     monkeypatch.setattr("backends.available", lambda: known)
     cells = cells_of(select(all_cases(), "masked_softmax-mask"), ["float64"])
     for job, status in ((Job("fake", "numpy_backend"), "not-applicable"), (Job("other", "mine.py"), "missing")):
-        said = {"status": "not-applicable", "message": "there is no such product"}
-        recording = Recording(job.backend, "cpu", status={cell.key: said for cell in cells})
+        said = Answer("not-applicable", "there is no such product")
+        recording = Recording(job.backend, "cpu", answers={cell.key: said for cell in cells})
         (verdict,) = required(judge_all(cells, [recording], Questions()), True, is_registered(job))
         assert verdict.status == status
 

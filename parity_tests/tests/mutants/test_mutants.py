@@ -49,7 +49,7 @@ def answered_once(answers: Answers, more_answers: dict[Any, Any], monkeypatch: p
     def remembered(mutant: Mutant, case: Case, dtype: str, without: tuple[str, ...] = ()) -> tuple[Any, Arrays]:
         recording, name = answers(mutant.name)[1], f"{case.id}/{dtype}"
         if name in recording.cells:
-            return recording.status[name], recording.cells[name]
+            return recording.answers[name], recording.cells[name]
         key = mutant.name, name, case.gradients
         if key not in more_answers:
             more_answers[key] = answer(mutant, case, dtype, without)

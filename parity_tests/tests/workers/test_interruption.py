@@ -144,7 +144,7 @@ def test_a_divergence_that_was_not_met_by_then_is_not_called_stale(fake_job):
 
     def recorder(job: Job, file: Path, cells: list, progress) -> Recording:
         finished.append(record(fake_job(), file, cells, progress, stopped=lambda: False))
-        del finished[0].status[cells[1].key]
+        del finished[0].answers[cells[1].key]
         return finished[0]
 
     outcome = run(

@@ -105,7 +105,7 @@ def run(tmp_path: Path, fake_job):
 
     def record_with(fault: str = "", **limits) -> tuple[list[str], Recording]:
         recording = record(fake_job(fault), file, cells, **limits)
-        return [recording.status[cell.key]["status"] for cell in cells], recording
+        return [recording.answers[cell.key].status for cell in cells], recording
 
     record_with.cells = cells
     record_with.file = file
@@ -117,7 +117,7 @@ def test_a_healthy_worker_answers_every_cell(run):
     assert statuses == ["ok"] * 4
     assert recording.about["framework"] == "NumPy" and recording.about["versions"]["numpy"]
     assert set(recording.cells) == {cell.key for cell in run.cells}
-    assert all(said["changed"] == [] for said in recording.status.values())
+    assert all(answer.changed == () for answer in recording.answers.values())
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
@@ -128,9 +128,9 @@ def test_a_fault_is_told_as_what_it_was_in_its_own_cell_alone(
     statuses, recording = run(f"{fault.name}@valid_lens", **fault.limits)
     assert statuses == ["ok", fault.status, "ok", "ok"]
     faulty = run.cells[FAULTY]
-    said = recording.status[faulty.key]
-    assert re.fullmatch(fault.message, said.get("message", ""))
-    assert re.search(fault.trace, said.get("trace", ""), re.DOTALL) and len(said.get("trace", "")) <= KEPT_BYTES
+    answer = recording.answers[faulty.key]
+    assert re.fullmatch(fault.message, answer.message)
+    assert re.search(fault.trace, answer.trace, re.DOTALL) and len(answer.trace) <= KEPT_BYTES
     for cell in run.cells:
         verdicts = list(judge(Question(cell), recording))
         wanted = dict.fromkeys((verdict.quantity for verdict in verdicts), ("pass", ""))
@@ -147,8 +147,8 @@ def test_a_fault_is_told_as_what_it_was_in_its_own_cell_alone(
 def test_a_changed_argument_is_named(run):
     statuses, recording = run("change-argument@valid_lens")
     assert statuses == ["ok"] * 4
-    changed = [recording.status[cell.key]["changed"] for cell in run.cells]
-    assert changed == [[], ["scores"], [], []]
+    changed = [recording.answers[cell.key].changed for cell in run.cells]
+    assert changed == [(), ("scores",), (), ()]
 
 
 @pytest.mark.parametrize(
@@ -167,15 +167,15 @@ def test_a_worker_that_cannot_start_takes_all_its_cells_along(
     job = Job(job.backend, job.module, device=device, variables=job.variables)
     recording = record(job, run.file, run.cells, start_seconds=1.5 if fault == "hang" else 60.0)
     for cell in run.cells:
-        assert recording.status[cell.key]["status"] == status
-        assert message in recording.status[cell.key]["message"]
+        assert recording.answers[cell.key].status == status
+        assert message in recording.answers[cell.key].message
 
 
 def test_an_interpreter_that_is_none_is_told(run, tmp_path: Path):
     nothing = tmp_path / "python"
     nothing.write_text("no program")
     recording = record(Job("fake", "numpy_backend", str(nothing)), run.file, run.cells)
-    assert {said["message"] for said in recording.status.values()} == {
+    assert {answer.message for answer in recording.answers.values()} == {
         f"{nothing} cannot be started: Permission denied"
     }
 
@@ -185,12 +185,12 @@ def test_a_worker_that_always_dies_is_given_up(fake_job, tmp_path: Path):
     file = tmp_path / "more.safetensors"
     file.write_bytes(pack_cases(cells))
     recording = record(fake_job("exit@queries"), file, cells)
-    said = [recording.status[cell.key] for cell in cells]
-    assert {own["status"] for own in said} == {"crash"}
+    answers = [recording.answers[cell.key] for cell in cells]
+    assert {answer.status for answer in answers} == {"crash"}
     tried = MOST_RESTARTS + 1
     assert len(cells) > tried
-    assert {own["message"] for own in said[:tried]} == {"the worker ended with exit code 3"}
-    assert {own["message"] for own in said[tried:]} == {f"not tried: the worker died {tried} times before"}
+    assert {answer.message for answer in answers[:tried]} == {"the worker ended with exit code 3"}
+    assert {answer.message for answer in answers[tried:]} == {f"not tried: the worker died {tried} times before"}
 
 
 def test_another_interpreter_gets_our_packages_alone(run, tmp_path: Path):
@@ -201,8 +201,8 @@ def test_another_interpreter_gets_our_packages_alone(run, tmp_path: Path):
     file = tmp_path / "one.safetensors"
     file.write_bytes(pack_cases(cells))
     recording = record(Job("nothing", "backends.no_such_backend", str(other)), file, cells)
-    said = recording.status[cells[0].key]
-    assert said["status"] == "crash" and "No module named 'backends.no_such_backend'" in said["trace"]
+    answer = recording.answers[cells[0].key]
+    assert answer.status == "crash" and "No module named 'backends.no_such_backend'" in answer.trace
 
 
 def test_a_recording_survives_its_file(run, tmp_path: Path):
@@ -210,7 +210,7 @@ def test_a_recording_survives_its_file(run, tmp_path: Path):
     path = tmp_path / "fake.safetensors"
     recording.save(path)
     again = Recording.load(path)
-    assert again.status == recording.status and again.about == recording.about and again.backend == "fake"
+    assert again.answers == recording.answers and again.about == recording.about and again.backend == "fake"
     for cell, arrays in recording.cells.items():
         assert {name: array.tobytes() for name, array in again.cells[cell].items()} == {
             name: array.tobytes() for name, array in arrays.items()

@@ -30,6 +30,7 @@ from parity_tests.cli.main import main
 from parity_tests.judge.divergences import Divergence, apply
 from parity_tests.judge.verdict import Verdict
 from parity_tests.tests.places import ROOT
+from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import determinism, environment
 from parity_tests.workers.process import Job, Progress, record
 from parity_tests.workers.recordings import (
@@ -252,9 +253,9 @@ def test_the_command_that_repeats_a_verdict_names_no_device_in_the_backend(made:
 
 
 def test_a_cell_without_an_answer_is_red(made: Recording, tmp_path: Path):
-    cells = {cell: own for cell, own in made.cells.items() if cell != CELL}
-    status = {cell: own for cell, own in made.status.items() if cell != CELL}
-    recording = replace(made, cells=cells, status=status)
+    cells = {cell: arrays for cell, arrays in made.cells.items() if cell != CELL}
+    answers = {cell: answer for cell, answer in made.answers.items() if cell != CELL}
+    recording = replace(made, cells=cells, answers=answers)
     assert list(recording.unanswered) == [CELL]
     result = compared(tmp_path, recording)
     assert result.exit_code == 1 and "missing     fake  dot_score-plain" in result.output
@@ -300,7 +301,7 @@ main(["compare", {str(path)!r}])
 def test_a_recording_of_something_else_is_refused_with_the_difference(
     made: Recording, tmp_path: Path, change: dict[str, Any], words: str
 ):
-    said = refused(compared(tmp_path, replace(made, **({"cells": {}, "status": {}} | change))))
+    said = refused(compared(tmp_path, replace(made, **({"cells": {}, "answers": {}} | change))))
     assert "0.safetensors" in said and words in said
 
 
@@ -314,7 +315,7 @@ def test_recordings_of_different_cells_are_refused_with_the_difference(made: Rec
     fewer = replace(
         posing(made, "jax"),
         selection=Selection(["float64"], "*-plain", ["dot_score"]),
-        **{name: {CELL: getattr(made, name)[CELL]} for name in ("cells", "status", "inputs")},
+        **{name: {CELL: getattr(made, name)[CELL]} for name in ("cells", "answers", "inputs")},
     )
     assert compared(tmp_path, fewer).exit_code == 0
     for pair in ((made, fewer), (fewer, made)):
@@ -407,10 +408,10 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Callabl
     """A small file of each kind, and the public function that reads it."""
     path = tmp_path / "small.safetensors"
     if request.param == "recording":
-        status = {CELL: {"status": "ok", "seconds": 0.5}, "a-b/float64": {"status": "crash", "message": "killed"}}
+        answers = {CELL: Answer(seconds=0.5), "a-b/float64": Answer("crash", "killed")}
         cells = {CELL: {"scores": np.array([[1.5, -2.0]]), "gradient_keys": np.zeros(1)}}
         about = {"framework": "JAX", "switches": {"jax_enable_x64": True}}
-        Recording("jax", "cuda", about, cells, status, {"A": "1"}, dict.fromkeys(status, "0" * 64)).save(path)
+        Recording("jax", "cuda", about, cells, answers, {"A": "1"}, dict.fromkeys(answers, "0" * 64)).save(path)
         return path, Recording.load
     case = Case("dot_score", "tiny", "", {"queries": np.ones((1, 2)), "keys": np.ones((3, 2))}, gradients=False)
     path.write_bytes(pack_cases([Cell(case, "float64")]))
@@ -469,7 +470,7 @@ def tampered(made: Recording, path: Path, **changes: Any) -> Path:
 
 WRONG: list[tuple[str, Any]] = [
     *((name, value) for name in FIELDS for value in ([], [1], 0.5, True)),
-    *((name, {}) for name in FIELDS if name not in ("about", "asked", "inputs", "status")),
+    *((name, {}) for name in FIELDS if name not in ("about", "asked", "inputs", "answers")),
     ("backend", ""),
     ("backend", ".."),
     ("backend", "../jax"),
@@ -492,13 +493,16 @@ WRONG: list[tuple[str, Any]] = [
     ("inputs", {"../x": "0" * 64}),
     ("inputs", {"dot_score-plain": "0" * 64}),
     ("inputs", {f"{'x' * 65}/float64": "0" * 64}),
-    ("status", {CELL: "ok"}),
-    ("status", {CELL: {}}),
-    ("status", {CELL: {"status": "pass"}}),
-    ("status", {CELL: {"status": "known-divergence"}}),
-    ("status", {CELL: {"status": ["ok"]}}),
-    ("status", {CELL: {"status": "error", "message": 1}}),
-    ("status", {"\x1b": {"status": "ok"}}),
+    ("answers", {CELL: "ok"}),
+    ("answers", {CELL: {}}),
+    ("answers", {CELL: {"status": "pass"}}),
+    ("answers", {CELL: {"status": "known-divergence"}}),
+    ("answers", {CELL: {"status": ["ok"]}}),
+    ("answers", {CELL: {"status": "error", "message": 1}}),
+    ("answers", {CELL: {"status": "ok", "seconds": "1"}}),
+    ("answers", {CELL: {"status": "ok", "missing": "scores"}}),
+    ("answers", {CELL: {"status": "ok", "else": 1}}),
+    ("answers", {"\x1b": {"status": "ok"}}),
     ("selection", {"dtypes": ["float64"], "pattern": None}),
     ("selection", {"dtypes": ["float64"], "pattern": None, "operators": [], "more": 1}),
     ("selection", {"dtypes": ["float8"], "pattern": None, "operators": []}),
@@ -535,20 +539,21 @@ def test_an_array_of_no_cell_is_refused(made: Recording, tmp_path: Path, name: s
 
 
 def test_an_array_of_a_cell_that_crashed_is_refused(made: Recording, tmp_path: Path):
-    path = tampered(made, tmp_path / "a", status={cell: {"status": "crash"} for cell in made.status})
+    path = tampered(made, tmp_path / "a", answers={cell: {"status": "crash"} for cell in made.answers})
     with pytest.raises(ArchiveError, match="dot_score-plain/float64/scores belongs to no cell that was answered"):
         Recording.load(path)
 
 
 def test_a_cell_without_inputs_is_refused(made: Recording, tmp_path: Path):
-    path = tampered(made, tmp_path / "a", status={**made.status, "a-b/float64": {"status": "ok"}})
+    answers = {cell: answer.as_json() for cell, answer in made.answers.items()}
+    path = tampered(made, tmp_path / "a", answers={**answers, "a-b/float64": {"status": "ok"}})
     with pytest.raises(ArchiveError, match="a-b/float64 has a status but no inputs"):
         Recording.load(path)
 
 
 def test_a_message_cannot_steer_a_terminal(made: Recording, tmp_path: Path):
-    said = {cell: {"status": "error", "message": "\x1b[2Jgreen\u202e\r\nline"} for cell in made.status}
-    result = compared(tmp_path, replace(made, cells={}, status=said))
+    answers = dict.fromkeys(made.answers, Answer("error", "\x1b[2Jgreen\u202e\r\nline"))
+    result = compared(tmp_path, replace(made, cells={}, answers=answers))
     assert result.exit_code == 1 and "\ufffd[2Jgreen\ufffd\ufffd\nline" in result.output and "\x1b" not in result.output
 
 

@@ -1,0 +1,58 @@
+"""What became of a cell: filled in by a worker, kept in a recording, and read by the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+AnswerStatus = Literal["ok", "not-applicable", "not-implemented", "error", "crash", "timeout", "missing"]
+
+RECORDED = tuple(status for status in get_args(AnswerStatus) if status != "missing")
+"""The statuses of cells that were run."""
+
+UNANSWERED: tuple[AnswerStatus, ...] = ("error", "crash", "timeout", "missing")
+"""The statuses of cells that should have been answered, and were not."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The status of a cell, with a message unless it is ok; the arrays are kept beside it.
+
+    trace is the end of what was printed, or a traceback; changed are the inputs that the call changed, missing the
+    quantities that the target does not give.
+    """
+
+    status: AnswerStatus = "ok"
+    message: str = ""
+    trace: str = ""
+    seconds: float = 0.0
+    compile_seconds: float = 0.0
+    changed: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any]) -> Answer:
+        """Read the answer from the header of a frame, or from a file; other entries are left out."""
+        known: dict[str, Any] = {name: header[name] for name in FIELDS if name in header}
+        known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+        return cls(**known)
+
+    def as_json(self) -> dict[str, Any]:
+        """The answer as an object: its status, and what is not empty."""
+        return {name: value for name, value in asdict(self).items() if value or name == "status"}
+
+    @property
+    def ok(self) -> bool:
+        """Whether there are arrays."""
+        return self.status == "ok"
+
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """The outputs that the target does not give: its gradients are those of the others."""
+        return tuple(name for name in self.missing if not name.startswith("gradient_"))
+
+
+FIELDS = tuple(field.name for field in fields(Answer))
+
+MISSING = Answer("missing", "the worker gave no answer")
