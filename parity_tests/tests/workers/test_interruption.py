@@ -115,7 +115,7 @@ def test_the_reference_is_not_computed_for_a_run_that_shall_stop(fake_job, monke
     recorder = partial(record, stopped=lambda: True)
     cells = cells_of(select(all_cases(), "dot_score-*"), ["float64"])
     outcome = run(cells, [fake_job()], recorder=recorder, stopped=lambda: True)
-    assert outcome.interrupted and outcome.verdicts == [] and outcome.recordings["fake"].status == {}
+    assert outcome.interrupted and outcome.verdicts == [] and outcome.recordings["fake"].answers == {}
 
 
 def test_a_signal_that_does_not_wake_the_judge_is_heard_all_the_same(fake_job):
