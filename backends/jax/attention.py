@@ -280,47 +280,7 @@ class DotProductAttention(Attention):
         return _scaled_dot_score(queries, keys, self.sizes["scale"])
 
 
-class TanhAttention(Attention):
-    """What AdditiveAttention and ConcatAttention share: the score is a weighted tanh of a query's and a key's term."""
-
-    bounded = True
-
-    def __init__(
-        self,
-        query_size: int,
-        key_size: int,
-        hidden_size: int,
-        *,
-        dropout: float = 0.0,
-        time_major: bool = False,
-        dtype: DTypeLike = jnp.float32,
-        rngs: nnx.Rngs,
-    ) -> None:
-        super().__init__(
-            rngs,
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            time_major=time_major,
-        )
-        self._draw(dtype, rngs)
-
-    def _draw(self, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        """Draw the parameters."""
-        raise NotImplementedError
-
-    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Give w · tanh(term of q + term of k), of which the keys hold the second."""
-        terms, w = self._additive_terms(queries)
-        return _additive_score(terms, keys, w)
-
-    def _additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Give the term of each query, and w."""
-        raise NotImplementedError
-
-
-class AdditiveAttention(TanhAttention):
+class AdditiveAttention(Attention):
     """Attention by a one-layer perceptron over query and key.
 
     context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)
@@ -347,9 +307,27 @@ class AdditiveAttention(TanhAttention):
     """
 
     specification = ADDITIVE_ATTENTION
+    bounded = True
 
-    def _draw(self, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        time_major: bool = False,
+        dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        super().__init__(
+            rngs,
+            query_size=query_size,
+            key_size=key_size,
+            hidden_size=hidden_size,
+            dropout=dropout,
+            time_major=time_major,
+        )
         self.W_q = nnx.Linear(query_size, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
         self.W_k = nnx.Linear(key_size, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
         self.w_v = drawn((hidden_size,), hidden_size, dtype, rngs)
@@ -357,6 +335,11 @@ class AdditiveAttention(TanhAttention):
     def _project(self, keys: jax.Array) -> jax.Array:
         """Give W_k k."""
         return self.W_k(keys)
+
+    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+        """Give w_v · tanh(W_q q + W_k k)."""
+        projected, w_v = self._additive_terms(queries)
+        return _additive_score(projected, keys, w_v)
 
     def _additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Give W_q q, and w_v."""
@@ -414,7 +397,7 @@ class GeneralAttention(Attention):
         return _dot_score(queries, keys)
 
 
-class ConcatAttention(TanhAttention):
+class ConcatAttention(Attention):
     """Attention by a one-layer perceptron over the concatenation of query and key.
 
     context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
@@ -440,15 +423,38 @@ class ConcatAttention(TanhAttention):
     """
 
     specification = CONCAT_ATTENTION
+    bounded = True
 
-    def _draw(self, dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        time_major: bool = False,
+        dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        super().__init__(
+            rngs,
+            query_size=query_size,
+            key_size=key_size,
+            hidden_size=hidden_size,
+            dropout=dropout,
+            time_major=time_major,
+        )
         self.W = nnx.Linear(query_size + key_size, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
         self.v = drawn((hidden_size,), hidden_size, dtype, rngs)
 
     def _project(self, keys: jax.Array) -> jax.Array:
         """Give W [0; k]."""
         return keys @ self.W.kernel[self.sizes["query_size"] :]
+
+    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+        """Give v · tanh(W [q; 0] + W [0; k])."""
+        projected, v = self._additive_terms(queries)
+        return _additive_score(projected, keys, v)
 
     def _additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Give W [q; 0], and v."""

@@ -242,51 +242,7 @@ class DotProductAttention(Attention):
         return _scaled_dot_score(queries, keys, self.sizes["scale"])
 
 
-class TanhAttention(Attention):
-    """What AdditiveAttention and ConcatAttention share: the score is a weighted tanh of a query's and a key's term."""
-
-    bounded = True
-
-    def __init__(
-        self,
-        query_size: int,
-        key_size: int,
-        hidden_size: int,
-        *,
-        dropout: float = 0.0,
-        time_major: bool = False,
-        dtype: str = "float32",
-        prefix: str | None = None,
-        params: mx.gluon.ParameterDict | None = None,
-    ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            time_major=time_major,
-            prefix=prefix,
-            params=params,
-        )
-        with self.name_scope():
-            self._draw(dtype)
-        initialise(self)
-
-    def _draw(self, dtype: str) -> None:
-        """Draw the parameters."""
-        raise NotImplementedError
-
-    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give w · tanh(term of q + term of k), of which the keys hold the second."""
-        terms, w = self._additive_terms(queries)
-        return _additive_score(terms, keys, w)
-
-    def _additive_terms(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Give the term of each query, and w."""
-        raise NotImplementedError
-
-
-class AdditiveAttention(TanhAttention):
+class AdditiveAttention(Attention):
     """Attention by a one-layer perceptron over query and key.
 
     context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)
@@ -314,20 +270,42 @@ class AdditiveAttention(TanhAttention):
     """
 
     specification = ADDITIVE_ATTENTION
+    bounded = True
 
-    def _draw(self, dtype: str) -> None:
-        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
-        self.W_q = linear(query_size, hidden_size, use_bias=False, dtype=dtype)
-        self.W_k = linear(key_size, hidden_size, use_bias=False, dtype=dtype)
-        self.w_v = self.params.get("w_v", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        time_major: bool = False,
+        dtype: str = "float32",
+        prefix: str | None = None,
+        params: mx.gluon.ParameterDict | None = None,
+    ) -> None:
+        super().__init__(
+            query_size=query_size,
+            key_size=key_size,
+            hidden_size=hidden_size,
+            dropout=dropout,
+            time_major=time_major,
+            prefix=prefix,
+            params=params,
+        )
+        with self.name_scope():
+            self.W_q = linear(query_size, hidden_size, use_bias=False, dtype=dtype)
+            self.W_k = linear(key_size, hidden_size, use_bias=False, dtype=dtype)
+            self.w_v = self.params.get("w_v", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
+        initialise(self)
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
         """Give W_k k."""
         return projected(self.W_k, keys)
 
-    def _additive_terms(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Give W_q q, and w_v."""
-        return projected(self.W_q, queries), self.w_v.data(queries.ctx)
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Give w_v · tanh(W_q q + W_k k)."""
+        return _additive_score(projected(self.W_q, queries), keys, self.w_v.data(queries.ctx))
 
 
 class GeneralAttention(Attention):
@@ -388,7 +366,7 @@ class GeneralAttention(Attention):
         return _dot_score(queries, keys)
 
 
-class ConcatAttention(TanhAttention):
+class ConcatAttention(Attention):
     """Attention by a one-layer perceptron over the concatenation of query and key.
 
     context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
@@ -415,19 +393,42 @@ class ConcatAttention(TanhAttention):
     """
 
     specification = CONCAT_ATTENTION
+    bounded = True
 
-    def _draw(self, dtype: str) -> None:
-        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
-        self.W = linear(query_size + key_size, hidden_size, use_bias=False, dtype=dtype)
-        self.v = self.params.get("v", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        time_major: bool = False,
+        dtype: str = "float32",
+        prefix: str | None = None,
+        params: mx.gluon.ParameterDict | None = None,
+    ) -> None:
+        super().__init__(
+            query_size=query_size,
+            key_size=key_size,
+            hidden_size=hidden_size,
+            dropout=dropout,
+            time_major=time_major,
+            prefix=prefix,
+            params=params,
+        )
+        with self.name_scope():
+            self.W = linear(query_size + key_size, hidden_size, use_bias=False, dtype=dtype)
+            self.v = self.params.get("v", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
+        initialise(self)
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
         """Give W [0; k]."""
         return self._columns(keys, slice(self.sizes["query_size"], None))
 
-    def _additive_terms(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Give W [q; 0], and v."""
-        return self._columns(queries, slice(self.sizes["query_size"])), self.v.data(queries.ctx)
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Give v · tanh(W [q; 0] + W [0; k])."""
+        own = self._columns(queries, slice(self.sizes["query_size"]))
+        return _additive_score(own, keys, self.v.data(queries.ctx))
 
     def _columns(self, inputs: np.ndarray, columns: slice) -> np.ndarray:
         """The inputs under those columns of W; there may be none: MXNet then writes foreign memory into gradients."""

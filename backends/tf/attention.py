@@ -315,49 +315,8 @@ class DotProductAttention(Attention):
         return _scaled_dot_score(queries, keys, self.sizes["scale"])
 
 
-class TanhAttention(Attention):
-    """What AdditiveAttention and ConcatAttention share: the score is a weighted tanh of a query's and a key's term."""
-
-    bounded = True
-
-    def __init__(
-        self,
-        query_size: int,
-        key_size: int,
-        hidden_size: int,
-        *,
-        dropout: float = 0.0,
-        time_major: bool = False,
-        dtype: str | tf.DType | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            time_major=time_major,
-            dtype=dtype,
-            name=name,
-        )
-        self._draw()
-
-    def _draw(self) -> None:
-        """Draw the parameters."""
-        raise NotImplementedError
-
-    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Give w · tanh(term of q + term of k), of which the keys hold the second."""
-        terms, w = self._additive_terms(queries)
-        return _additive_score(terms, keys, w)
-
-    def _additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Give the term of each query, and w."""
-        raise NotImplementedError
-
-
 @keras.saving.register_keras_serializable(package="attention_parity")
-class AdditiveAttention(TanhAttention):
+class AdditiveAttention(Attention):
     """Attention by a one-layer perceptron over query and key.
 
     context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)
@@ -384,9 +343,28 @@ class AdditiveAttention(TanhAttention):
     """
 
     specification = ADDITIVE_ATTENTION
+    bounded = True
 
-    def _draw(self) -> None:
-        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        time_major: bool = False,
+        dtype: str | tf.DType | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            query_size=query_size,
+            key_size=key_size,
+            hidden_size=hidden_size,
+            dropout=dropout,
+            time_major=time_major,
+            dtype=dtype,
+            name=name,
+        )
         self.W_q = self._projection("W_q", query_size, hidden_size)
         self.W_k = self._projection("W_k", key_size, hidden_size)
         self.w_v = drawn(self, "w_v", (hidden_size,), hidden_size)
@@ -394,6 +372,11 @@ class AdditiveAttention(TanhAttention):
     def _project(self, keys: tf.Tensor) -> tf.Tensor:
         """Give W_k k."""
         return projected(self.W_k, keys)
+
+    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+        """Give w_v · tanh(W_q q + W_k k)."""
+        projected_queries, w_v = self._additive_terms(queries)
+        return _additive_score(projected_queries, keys, w_v)
 
     def _additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Give W_q q, and w_v."""
@@ -455,7 +438,7 @@ class GeneralAttention(Attention):
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
-class ConcatAttention(TanhAttention):
+class ConcatAttention(Attention):
     """Attention by a one-layer perceptron over the concatenation of query and key.
 
     context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
@@ -481,15 +464,39 @@ class ConcatAttention(TanhAttention):
     """
 
     specification = CONCAT_ATTENTION
+    bounded = True
 
-    def _draw(self) -> None:
-        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        time_major: bool = False,
+        dtype: str | tf.DType | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            query_size=query_size,
+            key_size=key_size,
+            hidden_size=hidden_size,
+            dropout=dropout,
+            time_major=time_major,
+            dtype=dtype,
+            name=name,
+        )
         self.W = self._projection("W", query_size + key_size, hidden_size)
         self.v = drawn(self, "v", (hidden_size,), hidden_size)
 
     def _project(self, keys: tf.Tensor) -> tf.Tensor:
         """Give W [0; k]."""
         return tf.matmul(keys, self.W.kernel[self.sizes["query_size"] :])
+
+    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+        """Give v · tanh(W [q; 0] + W [0; k])."""
+        projected_queries, v = self._additive_terms(queries)
+        return _additive_score(projected_queries, keys, v)
 
     def _additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Give W [q; 0], and v."""

@@ -268,42 +268,7 @@ class DotProductAttention(Attention):
         return _scaled_dot_score(queries, keys, self.sizes["scale"])
 
 
-class TanhAttention(Attention):
-    """What AdditiveAttention and ConcatAttention share: the score is a weighted tanh of a query's and a key's term."""
-
-    bounded = True
-
-    def __init__(
-        self,
-        query_size: int,
-        key_size: int,
-        hidden_size: int,
-        *,
-        dropout: float = 0.0,
-        time_major: bool = False,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        super().__init__(
-            query_size=query_size, key_size=key_size, hidden_size=hidden_size, dropout=dropout, time_major=time_major
-        )
-        self._draw(dtype, device)
-
-    def _draw(self, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
-        """Draw the parameters."""
-        raise NotImplementedError
-
-    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Give w · tanh(term of q + term of k), of which the keys hold the second."""
-        terms, w = self._additive_terms(queries)
-        return _additive_score(terms, keys, w)
-
-    def _additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give the term of each query, and w."""
-        raise NotImplementedError
-
-
-class AdditiveAttention(TanhAttention):
+class AdditiveAttention(Attention):
     """Attention by a one-layer perceptron over query and key.
 
     context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)
@@ -330,9 +295,22 @@ class AdditiveAttention(TanhAttention):
     """
 
     specification = ADDITIVE_ATTENTION
+    bounded = True
 
-    def _draw(self, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
-        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        time_major: bool = False,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(
+            query_size=query_size, key_size=key_size, hidden_size=hidden_size, dropout=dropout, time_major=time_major
+        )
         self.W_q = nn.Linear(query_size, hidden_size, bias=False, dtype=dtype, device=device)
         self.W_k = nn.Linear(key_size, hidden_size, bias=False, dtype=dtype, device=device)
         self.w_v = drawn((hidden_size,), hidden_size, dtype, device)
@@ -340,6 +318,11 @@ class AdditiveAttention(TanhAttention):
     def _project(self, keys: torch.Tensor) -> torch.Tensor:
         """Give W_k k."""
         return self.W_k(keys)
+
+    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Give w_v · tanh(W_q q + W_k k)."""
+        projected, w_v = self._additive_terms(queries)
+        return _additive_score(projected, keys, w_v)
 
     def _additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Give W_q q, and w_v."""
@@ -397,7 +380,7 @@ class GeneralAttention(Attention):
         return _dot_score(queries, keys)
 
 
-class ConcatAttention(TanhAttention):
+class ConcatAttention(Attention):
     """Attention by a one-layer perceptron over the concatenation of query and key.
 
     context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
@@ -423,15 +406,33 @@ class ConcatAttention(TanhAttention):
     """
 
     specification = CONCAT_ATTENTION
+    bounded = True
 
-    def _draw(self, dtype: torch.dtype | None, device: torch.device | str | None) -> None:
-        query_size, key_size, hidden_size = (self.sizes[name] for name in ("query_size", "key_size", "hidden_size"))
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        time_major: bool = False,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(
+            query_size=query_size, key_size=key_size, hidden_size=hidden_size, dropout=dropout, time_major=time_major
+        )
         self.W = nn.Linear(query_size + key_size, hidden_size, bias=False, dtype=dtype, device=device)
         self.v = drawn((hidden_size,), hidden_size, dtype, device)
 
     def _project(self, keys: torch.Tensor) -> torch.Tensor:
         """Give W [0; k]."""
         return nn.functional.linear(keys, self.W.weight[:, self.sizes["query_size"] :])
+
+    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Give v · tanh(W [q; 0] + W [0; k])."""
+        projected, v = self._additive_terms(queries)
+        return _additive_score(projected, keys, v)
 
     def _additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Give W [q; 0], and v."""

@@ -543,7 +543,7 @@ def test_a_constructor_refuses(backend: SimpleNamespace, config: dict[str, Any],
 
 
 def test_an_unknown_option_is_pythons_own_refusal(backend: SimpleNamespace):
-    with pytest.raises(TypeError, match=r"Attention.__init__\(\) got an unexpected keyword argument 'rate'"):
+    with pytest.raises(TypeError, match=r"AdditiveAttention.__init__\(\) got an unexpected keyword argument 'rate'"):
         backend.package.AdditiveAttention(**ADDITIVE, rate=0.5)
     with pytest.raises(TypeError, match=r"scaled_dot_score\(\) got an unexpected keyword argument 'scael'"):
         backend.package.scaled_dot_score(None, None, scael=1.0)
