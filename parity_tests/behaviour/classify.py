@@ -18,8 +18,8 @@ from parity_tests.judge.pair import Quantity
 from parity_tests.judge.tolerances import tolerance_of
 from parity_tests.judge.verdict import Verdict
 from parity_tests.polarity import answer as polarity
-from parity_tests.workers.answers import AnswerStatus
-from parity_tests.workers.recordings import Recording, is_gradient
+from parity_tests.workers.answers import AnswerStatus, is_gradient
+from parity_tests.workers.recordings import Recording
 
 LIKE = 1e-3
 """The largest difference between two answers of a kind, relative to the largest entry: kinds differ by more."""

@@ -174,7 +174,7 @@ def validate(
             outcome.seconds["reference"] = time.perf_counter() - begun
             outcome.recordings = {name: future.result() for name, future in futures.items()}
     frameworks = {side.job.name: side.framework for side in sides}
-    questions = Questions(lambda cell, without: answers[cell.key])
+    questions = Questions(answers)
     conclude(outcome, cells, questions, {}, frameworks=frameworks, forgive=excused, progress=progress)
     outcome.verdicts += [missing_verdict(name, reason) for name, reason in outcome.missing.items()]
     outcome.verdicts += [

@@ -18,9 +18,9 @@ from parity_tests.judge.question import Question, Questions
 from parity_tests.judge.verdict import Status, Verdict
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import violations
+from parity_tests.workers.package import same
 from parity_tests.workers.process import Progress, counted, untold
 from parity_tests.workers.recordings import Recording
-from parity_tests.workers.target import same
 
 # ------------------------------------------------------------------------------------------------ recordings
 

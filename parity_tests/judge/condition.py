@@ -16,7 +16,7 @@ from parity_tests.cases.drawn import LEAST, Drawn
 from parity_tests.cases.selection import Cell
 from parity_tests.judge.pair import Pair, Quantity
 from parity_tests.judge.tolerances import EntryTolerance, Tolerance, entry_tolerance_of
-from parity_tests.workers.recordings import is_gradient
+from parity_tests.workers.answers import is_gradient
 
 
 @dataclass(frozen=True)

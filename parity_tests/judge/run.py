@@ -161,18 +161,19 @@ def run(
                     for index, (file, part) in enumerate(packed)
                 ]
             begun = time.perf_counter()
-            questions, prepared = Questions(), 0
+            questions, prepared = Questions(), list[Cell]()
             for cell in counted("reference", cells, progress):
                 if stopped():
                     break
-                prepared += questions.of(cell).quantities is not None
+                questions.prepare(cell)
+                prepared.append(cell)
             outcome.seconds["reference"] = time.perf_counter() - begun
             for job in jobs:
                 recordings, seconds = zip(*(ended(future) for future in futures[job.name]), strict=True)
                 outcome.recordings[job.name] = joined(*recordings)
                 outcome.seconds.update(split_seconds(outcome.recordings[job.name], job.name, sum(seconds)))
         outcome.interrupted = stopped()
-        conclude(outcome, cells[:prepared], questions, read, divergences=divergences, progress=progress)
+        conclude(outcome, prepared, questions, read, divergences=divergences, progress=progress)
     if require_all:
         outcome.verdicts += [missing_verdict(name, reason) for name, reason in outcome.missing.items()]
     outcome.seconds["total"] = time.perf_counter() - start
@@ -276,16 +277,12 @@ def recheck(read: Mapping[Path, Arrays], cells: Iterable[Cell]) -> None:
                 )
                 double = Cell(case, "float64")
                 recording = Recording("cache", "cpu", cells={double.key: cached}, answers={double.key: Answer()})
-                for verdict in judge(Question(double, expect=partial(_known, computed)), recording):
+                for verdict in judge(Question(double, given=computed), recording):
                     if verdict.red:
                         raise CacheError(
                             f"{path} does not hold what the reference gives for {case.id} in {dtype} "
                             f"({verdict.reason}). Delete {path.parent} and run again: anybody may have written there."
                         )
-
-
-def _known(arrays: Arrays, cell: Cell, without: tuple[str, ...]) -> Arrays:
-    return arrays
 
 
 def missing_verdict(name: str, reason: str, operator: str = "*") -> Verdict:

@@ -17,7 +17,8 @@ from parity_tests.judge.question import Question
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.mutants.families import MUTANTS
 from parity_tests.mutants.mutant import Mutant, answer
-from parity_tests.workers.recordings import Recording, is_gradient
+from parity_tests.workers.answers import is_gradient
+from parity_tests.workers.recordings import Recording
 
 MOST_CELLS = 4
 """How many red cells of each operator are compared with mutants, the smallest ones."""

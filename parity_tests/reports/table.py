@@ -20,8 +20,8 @@ from attention_core.operators import FILE_OF
 from parity_tests.cases.call import TRAINING
 from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import Verdict
+from parity_tests.workers.answers import is_gradient
 from parity_tests.workers.environment import PATH
-from parity_tests.workers.recordings import is_gradient
 
 if TYPE_CHECKING:  # fuzzing needs hypothesis
     from parity_tests.fuzz.campaign import Campaign, Finding

@@ -50,7 +50,12 @@ class Answer:
     @property
     def withheld(self) -> tuple[str, ...]:
         """The outputs that the target does not give: its gradients are those of the others."""
-        return tuple(name for name in self.missing if not name.startswith("gradient_"))
+        return tuple(name for name in self.missing if not is_gradient(name))
+
+
+def is_gradient(name: str) -> bool:
+    """Whether a quantity is a gradient."""
+    return name.startswith("gradient_")
 
 
 FIELDS = tuple(field.name for field in fields(Answer))

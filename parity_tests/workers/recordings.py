@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -135,22 +135,16 @@ def _is_seconds(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-_ANSWER: dict[str, Callable[[Any], bool]] = {
-    "status": lambda value: _is_text(value) and value in RECORDED,
-    "message": _is_text,
-    "trace": _is_text,
-    "seconds": _is_seconds,
-    "compile_seconds": _is_seconds,
-    "changed": _is_quantities,
-    "missing": _is_quantities,
-}
+_HOLDS: dict[type, Callable[[Any], bool]] = {str: _is_text, float: _is_seconds, tuple: _is_quantities}
+_ANSWER = {entry.name: _HOLDS[type(entry.default)] for entry in fields(Answer)}
+"""What a file may hold for each field of an answer, by the type of its default."""
 
 
 def _is_answers(value: Any) -> bool:
     def holds(answer: Any) -> bool:
         return (
             isinstance(answer, dict)
-            and "status" in answer
+            and answer.get("status") in RECORDED
             and all(name in _ANSWER and _ANSWER[name](entry) for name, entry in answer.items())
         )
 
@@ -292,11 +286,6 @@ def joined(*recordings: Recording) -> Recording:
         whole.inputs |= part.inputs
         whole.start_seconds += part.start_seconds
     return whole
-
-
-def is_gradient(name: str) -> bool:
-    """Whether a quantity is a gradient."""
-    return name.startswith("gradient_")
 
 
 # ------------------------------------------------------------------------------------------------ judged elsewhere

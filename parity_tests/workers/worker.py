@@ -27,7 +27,8 @@ import numpy as np
 from backends.archives import load_archive, pack_arrays, unpack_arrays
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import collect_less
-from parity_tests.workers.target import Backend, NotImplementedHere, Target, opened
+from parity_tests.workers.package import Backend
+from parity_tests.workers.target import NotImplementedHere, Target, opened
 
 CASE_FILE = "case file"
 """The kind of archive that holds cells to run."""

@@ -24,7 +24,7 @@ from parity_tests.judge.compare import compare, judge, judge_all, judge_settings
 from parity_tests.judge.divergences import Divergence, apply, load_divergences
 from parity_tests.judge.pair import Quantity
 from parity_tests.judge.question import Question, Questions
-from parity_tests.judge.run import Run
+from parity_tests.judge.run import Run, conclude
 from parity_tests.judge.tolerances import Calibration, EntryTolerance, Tolerance, entry_tolerance_of, tolerance_of
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import report
@@ -304,6 +304,13 @@ def test_a_switch_that_is_not_in_force_is_red():
     del switches["threads"]
     reasons = [verdict.reason for verdict in judge_settings(recording) if verdict.red]
     assert reasons == ["cuda.matmul.allow_tf32 is True, expected False", "threads was not read back"]
+
+
+def test_a_run_is_red_where_a_setting_is_not_in_force():
+    recording = Recording("torch", "cpu", {"switches": {}})
+    outcome = Run([], recordings={recording.name: recording})
+    conclude(outcome, [], Questions(), {})
+    assert outcome.red and outcome.verdicts == judge_settings(recording)
 
 
 def test_backends_are_judged_against_each_other(fake: ModuleType):
