@@ -9,6 +9,7 @@ import numpy as np
 
 from attention_core import draws
 from attention_core.operators.masking import MASKED_SOFTMAX
+from attention_core.specification import Operator
 from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_tensors
 
 ATTENTION = {
@@ -323,16 +324,16 @@ def infinite_scores(scores: np.ndarray) -> np.ndarray:
     return scores
 
 
-def masked_softmax_cases() -> Iterator[Case]:
-    """Weights over the keys."""
-    operator, sizes = MASKED_SOFTMAX, ATTENTION
+def normalised_cases(operator: Operator, dropout: bool = False) -> Iterator[Case]:
+    """What every operator that normalises given scores is asked: masks, hidden entries, large scores and wide gaps."""
 
     def base(sizes: Sizes, heads: bool) -> Arrays:
         return drawn_tensors(operator, sizes, heads)
 
-    for name, shows, inputs, dtypes in masked_variants(sizes, base):
+    sizes = ATTENTION
+    for name, shows, inputs, dtypes in masked_variants(sizes, base, dropout):
         yield Case(operator.name, name, shows, inputs, dtypes=dtypes)
-    full = open_inputs(base(sizes, False), sizes, dropout=False)
+    full = open_inputs(base(sizes, False), sizes, dropout)
     for name, shows, inputs in hidden_variants(full, sizes):
         yield Case(operator.name, name, shows, inputs)
     scores, mask = large_scores(sizes)
@@ -343,6 +344,13 @@ def masked_softmax_cases() -> Iterator[Case]:
         {**full, "scores": scores, "mask": mask},
     )
     yield from gap_cases(operator.name, full)
+
+
+def masked_softmax_cases() -> Iterator[Case]:
+    """Weights over the keys."""
+    operator, sizes = MASKED_SOFTMAX, ATTENTION
+    yield from normalised_cases(operator)
+    full = open_inputs(drawn_tensors(operator, sizes), sizes, dropout=False)
     yield Case(
         operator.name,
         "infinite",

@@ -12,14 +12,11 @@ from attention_core.operators import OF_FILES
 from attention_core.operators.pooling import ATTENTION_POOLING
 from attention_core.operators.scoring import COSINE_SCORE, GAUSSIAN_SCORE, LOCATION_SCORE
 from attention_core.specification import Operator
-from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_tensors
+from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, drawn_tensors
 from parity_tests.cases.masking import (
     ATTENTION,
-    gap_cases,
-    hidden_variants,
     infinite_scores,
-    large_scores,
-    masked_variants,
+    normalised_cases,
     open_inputs,
 )
 
@@ -82,23 +79,8 @@ def location_cases() -> Iterator[Case]:
 def pooling_cases() -> Iterator[Case]:
     """From scores and values to context and weights."""
     operator, sizes = ATTENTION_POOLING, ATTENTION
-
-    def base(sizes: Sizes, heads: bool) -> Arrays:
-        return drawn_tensors(operator, sizes, heads)
-
-    for name, shows, inputs, dtypes in masked_variants(sizes, base, dropout=True):
-        yield Case(operator.name, name, shows, inputs, dtypes=dtypes)
-    full = open_inputs(base(sizes, False), sizes, dropout=True)
-    for name, shows, inputs in hidden_variants(full, sizes):
-        yield Case(operator.name, name, shows, inputs)
-    scores, mask = large_scores(sizes)
-    yield Case(
-        operator.name,
-        "large",
-        "Scores to ±2e6; a finite fill would win over the first row.",
-        {**full, "scores": scores, "mask": mask},
-    )
-    yield from gap_cases(operator.name, full)
+    yield from normalised_cases(operator, dropout=True)
+    full = open_inputs(drawn_tensors(operator, sizes), sizes, dropout=True)
     values = full["values"].copy()
     values[1, 2] = np.nan
     yield Case(

@@ -27,6 +27,7 @@ from parity_tests.cli.options import (
     console,
     device_option,
     errors,
+    every_option,
     examples,
     interpreters,
     json_option,
@@ -80,7 +81,7 @@ from parity_tests.workers.process import Server, WorkerFault
 @json_option
 @junit_option
 @certificate_option
-@click.option("--every", is_flag=True, help="Print a row for every operator, however many there are.")
+@every_option
 @click.option(
     "--seed",
     type=click.IntRange(min=0),

@@ -11,7 +11,7 @@ import click
 
 import backends as registry
 from parity_tests.cases.call import JUDGED_STEPS
-from parity_tests.cli.options import CommaList, console, device_option, examples, interpreters, pairs_in, progress
+from parity_tests.cli.options import backends_option, console, device_option, examples, interpreters, pairs_in, progress
 from parity_tests.cli.translate import (
     beam_option,
     check_backends,
@@ -34,13 +34,7 @@ from parity_tests.translation.preparation import new_settings
         "translate compare --output compared", "translate compare --backend torch,jax --epochs 4 --output compared"
     ),
 )
-@click.option(
-    "--backend",
-    "names",
-    type=CommaList(known=registry.available),
-    metavar="NAMES",
-    help="Backends to train in, with commas; all installed ones unless given.",
-)
+@backends_option
 @click.option(
     "--python",
     "pythons",

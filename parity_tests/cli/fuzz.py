@@ -8,12 +8,12 @@ import sys
 
 import click
 
-import backends as registry
 from backends.requirements import XLA_LEVEL
 from parity_tests.cases.case import FULL
 from parity_tests.cases.drawn import NAMES as DRAWN
 from parity_tests.cli.options import (
     CommaList,
+    backends_option,
     console,
     dtypes_option,
     examples,
@@ -38,13 +38,7 @@ from parity_tests.workers.process import Server, WorkerFault
 @click.option("--examples", type=click.IntRange(min=1), help="Stop after this many cases.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draw the cases of this seed.")
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Begin with this case.")
-@click.option(
-    "--backend",
-    "names",
-    type=CommaList(known=registry.available),
-    metavar="NAMES",
-    help="Backends to fuzz, with commas; all installed ones unless given.",
-)
+@backends_option
 @click.option(
     "--operator",
     "operators",

@@ -189,6 +189,14 @@ cells_options = options(
         help="Have backends take one path for all sizes, where they would choose by size.",
     ),
 )
+backends_option = click.option(
+    "--backend",
+    "names",
+    type=CommaList(known=registry.available),
+    metavar="NAMES",
+    help="The backends, with commas; all installed ones unless given.",
+)
+every_option = click.option("--every", is_flag=True, help="Print a row for every operator, however many there are.")
 json_option = output_file(
     "--json",
     "json_file",

@@ -19,12 +19,13 @@ from parity_tests.cases.expected import held
 from parity_tests.cases.selection import Cell, Selection
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.options import (
-    CommaList,
     Refused,
+    backends_option,
     cells_options,
     complete_backend,
     console,
     corpus_option,
+    every_option,
     examples,
     interpreters,
     json_option,
@@ -63,13 +64,7 @@ corpus_options = options(
     short_help="Judge backends against reference and each other.",
     epilog=examples("run", "run --backend torch,jax --all --dtype float64,bfloat16 --json verdicts.json"),
 )
-@click.option(
-    "--backend",
-    "names",
-    type=CommaList(known=registry.available),
-    metavar="NAMES",
-    help="Backends to judge, with commas; all installed ones unless given.",
-)
+@backends_option
 @cells_options
 @worker_options
 @corpus_options
@@ -81,7 +76,7 @@ corpus_options = options(
 )
 @json_option
 @click.option("--all", "everything", is_flag=True, help="Judge every cell; the core unless given, or cases are chosen.")
-@click.option("--every", is_flag=True, help="Print a row for every operator, however many there are.")
+@every_option
 @click.option("--require-all", is_flag=True, help="A registered backend that cannot run here is red.")
 @click.option(
     "--jobs",
