@@ -88,7 +88,8 @@ class Target(pytest.Collector):
             self.divergences = known_divergences(self.name, job.backend, request.divergences)
             known = Abilities(job.backend).with_functions(self.server.hello())
         except (DivergenceError, WorkerFault) as error:
-            raise pytest.UsageError(f"{self.name} cannot be judged: {error}") from error
+            trace = getattr(error, "trace", "")
+            raise pytest.UsageError(f"{self.name} cannot be judged: {error}\n{trace}".strip()) from error
         asked = [cell for cell in cells if request.require_all or known.has(cell.case.operator, cell.case.method)]
         with in_memory():
             self.drawn = request.drawn_cases(known, self.divergences)
@@ -106,9 +107,9 @@ class Target(pytest.Collector):
         from parity_tests.judge.compare import judge_all
         from parity_tests.judge.question import Questions
         from parity_tests.judge.run import recheck
-        from parity_tests.workers.recordings import pack_cases
+        from parity_tests.workers.recordings import batch_of
 
-        recording: Recording = self.server.answers([cell], pack_cases([cell]))
+        recording: Recording = self.server.answers(batch_of([cell]))
         verdicts = judge_all([cell], [recording], Questions())
         verdicts = list(required(verdicts, self.request.require_all, is_registered(self.server.job)))
         if cell.key in self.repeated or any(one.status == "fail" for one in verdicts):

@@ -21,8 +21,8 @@ from parity_tests.behaviour.classify import Answer, classify
 from parity_tests.behaviour.questions import Question, questions_for
 from parity_tests.cases.selection import Cell
 from parity_tests.third_party.attention import THIRD_PARTY, ThirdParty
-from parity_tests.workers.process import Job, Progress, record_cells, untold
-from parity_tests.workers.recordings import Recording, joined, pack_cases
+from parity_tests.workers.process import Job, Progress, record, untold
+from parity_tests.workers.recordings import Recording, batch_of, joined
 
 DATA = Path(__file__).with_name("behaviour.json")
 PAGE = Path(__file__).parents[2] / "docs" / "behaviour.md"
@@ -76,7 +76,7 @@ def record_answers(
         group |= {cell.key: cell for cell in (Cell(question.case, dtype) for dtype in question.case.dtypes)}
     job = Job(target.name, target.place, python, device)
     groups = [list(group.values()) for group in (together, apart) if group]
-    recording = joined(*(record_cells(job, group, pack_cases(group)) for group in groups))
+    recording = joined(*(record(job, [batch_of(group)]) for group in groups))
     if not recording.about:
         message = next(iter(recording.answers.values())).message
         raise RuntimeError(f"{target.id} cannot be started: {message}")

@@ -43,7 +43,7 @@ from parity_tests.judge.check import known_divergences
 from parity_tests.judge.divergences import DivergenceError
 from parity_tests.judge.drawn_cells import Abilities, LineError, release_seed
 from parity_tests.judge.request import Request
-from parity_tests.judge.run import COMPILING, CacheError, Run
+from parity_tests.judge.run import CacheError, Run
 from parity_tests.mutants.explain import explanations
 from parity_tests.reports.certificate import (
     CertificateError,
@@ -206,14 +206,14 @@ def fuzz(request: Request, seed: int, seconds: float | None, examples: int | Non
             report_progress("fuzz", 0, 1, f"starting {job.name}")
             about = server.hello()
             operators = request.drawable(Abilities(job.backend).with_functions(about), divergences)
-            # What compiles does it once for cases that differ in their numbers alone.
-            step = 1 if str(about.get("framework")).lower() in COMPILING else STEP
+            # JAX compiles once for cases that differ in their numbers alone.
+            step = 1 if str(about.get("framework")).lower() == "jax" else STEP
             campaign = Campaign([server], seed, step=step, operators=operators, dtypes=request.dtypes)
             for finding in campaign.run(seconds, examples, report_progress) if operators else ():
                 again = reproduce(finding.verdict, request.command, {finding.verdict.case: repr(finding.drawn)})
                 report_finding(finding, f"{again}  # number {finding.number} of seed {seed}", console)
     except WorkerFault as fault:
-        raise Refused(str(fault)) from fault
+        raise Refused(f"{fault}\n{fault.trace}") from fault
     report_campaign(campaign, console)
     return bool(campaign.findings)
 

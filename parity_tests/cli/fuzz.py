@@ -90,6 +90,6 @@ def fuzz_backends(
                 command = f"attention-parity fuzz --backend {finding.verdict.backend} {' '.join(arguments)}"
                 report_finding(finding, f"{command} --first {finding.number} --examples 1", console)
     except WorkerFault as fault:
-        raise click.ClickException(str(fault)) from fault
+        raise click.ClickException(f"{fault}\n{fault.trace}") from fault
     report_campaign(campaign, console)
     sys.exit(1 if campaign.findings else 0)

@@ -42,8 +42,8 @@ from parity_tests.judge.run import CacheError, Run, conclude
 from parity_tests.judge.run import run as run_parity
 from parity_tests.reports.table import MOST_RED, report
 from parity_tests.translation.corpus import CorpusError, Pair, dates
-from parity_tests.workers.process import WAITING, Job, record, record_cells
-from parity_tests.workers.recordings import Mismatch, Recording, common_cells, named, pack_cases
+from parity_tests.workers.process import WAITING, Job, record
+from parity_tests.workers.recordings import Mismatch, Recording, batch_of, common_cells, named
 
 SENTENCES = 8
 
@@ -190,7 +190,7 @@ def record_one(
     selection = Selection(dtypes, pattern, operators or (), training)
     cells = _selected(selection, corpus, sentences)
     with progress() as report_progress:
-        recording = replace(record_cells(job, cells, pack_cases(cells), report_progress), selection=selection)
+        recording = replace(record(job, [batch_of(cells)], report_progress), selection=selection)
     recording.save(file)
     rest = recording.unanswered
     for cell, answer in list(rest.items())[:MOST_RED]:

@@ -7,7 +7,7 @@ layer in its framework with the arrays of the file. Each is compared with each.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,8 +28,8 @@ from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.judge.compare import excused
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import Run, conclude, missing_verdict
-from parity_tests.workers.process import Job, Progress, record_cells, untold
-from parity_tests.workers.recordings import Recording, pack_cases
+from parity_tests.workers.process import Job, Progress, record, untold
+from parity_tests.workers.recordings import Batch, Recording, batch_of
 
 SIZES = {"batch": 2, "steps": 3, "queries": 3, "keys": 5, "features": 6, "value_features": 4}
 """The axes of the inputs that no parameter has."""
@@ -38,8 +38,8 @@ MOST_ENTRIES = 32
 
 JUDGED = ("pass", "fail")
 
-Recorder = Callable[[Job, Sequence[Cell], bytes, Progress], Recording]
-"""Gives a job's answers to the cells of a case file."""
+Recorder = Callable[[Job, Iterable[Batch], Progress], Recording]
+"""Gives a job's answers to the cells of batches."""
 
 
 @dataclass(frozen=True)
@@ -126,14 +126,14 @@ def sampled(recording: Recording, cells: Sequence[Cell]) -> Recording:
     return replace(recording, cells={name: answers[name] for name in recording.cells})
 
 
-def packed(cells: Sequence[Cell], parameters: Arrays) -> bytes:
-    """The cells as a case file, with the parameters of a side."""
-    arrays, header = unpack_arrays(pack_cases(cells))
+def batch_with(cells: Sequence[Cell], parameters: Arrays) -> Batch:
+    """The cells as a batch, with the parameters of a side."""
+    arrays, header = unpack_arrays(batch_of(cells).packed)
     rest = {name: array for name, array in arrays.items() if name.split("/")[2] != "parameter"}
     sent = {
         f"{cell.key}/parameter/{name}": array.astype(cell.dtype) for cell in cells for name, array in parameters.items()
     }
-    return pack_arrays({**rest, **sent}, header)
+    return Batch(cells, pack_arrays({**rest, **sent}, header))
 
 
 # ------------------------------------------------------------------------------------------------ verdicts
@@ -147,7 +147,7 @@ def validate(
     *,
     missing: Mapping[str, str] | None = None,
     progress: Progress = untold,
-    recorder: Recorder = record_cells,
+    recorder: Recorder = record,
 ) -> Run:
     """Judge every side against the reference with the canonical parameters, and each against each other.
 
@@ -161,12 +161,12 @@ def validate(
 
         def run(side: Side) -> Recording:
             begun = time.perf_counter()
-            recording = sampled(recorder(side.job, cells, packed(cells, side.parameters), progress), cells)
+            recording = sampled(recorder(side.job, [batch_with(cells, side.parameters)], progress), cells)
             recording.asked |= side.job.variables or {}
             outcome.seconds[side.job.name] = time.perf_counter() - begun
             return recording
 
-        pack_cases(cells)  # computes the outputs once, before several threads need them
+        batch_of(cells)  # computes the outputs once, before several threads need them
         with ThreadPoolExecutor(max_workers=max(1, len(sides))) as pool:
             futures = {side.job.name: pool.submit(run, side) for side in sides}
             begun = time.perf_counter()

@@ -17,7 +17,6 @@ from parity_tests.cases import expected as reference
 from parity_tests.cases.case import FULL
 from parity_tests.cases.draw import draw
 from parity_tests.cases.drawn import NAMES, Drawn
-from parity_tests.cases.selection import Cell
 from parity_tests.fuzz.shrink import MOST_SHRINKS, shrink
 from parity_tests.judge.compare import excused, judge_all
 from parity_tests.judge.condition import Judged, judgeable
@@ -26,7 +25,7 @@ from parity_tests.judge.question import Questions
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.mutants.explain import explanations
 from parity_tests.workers.process import Progress, Server, untold
-from parity_tests.workers.recordings import Recording, pack_cases
+from parity_tests.workers.recordings import Batch, Recording, batch_of
 
 BATCH = 50
 
@@ -48,7 +47,7 @@ class Finding:
     explanation: Explanation | None = None
 
 
-Batch = dict[str, tuple[int, Judged]]
+Numbered = dict[str, tuple[int, Judged]]
 """Judged cases with their numbers, by the keys of their cells."""
 
 
@@ -97,23 +96,22 @@ class Campaign:
         """
         begun = time.monotonic()
         with ThreadPoolExecutor(max(1, len(self.servers))) as pool:
-            running: list[tuple[Server, Batch, Future[Recording]]] = []
+            running: list[tuple[Server, Numbered, Future[Recording]]] = []
             while True:
                 over = seconds is not None and time.monotonic() - begun >= seconds
                 count = 0 if over else BATCH if examples is None else min(BATCH, examples - self.done)
                 with reference.in_memory():
                     ready = self._drawn(count)
-                    packed = {server: self._packed(server, ready) for server in self.servers}
+                    asked = {server: self._asked(server, ready) for server in self.servers}
                 # While this batch was drawn and its reference computed, the workers answered the one before.
-                for server, batch, future in running:
-                    yield from self._collected(server, batch, future.result())
+                for server, cases, future in running:
+                    yield from self._collected(server, cases, future.result())
                 self.seconds = time.monotonic() - begun
                 self._tell(progress, seconds, examples, over=not count)
                 if not count:
                     return
                 running = [
-                    (server, batch, pool.submit(server.answers, cells, data))
-                    for server, (batch, cells, data) in packed.items()
+                    (server, cases, pool.submit(server.answers, batch)) for server, (cases, batch) in asked.items()
                 ]
 
     def _tell(self, progress: Progress, seconds: float | None, examples: int | None, over: bool) -> None:
@@ -121,7 +119,7 @@ class Campaign:
         doing = f"{self.done:,} cases, {len(self.findings)} findings"
         progress("fuzz", done, done if over else max(done + 1, of), "" if over else doing)
 
-    def _drawn(self, count: int) -> Batch:
+    def _drawn(self, count: int) -> Numbered:
         ready = {}
         for number in (self.first + self.step * (self.done + index) for index in range(count)):
             drawn = draw(self.seed, number, self.operators, self.dtypes)
@@ -135,10 +133,9 @@ class Campaign:
         self.done += count
         return ready
 
-    def _packed(self, server: Server, ready: Batch) -> tuple[Batch, list[Cell], bytes]:
-        batch = {name: case for name, case in ready.items() if self._is_for(server, case[1].drawn)}
-        cells = [judged.cell for _, judged in batch.values()]
-        return batch, cells, pack_cases(cells)
+    def _asked(self, server: Server, ready: Numbered) -> tuple[Numbered, Batch]:
+        cases = {name: case for name, case in ready.items() if self._is_for(server, case[1].drawn)}
+        return cases, batch_of(judged.cell for _, judged in cases.values())
 
     def _is_for(self, server: Server, drawn: Drawn) -> bool:
         """Whether the backend implements all that the case needs, and no such call has ended its worker before."""
@@ -150,10 +147,10 @@ class Campaign:
             self.missing[refusal] += 1
         return not refusal
 
-    def _collected(self, server: Server, batch: Batch, recording: Recording) -> Iterator[Finding]:
+    def _collected(self, server: Server, cases: Numbered, recording: Recording) -> Iterator[Finding]:
         judgements: dict[str, list[Verdict]] = {}
         with reference.in_memory():
-            for name, (_, judged) in batch.items():
+            for name, (_, judged) in cases.items():
                 answer = recording.answers.get(name)
                 if answer is None:
                     continue
@@ -166,7 +163,7 @@ class Campaign:
         for name, verdicts in judgements.items():
             if not verdicts:
                 continue
-            number, judged = batch[name]
+            number, judged = cases[name]
             drawn, place = judged.drawn, (recording.backend, judged.drawn.operator)
             self.cases[place] += 1
             shares = [
@@ -180,7 +177,7 @@ class Campaign:
             self.repeated[kind] += 1
             if kind not in self.findings:
                 finding = self._simplest(server, number, drawn, red)
-                cells = [judged.cell for _, judged in batch.values()]
+                cells = [judged.cell for _, judged in cases.values()]
                 alike = [one for verdicts in judgements.values() for one in verdicts if one.operator == drawn.operator]
                 with reference.in_memory():
                     known = next(explanations(cells, recording, alike), None)
@@ -211,6 +208,6 @@ def verdict_of(server: Server, drawn: Drawn) -> Verdict | None:
         judged = judgeable(drawn)
         if judged is None:
             return None
-        recording = server.answers([judged.cell], pack_cases([judged.cell]))
+        recording = server.answers(batch_of([judged.cell]))
         verdicts = excused(judge_all([judged.cell], [recording], Questions()))
         return next((verdict for verdict in verdicts if verdict.red), None)

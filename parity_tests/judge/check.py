@@ -21,8 +21,8 @@ from parity_tests.judge.divergences import Divergence, load_divergences
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import Run, conclude, implemented, split_seconds
 from parity_tests.judge.verdict import Explanation, Verdict
-from parity_tests.workers.process import Job, Progress, Stopped, WorkerFault, called, record_cells, untold
-from parity_tests.workers.recordings import Recording, joined, pack_cases
+from parity_tests.workers.process import Job, Progress, Stopped, WorkerFault, called, record, untold
+from parity_tests.workers.recordings import Recording, batch_of, joined
 from parity_tests.workers.target import parted
 
 Explain = Callable[[Sequence[Cell], Recording, Sequence[Verdict]], Iterable[Explanation]]
@@ -103,26 +103,25 @@ def check(
     cells = cells_of(cases, dtypes)
     outcome = Run(cells, dtypes=dtypes)
     with held(cells) as read:
-        packed = pack_cases(cells)
+        batch = batch_of(cells)
         outcome.seconds["cases"] = time.perf_counter() - start
         begun = time.perf_counter()
-        recording = record_cells(job, cells, packed, progress, stopped=stopped)
+        recording = record(job, [batch], progress, stopped=stopped)
         seconds = time.perf_counter() - begun
         more: Mapping[str, Judged] = {}
         if (recording.about or not cells) and not stopped():
             begun = time.perf_counter()
             with in_memory():
                 more = drawn(recording)
-                packed = pack_cases(judged.cell for judged in more.values())
+                batch = batch_of(judged.cell for judged in more.values())
             outcome.seconds["cases"] += time.perf_counter() - begun
             outcome.drawn = {judged.case.id: repr(judged.drawn) for judged in more.values()}
         if more:
             begun = time.perf_counter()
-            added = [judged.cell for judged in more.values()]
-            recording = joined(recording, record_cells(job, added, packed, called("drawn", progress), stopped=stopped))
+            recording = joined(recording, record(job, [batch], called("drawn", progress), stopped=stopped))
             seconds += time.perf_counter() - begun
             cells = sorted(
-                [*cells, *added], key=lambda cell: (dtypes.index(cell.dtype), NAMES.index(cell.case.operator))
+                [*cells, *batch.cells], key=lambda cell: (dtypes.index(cell.dtype), NAMES.index(cell.case.operator))
             )
         if not cells:
             return outcome

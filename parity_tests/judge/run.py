@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import random
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,15 +27,15 @@ from parity_tests.judge.question import Question, Questions
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.process import PATIENCE_SECONDS, WAITING, Job, Progress, Stopped, counted, record, untold
-from parity_tests.workers.recordings import Recording, joined, own_version, pack_cases
+from parity_tests.workers.recordings import Batch, Recording, batch_of, joined, own_version
 
 Result = TypeVar("Result")
 
-COMPILING = ("jax",)
-"""The backends that start first: compiling takes longer than all that the others do."""
-
 SHARES = {"jax": 1, "tf": 4, "mxnet": 8, "torch": 16}
-"""One worker of a backend for each so many that run at once: splitting pays where cells take longer than the start."""
+"""One worker of a backend for each so many that run at once: several pay where cells take longer than the start."""
+
+BATCH = 32
+"""A worker gets so many cells at once, or a few more."""
 
 MOST_ON_GPU = 4
 """So many workers of a backend share a GPU."""
@@ -46,7 +46,7 @@ MOST_REPEATED = 8
 Forgive = Callable[[Iterable[Verdict]], Iterable[Verdict]]
 """The verdicts, with another status on what is not required."""
 
-Recorder = Callable[[Job, Path, Sequence[Cell], Progress], Recording]
+Recorder = Callable[[Job, Iterable[Batch], Progress], Recording]
 
 
 @dataclass
@@ -109,16 +109,28 @@ def workers_of(job: Job, workers: int) -> int:
     return count if job.device.startswith("cpu") else min(count, MOST_ON_GPU)
 
 
-def parts_of(cells: Sequence[Cell], count: int) -> list[list[Cell]]:
-    """Deal the cells to that many workers; cells that share a program, or repeat each other, go to the same one."""
-    parts: list[list[Cell]] = [[] for _ in range(count)]
-    taken: dict[Any, list[Cell]] = {}
+def batches_of(cells: Sequence[Cell]) -> list[Batch]:
+    """The cells in batches; cells that share a program, or repeat each other, are in the same one."""
+    programs: dict[str, list[Cell]] = {}
     for cell in cells:
         case, dtype = cell
         shapes = [(name, array.shape, array.dtype.name) for name, array in case.inputs.items()]
         program = repr((dtype, case.operator, case.method, case.config, case.options, shapes))
-        taken.setdefault(program, min(parts, key=len)).append(cell)
-    return [part for part in parts if part] or [[]]
+        programs.setdefault(program, []).append(cell)
+    batches: list[list[Cell]] = [[]]
+    for alike in programs.values():
+        if len(batches[-1]) >= BATCH:
+            batches.append([])
+        batches[-1] += alike
+    return [batch_of(batch) for batch in batches]
+
+
+def dealt(batches: Sequence[Batch], count: int) -> list[Iterable[Batch]]:
+    """The batches for that many workers: each takes the next one as soon as it is free."""
+    queue: SimpleQueue[Batch | None] = SimpleQueue()
+    for batch in [*batches, *[None] * count]:
+        queue.put(batch)
+    return [iter(queue.get, None) for _ in range(count)]
 
 
 def run(
@@ -144,21 +156,21 @@ def run(
     dtypes = list(dict.fromkeys(dtype for _, dtype in cells))
     outcome = Run(list(cells), missing=dict(missing or {}), dtypes=dtypes)
     workers = workers or os.cpu_count() or 1
-    with held(cells) as read, tempfile.TemporaryDirectory(prefix="attention-parity-") as folder:
-        counts = {job.name: workers_of(job, workers) for job in jobs}
-        parts = {count: _packed(Path(folder), parts_of(cells, count)) for count in set(counts.values())}
+    with held(cells) as read:
+        batches = batches_of(cells)
         outcome.seconds["cases"] = time.perf_counter() - start
         with ThreadPoolExecutor(max_workers=workers) as pool:
             futures: dict[str, list[Future[tuple[Recording, float]]]] = {}
-            ordered = sorted(jobs, key=lambda job: job.backend not in COMPILING)
+            # What has most workers comes last: as they share its cells, all are done at about the same time.
+            ordered = sorted(jobs, key=lambda job: workers_of(job, workers))
             for job in ordered:
                 progress(job.name, 0, len(cells), WAITING)
             for job in ordered:
-                packed = parts[counts[job.name]]
-                moved = _summed(progress, [len(part) for _, part in packed])
+                count = min(workers_of(job, workers), len(batches))
+                told = _summed(progress, count, len(cells))
                 futures[job.name] = [
-                    pool.submit(_timed, recorder, job, file, part, moved[index])
-                    for index, (file, part) in enumerate(packed)
+                    pool.submit(_timed, recorder, job, taken, told[index])
+                    for index, taken in enumerate(dealt(batches, count))
                 ]
             begun = time.perf_counter()
             questions, prepared = Questions(), list[Cell]()
@@ -221,25 +233,15 @@ def ended(future: Future[Result]) -> Result:
     return future.result()
 
 
-def _packed(folder: Path, parts: Sequence[Sequence[Cell]]) -> list[tuple[Path, Sequence[Cell]]]:
-    """Write a case file for each part."""
-    packed = []
-    for index, part in enumerate(parts):
-        file = folder / f"cases-{index}-of-{len(parts)}.safetensors"
-        file.write_bytes(pack_cases(part))
-        packed.append((file, part))
-    return packed
-
-
-def _summed(progress: Progress, sizes: Sequence[int]) -> list[Progress]:
+def _summed(progress: Progress, workers: int, of: int) -> list[Progress]:
     """Report the sum of several workers of a backend: a callback for each."""
-    done = [0] * len(sizes)
+    done = [0] * workers
 
-    def report(index: int, backend: str, count: int, of: int, doing: str = "") -> None:
+    def report(index: int, backend: str, count: int, _: int, doing: str = "") -> None:
         done[index] = count
-        progress(backend, sum(done), sum(sizes), doing)
+        progress(backend, sum(done), of, doing)
 
-    return [partial(report, index) for index in range(len(sizes))]
+    return [partial(report, index) for index in range(workers)]
 
 
 class CacheError(ValueError):
@@ -290,11 +292,9 @@ def missing_verdict(name: str, reason: str, operator: str = "*") -> Verdict:
     return Verdict(operator, "*", name, "reference", "", "*", "*", "missing", reason=reason)
 
 
-def _timed(
-    recorder: Recorder, job: Job, case_file: Path, cells: Sequence[Cell], progress: Progress
-) -> tuple[Recording, float]:
+def _timed(recorder: Recorder, job: Job, batches: Iterable[Batch], progress: Progress) -> tuple[Recording, float]:
     start = time.perf_counter()
-    return recorder(job, case_file, cells, progress), time.perf_counter() - start
+    return recorder(job, batches, progress), time.perf_counter() - start
 
 
 def split_seconds(recording: Recording, backend: str, seconds: float) -> dict[str, float]:

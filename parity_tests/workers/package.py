@@ -29,7 +29,7 @@ Arrays = dict[str, np.ndarray]
 Given = Mapping[str, np.ndarray]
 
 Cell = Mapping[str, Any]
-"""What a case file says of a cell beside its arrays."""
+"""What a batch says of a cell beside its arrays."""
 
 
 @dataclass

@@ -9,22 +9,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import attention_core
 import backends
 import parity_tests
-from backends.archives import ArchiveError, load_archive, unpack_arrays
+from backends.archives import ArchiveError, unpack_arrays
 from parity_tests.cases.expected import CACHE, programs_folder
 from parity_tests.cases.selection import Cell
 from parity_tests.workers.answers import Answer, AnswerStatus
 from parity_tests.workers.environment import environment
-from parity_tests.workers.recordings import Recording, labelled, pack_cases
-from parity_tests.workers.worker import CASE_FILE, LIFELINE
+from parity_tests.workers.recordings import Batch, Recording, joined, labelled
+from parity_tests.workers.worker import LIFELINE
 
 START_SECONDS = 120.0
 CELL_SECONDS = 120.0
@@ -103,90 +104,44 @@ class Interrupted(Exception):
 
 def record(
     job: Job,
-    case_file: Path,
-    cells: Sequence[Cell],
+    batches: Iterable[Batch],
     progress: Progress = untold,
     *,
     start_seconds: float = START_SECONDS,
     cell_seconds: float = CELL_SECONDS,
     stopped: Stopped = lambda: False,
 ) -> Recording:
-    """Run every cell of the case file on a backend.
+    """Run every cell of the batches on a backend; several workers may take theirs from one iterator.
 
     A cell whose worker dies or hangs is recorded as that, and a new worker goes on behind it; a worker that cannot
     start, or has died more than MOST_RESTARTS times, takes all that is left with it. Once stopped answers True, the
     worker is killed, and the recording holds the cells that were answered by then.
     """
-    described = load_archive(case_file, CASE_FILE)[1]["cells"]
-    recording = Recording(
-        job.backend,
-        job.device,
-        asked=environment(job.backend, programs_folder(), job.device),
-        inputs={cell["key"]: cell["digest"] for cell in described},
-    )
-    done, deaths = 0, 0
-    while done < len(cells):
-        progress(job.name, done, len(cells), "starting")
-        started, begun = False, time.perf_counter()
-        try:
-            with Worker(job, case_file, done, stopped) as worker:
-                recording.about = worker.hello(start_seconds)
-                recording.start_seconds += time.perf_counter() - begun
-                started = True
-                while done < len(cells):
-                    progress(job.name, done, len(cells), cells[done].case.id)
-                    arrays, header = worker.frame(cell_seconds)
-                    if done and header.get("key") == cells[done - 1].key:
-                        done -= 1  # the fault of the cell before, whose answer is not to be trusted
-                        recording.cells.pop(cells[done].key, None)
-                        raise worker.fault("error", "the worker answered this cell twice")
-                    if header.get("key") != cells[done].key:
-                        raise worker.fault("error", f"the worker answered {header.get('key')} out of turn")
-                    _keep(recording, arrays, header)
-                    done += 1
-        except Interrupted:
-            break
-        except WorkerFault as fault:
-            answer = Answer(fault.status, str(fault), fault.trace)
-            if started:
-                recording.answers[cells[done].key] = answer
-                done, deaths = done + 1, deaths + 1
-                answer = Answer("crash", f"not tried: the worker died {deaths} times before")
-            if not started or deaths > MOST_RESTARTS:
-                recording.answers |= dict.fromkeys((cell.key for cell in cells[done:]), answer)
-                done = len(cells)
-    progress(job.name, done, len(cells))
-    return recording
+    whole = Recording(job.backend, job.device, asked=environment(job.backend, programs_folder(), job.device))
+    with Server(job, True, start_seconds, cell_seconds, stopped) as server:
+        for batch in batches:
+            before = len(whole.inputs)
+            told = partial(_shifted, progress, before, before + len(batch.cells))
+            whole = joined(whole, replace(server.answers(batch, told), inputs=batch.digests))
+            if stopped():
+                break
+        whole.start_seconds = server.started_in
+    progress(job.name, len(whole.inputs), len(whole.inputs))
+    return whole
 
 
-def record_cells(
-    job: Job,
-    cells: Sequence[Cell],
-    packed: bytes,
-    progress: Progress = untold,
-    *,
-    stopped: Stopped = lambda: False,
-) -> Recording:
-    """Run every cell on a backend, with a case file that is written for this alone."""
-    with tempfile.TemporaryDirectory(prefix="attention-parity-") as folder:
-        case_file = Path(folder) / "cases.safetensors"
-        case_file.write_bytes(packed)
-        return record(job, case_file, cells, progress, stopped=stopped)
-
-
-def _keep(recording: Recording, arrays: dict[str, Any], header: Mapping[str, Any]) -> None:
-    answer = recording.answers[header["key"]] = Answer.of(header)
-    if answer.ok:
-        recording.cells[header["key"]] = arrays
+def _shifted(progress: Progress, before: int, of: int, part: str, done: int, _: int, doing: str = "") -> None:
+    """Report the cells of a batch behind those of the batches before."""
+    progress(part, before + done, of, doing)
 
 
 class Worker:
-    """A running worker; leaving the context kills it and its children. Without a case file, it answers what it is sent.
+    """A running worker; leaving the context kills it and its children.
 
     Raises: WorkerFault if its interpreter cannot be started.
     """
 
-    def __init__(self, job: Job, case_file: Path | None, first: int, stopped: Stopped = lambda: False) -> None:
+    def __init__(self, job: Job, stopped: Stopped = lambda: False) -> None:
         self.stopped = stopped
         self.printed = b""
         self.folder = tempfile.TemporaryDirectory(prefix="attention-parity-")
@@ -207,12 +162,10 @@ class Worker:
             **(job.variables or {}),
             LIFELINE: str(lifeline),
         }
-        arguments = [job.backend, job.module, job.device, str(case_file or "-"), str(first)]
-        command = [job.python, "-m", "parity_tests.workers.worker", *arguments]
         try:
             self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL if case_file else subprocess.PIPE,
+                [job.python, "-m", "parity_tests.workers.worker", job.backend, job.module, job.device],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
@@ -227,8 +180,9 @@ class Worker:
             raise WorkerFault("crash", f"{job.python} cannot be started: {error.strerror}") from error
         finally:
             os.close(lifeline)
+        assert self.process.stdin is not None
         assert self.process.stdout is not None and self.process.stderr is not None
-        self.stream, self.errors = self.process.stdout, self.process.stderr
+        self.batches, self.stream, self.errors = self.process.stdin, self.process.stdout, self.process.stderr
         os.set_blocking(self.errors.fileno(), False)
 
     def __enter__(self) -> Worker:
@@ -238,18 +192,17 @@ class Worker:
         with suppress(ProcessLookupError):  # the group outlives its first process as long as that has children
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        for stream in filter(None, (self.process.stdin, self.stream, self.errors)):
+        for stream in (self.batches, self.stream, self.errors):
             stream.close()
         os.close(self.lifeline)
         self.folder.cleanup()
 
     def send(self, data: bytes) -> None:
-        """Hand over a case file; if the worker is gone, the next `frame` reports it."""
-        assert self.process.stdin is not None
+        """Send a packed batch; if the worker is gone, the next `frame` reports it."""
         rest = memoryview(len(data).to_bytes(8, "big") + data)
         with suppress(BrokenPipeError):
             while rest:  # a pipe takes what it has room for
-                rest = rest[os.write(self.process.stdin.fileno(), rest) :]
+                rest = rest[os.write(self.batches.fileno(), rest) :]
 
     def hello(self, seconds: float) -> dict[str, Any]:
         """The header with which the worker describes itself once its framework is imported.
@@ -336,16 +289,31 @@ class Worker:
 
 
 class Server:
-    """A backend's worker that answers batches; it is started anew behind a case that killed it.
+    """A backend's worker that answers batches; it is started anew behind a cell that ended it.
 
-    deadly holds the operators and methods that have ended a worker: the rest of a batch goes on without them.
+    deadly holds the operators and methods that have ended a worker: what is left of a batch goes on without them. If
+    every cell is to be tried, all are, until a worker cannot start or the last of MOST_RESTARTS has ended: lost is then
+    the answer to what is left.
     """
 
-    def __init__(self, job: Job, cell_seconds: float = CELL_SECONDS) -> None:
+    def __init__(
+        self,
+        job: Job,
+        every: bool = False,
+        start_seconds: float = START_SECONDS,
+        cell_seconds: float = CELL_SECONDS,
+        stopped: Stopped = lambda: False,
+    ) -> None:
         self.job = job
+        self.every = every
+        self.start_seconds = start_seconds
         self.cell_seconds = cell_seconds
+        self.stopped = stopped
         self.about: dict[str, Any] = {}
+        self.started_in = 0.0
+        self.deaths = 0
         self.deadly: set[tuple[str, str]] = set()
+        self.lost: Answer | None = None
         self._worker: Worker | None = None
 
     def __enter__(self) -> Server:
@@ -354,30 +322,58 @@ class Server:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
-    def answers(self, cells: Sequence[Cell], packed: bytes) -> Recording:
-        """What the backend answers to the cells of a case file; behind one that ends the worker, to those unlike it.
+    def answers(self, batch: Batch, progress: Progress = untold) -> Recording:
+        """What the backend answers to the cells of a batch; if the work shall stop, to those before.
 
-        Raises: WorkerFault if the worker cannot start.
+        Raises: WorkerFault if the worker cannot start, and not every cell is to be tried.
         """
-        recording = Recording(self.job.backend, self.job.device, self.about)
-        waiting = list(cells)
-        while waiting:
-            worker = self._started()
-            worker.send(packed if len(waiting) == len(cells) else pack_cases(waiting))
-            try:
-                while waiting:
-                    arrays, header = worker.frame(self.cell_seconds)
-                    if header.get("key") != waiting[0].key:
-                        raise worker.fault("error", f"the worker answered {header.get('key')} out of turn")
-                    _keep(recording, arrays, header)
-                    waiting.pop(0)
-            except WorkerFault as fault:
-                fatal = waiting.pop(0)
-                recording.answers[fatal.key] = Answer(fault.status, str(fault))
-                self.deadly.add((fatal[0].operator, fatal[0].method))
-                waiting = [cell for cell in waiting if (cell.case.operator, cell.case.method) not in self.deadly]
-                self.stop()
+        recording = Recording(self.job.backend, self.job.device)
+        waiting = list(batch.cells)
+        with suppress(Interrupted):
+            while waiting and self.lost is None:
+                progress(self.job.name, len(recording.answers), len(batch.cells), "starting" * (self._worker is None))
+                try:
+                    worker = self._started()
+                except WorkerFault as fault:
+                    if not self.every:
+                        raise
+                    self.lost = Answer(fault.status, str(fault), fault.trace)
+                    break
+                worker.send(batch.packed if len(waiting) == len(batch.cells) else batch.only(waiting).packed)
+                before: Cell | None = None
+                try:
+                    while waiting:
+                        progress(self.job.name, len(recording.answers), len(batch.cells), waiting[0].case.id)
+                        arrays, header = worker.frame(self.cell_seconds)
+                        if before and header.get("key") == before.key:  # its first answer is not to be trusted, either
+                            recording.cells.pop(before.key, None)
+                            waiting.insert(0, before)
+                            raise worker.fault("error", "the worker answered this cell twice")
+                        if header.get("key") != waiting[0].key:
+                            raise worker.fault("error", f"the worker answered {header.get('key')} out of turn")
+                        before = waiting.pop(0)
+                        answer = recording.answers[before.key] = Answer.of(header)
+                        if answer.ok:
+                            recording.cells[before.key] = arrays
+                except WorkerFault as fault:
+                    fatal = waiting.pop(0)
+                    recording.answers[fatal.key] = Answer(fault.status, str(fault), fault.trace)
+                    waiting = self._spared(fatal, waiting)
+        if self.lost is not None:
+            recording.answers |= dict.fromkeys((cell.key for cell in waiting), self.lost)
+        recording.about = self.about
         return recording
+
+    def _spared(self, fatal: Cell, waiting: Sequence[Cell]) -> list[Cell]:
+        """The waiting cells that the next worker is to answer, behind one that ended the last."""
+        self.stop()
+        self.deaths += 1
+        self.deadly.add((fatal.case.operator, fatal.case.method))
+        if not self.every:
+            return [cell for cell in waiting if (cell.case.operator, cell.case.method) not in self.deadly]
+        if self.deaths > MOST_RESTARTS:
+            self.lost = Answer("crash", f"not tried: the worker died {self.deaths} times before")
+        return list(waiting)
 
     def hello(self) -> dict[str, Any]:
         """The header with which the worker describes itself.
@@ -389,13 +385,14 @@ class Server:
 
     def _started(self) -> Worker:
         if self._worker is None:
-            self._worker = Worker(self.job, None, 0)
+            begun = time.perf_counter()
             try:
-                self.about = self._worker.hello(START_SECONDS)
+                self._worker = Worker(self.job, self.stopped)
+                self.about = self._worker.hello(self.start_seconds)
             except WorkerFault as fault:
                 self.stop()
-                words = f"{self.job.backend} cannot start: {fault}\n{fault.trace}"
-                raise WorkerFault(fault.status, words, fault.trace) from fault
+                raise WorkerFault(fault.status, f"{self.job.backend} cannot start: {fault}", fault.trace) from fault
+            self.started_in += time.perf_counter() - begun
         return self._worker
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What goes to a worker and what comes back: case files and recordings, both safetensors with a digest."""
+"""What goes to a worker and what comes back: batches and recordings, both safetensors with a digest."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from attention_core.operators import SPECIFICATION_VERSION
 from backends import FRAMEWORKS
-from backends.archives import ArchiveError, load_archive, pack_arrays, save_arrays
+from backends.archives import ArchiveError, load_archive, pack_arrays, save_arrays, unpack_arrays
 from parity_tests.cases.case import DTYPES, SEED, Arrays, Case
 from parity_tests.cases.expected import cotangents
 from parity_tests.cases.selection import Cell, Selection
 from parity_tests.cases.suite import NAMES
 from parity_tests.workers.answers import MISSING, RECORDED, UNANSWERED, Answer
-from parity_tests.workers.worker import CASE_FILE
 
 RECORDING = "recording"
 MOST_NAMED = 5
@@ -34,16 +33,36 @@ class Mismatch(ValueError):
     """Recordings cannot be judged together, or not against the cases at hand."""
 
 
-def pack_cases(cells: Iterable[Cell]) -> bytes:
-    """The cells with their inputs, parameters and cotangents as a case file."""
+class Batch(NamedTuple):
+    """Cells that a worker answers in one go; packed are their inputs, parameters and cotangents."""
+
+    cells: Sequence[Cell]
+    packed: bytes
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The digest of each cell."""
+        return {cell["key"]: cell["digest"] for cell in unpack_arrays(self.packed)[1]["cells"]}
+
+    def only(self, cells: Sequence[Cell]) -> Batch:
+        """The same without the other cells."""
+        arrays, header = unpack_arrays(self.packed)
+        keys = {cell.key for cell in cells}
+        described = [cell for cell in header["cells"] if cell["key"] in keys]
+        return Batch(cells, pack_arrays(arrays, {**header, "cells": described}))
+
+
+def batch_of(cells: Iterable[Cell]) -> Batch:
+    """The cells as a batch."""
+    cells = list(cells)
     arrays: Arrays = {}
     described = []
     for cell in cells:
         question, contents = _question(cell)
         arrays |= {f"{cell.key}/{name}": array for name, array in contents.items()}
         described.append({**question, "digest": _digest(question, contents)})
-    header = {"kind": CASE_FILE, "cells": described, "seed": SEED, "specification": SPECIFICATION_VERSION}
-    return pack_arrays(arrays, header)
+    header = {"cells": described, "seed": SEED, "specification": SPECIFICATION_VERSION}
+    return Batch(cells, pack_arrays(arrays, header))
 
 
 def digests(cells: Iterable[Cell]) -> dict[str, str]:

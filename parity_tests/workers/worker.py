@@ -1,11 +1,11 @@
-"""One process, one framework: runs the cells of a case file on a backend and streams what it answers.
+"""One process, one framework: runs batches of cells on a backend and streams what it answers.
 
-    python -m parity_tests.workers.worker BACKEND PLACE DEVICE CASEFILE [FIRST]
+    python -m parity_tests.workers.worker BACKEND PLACE DEVICE
 
 PLACE is a backend's module, or a target's place (see `parity_tests.workers.target`). Needs NumPy, safetensors and the
-framework, and no other room of the parity tests. Answers go to standard output as frames: eight bytes of length, then a
-packed archive whose header says what it is. What the framework prints goes to standard error. With - as CASEFILE, case
-files come as such frames from standard input, and each is answered before the next is read.
+framework, and no other room of the parity tests. Batches come from standard input, and answers go to standard
+output, both as frames: eight bytes of length, then a packed archive whose header says what it is. Each batch is
+answered before the next is read. What the framework prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -24,33 +24,30 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from backends.archives import load_archive, pack_arrays, unpack_arrays
+from backends.archives import pack_arrays, unpack_arrays
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import collect_less
 from parity_tests.workers.package import Backend
 from parity_tests.workers.target import NotImplementedHere, Target, opened
-
-CASE_FILE = "case file"
-"""The kind of archive that holds cells to run."""
 
 LIFELINE = "ATTENTION_PARITY_LIFELINE"
 """The variable that names the descriptor of a pipe whose other end the judge holds, and never writes to."""
 
 
 def main() -> None:
-    """Run the cells from FIRST on."""
-    name, place, device, path, *first = sys.argv[1:]
+    """Answer the batches that come."""
+    name, place, device = sys.argv[1:]
     follow_judge()
     faulthandler.enable()
-    # The framework may print: from here on, file descriptor 1 is standard error, and the frames have their own.
-    with os.fdopen(os.dup(1), "wb") as stream:
+    # The framework may read and print: from here on there is nothing to read, and file descriptor 1 is standard error.
+    with os.fdopen(os.dup(0), "rb") as batches, os.fdopen(os.dup(1), "wb") as stream, open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
         backend = opened(place, device)
         collect_less()
         send(stream, {}, {"kind": "hello", **backend.describe(), "backend": name})
-        files = map(unpack_arrays, frames(sys.stdin.buffer)) if path == "-" else [load_archive(path, CASE_FILE)]
-        for arrays, header in files:
-            answer_cells(stream, backend, grouped(arrays), header["cells"][int(first[0]) if first else 0 :])
+        for arrays, header in map(unpack_arrays, frames(batches)):
+            answer_cells(stream, backend, grouped(arrays), header["cells"])
         send(stream, {}, {"kind": "end"})
 
 
@@ -103,7 +100,7 @@ def follow_judge() -> None:
 
 
 def grouped(arrays: Mapping[str, np.ndarray]) -> Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]:
-    """The arrays of a case file by cell, by kind (input, parameter, cotangent) and by their own names."""
+    """The arrays of a batch by cell, by kind (input, parameter, cotangent) and by their own names."""
     cells: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
     for name, array in arrays.items():
         case, dtype, kind, own = name.split("/", 3)

@@ -307,7 +307,7 @@ def test_a_call_behaves_as_recorded_and_diverges_where_it_is_known_to(
     recording = findings.record_answers(target, cells=cells_of(cases, FULL))
     found = list(changes(RECORDS, {target.id: findings.findings_of(target, recording)}))
     assert not found, "\n".join([*found, "record it with: attention-parity behaviour --write"])
-    monkeypatch.setattr(check, "record_cells", lambda *_, **__: recording)
+    monkeypatch.setattr(check, "record", lambda *_, **__: recording)
     known = load_divergences(KNOWN / f"{target.module}.toml", target.name)
     outcome = check.check(cases, FULL, Job(target.name, target.place), divergences=known)
     red = [f"{v.case} {v.dtype} {v.quantity}: {v.reason}" for v in outcome.red]

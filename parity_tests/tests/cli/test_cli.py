@@ -6,7 +6,7 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,16 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 import backends
-from parity_tests.cases.selection import Cell, cells_of
+from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import NAMES, all_cases, select
 from parity_tests.cli import options
 from parity_tests.cli.main import main
-from parity_tests.judge.run import SHARES, Run, run
+from parity_tests.judge.run import SHARES, Run, batches_of, dealt, run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import MOST_ROWS, reproduce, rows
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.process import Job, Progress, record
-from parity_tests.workers.recordings import Recording
+from parity_tests.workers.recordings import Batch, Recording
 
 COMPLETE = "_ATTENTION_PARITY_COMPLETE"
 
@@ -47,8 +47,8 @@ def only_fake(monkeypatch: pytest.MonkeyPatch, fake_job):
     monkeypatch.setattr(backends, "available", registered)
 
     def with_fault(fault: str = "") -> None:
-        def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress, **keywords) -> Recording:
-            return record(fake_job(fault), file, cells, progress, **keywords)
+        def recorder(job: Job, batches: Iterable[Batch], progress: Progress, **keywords) -> Recording:
+            return record(fake_job(fault), batches, progress, **keywords)
 
         monkeypatch.setattr("parity_tests.cli.run.record", recorder)
 
@@ -159,8 +159,9 @@ def test_a_device_has_a_name_that_the_judge_knows():
 
 
 def test_what_cannot_exist_is_neither_green_nor_red(only_fake, monkeypatch: pytest.MonkeyPatch):
-    def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress, **limits: Any) -> Recording:
+    def recorder(job: Job, batches: Iterable[Batch], progress: Progress, **limits: Any) -> Recording:
         recording = Recording(job.backend, job.device)
+        cells = [cell for batch in batches for cell in batch.cells]
         recording.answers = {cell.key: Answer("not-applicable", "no halves here") for cell in cells}
         return recording
 
@@ -283,8 +284,8 @@ def test_two_backends_are_judged_against_each_other(fake_job):
     cases = select(all_cases(), "dot_score-plain")
     jobs = [Job("one", "numpy_backend"), Job("two", "numpy_backend")]
 
-    def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress) -> Recording:
-        recording = record(fake_job(), file, cells, progress)
+    def recorder(job: Job, batches: Iterable[Batch], progress: Progress) -> Recording:
+        recording = record(fake_job(), batches, progress)
         recording.backend = job.backend
         return recording
 
@@ -314,11 +315,7 @@ def test_progress_is_a_bar_with_what_is_running_or_a_line_for_each_finished_part
 def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(SHARES, "fake", 1)
     cases = select(all_cases(), operators=["masked_softmax"])
-    starts, told = [], []
-
-    def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress) -> Recording:
-        starts.append({cell.key for cell in cells})
-        return record(job, file, cells, progress)
+    told = []
 
     def judged(workers: int) -> dict:
         done: list[int] = []
@@ -326,7 +323,6 @@ def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatc
             cells_of(cases, ["float64", "float32"]),
             [fake_job("raise@mask")],
             workers=workers,
-            recorder=recorder,
             progress=lambda part, own, of, doing="": done.append(own),
         )
         assert max(done) == len(outcome.cells)
@@ -335,11 +331,20 @@ def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatc
         return told[-1]
 
     assert judged(1) == judged(3)
-    whole, *parts = starts
-    assert len(parts) == 3 and sum(map(len, parts)) == len(whole) == len(set().union(*parts))
     assert any(cell["status"] == "error" for cell in told[0]["cells"])
-    for case in (case for case in cases if case.again):
-        assert any({f"{case.id}/float64", f"{case.again}/float64"} <= part for part in parts)
+
+
+def test_each_batch_goes_to_one_worker_with_all_cells_of_a_program():
+    cases = select(all_cases(), operators=["masked_softmax"])
+    cells = cells_of(cases, ["float64", "float32"])
+    batches = batches_of(cells)
+    assert len(batches) > 1 and {cell.key for cell in cells} == {key for batch in batches for key in batch.digests}
+    repeated = [case for case in cases if case.again]
+    assert repeated
+    for case in repeated:
+        assert any({f"{case.id}/float64", f"{case.again}/float64"} <= set(batch.digests) for batch in batches)
+    first, second, third = dealt(batches, 3)
+    assert [next(first), next(second), *first] == batches and list(second) == list(third) == []
 
 
 def test_the_command_that_repeats_a_verdict_names_both_backends():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,7 @@ from attention_core.draws import uniform
 from attention_core.operators import find
 from backends import weights
 from parity_tests.cases.expected import programs_folder
-from parity_tests.cases.selection import Cell
 from parity_tests.cli.main import main
-from parity_tests.conversion import validation
 from parity_tests.conversion.validation import MOST_ENTRIES, Side, chosen_entries, validate
 from parity_tests.judge.run import Run
 from parity_tests.tests.places import ROOT
@@ -27,7 +25,7 @@ from parity_tests.third_party import layers
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import environment
 from parity_tests.workers.process import Job, Progress, Server
-from parity_tests.workers.recordings import Recording
+from parity_tests.workers.recordings import Batch, Recording
 
 STACK = {"input_size": 8, "hidden_size": 5, "num_layers": 2, "bidirectional": True}
 BOTH = {"input_size": 8, "hidden_size": 5, "bidirectional": True}
@@ -103,8 +101,7 @@ def validated(
         raw = {f"0/{name}": array for name, array in raw.items()}
     server.hello()
     side = Side(server.job, raw, layers.framework_of(source))
-    recorder: validation.Recorder = lambda job, cells, packed, progress: server.answers(cells, packed)  # noqa: E731
-    return validate(find(layer), config, canonical, [side], recorder=recorder)
+    return validate(find(layer), config, canonical, [side], recorder=lambda job, batches, _: server.answers(*batches))
 
 
 def failures(run: Run) -> str:
@@ -270,8 +267,8 @@ def test_heads_that_are_interleaved_are_red(fake_job: Callable[..., Job]):
 def test_a_side_of_which_nothing_is_judged_is_red(fake_job: Callable[..., Job]):
     right = drawn("GRU", SQUARE)
 
-    def silent(job: Job, cells: Sequence[Cell], packed: bytes, progress: Progress) -> Recording:
-        answers = {cell.key: Answer("not-implemented", "nothing") for cell in cells}
+    def silent(job: Job, batches: Iterable[Batch], progress: Progress) -> Recording:
+        answers = {cell.key: Answer("not-implemented", "nothing") for batch in batches for cell in batch.cells}
         return Recording("fake", "cpu", about={"framework": "none"}, answers=answers)
 
     run = validate(find("GRU"), SQUARE, right, [Side(fake_job(), right)], recorder=silent)

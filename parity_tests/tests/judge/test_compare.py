@@ -30,7 +30,7 @@ from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import report
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import asked, determinism
-from parity_tests.workers.recordings import Recording, pack_cases
+from parity_tests.workers.recordings import Recording, batch_of
 from parity_tests.workers.target import opened
 
 BLANK = Verdict("op", "op-case", "fake", "reference", "cpu", "float64", "weights", "missing")
@@ -214,7 +214,7 @@ def recorded(fake: ModuleType, pattern: str) -> tuple[list, Recording]:
     for case, dtype in cells:
         inputs, parameters = case.at(dtype)
         factors = {str(position): array for position, array in cotangents(case, dtype).items()}
-        said = unpack_arrays(pack_cases([Cell(case, dtype)]))[1]["cells"][0]
+        said = unpack_arrays(batch_of([Cell(case, dtype)]).packed)[1]["cells"][0]
         recording.cells[Cell(case, dtype).key] = backend.run(said, inputs, parameters, factors).arrays
         recording.answers[Cell(case, dtype).key] = Answer()
     return cells, recording

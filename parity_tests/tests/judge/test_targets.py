@@ -26,7 +26,7 @@ from parity_tests.tests.places import FAKES, ROOT
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import environment, requirements_of
 from parity_tests.workers.process import Job
-from parity_tests.workers.recordings import Recording, pack_cases
+from parity_tests.workers.recordings import Recording, batch_of
 from parity_tests.workers.target import Target, load
 from parity_tests.workers.worker import answer_cells, frames, grouped
 
@@ -49,7 +49,7 @@ SCORES = np.zeros((2, 3, 4))
 def asked_of(inputs: dict[str, np.ndarray]) -> dict[str, Any]:
     """What a worker is asked for a softmax of those arrays."""
     case = Case("masked_softmax", "own", "An example.", inputs)
-    cells: list[dict[str, Any]] = unpack_arrays(pack_cases([Cell(case, "float64")]))[1]["cells"]
+    cells: list[dict[str, Any]] = unpack_arrays(batch_of([Cell(case, "float64")]).packed)[1]["cells"]
     return cells[0]
 
 
@@ -143,7 +143,7 @@ SHAPES = FAKES / "shapes.py"
 def verdicts_of(target: Target, pattern: str) -> list[Verdict]:
     """What is found of a target in this process, as a worker asks it and as `check` judges it."""
     cells = cells_of(select(all_cases(), pattern), ["float64"])
-    arrays, header = unpack_arrays(pack_cases(cells))
+    arrays, header = unpack_arrays(batch_of(cells).packed)
     stream = io.BytesIO()
     target.describe()
     answer_cells(stream, target, grouped(arrays), header["cells"])

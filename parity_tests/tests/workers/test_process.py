@@ -15,7 +15,7 @@ from parity_tests.cases.suite import all_cases, select
 from parity_tests.judge.compare import judge
 from parity_tests.judge.question import Question
 from parity_tests.workers.process import KEPT_BYTES, MOST_RESTARTS, Job, record
-from parity_tests.workers.recordings import Recording, pack_cases
+from parity_tests.workers.recordings import Recording, batch_of
 
 CASES = ("dot_score-plain", "masked_softmax-ragged", "dot_score-heads", "scaled_dot_score-scale")
 FAULTY = 1
@@ -96,19 +96,18 @@ FAULTS = (
 
 
 @pytest.fixture
-def run(tmp_path: Path, fake_job):
+def run(fake_job):
     """Run four short cells, the second of which is the one whose inputs hold lengths."""
     cases = [next(iter(select(all_cases(), name))) for name in CASES]
     cells = cells_of(cases, ["float64"])
-    file = tmp_path / "cases.safetensors"
-    file.write_bytes(pack_cases(cells))
+    batch = batch_of(cells)
 
     def record_with(fault: str = "", **limits) -> tuple[list[str], Recording]:
-        recording = record(fake_job(fault), file, cells, **limits)
+        recording = record(fake_job(fault), [batch], **limits)
         return [recording.answers[cell.key].status for cell in cells], recording
 
     record_with.cells = cells
-    record_with.file = file
+    record_with.batch = batch
     return record_with
 
 
@@ -165,7 +164,7 @@ def test_a_worker_that_cannot_start_takes_all_its_cells_along(
 ):
     job = fake_job(fault)
     job = Job(job.backend, job.module, device=device, variables=job.variables)
-    recording = record(job, run.file, run.cells, start_seconds=1.5 if fault == "hang" else 60.0)
+    recording = record(job, [run.batch], start_seconds=1.5 if fault == "hang" else 60.0)
     for cell in run.cells:
         assert recording.answers[cell.key].status == status
         assert message in recording.answers[cell.key].message
@@ -174,17 +173,15 @@ def test_a_worker_that_cannot_start_takes_all_its_cells_along(
 def test_an_interpreter_that_is_none_is_told(run, tmp_path: Path):
     nothing = tmp_path / "python"
     nothing.write_text("no program")
-    recording = record(Job("fake", "numpy_backend", str(nothing)), run.file, run.cells)
+    recording = record(Job("fake", "numpy_backend", str(nothing)), [run.batch])
     assert {answer.message for answer in recording.answers.values()} == {
-        f"{nothing} cannot be started: Permission denied"
+        f"fake cannot start: {nothing} cannot be started: Permission denied"
     }
 
 
-def test_a_worker_that_always_dies_is_given_up(fake_job, tmp_path: Path):
+def test_a_worker_that_always_dies_is_given_up(fake_job):
     cells = cells_of(select(all_cases(), operators=["dot_score"]), ["float64"])
-    file = tmp_path / "more.safetensors"
-    file.write_bytes(pack_cases(cells))
-    recording = record(fake_job("exit@queries"), file, cells)
+    recording = record(fake_job("exit@queries"), [batch_of(cells[:3]), batch_of(cells[3:])])
     answers = [recording.answers[cell.key] for cell in cells]
     assert {answer.status for answer in answers} == {"crash"}
     tried = MOST_RESTARTS + 1
@@ -197,11 +194,8 @@ def test_another_interpreter_gets_our_packages_alone(run, tmp_path: Path):
     other = tmp_path / "python"
     other.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     other.chmod(0o755)
-    cells = run.cells[:1]
-    file = tmp_path / "one.safetensors"
-    file.write_bytes(pack_cases(cells))
-    recording = record(Job("nothing", "backends.no_such_backend", str(other)), file, cells)
-    answer = recording.answers[cells[0].key]
+    recording = record(Job("nothing", "backends.no_such_backend", str(other)), [run.batch])
+    answer = recording.answers[run.cells[0].key]
     assert answer.status == "crash" and "No module named 'backends.no_such_backend'" in answer.trace
 
 

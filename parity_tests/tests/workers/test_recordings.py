@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,15 +34,15 @@ from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import determinism, environment
 from parity_tests.workers.process import Job, Progress, record
 from parity_tests.workers.recordings import (
-    CASE_FILE,
     FIELDS,
+    Batch,
     Mismatch,
     Recording,
+    batch_of,
     common_cells,
     digests,
     named,
     own_version,
-    pack_cases,
 )
 
 CELL = "dot_score-plain/float64"
@@ -64,8 +64,8 @@ def registry(monkeypatch: pytest.MonkeyPatch, fake_job: Callable[..., Job]) -> C
     monkeypatch.setattr(backends, "available", lambda: known)
 
     def with_fault(fault: str) -> None:
-        def recorder(job: Job, file: Path, cells: list[Cell], progress: Progress, **limits: Any) -> Recording:
-            return record(replace(fake_job(fault), backend=job.backend), file, cells, progress, **limits)
+        def recorder(job: Job, batches: Iterable[Batch], progress: Progress, **limits: Any) -> Recording:
+            return record(replace(fake_job(fault), backend=job.backend), batches, progress, **limits)
 
         for module in ("cli.run", "workers.process"):
             monkeypatch.setattr(f"parity_tests.{module}.record", recorder)
@@ -79,9 +79,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, fake_job: Callable[..., Job])
     """What the fake backend answers to the plain cases of two score functions; the tests change copies of it."""
     selection = Selection(["float64"], "*-plain", ["dot_score", "scaled_dot_score"])
     cells = selection.cells(all_cases())
-    file = tmp_path_factory.mktemp("made") / "cases.safetensors"
-    file.write_bytes(pack_cases(cells))
-    return replace(record(fake_job(), file, cells), selection=selection)
+    return replace(record(fake_job(), [batch_of(cells)]), selection=selection)
 
 
 def posing(made: Recording, backend: str, device: str = "cpu") -> Recording:
@@ -337,20 +335,12 @@ def test_another_corpus_is_refused_until_the_same_is_given(registry, tmp_path: P
     assert invoke("compare", path, "--corpus", corpus).exit_code == 0
 
 
-def test_files_of_another_kind_are_refused_by_what_they_are(made: Recording, fake_job, tmp_path: Path):
-    cells = made.selection.cells(all_cases())
-    case_file, recording, plain = (tmp_path / name for name in ("cases", "recording", "plain"))
-    case_file.write_bytes(pack_cases(cells))
-    made.save(recording)
+def test_files_of_another_kind_are_refused_by_what_they_are(tmp_path: Path):
+    other, plain = tmp_path / "other", tmp_path / "plain"
+    save_arrays(other, {}, {"kind": "weights"})
     save_arrays(plain, {})
-    assert f"{case_file}: this is a 'case file', expected a 'recording'" in refused(invoke("compare", case_file))
+    assert f"{other}: this is a 'weights', expected a 'recording'" in refused(invoke("compare", other))
     assert f"{plain}: this is a 'file of arrays', expected a 'recording'" in refused(invoke("compare", plain))
-    with pytest.raises(ArchiveError, match="this is a 'recording', expected a 'case file'"):
-        record(fake_job(), recording, cells)
-    command = [sys.executable, "-m", "parity_tests.workers.worker", "fake", "numpy_backend", "cpu", str(recording)]
-    variables = {**os.environ, **(fake_job().variables or {})}
-    said = subprocess.run(command, env=variables, capture_output=True, text=True)
-    assert said.returncode == 1 and "this is a 'recording', expected a 'case file'" in said.stderr
 
 
 # ------------------------------------------------------------------------------------------------ digests of cells
@@ -403,9 +393,9 @@ print(json.dumps(digests(Selection().cells(all_cases()))))
 # ------------------------------------------------------------------------------------------------ damage
 
 
-@pytest.fixture(params=["recording", "case file"])
+@pytest.fixture(params=["recording", "batch"])
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Callable[[Path], object]]:
-    """A small file of each kind, and the public function that reads it."""
+    """A small archive of each kind, and the public function that reads it."""
     path = tmp_path / "small.safetensors"
     if request.param == "recording":
         answers = {CELL: Answer(seconds=0.5), "a-b/float64": Answer("crash", "killed")}
@@ -414,8 +404,8 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Callabl
         Recording("jax", "cuda", about, cells, answers, {"A": "1"}, dict.fromkeys(answers, "0" * 64)).save(path)
         return path, Recording.load
     case = Case("dot_score", "tiny", "", {"queries": np.ones((1, 2)), "keys": np.ones((3, 2))}, gradients=False)
-    path.write_bytes(pack_cases([Cell(case, "float64")]))
-    return path, lambda path: load_archive(path, CASE_FILE)
+    path.write_bytes(batch_of([Cell(case, "float64")]).packed)
+    return path, load_archive
 
 
 def test_every_flipped_bit_of_a_file_is_refused(small):
