@@ -81,9 +81,9 @@ def load_archive(path: str | Path, kind: str | None = None) -> tuple[dict[str, n
         arrays, header = unpack_arrays(data)
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from error
-    found = header.get("kind", "file of arrays")
-    if kind not in (None, found):
-        raise ArchiveError(f"{path}: this is a {_shown(found)}, expected a {kind!r}")
+    actual = header.get("kind", "file of arrays")
+    if kind not in (None, actual):
+        raise ArchiveError(f"{path}: this is a {_shown(actual)}, expected a {kind!r}")
     return arrays, header
 
 
@@ -200,10 +200,10 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         raise ValueError("a name stands twice in an object")
-    return found
+    return entries
 
 
 def _finite(text: str) -> float:

@@ -36,8 +36,8 @@ class Requirements:
 def read_requirements(module: str) -> Requirements | None:
     """What the backend in that module needs; None where it does not say. Nothing of it is imported but that file."""
     first, *rest = module.split(".")
-    found = importlib.util.find_spec(first) if first else None
-    for folder in (found.submodule_search_locations or ()) if found else ():
+    spec = importlib.util.find_spec(first) if first else None
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(folder, *rest, "requirements.py")
         if path.is_file():
             spec = importlib.util.spec_from_file_location(f"{module}.requirements", path)

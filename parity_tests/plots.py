@@ -77,11 +77,11 @@ Panel = tuple[np.ndarray, list[str], list[str], int]
 
 
 def _panels(weights: Any, outputs: Sequence[Any], inputs: Sequence[Any], valid_lens: Any) -> list[Panel]:
-    several = [as_numpy(own) for own in weights]
+    several = [as_numpy(one) for one in weights]
     if not several or several[0].ndim < 2:
         several = [as_numpy(weights)]
     lens = [None] * len(several) if valid_lens is None else np.ravel(as_numpy(valid_lens)).tolist()
-    each = [_for_each(name, own, len(several)) for name, own in (("outputs", outputs), ("inputs", inputs))]
+    each = [_for_each(name, words, len(several)) for name, words in (("outputs", outputs), ("inputs", inputs))]
     if len(lens) == 1:
         lens = lens * len(several)
     if len(lens) != len(several):
@@ -103,7 +103,7 @@ def _for_each(name: str, tokens: Sequence[Any], count: int) -> list[list[str]]:
         return [list(tokens)] * count
     if len(tokens) != count:
         raise ValueError(f"heatmap: there are {len(tokens)} lists of {name} for {count} heatmaps. Give one for each.")
-    return [list(own) for own in tokens]
+    return [list(one) for one in tokens]
 
 
 def _panel(axes: Axes, array: np.ndarray, rows: list[str], columns: list[str], valid: int, padding: bool) -> Any:
@@ -116,7 +116,7 @@ def _panel(axes: Axes, array: np.ndarray, rows: list[str], columns: list[str], v
     axes.xaxis.tick_top()
     axes.set_xticks(range(count), map(_visible, columns[:count]))
     axes.set_yticks(range(len(rows)), map(_visible, rows))
-    words = any(len(own) > 1 and not own.startswith("<") for own in columns)  # and not characters
+    words = any(len(column) > 1 and not column.startswith("<") for column in columns)  # and not characters
     for label in axes.get_xticklabels():
         label.set_rotation(90 if words or len(label.get_text()) > 1 else 0)
     axes.tick_params(length=0, labelsize=8)
@@ -139,18 +139,18 @@ def curves(losses: Mapping[str, Sequence[float]], *, validation: Mapping[str, Se
         raise ValueError("curves: there is no training to draw. Give the losses of one at least.")
     figure = empty_figure(7.0, 5.6)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    (first, wanted), *_ = losses.items()
+    (first, expected), *_ = losses.items()
     styles = ("-", "--", "-.", ":")
-    for position, (name, own) in enumerate(losses.items()):
-        steps, style = np.arange(1, len(own) + 1), styles[position % len(styles)]
-        (line,) = above.plot(steps, own, style, label=name, linewidth=3.2 - 0.7 * (position % 4))
+    for position, (name, curve) in enumerate(losses.items()):
+        steps, style = np.arange(1, len(curve) + 1), styles[position % len(styles)]
+        (line,) = above.plot(steps, curve, style, label=name, linewidth=3.2 - 0.7 * (position % 4))
         if validation and validation.get(name):
-            ends = np.linspace(0, len(own), len(validation[name]) + 1)[1:]
+            ends = np.linspace(0, len(curve), len(validation[name]) + 1)[1:]
             marks = {"marker": "o", "markersize": 5 - position % 4, "linestyle": "none", "color": line.get_color()}
             above.plot(ends, validation[name], label=f"{name}, validation", **marks)
         if position:
-            both = min(len(own), len(wanted))
-            distance = np.abs(np.subtract(own[:both], wanted[:both])) / np.abs(wanted[:both])
+            both = min(len(curve), len(expected))
+            distance = np.abs(np.subtract(curve[:both], expected[:both])) / np.abs(expected[:both])
             below.plot(steps[:both], np.where(distance > 0, distance, np.nan), ".", markersize=3, label=name)
     above.set_ylabel("loss, nats a token")
     above.legend(fontsize=8, ncols=2 if validation else 1)

@@ -70,8 +70,8 @@ def answer(context: np.ndarray) -> str:
     if not np.isfinite(context).all() or heard.max() == 0.0:
         return NEITHER
     open_keys = heard > FAINT * heard.max()
-    for name, wanted in ((MAY_ATTEND, OPEN), (HIDDEN, ~OPEN), (IGNORED, np.ones_like(OPEN))):
-        if np.array_equal(open_keys, wanted):
+    for name, expected in ((MAY_ATTEND, OPEN), (HIDDEN, ~OPEN), (IGNORED, np.ones_like(OPEN))):
+        if np.array_equal(open_keys, expected):
             return name
     return NEITHER
 
@@ -90,5 +90,5 @@ def polarity(
     sequences. The mask is the same for every query, so that mask[:, 0] is a padding mask.
     Returns: "True = may attend", "True = hidden", "ignored" if every key is open, or "neither".
     """
-    asked = question(query_size=query_size, key_size=key_size, value_size=value_size, dtype=dtype)
-    return answer(attend(asked["queries"], asked["keys"], asked["values"], asked["mask"]))
+    arrays = question(query_size=query_size, key_size=key_size, value_size=value_size, dtype=dtype)
+    return answer(attend(arrays["queries"], arrays["keys"], arrays["values"], arrays["mask"]))

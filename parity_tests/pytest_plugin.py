@@ -90,15 +90,15 @@ class Target(pytest.Collector):
         except (DivergenceError, WorkerFault) as error:
             trace = getattr(error, "trace", "")
             raise pytest.UsageError(f"{self.name} cannot be judged: {error}\n{trace}".strip()) from error
-        asked = [cell for cell in cells if request.require_all or known.has(cell.case.operator, cell.case.method)]
+        requested = [cell for cell in cells if request.require_all or known.has(cell.case.operator, cell.case.method)]
         with in_memory():
             self.drawn = request.drawn_cases(known, self.divergences)
-        asked += [judged.cell for judged in self.drawn.values()]
-        if not asked:
+        requested += [judged.cell for judged in self.drawn.values()]
+        if not requested:
             raise pytest.UsageError(f"{self.name} implements nothing that was asked for")
-        self.repeated = {cell.key for cell in few(asked)}
-        tests: list[pytest.Item] = [CellTest.from_parent(self, cell=cell) for cell in asked]
-        return tests + [DivergenceTest.from_parent(self, entry=entry, cells=asked) for entry in self.divergences]
+        self.repeated = {cell.key for cell in few(requested)}
+        tests: list[pytest.Item] = [CellTest.from_parent(self, cell=cell) for cell in requested]
+        return tests + [DivergenceTest.from_parent(self, entry=entry, cells=requested) for entry in self.divergences]
 
     def verdicts(self, cell: Cell) -> list[Verdict]:
         """What is found for a cell."""
@@ -166,7 +166,7 @@ class CellTest(ParityTest):
 
 
 class DivergenceTest(ParityTest):
-    """A known divergence: it fails once it does not diverge any longer; it is skipped if no cell of it is asked."""
+    """A known divergence: it fails once it does not diverge any longer; it is skipped if no cell of it is requested."""
 
     def __init__(self, entry: Divergence, cells: Sequence[Cell], **given: Any) -> None:
         super().__init__(name=f"divergence-{entry.case}-{entry.quantity}[{entry.dtype}]", **given)
@@ -177,6 +177,6 @@ class DivergenceTest(ParityTest):
         named = [cell for cell in self.cells if self.entry.names(cell.case.operator, cell.case.id, cell.dtype)]
         verdicts = [verdict for cell in named for verdict in self.parent.verdicts(cell)]
         if not self.entry.asked_for(verdicts):
-            pytest.skip("none of its cells is asked")
+            pytest.skip("none of its cells is requested")
         if self.entry.stale(verdicts):
             raise Red(f"a known divergence that does not diverge: delete its entry ({self.entry.reason})")

@@ -49,9 +49,9 @@ def masked_cross_entropy(logits: jax.Array, targets: jax.Array, valid_lens: jax.
     if valid_lens is not None:
         allowed = jnp.arange(targets.shape[1]) < valid_lens[:, None]
     # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient.
-    cleared = precise(jnp.where(allowed[:, :, None], logits, 0.0))
+    visible = precise(jnp.where(allowed[:, :, None], logits, 0.0))
     # Not optax's cross-entropy, which subtracts a logit from the whole normaliser: large logits would cost it digits.
-    losses = -jnp.take_along_axis(jax.nn.log_softmax(cleared), targets[:, :, None], axis=-1)[:, :, 0]
+    losses = -jnp.take_along_axis(jax.nn.log_softmax(visible), targets[:, :, None], axis=-1)[:, :, 0]
     return (jnp.where(allowed, losses, 0.0).sum() / jnp.maximum(allowed.sum(), 1)).astype(logits.dtype)
 
 

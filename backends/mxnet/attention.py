@@ -427,8 +427,8 @@ class ConcatAttention(Attention):
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give v · tanh(W [q; 0] + W [0; k])."""
-        own = self._columns(queries, slice(self.sizes["query_size"]))
-        return _additive_score(own, keys, self.v.data(queries.ctx))
+        projected = self._columns(queries, slice(self.sizes["query_size"]))
+        return _additive_score(projected, keys, self.v.data(queries.ctx))
 
     def _columns(self, inputs: np.ndarray, columns: slice) -> np.ndarray:
         """The inputs under those columns of W; there may be none: MXNet then writes foreign memory into gradients."""
@@ -602,5 +602,5 @@ def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | N
     if allowed.ndim < keys.ndim:
         allowed = allowed[:, None]
     seen = np.expand_dims(np.any(allowed, axis=-2), -1)
-    cleared = shown(seen, keys)
-    return Memory(cleared, cleared if values is keys else shown(seen, values), allowed)  # a decoder's are the same
+    visible = shown(seen, keys)
+    return Memory(visible, visible if values is keys else shown(seen, values), allowed)  # a decoder's are the same

@@ -210,9 +210,9 @@ class LocalAttention(Attention):
     def _own_positions(self, scores: np.ndarray, offset: np.ndarray | None) -> np.ndarray:
         """The position of each query, (batch or 1, queries), with heads or without, in float64, which is exact."""
         steps, ones = scores.shape[-2], [1] * (scores.ndim - 2)
-        own = positions(steps, scores.ctx).reshape(*ones, steps)
+        centres = positions(steps, scores.ctx).reshape(*ones, steps)
         # For each sequence, which heads follow where there are some.
-        return own if offset is None else own + offset.astype("float64").reshape(-1, *ones)
+        return centres if offset is None else centres + offset.astype("float64").reshape(-1, *ones)
 
     def _centres(self, queries: np.ndarray, mask: np.ndarray | None, scores: np.ndarray) -> np.ndarray:
         """The position p that each query predicts, (batch, queries), with heads or without; float32 at least."""

@@ -171,7 +171,7 @@ class Trainer:
         arrays = {"step": numpy.array(self.optimizer.num_update, numpy.int64)}
         blank = [None] * len(self.optimizer.moments)
         for place, moment in enumerate(self.optimizer.moments):
-            read = lambda own, place=place: self.updater.states.get(own.name, blank)[place]  # noqa: E731
+            read = lambda parameter, place=place: self.updater.states.get(parameter.name, blank)[place]  # noqa: E731
             arrays |= {f"{moment}.{name}": array for name, array in get_parameters(self.model, read=read).items()}
         return arrays
 

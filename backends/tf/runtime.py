@@ -79,17 +79,17 @@ def vjp(
             tape.watch(differentiable)
             outputs = function(layer, **arguments)
         targets = [outputs[index] for index in cotangents]
-        found = tape.gradient(
+        computed = tape.gradient(
             targets,
             [*differentiable.values(), *(parameter.value for parameter in parameters)],
             list(cotangents.values()),
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         # The gradient of an embedding holds only the rows that were looked up.
-        found = [tf.convert_to_tensor(gradient) for gradient in found]
-    gradients = dict(zip(differentiable, found, strict=False))
+        computed = [tf.convert_to_tensor(gradient) for gradient in computed]
+    gradients = dict(zip(differentiable, computed, strict=False))
     of_parameter = {
-        id(parameter): gradient for parameter, gradient in zip(parameters, found[len(gradients) :], strict=True)
+        id(parameter): gradient for parameter, gradient in zip(parameters, computed[len(gradients) :], strict=True)
     }
     canonical = {} if layer is None else get_parameters(layer, read=lambda parameter: of_parameter[id(parameter)])
     return outputs, gradients, canonical

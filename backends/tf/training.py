@@ -45,8 +45,8 @@ def masked_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, valid_lens: tf.T
         steps = tf.range(tf.cast(size(targets, 1), tf.int64))
         allowed = steps < tf.cast(valid_lens, tf.int64)[:, None]
     # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient.
-    cleared = precise(tf.where(allowed[:, :, None], logits, 0.0))
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(targets, tf.int64), cleared)
+    visible = precise(tf.where(allowed[:, :, None], logits, 0.0))
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(targets, tf.int64), visible)
     total, count = tf.reduce_sum(tf.where(allowed, losses, 0.0)), tf.math.count_nonzero(allowed)
     return tf.cast(total / tf.cast(tf.maximum(count, 1), total.dtype), logits.dtype)
 
@@ -102,10 +102,10 @@ def descend(
 ) -> list[tf.Tensor]:
     """The parameters after one step of the optimiser for each row of the gradients, which are given."""
     moved = [keras.Variable(array, dtype=array.dtype.name) for array in parameters]
-    own = optimizer.from_config(optimizer.get_config())
-    own.build(moved)
+    copy = optimizer.from_config(optimizer.get_config())
+    copy.build(moved)
     for row in zip(*map(tf.unstack, gradients), strict=True):
-        own.apply(list(row), moved)
+        copy.apply(list(row), moved)
     return [variable.value.read_value() for variable in moved]
 
 
@@ -161,8 +161,8 @@ class Trainer:
         # each layer that drops: each gets a seed of its own, or layers would drop alike.
         states = [variable for variable in self.model.variables if variable.name == "seed_generator_state"]
         seeds = np.random.SeedSequence(number).generate_state(len(states))
-        for state, own in zip(states, seeds, strict=True):
-            state.assign([int(own), 0])
+        for state, drawn in zip(states, seeds, strict=True):
+            state.assign([int(drawn), 0])
 
     def get_state(self) -> dict[str, np.ndarray]:
         """The optimiser's state as arrays: step, the steps done, and Adam's m.<name> and v.<name> of each parameter."""
@@ -205,8 +205,8 @@ class Trainer:
         variables = [parameter.value for parameter in self.parameters]
         with tf.GradientTape() as tape:
             loss = self.loss(batch, training=True)
-        found = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        clipped, norm = clip_by_global_norm(found, max_norm=self.max_norm)
+        gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        clipped, norm = clip_by_global_norm(gradients, max_norm=self.max_norm)
         self.optimizer.apply(clipped)
         return loss, norm
 

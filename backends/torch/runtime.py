@@ -81,16 +81,16 @@ def vjp(
     sources = [*differentiable.values(), *parameters]
     targets = [index for index in cotangents if outputs[index].requires_grad]
     if not sources or not targets:
-        found = [torch.zeros_like(source) for source in sources]
+        computed = [torch.zeros_like(source) for source in sources]
     else:
-        found = torch.autograd.grad(
+        computed = torch.autograd.grad(
             [outputs[index] for index in targets],
             sources,
             [cotangents[index] for index in targets],
             allow_unused=True,
             materialize_grads=True,
         )
-    gradients = dict(zip(differentiable, found, strict=False))
-    of_parameter = dict(zip(parameters, found[len(gradients) :], strict=True))
+    gradients = dict(zip(differentiable, computed, strict=False))
+    of_parameter = dict(zip(parameters, computed[len(gradients) :], strict=True))
     canonical = {} if layer is None else get_parameters(layer, read=of_parameter.__getitem__)
     return outputs, gradients, canonical

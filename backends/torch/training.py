@@ -50,9 +50,9 @@ def masked_cross_entropy(
     if valid_lens is not None:
         allowed = torch.arange(targets.shape[1], device=targets.device) < valid_lens[:, None]
     # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient.
-    cleared = precise(logits.masked_fill(~allowed[:, :, None], 0.0))
+    visible = precise(logits.masked_fill(~allowed[:, :, None], 0.0))
     # The class axis comes second in PyTorch.
-    losses = functional.cross_entropy(cleared.transpose(1, 2), targets.long(), reduction="none")
+    losses = functional.cross_entropy(visible.transpose(1, 2), targets.long(), reduction="none")
     return (losses.masked_fill(~allowed, 0.0).sum() / allowed.sum().clamp(min=1)).to(logits.dtype)
 
 
@@ -77,10 +77,10 @@ def clip_by_global_norm(
 def global_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     """The root of the sum of the squares of all entries, of which there are some."""
     # Divided by the largest entry of all, gradients have squares that neither underflow nor overflow.
-    largest = torch.stack([own.abs().amax() for own in gradients]).amax()
+    largest = torch.stack([gradient.abs().amax() for gradient in gradients]).amax()
     scale = largest.masked_fill(~largest.isfinite() | (largest == 0.0), 1.0)
     # Not vector_norm, nor what calls it: on a CPU it adds up in a few lanes, and is off by 2e-4 for 8 million float32.
-    return torch.stack([(own / scale).square().sum() for own in gradients]).sum().sqrt() * scale
+    return torch.stack([(gradient / scale).square().sum() for gradient in gradients]).sum().sqrt() * scale
 
 
 Recipe = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
@@ -112,11 +112,11 @@ def descend(
 ) -> list[torch.Tensor]:
     """The parameters after one step of the optimiser for each row of the gradients, which are given."""
     moved = [torch.nn.Parameter(array.detach().clone()) for array in parameters]
-    own = optimizer(moved)
+    made = optimizer(moved)
     for row in zip(*gradients, strict=True):
         for parameter, gradient in zip(moved, row, strict=True):
             parameter.grad = gradient.detach().clone()
-        own.step()
+        made.step()
     return [parameter.detach() for parameter in moved]
 
 
@@ -143,7 +143,7 @@ class Trainer:
         loss = self.loss(batch)
         loss.backward()
         parameters = list(self.model.parameters())
-        gradients = [torch.zeros_like(own) if own.grad is None else own.grad for own in parameters]
+        gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
         clipped, norm = clip_by_global_norm(gradients, max_norm=self.max_norm)
         for parameter, gradient in zip(parameters, clipped, strict=True):
             parameter.grad = gradient
@@ -171,7 +171,7 @@ class Trainer:
         """The optimiser's state as arrays: step, the steps done, and Adam's m.<name> and v.<name> of each parameter."""
         arrays: dict[str, np.ndarray] = {"step": np.array(self.steps, np.int64)}
         for moment in self.moments:
-            read = lambda own, kept=MOMENTS[moment]: self.optimizer.state[own].get(kept)  # noqa: E731
+            read = lambda parameter, kept=MOMENTS[moment]: self.optimizer.state[parameter].get(kept)  # noqa: E731
             arrays |= {f"{moment}.{name}": array for name, array in get_parameters(self.model, read=read).items()}
         return arrays
 

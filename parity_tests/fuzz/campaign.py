@@ -102,7 +102,7 @@ class Campaign:
                 count = 0 if over else BATCH if examples is None else min(BATCH, examples - self.done)
                 with reference.in_memory():
                     ready = self._drawn(count)
-                    asked = {server: self._asked(server, ready) for server in self.servers}
+                    batches = {server: self._batch(server, ready) for server in self.servers}
                 # While this batch was drawn and its reference computed, the workers answered the one before.
                 for server, cases, future in running:
                     yield from self._collected(server, cases, future.result())
@@ -111,7 +111,7 @@ class Campaign:
                 if not count:
                     return
                 running = [
-                    (server, cases, pool.submit(server.answers, batch)) for server, (cases, batch) in asked.items()
+                    (server, cases, pool.submit(server.answers, batch)) for server, (cases, batch) in batches.items()
                 ]
 
     def _tell(self, progress: Progress, seconds: float | None, examples: int | None, over: bool) -> None:
@@ -133,7 +133,7 @@ class Campaign:
         self.done += count
         return ready
 
-    def _asked(self, server: Server, ready: Numbered) -> tuple[Numbered, Batch]:
+    def _batch(self, server: Server, ready: Numbered) -> tuple[Numbered, Batch]:
         cases = {name: case for name, case in ready.items() if self._is_for(server, case[1].drawn)}
         return cases, batch_of(judged.cell for _, judged in cases.values())
 

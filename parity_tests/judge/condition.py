@@ -112,9 +112,9 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Ju
             return None
         tolerances[name] = Tolerance(eps, allowed.worst, GROWN, (drawn.dtype,), beside=beside)
         by_entry = entry_tolerance_of(case.operator, case.id, drawn.dtype, name.removeprefix(SECOND))
-        own_eps = allowed.eps * grown.by_entry.get(name, 1.0) * distance
-        if by_entry is not None and own_eps <= allowed.most:
-            entry_tolerances[name] = replace(by_entry, eps=own_eps)
+        measured_eps = allowed.eps * grown.by_entry.get(name, 1.0) * distance
+        if by_entry is not None and measured_eps <= allowed.most:
+            entry_tolerances[name] = replace(by_entry, eps=measured_eps)
     return Judged(drawn, case, expected, tolerances, entry_tolerances)
 
 

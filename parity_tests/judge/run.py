@@ -167,9 +167,9 @@ def run(
                 progress(job.name, 0, len(cells), WAITING)
             for job in ordered:
                 count = min(workers_of(job, workers), len(batches))
-                told = _summed(progress, count, len(cells))
+                reports = _summed(progress, count, len(cells))
                 futures[job.name] = [
-                    pool.submit(_timed, recorder, job, taken, told[index])
+                    pool.submit(_timed, recorder, job, taken, reports[index])
                     for index, taken in enumerate(dealt(batches, count))
                 ]
             begun = time.perf_counter()

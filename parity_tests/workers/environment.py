@@ -34,14 +34,14 @@ def determinism(backend: str) -> Mapping[str, Any]:
     return {} if needed is None else needed.determinism
 
 
-def asked(backend: str, device: str) -> dict[str, Any]:
+def required_settings(backend: str, device: str) -> dict[str, Any]:
     """The settings that a backend has to run under, as its runtime reads them back."""
     return {**environment(backend, Path(), device), **determinism(backend)}
 
 
 def violations(backend: str, device: str, in_force: Mapping[str, Any]) -> list[str]:
     """The determinism settings of a recording that are not as they should be, in words."""
-    required = asked(backend, device)
+    required = required_settings(backend, device)
     others = [
         f"{name} is {value!r}, expected {required[name]!r}"
         for name, value in in_force.items()

@@ -121,8 +121,8 @@ def record(
     with Server(job, True, start_seconds, cell_seconds, stopped) as server:
         for batch in batches:
             before = len(whole.inputs)
-            told = partial(_shifted, progress, before, before + len(batch.cells))
-            whole = joined(whole, replace(server.answers(batch, told), inputs=batch.digests))
+            report = partial(_shifted, progress, before, before + len(batch.cells))
+            whole = joined(whole, replace(server.answers(batch, report), inputs=batch.digests))
             if stopped():
                 break
         whole.start_seconds = server.started_in

@@ -308,8 +308,8 @@ def taker(function: Callable[..., Any]) -> Callable[[str], bool]:
         parameters = inspect.signature(function).parameters.values()
     except ValueError as error:
         raise NotImplementedHere(f"{function!r} does not say what it takes: expected a function of Python") from error
-    names = {own.name for own in parameters if own.kind in (own.POSITIONAL_OR_KEYWORD, own.KEYWORD_ONLY)}
-    anything = any(own.kind is own.VAR_KEYWORD for own in parameters)
+    names = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    anything = any(one.kind is one.VAR_KEYWORD for one in parameters)
     return lambda name: anything or name in names
 
 

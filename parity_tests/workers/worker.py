@@ -103,8 +103,8 @@ def grouped(arrays: Mapping[str, np.ndarray]) -> Mapping[str, Mapping[str, Mappi
     """The arrays of a batch by cell, by kind (input, parameter, cotangent) and by their own names."""
     cells: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
     for name, array in arrays.items():
-        case, dtype, kind, own = name.split("/", 3)
-        cells[f"{case}/{dtype}"][kind][own] = array
+        case, dtype, kind, array_name = name.split("/", 3)
+        cells[f"{case}/{dtype}"][kind][array_name] = array
     return cells
 
 

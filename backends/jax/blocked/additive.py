@@ -184,9 +184,9 @@ def back(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array, cotang
         return tuple(jnp.einsum("brho,bro->brh", part, cotangents) for part in parts)
 
     def summed(both: bool, rows: Side, others: Side, cotangents: jax.Array) -> tuple[jax.Array, ...]:
-        turned = tuple(jnp.swapaxes(other, 1, 2) for other in others)
+        transposed = tuple(jnp.swapaxes(other, 1, 2) for other in others)
         elements = others[0].size // max(len(others[0]), 1)
-        return in_blocks(partial(block, both), elements, (*rows, cotangents), turned)
+        return in_blocks(partial(block, both), elements, (*rows, cotangents), transposed)
 
     of_query, of_key = tanh.sides(queries, keys)
     of_queries, of_weights = summed(True, of_query, of_key, cotangents)

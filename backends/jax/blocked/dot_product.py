@@ -72,14 +72,14 @@ class Blocks(NamedTuple):
 
     def scores(self, scale: float, row: Any, column: Any) -> jax.Array:
         """The scores of a block, -inf where they are hidden."""
-        scores = self.queries[row] @ self.cleared_keys(column).T * scale
+        scores = self.queries[row] @ self.zero_masked_keys(column).T * scale
         return jnp.where(self.mask(row, column), scores, -jnp.inf)
 
-    def cleared_keys(self, column: Any) -> jax.Array:
+    def zero_masked_keys(self, column: Any) -> jax.Array:
         """The keys of a block, and 0 for those that are hidden from all."""
         return jnp.where(self.opened[column][:, None], self.keys[column], 0.0)
 
-    def cleared_values(self, column: Any) -> jax.Array:
+    def zero_masked_values(self, column: Any) -> jax.Array:
         """The values of a block, and 0 for those that are hidden from all, by a score of -inf or else."""
         return jnp.where(self.visible[column][:, None], self.values[column], 0.0)
 
@@ -180,7 +180,7 @@ def pooled_there(scale: float, *arguments: jax.Array) -> tuple[jax.Array, tuple[
                     larger = jnp.maximum(top, jnp.max(scores, axis=-1, keepdims=True))
                     shift = jnp.where(larger == -jnp.inf, 0.0, larger)
                     parts, kept = jnp.exp(scores - shift), jnp.exp(top - shift)
-                    total = total * kept + parts @ blocks.cleared_values(column)
+                    total = total * kept + parts @ blocks.zero_masked_values(column)
                     return total, z * kept + jnp.sum(parts, axis=-1, keepdims=True), larger
 
                 return blocks.add(row, column, add, sums)
@@ -211,7 +211,7 @@ def pooled_back(scale: float, kept: tuple[jax.Array, ...], cotangents: jax.Array
                     weights, slopes, mean = sums
                     scores = blocks.scores(scale, row, column)
                     weight = jnp.where(blocks.mask(row, column), jnp.exp(scores - logs[row]), 0.0)
-                    slope = jnp.where(scores == -jnp.inf, 0.0, cotangents[row] @ blocks.cleared_values(column).T)
+                    slope = jnp.where(scores == -jnp.inf, 0.0, cotangents[row] @ blocks.zero_masked_values(column).T)
                     mean = mean + jnp.sum(weight * slope, axis=-1, keepdims=True)
                     return weights.at[column].set(weight), slopes.at[column].set(slope), mean
 
@@ -226,7 +226,7 @@ def pooled_back(scale: float, kept: tuple[jax.Array, ...], cotangents: jax.Array
                     weights, slopes, mean = weighed
                     of_scores = weights[column] * (slopes[column] - mean) * scale
                     of_scores = jnp.where(blocks.mask(row, column), of_scores, 0.0)
-                    of_queries = of_queries + of_scores @ blocks.cleared_keys(column)
+                    of_queries = of_queries + of_scores @ blocks.zero_masked_keys(column)
                     of_keys = of_keys.at[column].add(of_scores.T @ blocks.queries[row])
                     return of_queries, of_keys, of_values.at[column].add(weights[column].T @ cotangents[row])
 

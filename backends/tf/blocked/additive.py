@@ -154,8 +154,8 @@ def backward_blocks(
     """The gradients of queries, keys and w_v."""
 
     def of_sequence(arrays: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-        given, own_queries, own_keys = arrays
-        return sequence_gradients(given, own_queries, own_keys, w_v, form=form)
+        given, example_queries, example_keys = arrays
+        return sequence_gradients(given, example_queries, example_keys, w_v, form=form)
 
     arrays = tuple(map(merged, (upstream, queries, keys)))
     of_queries, of_keys, of_w_v = tf.map_fn(of_sequence, arrays, fn_output_signature=(w_v.dtype,) * 3)

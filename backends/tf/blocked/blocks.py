@@ -133,17 +133,17 @@ def by_blocks(
     hiding, which = hidden_by(mask, queries, keys)
 
     def of_sequence(arrays: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-        blocks, own_keys, own_values, shown = arrays
+        blocks, example_keys, example_values, visible = arrays
 
         def of_block(pair: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
             index, block = pair
-            scores = score.rows(block, own_keys, *parameters) + hiding(shown, index)
+            scores = score.rows(block, example_keys, *parameters) + hiding(visible, index)
             highest = tf.reduce_max(scores, axis=-1, keepdims=True)
             highest = tf.where(tf.math.is_finite(highest), highest, 0.0)
             exponentials = tf.exp(scores - highest)
             total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
             total = tf.where(tf.not_equal(total, 0.0), total, 1.0)
-            return tf.matmul(exponentials, own_values) / total, highest, total
+            return tf.matmul(exponentials, example_values) / total, highest, total
 
         return tf.map_fn(of_block, (tf.range(size(blocks, 0)), blocks), fn_output_signature=outputs)
 
@@ -169,24 +169,24 @@ def block_gradients(
     hiding, which = hidden_by(mask, queries, keys)
 
     def of_sequence(arrays: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-        blocks, given, highest, inverse, own_keys, own_values, shown = arrays
+        blocks, given, highest, inverse, example_keys, example_values, visible = arrays
         count = size(blocks, 0)
 
         def add(index: tf.Tensor, of_queries: tf.TensorArray, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
             above = given[index] * inverse[index]
-            scores = score.rows(blocks[index], own_keys, *parameters) + hiding(shown, index)
+            scores = score.rows(blocks[index], example_keys, *parameters) + hiding(visible, index)
             exponentials = tf.exp(scores - highest[index])
-            slopes = tf.matmul(above, own_values, transpose_b=True)
+            slopes = tf.matmul(above, example_values, transpose_b=True)
             # Not above · context, which is rounded otherwise: a single open key has to get a gradient of 0.
             mean = tf.reduce_sum(exponentials * slopes, axis=-1, keepdims=True) * inverse[index]
             slopes = exponentials * (slopes - mean)
-            of_block, *others = score.gradients(slopes, blocks[index], own_keys, *parameters)
+            of_block, *others = score.gradients(slopes, blocks[index], example_keys, *parameters)
             parts = tf.matmul(exponentials, above, transpose_a=True), *others
             for part, start in zip(parts, sums, strict=True):
                 part.set_shape(start.shape)  # what was traced for unknown sizes serves for known ones, too
             return index + 1, of_queries.write(index, of_block), *map(tf.add, sums, parts)
 
-        sums = map(tf.zeros_like, (own_values, own_keys, *parameters))
+        sums = map(tf.zeros_like, (example_values, example_keys, *parameters))
         start = 0, tf.TensorArray(keys.dtype, size=count), *sums
         _, of_queries, *sums = tf.while_loop(lambda index, *_: index < count, add, start)
         return of_queries.stack(), *sums
@@ -236,7 +236,7 @@ def hidden_by(
     which = tf.reshape(tf.broadcast_to(tf.reshape(tf.range(tf.reduce_prod(lead_of_mask)), lead_of_mask), lead), (-1,))
     which = tf.pad(which, [[0, tf.cast(tf.equal(size(which, 0), 0), tf.int32)]])  # as merged does
     if mask is None:
-        return lambda shown, index: tf.zeros((), keys.dtype), which
+        return lambda visible, index: tf.zeros((), keys.dtype), which
     mask = tf.convert_to_tensor(mask)
     one = mask.shape[-2] == 1
     if not one:
@@ -244,7 +244,7 @@ def hidden_by(
         mask = tf.broadcast_to(mask, rows)
     blocks = in_blocks(mask, DOT_BLOCK, 1 if one else size(keys, -2))
 
-    def hiding(shown: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-        return tf.where(blocks[shown, 0 if one else index], tf.zeros((), keys.dtype), -math.inf)
+    def hiding(visible: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+        return tf.where(blocks[visible, 0 if one else index], tf.zeros((), keys.dtype), -math.inf)
 
     return hiding, which

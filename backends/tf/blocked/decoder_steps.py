@@ -124,8 +124,8 @@ def blocked_steps(
             """The gradients, which have none themselves."""
             d_top, d_last, d_weights, d_contexts = map(tf.stop_gradient, given[:4])
             before = [tf.concat([state[layer][None], output[:-1]], axis=0) for layer, output in enumerate(outputs)]
-            turned = [(tf.transpose(W), tf.transpose(U)) for W, _, U, _ in layers]
-            W_q_turned, follow = tf.transpose(W_q), [weights, d_top, d_weights, d_contexts, *before]
+            transposed = [(tf.transpose(W), tf.transpose(U)) for W, _, U, _ in layers]
+            W_q_T, follow = tf.transpose(W_q), [weights, d_top, d_weights, d_contexts, *before]
             given_back = [tf.TensorArray(array.dtype, steps).unstack(array) for array in follow]
 
             def retreat(
@@ -136,12 +136,12 @@ def blocked_steps(
                 dh = [*dh[:-1], dh[-1] + d_top]
                 results: list[tf.Tensor] = []
                 for layer in reversed(range(count)):
-                    W_turned, U_turned = turned[layer]
+                    W_T, U_T = transposed[layer]
                     _, b, _, b_hn = layers[layer]
                     a, u, rest = inputs[layer].read(t), recurrent[layer].read(t), b if layer else reads.read(t)
                     d_a, d_u, dh[layer] = gated_gradients(dh[layer], a, rest, u, b_hn, states[layer])
-                    dh[layer] += tf.matmul(d_u, U_turned)
-                    dx = tf.matmul(d_a, W_turned)
+                    dh[layer] += tf.matmul(d_u, U_T)
+                    dx = tf.matmul(d_a, W_T)
                     results = [d_a, d_u, dx, *results]
                     if layer:
                         dh[layer - 1] += dx if between is None else dx * between[layer - 1, t]
@@ -152,7 +152,7 @@ def blocked_steps(
                 dq, d_keys, d_w_v = chosen_by(
                     form, step_gradients, d_p, p, queries.read(t), against, w_v, d_keys, d_w_v
                 )
-                dh[-1] += tf.matmul(dq, W_q_turned)
+                dh[-1] += tf.matmul(dq, W_q_T)
                 results = [array.write(t, value) for array, value in zip(written, [dq, slopes, *results], strict=True)]
                 return back + 1, dh, d_keys, d_w_v, *results
 

@@ -23,7 +23,7 @@ def blocked_dot_attention(
     A block is of some queries and all keys of one head. With s the scores and m[i] the largest that is open to query i,
 
     e[i, j] = exp(s[i, j] - m[i]) where open, else 0;  total[i] = sum over j of e[i, j]
-    context[i] = sum over j of e[i, j] values[j] / total[i], 0 in a row that is closed
+    context[i] = sum over j of e[i, j] values[j] / total[i], 0 in a fully masked row
 
     The backward computes each block again. With u[i] = upstream[i] / total[i] and p[i, j] = u[i]·values[j],
 

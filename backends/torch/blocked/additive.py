@@ -195,11 +195,11 @@ def gradients_by_features(
         y = torch.empty_like(given)
         by_query, by_key = y.new_empty(a[:, n, rows].shape), y.new_empty(*column.shape[:3], len(k[0]))
         vectors = column.unbind(), other.unbind(), by_query.unbind(), by_key.unbind()
-        for own_h, other_h, by_query_h, by_key_h in zip(*vectors, strict=True):
-            torch.addcmul(ones, own_h[:, 0, :, None], other_h[:, None], out=y)
+        for one_h, other_h, by_query_h, by_key_h in zip(*vectors, strict=True):
+            torch.addcmul(ones, one_h[:, 0, :, None], other_h[:, None], out=y)
             torch.div(given, y.mul_(y), out=y)
             torch.bmm(y, other_h[:, :, None], out=by_query_h[:, :, None])
-            torch.bmm(own_h, y, out=by_key_h)
+            torch.bmm(one_h, y, out=by_key_h)
         dw += (by_query * p[:, n, rows]).sum(dim=(1, 2)) + (by_key[:, :, 1] * remainders[:, n]).sum(dim=(1, 2))
         dq[n, rows] = by_query.permute(1, 2, 0)
         of_keys[:, n] += by_key[:, :, 0]
@@ -311,9 +311,9 @@ class Averaged(torch.autograd.Function):
         q, k, v, w = flat(queries), flat(keys), flat(values), precise(w_v)
         context = values.new_zeros(*q.shape[:2], v.shape[-1])
         for n, length, hidden in open_sequences(queries, keys, mask):
-            own_keys, own_values = (seen(array[n, :length], hidden) for array in (k, v))
-            for rows in blocks_of_rows(q.shape[1], length * len(own_keys)):
-                context[n, rows] = weighed(q[n, rows], own_keys, w, hidden, rows) @ own_values
+            example_keys, example_values = (seen(array[n, :length], hidden) for array in (k, v))
+            for rows in blocks_of_rows(q.shape[1], length * len(example_keys)):
+                context[n, rows] = weighed(q[n, rows], example_keys, w, hidden, rows) @ example_values
         return context.reshape(*queries.shape[:-1], values.shape[-1])
 
     @staticmethod
@@ -352,18 +352,18 @@ class AveragedGradients(torch.autograd.Function):
         g, q, k, v, w = flat(gradient), flat(queries), flat(keys), flat(values), precise(w_v)
         dq, dk, dv, dw = (torch.zeros_like(array) for array in (q, k, v, w))
         for n, length, hidden in open_sequences(queries, keys, mask):
-            own_keys, own_values = (seen(array[n, :length], hidden) for array in (k, v))
+            example_keys, example_values = (seen(array[n, :length], hidden) for array in (k, v))
             of_keys, of_values = dk[n, :length], dv[n, :length]
-            for rows in blocks_of_rows(q.shape[1], length * len(own_keys)):
-                p = weighed(q[n, rows], own_keys, w, hidden, rows)
+            for rows in blocks_of_rows(q.shape[1], length * len(example_keys)):
+                p = weighed(q[n, rows], example_keys, w, hidden, rows)
                 of_values.baddbmm_(p.mT, g[n, rows])
-                ds = torch.bmm(g[n, rows], own_values.mT).mul_(p)
+                ds = torch.bmm(g[n, rows], example_values.mT).mul_(p)
                 ds.addcmul_(p, ds.sum(dim=-1, keepdim=True), value=-1)
                 if hidden is not None:
                     ds.masked_fill_(hidden[:, rows], 0.0)  # where g is NaN, too
-                dq[n, rows], d_own_keys, d_own_w = differentiated(ds, q[n, rows], own_keys, w)
-                of_keys += d_own_keys
-                dw += d_own_w
+                dq[n, rows], d_keys, d_w = differentiated(ds, q[n, rows], example_keys, w)
+                of_keys += d_keys
+                dw += d_w
             if hidden is not None:
                 of_values.masked_fill_(hidden.all(dim=-2)[..., None], 0.0)
         pairs = zip((dq, dk, dv, dw), given, strict=True)

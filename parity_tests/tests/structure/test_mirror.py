@@ -184,7 +184,7 @@ def test_what_a_file_defines_beside_is_called_the_same_in_torch_and_jax(file: st
     assert shared[0] == shared[1]
 
 
-@pytest.mark.parametrize("file", sorted({*OF_FILES, "arrays", "module", "parameters"} - {"attention", "multi_head"}))
+@pytest.mark.parametrize("file", sorted({*OF_FILES, "arrays", "module", "parameters"}))
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_helper_of_one_backend_alone_is_marked_as_particular(framework: str, file: str):
     path = ROOT / "backends" / framework / f"{file}.py"
