@@ -106,7 +106,7 @@ def adam(
 def descend(
     optimizer: optax.GradientTransformation, parameters: Sequence[jax.Array], gradients: Sequence[jax.Array]
 ) -> list[jax.Array]:
-    """The parameters after one step of the optimiser for each row of the gradients, which are given."""
+    """Return the parameters after one step of the optimiser for each row of the given gradients."""
     moved = list(parameters)
     state = optimizer.init(moved)
     for row in zip(*gradients, strict=True):
@@ -137,7 +137,7 @@ class Trainer:
     def step(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Train on one batch.
 
-        Returns (loss, norm): the loss before the step, in nats a token, and the gradients' norm before clipping.
+        Returns (loss, norm): the loss before the step, in nats per token, and the gradients' norm before clipping.
         """
         self._check_known(batch)
         loss, norm, arrays = self.training.run(batch)
@@ -145,21 +145,21 @@ class Trainer:
         return loss, norm
 
     def evaluate(self, batch: Batch) -> jax.Array:
-        """The loss of one batch, in nats a token; nothing is dropped, and nothing changes."""
+        """Compute the loss of one batch, in nats per token, without dropout and without a step."""
         self._check_known(batch)
         return self.evaluation.run(batch._replace(**dict.fromkeys(MASKS)))
 
     def loss(self, batch: Batch) -> jax.Array:
-        """The loss of one batch, in the mode of the model, and not compiled as a whole."""
+        """Compute the loss of one batch, in the mode of the model, and not compiled as a whole."""
         return loss_of(self.model, batch)
 
     def seed(self, number: int) -> None:
-        """Let the model's own streams of random numbers, of which dropout is made, begin anew from there."""
+        """Seed the model's streams of random numbers, from which dropout draws."""
         streams = [node for _, node in nnx.iter_graph(self.model) if isinstance(node, nnx.RngStream)]
         nnx.reseed(self.model, **{stream.tag: number for stream in streams})
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """The optimiser's state as arrays: step, the steps done, and Adam's m.<name> and v.<name> of each parameter."""
+        """Return the optimiser's state: step, the steps done, and of Adam m.<name> and v.<name> of each parameter."""
         arrays: dict[str, np.ndarray] = {"step": np.array(self.optimizer.step[...], np.int64)}
         like = nnx.clone(self.model)
         for moment in self.moments:
@@ -168,7 +168,7 @@ class Trainer:
         return arrays
 
     def set_state(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Go on from the state of another Trainer, whose optimiser was made with the same numbers."""
+        """Continue from the state of another Trainer, whose optimiser has the same options."""
         dtype = self.model.decoder.dense.kernel.dtype
         check_state(self.model.specification, self.model.sizes, dtype, self.moments, arrays)
         like = nnx.clone(self.model)
@@ -182,11 +182,11 @@ class Trainer:
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """The names of what the optimiser keeps of each parameter."""
+        """The names of the moments that the optimiser keeps of each parameter."""
         return tuple(moment for moment, name in MOMENTS.items() if self._kept(name) is not None)
 
     def _kept(self, name: str) -> Any:
-        """What optax keeps under that name, or None."""
+        """The state of optax under that name, or None."""
         return optax.tree.get(self.optimizer.opt_state, name)
 
     def _check_known(self, batch: Batch) -> None:
@@ -214,11 +214,11 @@ class Split:
         self.compiled = compiled(function, graphdef, jax.tree.structure(self.state), device, *options)
 
     def run(self, batch: Batch) -> Any:
-        """The function of the variables as they are now."""
+        """Call the function with the variables as they are now."""
         return self.compiled(jax.tree.leaves(self.state), batch)
 
     def write(self, arrays: list[jax.Array]) -> None:
-        """Let these be the variables' arrays."""
+        """Set the arrays of the variables."""
         for variable, array in zip(self.variables, arrays, strict=True):
             variable[...] = array
 
@@ -227,7 +227,7 @@ class Split:
 def compiled(
     function: Callable[..., Any], graphdef: Any, structure: Any, device: Any, *options: Any
 ) -> Callable[..., Any]:
-    """A function of objects and a batch as a compiled one of arrays and a batch, the same for equal objects."""
+    """Compile a function of objects and a batch as one of arrays and a batch, once for equal objects."""
 
     def run(arrays: list[jax.Array], batch: Batch) -> Any:
         return function(nnx.merge(graphdef, jax.tree.unflatten(structure, arrays)), batch, *options)
@@ -241,7 +241,7 @@ def compiled(
 def train(
     objects: tuple[Translator, nnx.Optimizer], batch: Batch, max_norm: float | None
 ) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
-    """One step: (loss, norm, all arrays of model and optimiser after it)."""
+    """Take one step; returns (loss, norm, all arrays of model and optimiser after it)."""
     model, optimizer = objects
     model.train()
     loss, gradients = nnx.value_and_grad(loss_of)(model, batch)
@@ -252,13 +252,13 @@ def train(
 
 
 def evaluate(model: Translator, batch: Batch) -> jax.Array:
-    """The loss of one batch, where nothing is dropped."""
+    """Compute the loss of one batch without dropout."""
     model.eval()
     return loss_of(model, batch)
 
 
 def loss_of(model: Translator, batch: Batch) -> jax.Array:
-    """The loss of one batch, in the mode of the model."""
+    """Compute the loss of one batch, in the mode of the model."""
     masks = {name: getattr(batch, name) for name in MASKS}
     logits, _ = model(batch.source, batch.inputs, batch.source_lens, **masks)
     return masked_cross_entropy(logits, batch.targets, batch.target_lens)

@@ -111,7 +111,7 @@ def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon
 
 
 def descend(optimizer: Recipe, parameters: Sequence[np.ndarray], gradients: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The parameters after one step of the optimiser for each row of the gradients, which are given."""
+    """Return the parameters after one step of the optimiser for each row of the given gradients."""
     moved = [array.copy() for array in parameters]
     updater = mx.optimizer.get_updater(optimizer())
     with autograd.pause():
@@ -139,7 +139,7 @@ class Trainer:
     def step(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         """Train on one batch.
 
-        Returns (loss, norm): the loss before the step, in nats a token, and the gradients' norm before clipping.
+        Returns (loss, norm): the loss before the step, in nats per token, and the gradients' norm before clipping.
         """
         self.parameters.zero_grad()  # backward leaves alone what the loss does not depend on
         with autograd.record():
@@ -152,22 +152,22 @@ class Trainer:
         return loss.detach(), norm
 
     def evaluate(self, batch: Batch) -> np.ndarray:
-        """The loss of one batch, in nats a token; nothing is dropped, and nothing changes."""
+        """Compute the loss of one batch, in nats per token, without dropout and without a step."""
         with autograd.pause():
             return self.loss(batch._replace(**dict.fromkeys(MASKS)))
 
     def loss(self, batch: Batch) -> np.ndarray:
-        """The loss of one batch."""
+        """Compute the loss of one batch."""
         masks = {name: getattr(batch, name) for name in MASKS}
         logits, _ = self.model(batch.source, batch.inputs, batch.source_lens, **masks)
         return masked_cross_entropy(logits, batch.targets, batch.target_lens)
 
     def seed(self, number: int) -> None:
-        """Let MXNet's own random numbers, of which dropout is made, begin anew from there."""
+        """Seed MXNet's generator, from which dropout draws."""
         mx.random.seed(number)
 
     def get_state(self) -> dict[str, numpy.ndarray]:
-        """The optimiser's state as arrays: step, the steps done, and Adam's m.<name> and v.<name> of each parameter."""
+        """Return the optimiser's state: step, the steps done, and of Adam m.<name> and v.<name> of each parameter."""
         arrays = {"step": numpy.array(self.optimizer.num_update, numpy.int64)}
         blank = [None] * len(self.optimizer.moments)
         for place, moment in enumerate(self.optimizer.moments):
@@ -176,7 +176,7 @@ class Trainer:
         return arrays
 
     def set_state(self, arrays: Mapping[str, numpy.ndarray]) -> None:
-        """Go on from the state of another Trainer, whose optimiser was made with the same numbers."""
+        """Continue from the state of another Trainer, whose optimiser has the same options."""
         moments = self.optimizer.moments
         check_state(self.model.specification, self.model.sizes, self.model.decoder.dense.weight.dtype, moments, arrays)
         self.optimizer.resume(int(arrays["step"]))
@@ -192,7 +192,7 @@ class Trainer:
 
 
 class Optimizer(mx.optimizer.Optimizer):
-    """What the optimisers here share: MXNet's own take their numbers as float32, whatever the parameters are."""
+    """An optimiser with options in float64: those of MXNet are in float32, whatever the parameters are."""
 
     moments: tuple[str, ...] = ()
 
@@ -215,7 +215,7 @@ class Optimizer(mx.optimizer.Optimizer):
         raise NotImplementedError
 
     def resume(self, steps: int) -> None:
-        """Count on from there."""
+        """Continue to count from that step."""
         self.begin_num_update = self.num_update = steps
         self._index_update_count.clear()  # what is not in it begins with begin_num_update
 

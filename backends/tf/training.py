@@ -100,7 +100,7 @@ def adam(
 def descend(
     optimizer: keras.optimizers.Optimizer, parameters: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """The parameters after one step of the optimiser for each row of the gradients, which are given."""
+    """Return the parameters after one step of the optimiser for each row of the given gradients."""
     moved = [keras.Variable(array, dtype=array.dtype.name) for array in parameters]
     copy = optimizer.from_config(optimizer.get_config())
     copy.build(moved)
@@ -136,27 +136,27 @@ class Trainer:
     def step(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Train on one batch.
 
-        Returns (loss, norm): the loss before the step, in nats a token, and the gradients' norm before clipping.
+        Returns (loss, norm): the loss before the step, in nats per token, and the gradients' norm before clipping.
         """
         self._check(batch)
         with tf.device(self.device):
             return self._train(batch)
 
     def evaluate(self, batch: Batch) -> tf.Tensor:
-        """The loss of one batch, in nats a token; nothing is dropped, and nothing changes."""
+        """Compute the loss of one batch, in nats per token, without dropout and without a step."""
         batch = batch._replace(**dict.fromkeys(MASKS))
         self._check(batch)
         with tf.device(self.device):
             return self._loss(batch, training=False)
 
     def loss(self, batch: Batch, *, training: bool | None = None) -> tf.Tensor:
-        """The loss of one batch."""
+        """Compute the loss of one batch."""
         masks = {name: getattr(batch, name) for name in MASKS}
         logits, _ = self.model(batch.source, batch.inputs, batch.source_lens, **masks, training=training)
         return masked_cross_entropy(logits, batch.targets, batch.target_lens)
 
     def seed(self, number: int) -> None:
-        """Let the random numbers of the model's dropout begin anew from there."""
+        """Seed the generators of the model's layers, from which dropout draws."""
         # What a model holds beside its weights are the states of Keras's generators, (seed, numbers drawn), one for
         # each layer that drops: each gets a seed of its own, or layers would drop alike.
         states = [variable for variable in self.model.variables if variable.name == "seed_generator_state"]
@@ -165,7 +165,7 @@ class Trainer:
             state.assign([int(drawn), 0])
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """The optimiser's state as arrays: step, the steps done, and Adam's m.<name> and v.<name> of each parameter."""
+        """Return the optimiser's state: step, the steps done, and of Adam m.<name> and v.<name> of each parameter."""
         arrays = {"step": np.array(self.optimizer.iterations.numpy(), np.int64)}
         for moment in self.moments:
             kept = self._kept(moment)
@@ -175,7 +175,7 @@ class Trainer:
         return arrays
 
     def set_state(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Go on from the state of another Trainer, whose optimiser was made with the same numbers."""
+        """Continue from the state of another Trainer, whose optimiser has the same options."""
         check_state(self.model.specification, self.model.sizes, self.model.variable_dtype, self.moments, arrays)
         self.optimizer.iterations.assign(int(arrays["step"]))
         for moment in self.moments:
@@ -188,7 +188,7 @@ class Trainer:
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """The names of what the optimiser keeps of each parameter."""
+        """The names of the moments that the optimiser keeps of each parameter."""
         return ("m", "v") if isinstance(self.optimizer, ExactAdam) else ()
 
     def _check(self, batch: Batch) -> None:
@@ -201,7 +201,7 @@ class Trainer:
         check_ids("masked_cross_entropy", "targets", batch.targets, sizes["target_vocab_size"])
 
     def train(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """The step, of a batch that was checked; TensorFlow traces it."""
+        """Take the step for a batch that was checked; TensorFlow traces it."""
         variables = [parameter.value for parameter in self.parameters]
         with tf.GradientTape() as tape:
             loss = self.loss(batch, training=True)
@@ -211,7 +211,7 @@ class Trainer:
         return loss, norm
 
     def _kept(self, moment: str) -> dict[int, keras.Variable]:
-        """What the optimiser keeps of each parameter, by the parameter's identity."""
+        """The moments of each parameter, by the parameter's identity."""
         return dict(zip(map(id, self.parameters), getattr(self.optimizer, moment), strict=True))
 
 
@@ -219,7 +219,7 @@ class Trainer:
 
 
 class Exact(keras.optimizers.Optimizer):
-    """What the optimisers share: a learning rate in float64. Keras has its own in float32, for any parameters."""
+    """A learning rate in float64: that of Keras is in float32, whatever the parameters are."""
 
     def __init__(self, learning_rate: float, *, name: str | None = None) -> None:
         super().__init__(learning_rate=lambda: learning_rate, name=name)

@@ -110,7 +110,7 @@ def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon
 def descend(
     optimizer: Recipe, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """The parameters after one step of the optimiser for each row of the gradients, which are given."""
+    """Return the parameters after one step of the optimiser for each row of the given gradients."""
     moved = [torch.nn.Parameter(array.detach().clone()) for array in parameters]
     made = optimizer(moved)
     for row in zip(*gradients, strict=True):
@@ -136,7 +136,7 @@ class Trainer:
     def step(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Train on one batch.
 
-        Returns (loss, norm): the loss before the step, in nats a token, and the gradients' norm before clipping.
+        Returns (loss, norm): the loss before the step, in nats per token, and the gradients' norm before clipping.
         """
         self.model.train()
         self.optimizer.zero_grad()
@@ -153,22 +153,22 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> torch.Tensor:
-        """The loss of one batch, in nats a token; nothing is dropped, and nothing changes."""
+        """Compute the loss of one batch, in nats per token, without dropout and without a step."""
         self.model.eval()
         return self.loss(batch._replace(**dict.fromkeys(MASKS)))
 
     def loss(self, batch: Batch) -> torch.Tensor:
-        """The loss of one batch."""
+        """Compute the loss of one batch."""
         masks = {name: getattr(batch, name) for name in MASKS}
         logits, _ = self.model(batch.source, batch.inputs, batch.source_lens, **masks)
         return masked_cross_entropy(logits, batch.targets, batch.target_lens)
 
     def seed(self, number: int) -> None:
-        """Let PyTorch's own random numbers, of which dropout is made, begin anew from there."""
+        """Seed PyTorch's generator, from which dropout draws."""
         torch.manual_seed(number)
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """The optimiser's state as arrays: step, the steps done, and Adam's m.<name> and v.<name> of each parameter."""
+        """Return the optimiser's state: step, the steps done, and of Adam m.<name> and v.<name> of each parameter."""
         arrays: dict[str, np.ndarray] = {"step": np.array(self.steps, np.int64)}
         for moment in self.moments:
             read = lambda parameter, kept=MOMENTS[moment]: self.optimizer.state[parameter].get(kept)  # noqa: E731
@@ -176,7 +176,7 @@ class Trainer:
         return arrays
 
     def set_state(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Go on from the state of another Trainer, whose optimiser was made with the same numbers."""
+        """Continue from the state of another Trainer, whose optimiser has the same options."""
         dtype = self.model.decoder.dense.weight.dtype
         check_state(self.model.specification, self.model.sizes, dtype, self.moments, arrays)
         self.steps = int(arrays["step"])
@@ -190,5 +190,5 @@ class Trainer:
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """The names of what the optimiser keeps of each parameter."""
+        """The names of the moments that the optimiser keeps of each parameter."""
         return tuple(MOMENTS) if isinstance(self.optimizer, torch.optim.Adam) else ()

@@ -39,9 +39,9 @@ from backends.torch.blocked.blocks import (
     mapped,
     open_sequences,
     plain_gradients,
-    precise,
     seen,
 )
+from backends.torch.masking import precise
 from backends.torch.pooling import _attention_pooling
 
 __all__ = ["blocked_additive_score", "blocked_additive_attention"]

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from backends.torch.masking import precise
+
 BOUND = {torch.float32: 20.0, torch.float64: 160.0}
 """How large projections may be for exponentials: far enough from overflow for sums of them, and of their products with
 gradients."""
@@ -26,11 +28,6 @@ def plain_gradients(
         given = [array.detach().requires_grad_() for array in arguments]
         pairs = [(result, g) for result, g in zip(formula(*given), cotangents, strict=True) if g is not None]
         return torch.autograd.grad([result for result, _ in pairs], given, [g for _, g in pairs])
-
-
-def precise(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in float32 at least."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:

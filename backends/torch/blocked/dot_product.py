@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from backends.torch.blocked.blocks import BOUND, blocks_of_rows, mapped, plain_gradients, precise, seen
+from backends.torch.blocked.blocks import BOUND, blocks_of_rows, mapped, plain_gradients, seen
+from backends.torch.masking import precise
 from backends.torch.pooling import _attention_pooling
 
 __all__ = ["blocked_dot_attention"]
