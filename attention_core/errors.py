@@ -287,7 +287,7 @@ def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int 
         if layout is None:
             raise ShapeError(
                 f"{operator.title}: {tensor.name} has {len(shape)} {'axis' if len(shape) == 1 else 'axes'}, expected "
-                f"{tensor.layout_text}. {listed(shapes)}"
+                f"{tensor.layout_text}. {_missing_axis(tensor, shape, bound)}{listed(shapes)}"
             )
         if "heads?" in tensor.axes:
             with_heads.setdefault("heads" in layout, tensor.name)
@@ -306,6 +306,21 @@ def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int 
             f"{ADVICE['heads']} {listed(shapes)}"
         )
     return {axis: size for axis, (size, _) in bound.items()}
+
+
+def _missing_axis(tensor: Tensor, shape: Sequence[int | None], bound: Mapping[str, tuple[int, str]]) -> str:
+    """How to give a mask of two axes its third, by what the two may be."""
+    layout = next((layout for layout in tensor.layouts if len(layout) == 3), None)
+    if layout is None or len(shape) != 2 or tensor.kind != "boolean":
+        return ""
+    batch, queries, keys = layout
+    cures = {(batch, keys): f"{tensor.name}[:, None, :]", (queries, keys): f"{tensor.name}[None]"}
+
+    def fits(axes: tuple[str, ...]) -> bool:
+        return all(size in (None, 1, bound.get(axis, (size,))[0]) for axis, size in zip(axes, shape, strict=True))
+
+    ways = [f"{cure} if its axes are ({', '.join(axes)})" for axes, cure in cures.items() if fits(axes)]
+    return f"Give {' or '.join(ways)}. " if ways else ""
 
 
 def _advice(axis: str, owner: str) -> str:

@@ -199,7 +199,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[str]]:
         return found
 
     def wait(count: int) -> list[str]:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(found := commands()) != count and time.monotonic() < deadline:
             time.sleep(0.05)
         return found

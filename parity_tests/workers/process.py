@@ -340,21 +340,9 @@ class Server:
                     self.lost = Answer(fault.status, str(fault), fault.trace)
                     break
                 worker.send(batch.packed if len(waiting) == len(batch.cells) else batch.only(waiting).packed)
-                before: Cell | None = None
                 try:
-                    while waiting:
-                        progress(self.job.name, len(recording.answers), len(batch.cells), waiting[0].case.id)
-                        arrays, header = worker.frame(self.cell_seconds)
-                        if before and header.get("key") == before.key:  # its first answer is not to be trusted, either
-                            recording.cells.pop(before.key, None)
-                            waiting.insert(0, before)
-                            raise worker.fault("error", "the worker answered this cell twice")
-                        if header.get("key") != waiting[0].key:
-                            raise worker.fault("error", f"the worker answered {header.get('key')} out of turn")
-                        before = waiting.pop(0)
-                        answer = recording.answers[before.key] = Answer.of(header)
-                        if answer.ok:
-                            recording.cells[before.key] = arrays
+                    for cell in self._received(worker, waiting, recording):
+                        progress(self.job.name, len(recording.answers), len(batch.cells), cell.case.id)
                 except WorkerFault as fault:
                     fatal = waiting.pop(0)
                     recording.answers[fatal.key] = Answer(fault.status, str(fault), fault.trace)
@@ -363,6 +351,26 @@ class Server:
             recording.answers |= dict.fromkeys((cell.key for cell in waiting), self.lost)
         recording.about = self.about
         return recording
+
+    def _received(self, worker: Worker, waiting: list[Cell], recording: Recording) -> Iterator[Cell]:
+        """Yield each cell that waits, then record its answer and let it wait no longer.
+
+        Raises: WorkerFault; the first of those waiting is then at fault.
+        """
+        before: Cell | None = None
+        while waiting:
+            yield waiting[0]
+            arrays, header = worker.frame(self.cell_seconds)
+            if before and header.get("key") == before.key:  # its first answer is not to be trusted, either
+                recording.cells.pop(before.key, None)
+                waiting.insert(0, before)
+                raise worker.fault("error", "the worker answered this cell twice")
+            if header.get("key") != waiting[0].key:
+                raise worker.fault("error", f"the worker answered {header.get('key')} out of turn")
+            before = waiting.pop(0)
+            answer = recording.answers[before.key] = Answer.of(header)
+            if answer.ok:
+                recording.cells[before.key] = arrays
 
     def _spared(self, fatal: Cell, waiting: Sequence[Cell]) -> list[Cell]:
         """The waiting cells that the next worker is to answer, behind one that ended the last."""

@@ -36,7 +36,7 @@ backends.available = lambda: {"fake": backends.Availability("fake", "numpy_backe
 main()
 """
 HANGING = "hang-with-child@valid_lens"
-"""The second case hangs, where no thread of Python comes to its turn; so does a child of the worker."""
+"""The third cell hangs, where no thread of Python comes to its turn; so does a child of the worker."""
 
 
 @pytest.fixture
