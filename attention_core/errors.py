@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator as python_operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from attention_core.specification import DTYPES, Layer, Operator, Option, Sizes, Tensor
@@ -77,12 +77,20 @@ def dtype_name(dtype: Any) -> str:
     return str(name).removeprefix("torch.").removesuffix("_")
 
 
-def check(operator: Operator, sizes: Sizes | None = None, dtype: Any = None, /, **arguments: Any) -> dict[str, int]:
+def check(
+    operator: Operator,
+    sizes: Sizes | None = None,
+    dtype: Any = None,
+    castable: Collection[str] = (),
+    /,
+    **arguments: Any,
+) -> dict[str, int]:
     """Refuse arguments that do not fit the operator or each other; return the size of every axis.
 
     arguments are the operator's by name: options, and arrays, which are anything with `shape` and `dtype`, or None
     where they are optional; `memory` stands for its fields. sizes and dtype are those of the layer, if any. A size or
-    a rank that is unknown while a framework traces (None) fits anything.
+    a rank that is unknown while a framework traces (None) fits anything. castable are floating types that may be mixed,
+    since the framework was asked to cast them.
 
     Raises: OptionError, ShapeError, DtypeError, MaskError.
     """
@@ -90,7 +98,7 @@ def check(operator: Operator, sizes: Sizes | None = None, dtype: Any = None, /, 
         if option.name in arguments:
             _check_option(operator.title, option, arguments[option.name])
     present = _present(operator, arguments)
-    _check_dtypes(operator, present, dtype)
+    _check_dtypes(operator, present, dtype, castable)
     fixed = sizes or {}
     axes = _bind_axes(operator, fixed, {name: _shape(array) for name, array in present.items()})
     known = {**fixed, **arguments}
@@ -243,7 +251,7 @@ def _shape(array: Any) -> tuple[int | None, ...] | None:
         return None
 
 
-def _check_dtypes(operator: Operator, present: Mapping[str, Any], fixed: Any) -> None:
+def _check_dtypes(operator: Operator, present: Mapping[str, Any], fixed: Any, castable: Collection[str]) -> None:
     first, expected = "the layer", None if fixed is None else dtype_name(fixed)
     for tensor in operator.inputs:
         if tensor.name not in present:
@@ -254,7 +262,7 @@ def _check_dtypes(operator: Operator, present: Mapping[str, Any], fixed: Any) ->
         if tensor.kind == "floating":
             if expected is None:
                 first, expected = tensor.name, dtype
-            elif dtype != expected:
+            elif dtype != expected and not {dtype, expected} <= {*castable}:
                 raise DtypeError(
                     f"{operator.title}: {tensor.name} is {dtype} but {first} is {expected}. "
                     "Nothing is cast silently: cast one of the two."

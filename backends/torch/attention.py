@@ -198,7 +198,7 @@ class Attention(Specified):
         weights = softmax_over(scores, allowed)
         # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
         context = average(weights, memory.values, None if scored.bounded else allowed, dropout_mask)
-        return context, weights if need_weights else None
+        return context, weights.to(context.dtype) if need_weights else None
 
     def _in_blocks(self, queries: torch.Tensor, memory: Memory, need_weights: bool) -> Answer | None:
         """Compute in blocks if there is a kernel for the score and the sizes warrant it, else give None.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,9 @@ from torch import nn
 
 from attention_core.errors import check, check_options, check_tokens
 from attention_core.specification import Layer
+
+AUTOCAST = ("float32", "float16", "bfloat16")
+"""The floating types that autocast casts."""
 
 
 class Specified(nn.Module):
@@ -28,7 +31,7 @@ class Specified(nn.Module):
         """Refuse arguments that do not fit the layer or each other."""
         operator = self.specification.method(method)
         operator = operator.time_major if self.sizes.get("time_major") else operator
-        check(operator, self.sizes, dtype_of(self), **arguments)
+        check(operator, self.sizes, dtype_of(self), castable(arguments.values()), **arguments)
 
 
 def drawn(
@@ -42,6 +45,12 @@ def drawn(
 def dtype_of(layer: nn.Module) -> torch.dtype | None:
     """The floating type that a layer has fixed: that of its parameters, or None where it has none."""
     return next((parameter.dtype for parameter in layer.parameters()), None)
+
+
+def castable(arguments: Iterable[Any]) -> Collection[str]:
+    """The floating types that autocast casts to its own, if it is on for the device of the arguments."""
+    device = next((argument.device.type for argument in arguments if isinstance(argument, torch.Tensor)), "cpu")
+    return AUTOCAST if torch.is_autocast_enabled(device) else ()
 
 
 def drawn_mask(dropout: nn.Dropout, like: torch.Tensor, *, shape: Sequence[int] | None = None) -> torch.Tensor | None:

@@ -288,6 +288,10 @@ class LSTM(Recurrent):
         self, weights: Weights, inputs: torch.Tensor, state: State, lens: torch.Tensor | None
     ) -> tuple[torch.Tensor, State]:
         fused = self._fused(weights)
+        device = inputs.device.type
+        if torch.is_autocast_enabled(device):  # PyTorch casts the weights alone, which its kernel then refuses
+            dtype = torch.get_autocast_dtype(device)
+            inputs, state = inputs.to(dtype), tuple(vector.to(dtype) for vector in state)
         if lens is not None:
             # The kernel returns the cells of the last step alone, so padding has to leave them as they are: one more
             # input, 1 where there is padding, closes the input gate and opens the forget gate, both to the last bit.

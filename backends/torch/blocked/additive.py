@@ -40,6 +40,7 @@ from backends.torch.blocked.blocks import (
     open_sequences,
     plain_gradients,
     seen,
+    without_autocast,
 )
 from backends.torch.masking import precise
 from backends.torch.pooling import _attention_pooling
@@ -65,6 +66,7 @@ BY_ROWS_ELSEWHERE = 2**26
 """The elements of a block on other devices."""
 
 
+@without_autocast
 def blocked_additive_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
     """Score each projected query against each projected key by a weighted tanh of their sum, block by block.
 
@@ -94,7 +96,8 @@ class Score(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The gradients of the arguments."""
-        gradients: tuple[torch.Tensor, ...] = Gradients.apply(gradient, *ctx.saved_tensors)
+        with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
+            gradients: tuple[torch.Tensor, ...] = Gradients.apply(gradient, *ctx.saved_tensors)
         return gradients
 
     @staticmethod
@@ -275,6 +278,7 @@ def takes_exponentials(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor) -> boo
     return bool(q.abs().max() <= bound) and bool(k.abs().max() <= bound) and bool(w.isfinite().all())
 
 
+@without_autocast
 def blocked_additive_attention(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, w_v: torch.Tensor
 ) -> torch.Tensor:
@@ -324,7 +328,8 @@ class Averaged(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The gradients of the arguments."""
-        d_queries, d_keys, d_values, d_w_v = AveragedGradients.apply(gradient, *ctx.saved_tensors)
+        with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
+            d_queries, d_keys, d_values, d_w_v = AveragedGradients.apply(gradient, *ctx.saved_tensors)
         return d_queries, d_keys, d_values, None, d_w_v
 
     @staticmethod

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -16,6 +17,30 @@ gradients."""
 
 BY_SCORES = 2**18
 """The scores of a block of rows in attention."""
+
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+
+def without_autocast(kernel: Kernel) -> Kernel:
+    """Under autocast, cast the tensors to its dtype and run the kernel without it: it computes in float32 by itself."""
+
+    @functools.wraps(kernel)
+    def run(queries: torch.Tensor, *arguments: Any) -> Any:
+        device = queries.device.type
+        if not torch.is_autocast_enabled(device):
+            return kernel(queries, *arguments)
+        dtype = torch.get_autocast_dtype(device)
+        with torch.autocast(device, enabled=False):
+            return kernel(*(_cast(argument, dtype) for argument in (queries, *arguments)))
+
+    return cast(Kernel, run)
+
+
+def _cast(argument: Any, dtype: torch.dtype) -> Any:
+    """Cast a tensor as autocast does: float64 stays, and so does what is not floating."""
+    castable = isinstance(argument, torch.Tensor) and argument.is_floating_point() and argument.dtype != torch.float64
+    return argument.to(dtype) if castable else argument
 
 
 def plain_gradients(

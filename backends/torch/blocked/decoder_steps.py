@@ -160,7 +160,8 @@ class Steps(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """The gradients of the arguments."""
-        results = StepsGradients.apply(*gradients[:4], *ctx.saved_tensors)
+        with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
+            results = StepsGradients.apply(*gradients[:4], *ctx.saved_tensors)
         d_state, d_keys, d_values, d_W_q, d_w_v, *d_layers = results
         return None, d_state, d_keys, d_values, None, d_W_q, d_w_v, None, None, *d_layers
 

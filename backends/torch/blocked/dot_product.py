@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from backends.torch.blocked.blocks import BOUND, blocks_of_rows, mapped, plain_gradients, seen
+from backends.torch.blocked.blocks import BOUND, blocks_of_rows, mapped, plain_gradients, seen, without_autocast
 from backends.torch.masking import precise
 from backends.torch.pooling import _attention_pooling
 
@@ -44,6 +44,7 @@ def blocked_dot_attention(
     return dot_attention(queries, keys, values, mask, scale, False)[0]
 
 
+@without_autocast
 def dot_attention(
     queries: torch.Tensor,
     keys: torch.Tensor,
@@ -122,7 +123,8 @@ class Attended(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """The gradients of queries, keys and values."""
-        results = AttendedGradients.apply(*gradients[:2], *ctx.saved_tensors, ctx.scale, ctx.need_weights)
+        with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
+            results = AttendedGradients.apply(*gradients[:2], *ctx.saved_tensors, ctx.scale, ctx.need_weights)
         return *results, None, None, None, None
 
     @staticmethod

@@ -1,0 +1,156 @@
+"""PyTorch's autocast: a layer of float32 answers as the same layer of autocast's dtype, within its tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import backends.torch
+from attention_core.draws import uniform
+from attention_core.errors import DtypeError
+from attention_core.operators import LAYERS
+from backends.archives import unpack_arrays
+from backends.torch import runtime
+from parity_tests.cases.selection import Cell
+from parity_tests.cases.suite import all_cases
+from parity_tests.judge.compare import judge
+from parity_tests.judge.question import Question
+from parity_tests.tests.backends.test_promises import on_path
+from parity_tests.workers.answers import Answer
+from parity_tests.workers.package import Backend
+from parity_tests.workers.recordings import Recording, batch_of
+from parity_tests.workers.worker import grouped
+
+
+def mixed(dtype: str, inputs: str) -> Backend:
+    """The backend with parameters in float32, called under autocast of that dtype with inputs of the other."""
+    cast, given = getattr(torch, dtype), getattr(torch, inputs)
+    narrow = runtime.to_numpy(torch.zeros((), dtype=cast)).dtype
+
+    def build(layer: type[torch.nn.Module], options: Mapping[str, Any], _: str, device: str = "cpu") -> torch.nn.Module:
+        return runtime.build(layer, options, "float32", device)
+
+    def set_parameters(layer: torch.nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
+        backends.torch.set_parameters(layer, {name: array.astype(np.float32) for name, array in arrays.items()})
+
+    def get_parameters(layer: torch.nn.Module) -> dict[str, np.ndarray]:
+        return {name: array.astype(narrow) for name, array in backends.torch.get_parameters(layer).items()}
+
+    def vjp(function: Callable[..., Any], arguments: Mapping[str, torch.Tensor], cotangents: Any, layer: Any) -> Any:
+        def called(layer: torch.nn.Module, **arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            wide = {name: array.to(given) if array.is_floating_point() else array for name, array in arguments.items()}
+            with torch.autocast("cpu", cast):
+                outputs = function(layer, **wide)
+            return tuple(output.to(cast) if output.is_floating_point() else output for output in outputs)
+
+        outputs, of_inputs, of_parameters = runtime.vjp(called, dict(arguments), cotangents, layer)
+        return outputs, of_inputs, {name: array.astype(narrow) for name, array in of_parameters.items()}
+
+    package = SimpleNamespace(**vars(backends.torch))
+    package.set_parameters, package.get_parameters = set_parameters, get_parameters
+    return Backend(package, SimpleNamespace(**{**vars(runtime), "build": build, "vjp": vjp}), "cpu")
+
+
+def red_verdicts(backend: Backend, layer: str, dtype: str) -> list[str]:
+    """What is red of a layer's cells in that dtype."""
+    cells = [Cell(case, dtype) for case in all_cases() if case.operator == layer and dtype in case.dtypes]
+    assert cells
+    red = []
+    packed, header = unpack_arrays(batch_of(cells).packed)
+    for cell, described in zip(cells, header["cells"], strict=True):
+        parts = grouped(packed)[cell.key]
+        answer = backend.run(described, parts["input"], parts["parameter"], parts["cotangent"])
+        recording = Recording("torch", "cpu", cells={cell.key: answer.arrays}, answers={cell.key: Answer()})
+        verdicts = judge(Question(cell), recording)
+        red += [f"{cell.key} {verdict.quantity}: {verdict.reason}" for verdict in verdicts if verdict.red]
+    return red
+
+
+@pytest.mark.parametrize("inputs", ["float32", "as cast"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("layer", [layer.name for layer in LAYERS])
+def test_a_layer_is_within_the_tolerance_of_autocasts_dtype(layer: str, dtype: str, inputs: str):
+    assert not red_verdicts(mixed(dtype, inputs if inputs == "float32" else dtype), layer, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("layer", ["AdditiveAttention", "DotProductAttention", "MultiHeadAttention", "BahdanauDecoder"])
+def test_blocks_are_within_it_too(layer: str, dtype: str):
+    with on_path(SimpleNamespace(name="torch"), "blocked"):
+        assert not red_verdicts(mixed(dtype, "float32"), layer, dtype)
+
+
+def called(layer: torch.nn.Module, *arguments: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """What a layer answers under autocast, after a backward pass under autocast, too."""
+    with torch.autocast("cpu", dtype):
+        outputs = layer(*arguments)
+        sum(output.float().sum() for output in outputs).backward()
+    return tuple(output.detach() for output in outputs)
+
+
+def leaf(*shape: int) -> torch.Tensor:
+    return torch.as_tensor(uniform("autocast", shape).astype("float32")).requires_grad_()
+
+
+@pytest.mark.parametrize("path", ["plain", "blocked"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_multi_head_attention_is_that_of_pytorch(dtype: torch.dtype, path: str):
+    ours = backends.torch.MultiHeadAttention(8, 2, bias=False)
+    theirs = torch.nn.MultiheadAttention(8, 2, bias=False, batch_first=True)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([ours.W_q.weight, ours.W_k.weight, ours.W_v.weight]))
+        theirs.out_proj.weight.copy_(ours.W_o.weight)
+    queries, keys = leaf(2, 3, 8), leaf(2, 5, 8)
+    with on_path(SimpleNamespace(name="torch"), path):
+        context, weights = called(ours, queries, keys, keys, dtype=dtype)
+    own = queries.grad
+    queries.grad = None
+    expected, averaged = called(theirs, queries, keys, keys, dtype=dtype)
+    eps = torch.finfo(dtype).eps
+    assert (context.dtype, weights.dtype, own.dtype) == (dtype, dtype, torch.float32)
+    torch.testing.assert_close(context, expected, rtol=0.0, atol=4 * eps)
+    torch.testing.assert_close(weights.mean(dim=1) if weights.ndim == 4 else weights, averaged, rtol=0.0, atol=eps)
+    torch.testing.assert_close(own, queries.grad, rtol=0.0, atol=16 * eps)
+
+
+@pytest.mark.parametrize("path", ["plain", "blocked"])
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("name", ["DotProductAttention", "KernelAttention", "AdditiveAttention"])
+def test_inputs_may_have_different_types_and_answers_have_one(name: str, need_weights: bool, path: str):
+    layer = getattr(backends.torch, name)(
+        **({"query_size": 8, "key_size": 8, "hidden_size": 6} if name[0] == "A" else {})
+    )
+    queries, keys, values = leaf(2, 3, 8), leaf(2, 5, 8).to(torch.bfloat16), leaf(2, 5, 4)
+    with on_path(SimpleNamespace(name="torch"), path), torch.autocast("cpu", torch.bfloat16):
+        answers = layer(queries, keys, values, need_weights=need_weights)
+        answers[0].sum().backward()
+    assert {answer.dtype for answer in answers if answer is not None} == {torch.bfloat16}
+    assert queries.grad is not None and queries.grad.dtype == torch.float32 and queries.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["GRU", "LSTM"])
+def test_recurrent_layers_have_the_dtypes_of_pytorch(name: str):
+    theirs, ours = (getattr(place, name) for place in (torch.nn, backends.torch))
+    for given in (torch.float32, torch.bfloat16):
+        inputs = leaf(2, 3, 4).to(given)
+        with torch.autocast("cpu", torch.bfloat16):
+            expected = theirs(4, 5, batch_first=True)(inputs)[0].dtype
+            for lens in (None, torch.tensor([1, 3])):
+                assert {output.dtype for output in ours(4, 5)(inputs, lens)} == {expected}
+
+
+def test_what_autocast_does_not_cast_is_refused_as_without_it():
+    layer, queries = backends.torch.AdditiveAttention(4, 4, 8), leaf(1, 2, 4)
+    for arguments in ((queries.double(),) * 3, (queries, queries, queries.double())):
+        with (
+            torch.autocast("cpu", torch.bfloat16),
+            pytest.raises(DtypeError, match="is float64 but the layer is float32"),
+        ):
+            layer(*arguments)
+    with pytest.raises(DtypeError, match="queries is bfloat16 but the layer is float32"):
+        layer(*(queries.bfloat16(),) * 3)
