@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import torch
+from torch.autograd import forward_ad
 
 from attention_core.errors import check_path
 
@@ -19,7 +20,10 @@ def use_blocks(queries: torch.Tensor, keys: torch.Tensor, least: int) -> bool:
     elements = batch · heads · queries · keys · features
 
     Only sizes are looked at, so that nothing waits for a device, and a compiled function is specialised to its sizes.
+    In forward mode the plain formula is taken: kernels have no tangents.
     """
+    if forward_ad._current_level >= 0:  # tensors do not tell, where torch.func has wrapped them once more
+        return False
     if forced is not None:
         return forced == "blocked"
     return queries.numel() * keys.shape[-2] >= least
