@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import time
 import uuid
@@ -26,11 +27,19 @@ from parity_tests.third_party import layers
 from parity_tests.workers.environment import collect_less, environment
 from parity_tests.workers.process import Job
 
-OWN_FILES = {f"test_{what}{name}.py": name for what in ("", "weights_") for name in FRAMEWORKS}
+OF_A_FRAMEWORK = re.compile(rf"test_(?:weights_)?({'|'.join(FRAMEWORKS)})(?:_\w+)?\.py")
+"""The files that are about one framework."""
+
 NEEDED = {"test_weights_onnx.py": "onnx", "test_weights_h5.py": "h5py"}
 """The files that are about a library which is no framework."""
 
 collect_ignore = ["fakes"]
+
+
+def framework_of(path: Path) -> str | None:
+    """The framework that a file of tests is about, if it is about one."""
+    named = OF_A_FRAMEWORK.fullmatch(path.name)
+    return named[1] if named else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,7 +81,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     While the reference of an entry is not written, no answer is expected of it: test_places.py, which names the file,
     is all there is.
     """
-    framework, library = OWN_FILES.get(collection_path.name), NEEDED.get(collection_path.name)
+    framework, library = framework_of(collection_path), NEEDED.get(collection_path.name)
     absent = framework is not None and framework not in selected(config)
     if collection_path.is_file() and collection_path.name != "test_places.py":
         absent |= any(not hasattr(reference, entry.name) for entry in ENTRIES)
@@ -98,7 +107,7 @@ def needed_by(item: pytest.Item) -> set[str]:
     """The frameworks that a test computes with, in its own process."""
     parameters = _parameters(item)
     needed = {name for mark in item.iter_markers("frameworks") for name in mark.args}
-    needed |= {OWN_FILES.get(item.path.name), parameters.get("backend")}
+    needed |= {framework_of(item.path), parameters.get("backend")}
     return needed & set(FRAMEWORKS)
 
 
@@ -110,7 +119,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         parameters = _parameters(item)
         together = isinstance(item, pytest.Function) and "all_backends" in item.fixturenames
         needed = {name for mark in item.iter_markers("frameworks") for name in mark.args}
-        if {"backend", "source_target"} & set(parameters) or together or needed or item.path.name in OWN_FILES:
+        if {"backend", "source_target"} & set(parameters) or together or needed or framework_of(item.path):
             item.add_marker("backend")
         if "source_target" in parameters or together or len(needed) > 1 or item.path.name == "test_behaviour.py":
             item.add_marker("together")

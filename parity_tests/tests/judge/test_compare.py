@@ -29,7 +29,7 @@ from parity_tests.judge.tolerances import Calibration, EntryTolerance, Tolerance
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import report
 from parity_tests.workers.answers import Answer
-from parity_tests.workers.environment import asked, determinism
+from parity_tests.workers.environment import determinism, required_settings
 from parity_tests.workers.recordings import Recording, batch_of
 from parity_tests.workers.target import opened
 
@@ -297,7 +297,8 @@ def test_a_cell_that_cannot_exist_is_neither_red_nor_compared(fake: ModuleType):
 
 
 def test_a_switch_that_is_not_in_force_is_red():
-    switches = {name: value for name, value in asked("torch", "cuda").items() if name in determinism("torch")}
+    required = required_settings("torch", "cuda")
+    switches = {name: required[name] for name in determinism("torch")}
     recording = Recording("torch", "cuda", {"switches": switches})
     assert judge_settings(recording) == []
     switches["cuda.matmul.allow_tf32"] = True
