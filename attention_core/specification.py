@@ -98,6 +98,9 @@ class Operator:
     rules: tuple[Rule, ...] = ()
     notes: str = ""
 
+    def __post_init__(self) -> None:
+        _ = self.inputs  # computed now: a compiler that traces a call cannot take the lock of cached_property
+
     @property
     def title(self) -> str:
         """The name as a caller writes it: a layer's call has the layer's name."""
@@ -169,6 +172,10 @@ class Layer:
     inside: Callable[[Sizes], dict[str, Part]] = lambda sizes: {}
     parts: Mapping[str, str] = field(default_factory=dict)
     notes: str = ""
+
+    def __post_init__(self) -> None:
+        if any(option.name == "time_major" for option in self.options):
+            _ = [method.time_major for method in self.methods]  # as Operator.inputs
 
     def sizes(self, config: Config) -> dict[str, Any]:
         """The constructor's arguments with every default, and the sizes that follow from them.

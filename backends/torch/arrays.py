@@ -28,3 +28,13 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
     return tensor.numpy().copy()
+
+
+# ------------------------------------------------------------------------------------------------ particular to PyTorch
+
+
+def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:
+    """The dtype that autocast asks for on the device of the tensor; None where it is off, or unknown."""
+    device = tensor.device.type
+    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if on else None

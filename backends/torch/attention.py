@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils._pytree import _register_namedtuple
 
 from attention_core.operators.attention import (
     ADDITIVE_ATTENTION,
@@ -54,6 +55,9 @@ class Memory(NamedTuple):
     keys: torch.Tensor
     values: torch.Tensor
     mask: torch.Tensor | None
+
+
+_register_namedtuple(Memory, serialized_type_name="backends.torch.Memory")  # for torch.export.save
 
 
 class Attention(Specified):

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils._pytree import _register_namedtuple
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.torch.attention import LAYERS, AdditiveAttention, Memory, attention_layer, zero_masked
@@ -35,6 +36,9 @@ class LuongState(NamedTuple):
     rnn: torch.Tensor
     attentional: torch.Tensor
     position: torch.Tensor
+
+
+_register_namedtuple(LuongState, serialized_type_name="backends.torch.LuongState")  # for torch.export.save
 
 
 class Decoder(Specified):

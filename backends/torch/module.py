@@ -10,6 +10,7 @@ from torch import nn
 
 from attention_core.errors import check, check_options, check_tokens
 from attention_core.specification import Layer
+from backends.torch.arrays import autocast_dtype
 
 AUTOCAST = ("float32", "float16", "bfloat16")
 """The floating types that autocast casts."""
@@ -47,12 +48,6 @@ def dtype_of(layer: nn.Module) -> torch.dtype | None:
     return next((parameter.dtype for parameter in layer.parameters()), None)
 
 
-def castable(arguments: Iterable[Any]) -> Collection[str]:
-    """The floating types that autocast casts to its own, if it is on for the device of the arguments."""
-    device = next((argument.device.type for argument in arguments if isinstance(argument, torch.Tensor)), "cpu")
-    return AUTOCAST if torch.is_autocast_enabled(device) else ()
-
-
 def drawn_mask(dropout: nn.Dropout, like: torch.Tensor, *, shape: Sequence[int] | None = None) -> torch.Tensor | None:
     """Draw a dropout mask, in the shape of an array unless another is given; None where nothing is dropped."""
     if not dropout.training or dropout.p == 0.0:
@@ -61,7 +56,17 @@ def drawn_mask(dropout: nn.Dropout, like: torch.Tensor, *, shape: Sequence[int] 
 
 
 def check_ids(title: str, name: str, tokens: torch.Tensor, vocab_size: int) -> None:
-    """Refuse token ids outside the vocabulary, where their values are known."""
-    if tokens.numel() and not torch.compiler.is_compiling():
+    """Refuse token ids outside the vocabulary, where there are values: not while compiling, on meta, or in a vmap."""
+    traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tokens)
+    if tokens.numel() and not (traced or tokens.is_meta or type(tokens) is not torch.Tensor):
         lowest, highest = tokens.aminmax()
         check_tokens(title, name, int(lowest), int(highest), vocab_size)
+
+
+# ------------------------------------------------------------------------------------------------ particular to PyTorch
+
+
+def castable(arguments: Iterable[Any]) -> Collection[str]:
+    """The floating types that autocast casts to its own, if it is on for the device of the arguments."""
+    first = next((argument for argument in arguments if isinstance(argument, torch.Tensor)), None)
+    return () if first is None or autocast_dtype(first) is None else AUTOCAST

@@ -10,6 +10,7 @@ from torch import nn
 from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.specification import Part
+from backends.torch.arrays import autocast_dtype
 from backends.torch.module import Specified, drawn, drawn_mask
 
 __all__ = ["GRU", "LSTM"]
@@ -288,9 +289,8 @@ class LSTM(Recurrent):
         self, weights: Weights, inputs: torch.Tensor, state: State, lens: torch.Tensor | None
     ) -> tuple[torch.Tensor, State]:
         fused = self._fused(weights)
-        device = inputs.device.type
-        if torch.is_autocast_enabled(device):  # PyTorch casts the weights alone, which its kernel then refuses
-            dtype = torch.get_autocast_dtype(device)
+        dtype = autocast_dtype(inputs)
+        if dtype is not None:  # PyTorch casts the weights alone, which its kernel then refuses
             inputs, state = inputs.to(dtype), tuple(vector.to(dtype) for vector in state)
         if lens is not None:
             # The kernel returns the cells of the last step alone, so padding has to leave them as they are: one more

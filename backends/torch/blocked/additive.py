@@ -33,6 +33,7 @@ from backends.torch.blocked import choice
 from backends.torch.blocked.blocks import (
     BOUND,
     along,
+    autocast_off,
     blocks_of_rows,
     blocks_of_scores,
     flat,
@@ -96,7 +97,7 @@ class Score(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The gradients of the arguments."""
-        with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
+        with autocast_off(ctx.saved_tensors[0]):
             gradients: tuple[torch.Tensor, ...] = Gradients.apply(gradient, *ctx.saved_tensors)
         return gradients
 
@@ -328,7 +329,7 @@ class Averaged(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The gradients of the arguments."""
-        with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
+        with autocast_off(ctx.saved_tensors[0]):
             d_queries, d_keys, d_values, d_w_v = AveragedGradients.apply(gradient, *ctx.saved_tensors)
         return d_queries, d_keys, d_values, None, d_w_v
 

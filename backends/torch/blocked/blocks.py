@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar, cast
 
 import torch
 
+from backends.torch.arrays import autocast_dtype
 from backends.torch.masking import precise
 
 BOUND = {torch.float32: 20.0, torch.float64: 160.0}
@@ -27,14 +29,19 @@ def without_autocast(kernel: Kernel) -> Kernel:
 
     @functools.wraps(kernel)
     def run(queries: torch.Tensor, *arguments: Any) -> Any:
-        device = queries.device.type
-        if not torch.is_autocast_enabled(device):
+        dtype = autocast_dtype(queries)
+        if dtype is None:
             return kernel(queries, *arguments)
-        dtype = torch.get_autocast_dtype(device)
-        with torch.autocast(device, enabled=False):
+        with autocast_off(queries):
             return kernel(*(_cast(argument, dtype) for argument in (queries, *arguments)))
 
     return cast(Kernel, run)
+
+
+def autocast_off(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    """Switch autocast off where it is on for the device of the tensor."""
+    on = autocast_dtype(tensor) is not None
+    return torch.autocast(tensor.device.type, enabled=False) if on else nullcontext()
 
 
 def _cast(argument: Any, dtype: torch.dtype) -> Any:

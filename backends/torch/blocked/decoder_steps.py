@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from backends.torch.blocked.additive import SATURATED
-from backends.torch.blocked.blocks import BOUND, mapped
+from backends.torch.blocked.blocks import BOUND, autocast_off, mapped
 from backends.torch.blocked.choice import use_blocks
 
 STEPS_MIN_ELEMENTS = 2**12
@@ -160,7 +160,7 @@ class Steps(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """The gradients of the arguments."""
-        with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
+        with autocast_off(ctx.saved_tensors[0]):
             results = StepsGradients.apply(*gradients[:4], *ctx.saved_tensors)
         d_state, d_keys, d_values, d_W_q, d_w_v, *d_layers = results
         return None, d_state, d_keys, d_values, None, d_W_q, d_w_v, None, None, *d_layers

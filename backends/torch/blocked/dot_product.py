@@ -10,7 +10,15 @@ from typing import Any
 
 import torch
 
-from backends.torch.blocked.blocks import BOUND, blocks_of_rows, mapped, plain_gradients, seen, without_autocast
+from backends.torch.blocked.blocks import (
+    BOUND,
+    autocast_off,
+    blocks_of_rows,
+    mapped,
+    plain_gradients,
+    seen,
+    without_autocast,
+)
 from backends.torch.masking import precise
 from backends.torch.pooling import _attention_pooling
 
@@ -123,7 +131,7 @@ class Attended(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """The gradients of queries, keys and values."""
-        with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
+        with autocast_off(ctx.saved_tensors[0]):
             results = AttendedGradients.apply(*gradients[:2], *ctx.saved_tensors, ctx.scale, ctx.need_weights)
         return *results, None, None, None, None
 
