@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import torch
+
+from attention_core import errors
+from attention_core.errors import DtypeError, ShapeError
+from attention_core.specification import Operator, Sizes
 
 __all__ = ["from_numpy", "to_numpy"]
 
@@ -31,6 +38,25 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 # ------------------------------------------------------------------------------------------------ particular to PyTorch
+
+
+def check(
+    operator: Operator,
+    sizes: Sizes | None = None,
+    dtype: torch.dtype | None = None,
+    castable: Collection[str] = (),
+    /,
+    **arguments: Any,
+) -> dict[str, int]:
+    """Refuse NumPy arrays and nested tensors, and what `attention_core.errors.check` refuses."""
+    for name, argument in arguments.items():
+        if isinstance(argument, np.ndarray):
+            given = f"{operator.title}: {name} is a NumPy array, expected a tensor"
+            raise DtypeError(f"{given}. Convert it with torch.from_numpy first.")
+        if isinstance(argument, torch.Tensor) and argument.is_nested:
+            given = f"{operator.title}: {name} is a nested tensor, expected a padded one"
+            raise ShapeError(f"{given}. Pad it with torch.nested.to_padded_tensor, and give the lengths as valid_lens.")
+    return errors.check(operator, sizes, dtype, castable, **arguments)
 
 
 def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:

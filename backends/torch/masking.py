@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from attention_core.errors import check
 from attention_core.operators.masking import (
     ATTENTION_MASK,
     BLOCK_MASK,
@@ -20,6 +19,7 @@ from attention_core.operators.masking import (
     TO_KEY_PADDING_MASK,
     WINDOW_MASK,
 )
+from backends.torch.arrays import check
 
 __all__ = [
     "attention_mask",

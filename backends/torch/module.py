@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from attention_core.errors import check, check_options, check_tokens
+from attention_core.errors import check_options, check_tokens
 from attention_core.specification import Layer
-from backends.torch.arrays import autocast_dtype
+from backends.torch.arrays import autocast_dtype, check
 
 AUTOCAST = ("float32", "float16", "bfloat16")
 """The floating types that autocast casts."""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
+from backends.torch.arrays import check
 from backends.torch.attention import Answer, Attention, Memory, attention_layer
 from backends.torch.masking import _attention_mask
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from attention_core.errors import check
 from attention_core.operators.pooling import ATTENTION_POOLING
+from backends.torch.arrays import check
 from backends.torch.masking import _attention_mask, open_keys, softmax_over
 
 __all__ = ["attention_pooling"]

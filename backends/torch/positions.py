@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from attention_core.errors import check
 from attention_core.operators.positions import LEARNED_POSITIONS, POSITION_PERMUTATION, SINUSOIDAL_POSITIONS
 from attention_core.sinusoids import rates
+from backends.torch.arrays import check
 from backends.torch.module import Specified, drawn
 
 __all__ = ["SinusoidalPositions", "LearnedPositions", "position_permutation"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from attention_core.errors import check
 from attention_core.operators.scoring import (
     ADDITIVE_SCORE,
     COSINE_SCORE,
@@ -13,6 +12,7 @@ from attention_core.operators.scoring import (
     LOCATION_SCORE,
     SCALED_DOT_SCORE,
 )
+from backends.torch.arrays import check
 from backends.torch.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additive_score
 from backends.torch.blocked.choice import use_blocks
 

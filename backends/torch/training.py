@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional
 from torch.optim import Optimizer
 
-from attention_core.errors import check, check_options, check_state
+from attention_core.errors import check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
-from backends.torch.arrays import from_numpy
+from backends.torch.arrays import check, from_numpy
 from backends.torch.masking import precise
 from backends.torch.module import check_ids
 from backends.torch.parameters import get_parameters, located
