@@ -36,7 +36,7 @@ def almost_zero(case: Case, answer: Arrays) -> Arrays:
     return {**answer, "context": answer["context"] + 1e-30}
 
 
-@mutant(("dot_score-plain*", "scaled_dot_score-plain*"), of=ANSWER, touches=lambda case: bool(case.again))
+@mutant("{dot,scaled_dot}_score-plain*", of=ANSWER, touches=lambda case: bool(case.again))
 def other_bits_again(case: Case, answer: Arrays) -> Arrays:
     """A repeated call gives the last bit of another rounding."""
     return {name: np.nextafter(array, np.inf) for name, array in answer.items()} if case.again else answer
@@ -54,21 +54,13 @@ def gradient_withheld() -> Mapping[str, Wrong]:
     return {}
 
 
-@mutant(
-    ("DotProductAttention-context_*", "DotProductAttention-open"),
-    of=ANSWER,
-    red="DotProductAttention-context_*:output_1",
-)
+@mutant("DotProductAttention-{context_*,open}", of=ANSWER, red="DotProductAttention-context_*:output_1")
 def weights_all_the_same(case: Case, answer: Arrays) -> Arrays:
     """The weights come back, needed or not."""
     return {**answer, "output_1": answer["context"]} if case.options else answer
 
 
-@mutant(
-    ("AdditiveAttention-none", "AdditiveAttention-closed"),
-    of=ANSWER,
-    red=("AdditiveAttention-none:gradient_w_v", "AdditiveAttention-closed:gradient_w_v"),
-)
+@mutant("AdditiveAttention-{none,closed}", of=ANSWER, red="AdditiveAttention-{none,closed}:gradient_w_v")
 def axis_kept(case: Case, answer: Arrays) -> Arrays:
     """The gradient of a vector comes back as a matrix of one row."""
     return {**answer, "gradient_w_v": answer["gradient_w_v"][None]}
@@ -86,7 +78,7 @@ def bias_counted_twice(case: Case, answer: Arrays) -> Arrays:
     return {**answer, "gradient_0.b": 2.0 * answer["gradient_0.b"]}
 
 
-@mutant(GATED, of=ANSWER, red=tuple(f"{case}:gradient_0.b_hr" for case in GATED))
+@mutant(GATED, of=ANSWER, red=GATED + ":gradient_0.b_hr")
 def second_bias(case: Case, answer: Arrays) -> Arrays:
     """A redundant bias gets a gradient, too."""
     return {**answer, "gradient_0.b_hr": answer["gradient_0.b"][0]}

@@ -19,37 +19,24 @@ from parity_tests.mutants.shared import NOTHING, last_positions, unscaled_part, 
     "DotProductAttention-*",
     of="attention.DotProductAttention.attend",
     red="*:*",
-    green=(
-        *NOTHING,
-        *(
-            f"DotProductAttention-{name}:*"
-            for name in ("none", "open", "gap_*", "one_key", "dropout", "prepared_none", "scale", "context_none")
-        ),
-        *(f"DotProductAttention-context_{name}:*" for name in ("open", "one_key", "no_*", "scale", "block")),
-        *(f"DotProductAttention-*{name}:gradient_[qk]*" for name in ("large", "low")),
-    ),
+    green=NOTHING
+    + " DotProductAttention-{none,open,gap_*,one_key,dropout,prepared_none,scale}:*"
+    + " DotProductAttention-context_{none,open,one_key,no_*,scale,block}:*"
+    + " DotProductAttention-*{large,low}:gradient_[qk]*",
 )
 def prepared_mask_lost(original: Any, memory: Any) -> Any:
     """The mask of a prepared memory is not used."""
     return original(memory=memory._replace(mask=None))
 
 
-@mutant(
-    ("GeneralAttention-open", "GeneralAttention-no_keys"),
-    of="attention.GeneralAttention.project",
-    red="GeneralAttention-open:*",
-)
+@mutant("GeneralAttention-{open,no_keys}", of="attention.GeneralAttention.project", red="GeneralAttention-open:*")
 def general_identity(original: Any, self: Any) -> Any:
     """The matrix of general attention is the identity."""
     with with_parameters(self, W=np.eye(*self.parameters["W"].shape[-2:])):
         return original()
 
 
-@mutant(
-    ("ConcatAttention-open", "ConcatAttention-no_batch"),
-    of=("attention.ConcatAttention.project", "attention.ConcatAttention.score"),
-    red="ConcatAttention-open:*",
-)
+@mutant("ConcatAttention-{open,no_batch}", of="attention.ConcatAttention.{project,score}", red="ConcatAttention-open:*")
 def concat_key_first(original: Any, self: Any) -> Any:
     """The columns of the key stand first in the matrix of concat attention."""
     with with_parameters(self, W=np.roll(self.parameters["W"], -self.sizes["key_size"], axis=-1)):
@@ -57,9 +44,9 @@ def concat_key_first(original: Any, self: Any) -> Any:
 
 
 @mutant(
-    ("AdditiveAttention-none", "AdditiveAttention-prepared"),
-    of=("attention.AdditiveAttention.project", "attention.AdditiveAttention.score"),
-    red=("AdditiveAttention-none:*", "AdditiveAttention-prepared:*"),
+    "AdditiveAttention-{none,prepared}",
+    of="attention.AdditiveAttention.{project,score}",
+    red="AdditiveAttention-{none,prepared}:*",
 )
 def matrices_swapped(original: Any, self: Any) -> Any:
     """W_k projects the queries and W_q the keys."""
@@ -68,7 +55,7 @@ def matrices_swapped(original: Any, self: Any) -> Any:
 
 
 @mutant(
-    ("DotProductAttention-time_major", "AdditiveAttention-time_major", "DotProductAttention-open"),
+    "{DotProduct,Additive}Attention-time_major DotProductAttention-open",
     of="attention.Attention.to_batch_first",
     red="*-time_major:*",
 )
@@ -78,7 +65,7 @@ def time_major_ignored(array: Any) -> Any:
 
 
 mutant(
-    ("LocationAttention-open", "LocationAttention-one_key", "LocationAttention-no_*"),
+    "LocationAttention-{open,one_key,no_*}",
     of="location_score",
     red="LocationAttention-open:*",
     green="*:gradient_keys",
@@ -88,20 +75,16 @@ mutant(
 
 
 @mutant(
-    ("KernelAttention-open", "KernelAttention-constant", "NadarayaWatson-ragged"),
+    "KernelAttention-{open,constant} NadarayaWatson-ragged",
     of="gaussian_score",
-    red=("KernelAttention-open:*", "NadarayaWatson-ragged:*"),
+    red="KernelAttention-open:* NadarayaWatson-ragged:*",
 )
 def width_for_inverse(original: Any, w: Any) -> Any:
     """The parameter is the width itself."""
     return original(w=None if w is None else 1.0 / w)
 
 
-@mutant(
-    ("LocalAttention-open", "LocalAttention-wide", "LocalAttention-no_keys"),
-    of="local.LocalAttention.attend",
-    red=("LocalAttention-open:*", "LocalAttention-wide:*"),
-)
+@mutant("LocalAttention-{open,wide,no_keys}", of="local.LocalAttention.attend", red="LocalAttention-{open,wide}:*")
 def window_ignored(original: Any, self: Any) -> Any:
     """The window of local attention is one key wider."""
     with with_sizes(self, window=self.sizes["window"] + 1):
@@ -109,7 +92,7 @@ def window_ignored(original: Any, self: Any) -> Any:
 
 
 @mutant(
-    ("LocalAttention-predictive_open", "LocalAttention-open"),
+    "LocalAttention-{predictive_open,open}",
     of="local.LocalAttention.attend",
     red="LocalAttention-predictive_open:*",
 )
@@ -120,7 +103,7 @@ def centre_fixed(original: Any, self: Any) -> Any:
 
 
 @mutant(
-    ("LocalAttention-predictive_open", "LocalAttention-predictive_lens_and_mask"),
+    "LocalAttention-predictive_{open,lens_and_mask}",
     of="local.LocalAttention.attend",
     red="LocalAttention-predictive_lens_and_mask:*",
 )
@@ -131,7 +114,7 @@ def length_of_the_padding(original: Any, memory: Any) -> Any:
 
 
 @mutant(
-    ("LocalAttention-predictive_open", "LocalAttention-predictive_no_keys"),
+    "LocalAttention-predictive_{open,no_keys}",
     of="pool",
     red="LocalAttention-predictive_open:*",
     green="*:weights",
@@ -145,24 +128,24 @@ def gaussian_renormalised(scores: Any, values: Any, allowed: Any, dropout_mask: 
 
 
 @mutant(
-    ("*Attention-score_scaled_dot", "*Attention-score_dot", "MultiHeadAttention-open"),
+    "*Attention-score_{scaled_dot,dot} MultiHeadAttention-open",
     of="attention_layer",
-    red=("LocalAttention-score_scaled_dot:*", "MultiHeadAttention-open:*"),
-    green=("*:gradient_b_k", "*:gradient_b_v", "*:gradient_b_o"),
+    red="LocalAttention-score_scaled_dot:* MultiHeadAttention-open:*",
+    green="*:gradient_b_{k,v,o}",
 )
 def score_inside_unscaled(original: Any, part: Any) -> Any:
     """The score inside another layer is never scaled."""
     return unscaled_part(original, part)
 
 
-@mutant(("HardAttention-open", "HardAttention-one_key"), of="hard.HardAttention.attend", red="HardAttention-open:*")
+@mutant("HardAttention-{open,one_key}", of="hard.HardAttention.attend", red="HardAttention-open:*")
 def soft_for_hard(self: Any, queries: Any, memory: Any, need_weights: bool) -> Any:
     """Hard attention averages."""
     return attention.Attention.attend(self, queries, memory, need_weights=need_weights)
 
 
 @mutant(
-    ("HardAttention-open", "HardAttention-no_queries"),
+    "HardAttention-{open,no_queries}",
     of="hard.HardAttention.attend",
     red="HardAttention-open:gradient_*",
     green="*:gradient_values",

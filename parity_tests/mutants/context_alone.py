@@ -73,14 +73,10 @@ def _partial_block(case: Case, inputs: Arrays) -> bool:
 
 
 @mutant(
-    ("DotProductAttention-context_*", "DotProductAttention-closed"),
+    "DotProductAttention-{context_*,closed}",
     of=ATTEND,
     via=_context,
-    red=tuple(
-        f"DotProductAttention-context_{name}:{quantity}"
-        for name in ("closed", "prepared", "lens_and_mask", "heads_mask")
-        for quantity in ("context", "gradient_values")
-    ),
+    red="DotProductAttention-context_{closed,prepared,lens_and_mask,heads_mask}:{context,gradient_values}",
 )
 def closed_rows_averaged(context: Any, scores: Any, allowed: Any, values: Any) -> Any:
     """Without weights, a query that may attend to nothing gets the average of all values.
@@ -92,11 +88,11 @@ def closed_rows_averaged(context: Any, scores: Any, allowed: Any, values: Any) -
 
 
 @mutant(
-    ("DotProductAttention-context_*", "DotProductAttention-open"),
+    "DotProductAttention-{context_*,open}",
     of=ATTEND,
     via=_context,
     red="DotProductAttention-context_*:*",
-    green=("DotProductAttention-context_one_key:*", "DotProductAttention-context_no_*:*"),
+    green="DotProductAttention-context_{one_key,no_*}:*",
 )
 def blocks_not_rescaled(context: Any, scores: Any, allowed: Any, values: Any) -> Any:
     """Without weights, blocks of keys are added up that were divided by e to their own largest score each.
@@ -112,10 +108,10 @@ def blocks_not_rescaled(context: Any, scores: Any, allowed: Any, values: Any) ->
 
 
 @mutant(
-    ("DotProductAttention-context_*", "DotProductAttention-ragged"),
+    "DotProductAttention-{context_*,ragged}",
     of=ATTEND,
     via=_context,
-    red=tuple(f"DotProductAttention-context_{name}:*" for name in ("ragged", "heads", "hidden_*", "inf*")),
+    red="DotProductAttention-context_{ragged,heads,hidden_*,inf*}:*",
 )
 def keys_cut_at_the_first(context: Any, scores: Any, allowed: Any, values: Any) -> Any:
     """Without weights, keys are cut off behind the last that the first sequence may attend to."""
@@ -126,9 +122,9 @@ def keys_cut_at_the_first(context: Any, scores: Any, allowed: Any, values: Any) 
 
 
 @mutant(
-    ("AdditiveAttention-context_*", "AdditiveAttention-open"),
+    "AdditiveAttention-{context_*,open}",
     of="attention.AdditiveAttention.attend",
-    red=tuple(f"AdditiveAttention-context_*:gradient_{name}" for name in ("keys", "values", "W_k")),
+    red="AdditiveAttention-context_*:gradient_{keys,values,W_k}",
 )
 def last_block_overwrites(original: Any, memory: Any, need_weights: bool) -> Any:
     """Without weights, the gradients of keys and values are those of the last block of queries, not of all.
@@ -144,7 +140,7 @@ def last_block_overwrites(original: Any, memory: Any, need_weights: bool) -> Any
 
 
 @mutant(
-    ("DotProductAttention-context_*", "DotProductAttention-open"),
+    "DotProductAttention-{context_*,open}",
     of=ATTEND,
     via=_context,
     touches=where_all(_context_alone, lambda case, inputs: steps_of(case, inputs["keys"]) % 64 > 0),
@@ -158,7 +154,7 @@ def padding_counted(context: Any, scores: Any, allowed: Any, values: Any) -> Any
 
 
 @mutant(
-    ("DotProductAttention-context_*", "DotProductAttention-open"),
+    "DotProductAttention-{context_*,open}",
     of=ATTEND,
     via=_context,
     touches=where_all(_context_alone, _more_keys),
@@ -171,7 +167,7 @@ def as_many_keys_as_queries(context: Any, scores: Any, allowed: Any, values: Any
 
 
 @mutant(
-    ("DotProductAttention-context_*", "DotProductAttention-large"),
+    "DotProductAttention-{context_*,large}",
     of=ATTEND,
     touches=where_all(_context_alone, _below_the_lowest),
     source="flashinfer-ai/flashinfer#4267",

@@ -36,8 +36,8 @@ def _last_sorted_first(original: Any, a: Any) -> Any:
     return a.shape[-1] - 1 - original(a=a[..., ::-1])
 
 
-DECODING = tuple(f"BahdanauDecoder-{name}" for name in ("none", "one_key", "no_keys", "greedy"))
-LUONG_STEPS = ("LuongDecoder-open", "LuongDecoder-not_fed", "LuongDecoder-no_steps")
+DECODING = "BahdanauDecoder-{none,one_key,no_keys,greedy}"
+LUONG_STEPS = "LuongDecoder-{open,not_fed,no_steps}"
 
 
 def _memory_is_ragged(case: Case, inputs: Arrays) -> bool:
@@ -50,7 +50,7 @@ def _memory_is_ragged(case: Case, inputs: Arrays) -> bool:
 @mutant(
     DECODING,
     of="decoders.BahdanauDecoder.step",
-    red=("BahdanauDecoder-none:*", "BahdanauDecoder-greedy:weights"),
+    red="BahdanauDecoder-{none:*,greedy:weights}",
     green="*:gradient_dense.b",
 )
 def query_after_step(original: Any, self: Any) -> Any:
@@ -61,7 +61,7 @@ def query_after_step(original: Any, self: Any) -> Any:
 
 
 @mutant(
-    ("BahdanauDecoder-none", "BahdanauDecoder-no_keys"),
+    "BahdanauDecoder-{none,no_keys}",
     of="attention.AdditiveAttention.attend",
     red="BahdanauDecoder-none:gradient_*",
     green="*:gradient_dense.*",
@@ -76,13 +76,8 @@ def query_detached(original: Any, queries: Any) -> Any:
     of="recurrent.GRU.step",
     red="*:*",
     green=(
-        "*:gradient_dense.b",
-        *(
-            f"BahdanauDecoder-{name}:{part}"
-            for name in ("one_key", "no_keys")
-            for part in ("weights", "gradient_attention.*")
-        ),
-        "BahdanauDecoder-no_keys:gradient_encoder_outputs",
+        "*:gradient_dense.b BahdanauDecoder-{one_key,no_keys}:{weights,gradient_attention.*} "
+        "BahdanauDecoder-no_keys:gradient_encoder_outputs"
     ),
 )
 def context_last(original: Any, inputs: Any) -> Any:
@@ -90,7 +85,7 @@ def context_last(original: Any, inputs: Any) -> Any:
     return original(inputs=np.roll(inputs, DECODER["embed_size"], axis=-1))
 
 
-@mutant(DECODING, of="decoders.linear", red=("*:logits", "*:gradient_dense.b", "BahdanauDecoder-greedy:*"))
+@mutant(DECODING, of="decoders.linear", red="*:{logits,gradient_dense.b} BahdanauDecoder-greedy:*")
 def readout_without_bias(original: Any) -> Any:
     """The readout has no bias."""
     return original(bias=None)
@@ -111,10 +106,10 @@ def padded_with_zero(original: Any) -> Any:
 
 
 @mutant(
-    ("BahdanauDecoder-maxout", "BahdanauDecoder-one_step"),
+    "BahdanauDecoder-{maxout,one_step}",
     of="decoders.linear",
     red="BahdanauDecoder-maxout:*",
-    green=("*:state", "*:weights", "*:gradient_dense.b"),
+    green="*:{state,weights,gradient_dense.b}",
 )
 def maxout_of_halves(original: Any, inputs: Any, weight: Any) -> Any:
     """The maxout readout takes the larger of two halves, not of two neighbours."""
@@ -128,11 +123,7 @@ def maxout_of_halves(original: Any, inputs: Any, weight: Any) -> Any:
     "*Decoder-initial_*",
     of="decoders.Decoder.start",
     red="*Decoder-initial_learned:*",
-    green=(
-        "*:gradient_dense.b",
-        "FixedContextDecoder-initial_learned:weights",
-        "LuongDecoder-initial_learned:state.position",
-    ),
+    green="*:gradient_dense.b FixedContextDecoder-initial_learned:weights LuongDecoder-initial_learned:state.position",
 )
 def learned_start_lost(original: Any, self: Any) -> Any:
     """A decoder whose first state is learned starts at 0."""
@@ -143,11 +134,7 @@ def learned_start_lost(original: Any, self: Any) -> Any:
     "*Decoder-initial_*",
     of="decoders.Decoder.start",
     red="*Decoder-initial_zero:*",
-    green=(
-        "*:gradient_dense.b",
-        "FixedContextDecoder-initial_zero:weights",
-        "LuongDecoder-initial_zero:state.position",
-    ),
+    green="*:gradient_dense.b FixedContextDecoder-initial_zero:weights LuongDecoder-initial_zero:state.position",
 )
 def zero_start_ignored(original: Any, self: Any) -> Any:
     """A decoder that should start at 0 does not."""
@@ -157,8 +144,8 @@ def zero_start_ignored(original: Any, self: Any) -> Any:
 @mutant(
     LUONG_STEPS,
     of="decoders.LuongDecoder.advance",
-    red=("LuongDecoder-open:*", "LuongDecoder-not_fed:*"),
-    green=("*:gradient_dense.b", "*:state.position", "LuongDecoder-not_fed:state.rnn"),
+    red="LuongDecoder-{open,not_fed}:*",
+    green="*:{gradient_dense.b,state.position} LuongDecoder-not_fed:state.rnn",
 )
 def query_before_step(original: Any, self: Any, state: Any) -> Any:
     """Luong's decoder attends with the previous state, as Bahdanau's does."""
@@ -170,7 +157,7 @@ def query_before_step(original: Any, self: Any, state: Any) -> Any:
     LUONG_STEPS,
     of="decoders.LuongDecoder.advance",
     red="LuongDecoder-open:*",
-    green=("*:gradient_dense.b", "*:state.position"),
+    green="*:{gradient_dense.b,state.position}",
 )
 def nothing_fed(original: Any, state: Any) -> Any:
     """Luong's decoder does not feed back its attentional vector."""
@@ -180,13 +167,8 @@ def nothing_fed(original: Any, state: Any) -> Any:
 @mutant(
     LUONG_STEPS,
     of="decoders.joined",
-    red=("LuongDecoder-open:*", "LuongDecoder-not_fed:*"),
-    green=(
-        "*:gradient_dense.b",
-        "*:state.position",
-        "LuongDecoder-not_fed:state.rnn",
-        "LuongDecoder-not_fed:weights",
-    ),
+    red="LuongDecoder-{open,not_fed}:*",
+    green="*:{gradient_dense.b,state.position} LuongDecoder-not_fed:{state.rnn,weights}",
 )
 def output_before_context(original: Any, arrays: Any) -> Any:
     """W_c reads the top output first, then the context."""
@@ -194,7 +176,7 @@ def output_before_context(original: Any, arrays: Any) -> Any:
 
 
 @mutant(
-    ("LuongDecoder-monotonic", "LuongDecoder-no_steps"),
+    "LuongDecoder-{monotonic,no_steps}",
     of="decoders.LuongDecoder.advance",
     red="LuongDecoder-monotonic:*",
     green="*:gradient_dense.b",
@@ -206,10 +188,10 @@ def position_stands(original: Any, state: Any) -> Any:
 
 
 @mutant(
-    ("FixedContextDecoder-ragged", "FixedContextDecoder-one_key", "FixedContextDecoder-no_keys"),
+    "FixedContextDecoder-{ragged,one_key,no_keys}",
     of="decoders.FixedContextDecoder.advance",
     red="FixedContextDecoder-ragged:*",
-    green=("*:weights", "*:gradient_dense.b"),
+    green="*:{weights,gradient_dense.b}",
 )
 def mean_for_last(original: Any, memory: Any) -> Any:
     """The fixed context is the mean of the encoder's outputs."""
@@ -226,9 +208,9 @@ def mean_for_penalty(lengths: Any, length_penalty: float) -> Any:
 
 
 @mutant(
-    ("*Decoder-greedy", "*Decoder-beam*", "*Decoder-tie_*"),
-    red=("*Decoder-tie_*:tokens", "*Decoder-tie_*:weights", "*Decoder-tie_end:*"),
-    green=("FixedContextDecoder-tie_greedy:weights", "*-tie_beam:weights"),
+    "*Decoder-{greedy,beam*,tie_*}",
+    red="*Decoder-tie_*:{tokens,weights} *Decoder-tie_end:*",
+    green="FixedContextDecoder-tie_greedy:weights *-tie_beam:weights",
 )
 def last_of_ties() -> Mapping[str, Wrong]:
     """Of equal tokens and hypotheses, decoding takes the last."""
@@ -236,9 +218,9 @@ def last_of_ties() -> Mapping[str, Wrong]:
 
 
 @mutant(
-    ("BahdanauDecoder-beam", "LuongDecoder-beam", "BahdanauDecoder-greedy"),
-    of=("decoders.Decoder.reordered", "decoders.LuongDecoder.reordered"),
-    red=("*-beam:scores", "*-beam:weights", "LuongDecoder-beam:tokens"),
+    "BahdanauDecoder-{beam,greedy} LuongDecoder-beam",
+    of="decoders.{Decoder,LuongDecoder}.reordered",
+    red="*-beam:{scores,weights} LuongDecoder-beam:tokens",
     source="huggingface/transformers#46612",
 )
 def states_not_reordered(original: Any, state: Any, rows: Any) -> Any:
@@ -248,7 +230,7 @@ def states_not_reordered(original: Any, state: Any, rows: Any) -> Any:
 
 
 @mutant(
-    ("BahdanauDecoder-beam*", "LuongDecoder-beam"),
+    "BahdanauDecoder-beam* LuongDecoder-beam",
     of="decoders.Decoder.beam",
     red="*-beam*:*",
     source="facebookresearch/ParlAI#2047",
@@ -259,7 +241,7 @@ def width_of_one(original: Any, num_best: int) -> Any:
 
 
 @mutant(
-    ("BahdanauDecoder-score_scaled_dot", "BahdanauDecoder-score_dot"),
+    "BahdanauDecoder-score_{scaled_dot,dot}",
     of="decoders.attention_layer",
     red="BahdanauDecoder-score_scaled_dot:*",
     green="*:gradient_dense.b",
@@ -270,10 +252,10 @@ def decoder_score_unscaled(original: Any, part: Any) -> Any:
 
 
 @mutant(
-    ("*Decoder-lstm", "BahdanauDecoder-one_step"),
+    "*Decoder-lstm BahdanauDecoder-one_step",
     of="recurrent.LSTM.step",
     red="*Decoder-lstm:*",
-    green=("*:gradient_dense.b", "*:state.position", "FixedContextDecoder-lstm:weights"),
+    green="*:{gradient_dense.b,state.position} FixedContextDecoder-lstm:weights",
 )
 def cells_lost(original: Any, state: Any) -> Any:
     """The cells of a decoder's LSTM begin at 0 in every step."""
@@ -281,10 +263,10 @@ def cells_lost(original: Any, state: Any) -> Any:
 
 
 @mutant(
-    ("LuongDecoder-predictive", "LuongDecoder-open"),
+    "LuongDecoder-{predictive,open}",
     of="local.LocalAttention.attend",
     red="LuongDecoder-predictive:*",
-    green=("*:gradient_dense.b", "*:state.position"),
+    green="*:{gradient_dense.b,state.position}",
 )
 def window_everywhere(original: Any, self: Any) -> Any:
     """A predicted window of Luong's decoder is as wide as the sequence."""
@@ -293,7 +275,7 @@ def window_everywhere(original: Any, self: Any) -> Any:
 
 
 @mutant(
-    ("BahdanauDecoder-*ragged", "BahdanauDecoder-none", "LuongDecoder-ragged", "BahdanauDecoder-beam"),
+    "BahdanauDecoder-{*ragged,none,beam} LuongDecoder-ragged",
     of="decoders.Decoder.prepare",
     touches=where_all(_memory_is_ragged),
     source="tensorflow/addons#133",
@@ -307,7 +289,7 @@ def memory_not_masked(original: Any, self: Any, encoder_outputs: Any, valid_lens
 
 
 @mutant(
-    ("BahdanauDecoder-beam*", "LuongDecoder-beam*"),
+    "{Bahdanau,Luong}Decoder-beam*",
     of="decoders.penalty",
     touches=lambda case: case.options.get("length_penalty", 0.0) != 0.0,
     source="huggingface/transformers#26624",

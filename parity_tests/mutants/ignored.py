@@ -6,38 +6,32 @@ from typing import Any
 
 from attention_core.operators import FILE_OF, find
 from attention_core.specification import Layer
-from parity_tests.mutants.mutant import Patterns, mutant, several
+from parity_tests.mutants.mutant import mutant, several
 
 METHODS = {"": "__init__", "call": "__call__"}
 """The names that Python has for the constructor and the call."""
 
 
 def ignored(
-    name: str,
-    places: Patterns,
-    options: Patterns,
-    *,
-    red: Patterns = (),
-    cases: Patterns = (),
-    always: Any = None,
-    **stated: Any,
+    name: str, places: str, options: str, *, red: str = "", cases: str = "", always: Any = None, **stated: Any
 ) -> None:
     """Make a mutant in which options always have their defaults, or the value `always`, whatever is passed.
 
     A place is a function, a layer, of which the constructor is meant, or a layer's method, as LocalAttention.attend.
     A function runs all of its cases; a layer its case `open` and those that have to be red, unless cases are given. The
-    rest of what is stated goes to `mutant`.
+    rest of what is stated goes to `mutant`. Several places or options are one string, as `mutant` takes them.
     """
-    places, options = several(places), several(options)
-    values = {option: _default(places[0], option) if always is None else always for option in options}
-    names = " and ".join(options)
+    first, *others = several(places)
+    values = {option: _default(first, option) if always is None else always for option in several(options)}
+    names = " and ".join(values)
     does = f"ignores {names}" if always is None else f"takes {always!r} for {names}, whatever is passed"
-    stated.setdefault("sentence", f"{places[0]} {does}.")
+    stated.setdefault("sentence", f"{first} {does}.")
     if not cases:
-        entry = places[0].partition(".")[0]
+        entry = first.partition(".")[0]
         to_be_red = (pattern.partition(":")[0] for pattern in several(red))
-        cases = (f"{entry}-open", *to_be_red) if isinstance(find(entry), Layer) else f"{entry}-*"
-    mutant(cases, of=tuple(map(_path, places)), red=red, name=name, **stated)(lambda original: original(**values))
+        cases = " ".join((f"{entry}-open", *to_be_red)) if isinstance(find(entry), Layer) else f"{entry}-*"
+    of = " ".join(map(_path, (first, *others)))
+    mutant(cases, of=of, red=red, name=name, **stated)(lambda original: original(**values))
 
 
 def _path(place: str) -> str:
@@ -62,16 +56,11 @@ ignored("causal_offset", "causal_mask", "offset", red="causal_mask-offset:mask")
 ignored("window_offset", "window_mask", "offset", red="window_mask-offset:mask")
 ignored("block_offset", "block_mask", "offset", red="block_mask-offset:mask")
 ignored("stride_offset", "stride_mask", "offset", red="stride_mask-offset:mask")
-ignored("window_left", "window_mask", "left", always=2, red=("window_mask-left:mask", "window_mask-right:mask"))
-ignored("window_right", "window_mask", "right", always=1, red=("window_mask-left:mask", "window_mask-right:mask"))
+ignored("window_left", "window_mask", "left", always=2, red="window_mask-{left,right}:mask")
+ignored("window_right", "window_mask", "right", always=1, red="window_mask-{left,right}:mask")
 ignored("block_size", "block_mask", "size", always=3, red="block_mask-ones:mask")
 ignored("stride_stride", "stride_mask", "stride", always=3, red="stride_mask-one:mask")
-ignored(
-    "threshold_ignored",
-    "from_additive_mask",
-    "threshold",
-    red=("from_additive_mask-threshold:mask", "from_additive_mask-low_threshold:mask"),
-)
+ignored("threshold_ignored", "from_additive_mask", "threshold", red="from_additive_mask-{threshold,low_threshold}:mask")
 ignored("finite_ignored", "to_additive_mask", "finite", red="to_additive_mask-finite_float64:additive_mask")
 ignored("dtype_ignored", "to_additive_mask", "dtype", red="to_additive_mask-finite_float64:additive_mask")
 ignored(
@@ -86,7 +75,7 @@ ignored(
     "dropout_ignored",
     "attention_pooling",
     "dropout_mask",
-    red=("attention_pooling-dropout:*", "*:gradient_dropout_mask"),
+    red="attention_pooling-dropout:* *:gradient_dropout_mask",
     green="*:weights",
 )
 ignored("layer_scale_ignored", "DotProductAttention", "scale", red="DotProductAttention-scale:*")
@@ -95,7 +84,7 @@ ignored(
     "width_of_the_layer_ignored",
     "KernelAttention",
     "width",
-    cases=("KernelAttention-constant", "KernelAttention-width", "NadarayaWatson-width"),
+    cases="KernelAttention-{constant,width} NadarayaWatson-width",
     red="*-width:*",
 )
 ignored("offset_ignored", "LocalAttention.attend", "offset", red="LocalAttention-offset:*")
@@ -104,23 +93,23 @@ ignored(
     "HardAttention.attend",
     "noise",
     red="HardAttention-noise*:*",
-    green=("*:gradient_queries", "*:gradient_keys", "*:gradient_scored*", "*:gradient_noise"),
+    green="*:gradient_{queries,keys,scored*,noise}",
 )
 ignored("per_head_ignored", "MultiHeadAttention.attend", "per_head", red="MultiHeadAttention-per_head:*")
 ignored(
     "head_mask_ignored",
     "MultiHeadAttention.attend",
     "head_mask",
-    cases=("MultiHeadAttention-none", "MultiHeadAttention-head_mask*"),
+    cases="MultiHeadAttention-{none,head_mask*}",
     red="MultiHeadAttention-head_mask*:*",
-    green=("*:weights", "*:gradient_b_k", "*:gradient_b_o"),
+    green="*:{weights,gradient_b_k,gradient_b_o}",
 )
 ignored(
     "position_offset_ignored",
-    ("SinusoidalPositions.call", "LearnedPositions.call"),
+    "{Sinusoidal,Learned}Positions.call",
     "offset",
-    cases=("SinusoidalPositions-*", "LearnedPositions-*"),
-    red=("*Positions-offset:outputs", "LearnedPositions-offset:gradient_P"),
+    cases="{Sinusoidal,Learned}Positions-*",
+    red="*Positions-offset:outputs LearnedPositions-offset:gradient_P",
     sentence="Positions are counted from 0.",
 )
 ignored(
@@ -149,27 +138,27 @@ ignored(
 )
 ignored(
     "bos_ignored",
-    ("BahdanauDecoder.greedy", "LuongDecoder.greedy"),
+    "{Bahdanau,Luong}Decoder.greedy",
     "bos",
     always=0,
-    cases=("BahdanauDecoder-greedy", "LuongDecoder-greedy"),
+    cases="{Bahdanau,Luong}Decoder-greedy",
     red="*-greedy:weights",
     sentence="Greedy decoding begins with token 0.",
 )
 ignored("epsilon_of_keras", "adam", "epsilon", always=1e-7, red="adam-[!hz]*:*")
-ignored("decays_ignored", "adam", ("beta1", "beta2"), red="adam-decays:*")
+ignored("decays_ignored", "adam", "beta1 beta2", red="adam-decays:*")
 ignored(
     "not_clipped",
     "clip_by_global_norm",
     "max_norm",
-    cases=("training-short_sgd", "training-unclipped", "clip_by_global_norm-*"),
-    red=("training-short_sgd:*", "clip_by_global_norm-[pth]*:clipped.*"),
+    cases="training-{short_sgd,unclipped} clip_by_global_norm-*",
+    red="training-short_sgd:* clip_by_global_norm-[pth]*:clipped.*",
 )
 ignored(
     "decoder_sees_padding",
-    ("BahdanauDecoder.call", "LuongDecoder.call", "FixedContextDecoder.call"),
+    "{Bahdanau,Luong,FixedContext}Decoder.call",
     "valid_lens",
-    cases=("Translator-none", "Translator-ragged"),
+    cases="Translator-{none,ragged}",
     red="Translator-ragged:*",
     green="*:gradient_decoder.dense.b",
     sentence="A translator's decoder attends to the padding of the sources.",

@@ -11,12 +11,8 @@ from parity_tests.cases.case import Arrays, Case
 from parity_tests.mutants.mutant import INPUTS, mutant
 from parity_tests.mutants.shared import NOTHING, hides, open_to, where_all
 
-CONVERTED_NOTHING = tuple(f"*-{name}:*" for name in ("no_keys", "no_queries", "no_batch"))
+CONVERTED_NOTHING = "*-no_{keys,queries,batch}:*"
 """Masks of other conventions without an element."""
-
-HIDING = tuple(
-    f"masked_softmax-{name}:*" for name in ("mask", "mask_row", "lens_and_mask", "closed", "heads_mask", "large")
-)
 
 
 def _by_sequence(case: Case, inputs: Arrays) -> bool:
@@ -73,11 +69,7 @@ def additive_inverted(original: Any) -> Any:
     return ~original()
 
 
-@mutant(
-    "from_additive_mask-*",
-    of="from_additive_mask",
-    red=("from_additive_mask-threshold:mask", "from_additive_mask-fills:mask"),
-)
+@mutant("from_additive_mask-*", of="from_additive_mask", red="from_additive_mask-{threshold,fills}:mask")
 def threshold_met(additive_mask: Any, threshold: float) -> Any:
     """What equals the threshold is open."""
     return additive_mask >= np.asarray(threshold).astype(additive_mask.dtype)
@@ -92,7 +84,7 @@ def threshold_exact(additive_mask: Any, threshold: float) -> Any:
 @mutant(
     "from_additive_mask-*",
     of="from_additive_mask",
-    red=tuple(f"from_additive_mask-{name}:mask" for name in ("fills", "threshold", "low_threshold", "not_finite")),
+    red="from_additive_mask-{fills,threshold,low_threshold,not_finite}:mask",
 )
 def infinite_alone(additive_mask: Any) -> Any:
     """Only -inf hides a key."""
@@ -102,7 +94,7 @@ def infinite_alone(additive_mask: Any) -> Any:
 @mutant(
     "from_additive_mask-*",
     of="from_additive_mask",
-    red=tuple(f"from_additive_mask-{name}:mask" for name in ("bias", "threshold", "low_threshold", "not_finite")),
+    red="from_additive_mask-{bias,threshold,low_threshold,not_finite}:mask",
 )
 def bias_hides(additive_mask: Any) -> Any:
     """Only a key to whose score 0 is added is open."""
@@ -125,11 +117,7 @@ def additive_fill(mask: Any) -> Any:
     "masked_softmax-*",
     of="masked_softmax",
     red="*:*",
-    green=(
-        *NOTHING,
-        *(f"masked_softmax-{name}:*" for name in ("none", "ragged", "heads")),
-        "masked_softmax-one_key:gradient_scores",
-    ),
+    green=NOTHING + " masked_softmax-{none,ragged,heads}:* masked_softmax-one_key:gradient_scores",
 )
 def mask_inverted(original: Any, mask: Any) -> Any:
     """True in the mask means hidden."""
@@ -137,18 +125,12 @@ def mask_inverted(original: Any, mask: Any) -> Any:
 
 
 @mutant(
-    ("masked_softmax-*", "AdditiveAttention-*", "DotProductAttention-*"),
+    "{masked_softmax,AdditiveAttention,DotProductAttention}-*",
     of=INPUTS,
     red="*:*",
-    green=(
-        *NOTHING,
-        "*none:*",
-        "masked_softmax-one_key:gradient_scores",
-        "*-context_no_*:*",
-        "*-context_block:*",
-        "*-context_low:gradient_[qk]*",
-        *(f"*{name}:gradient_{of}" for name in ("one_key", "large") for of in ("queries", "keys", "[Ww]_*")),
-    ),
+    green=NOTHING
+    + " *none:* masked_softmax-one_key:gradient_scores *-context_{no_*,block}:* *-context_low:gradient_[qk]*"
+    + " *{one_key,large}:gradient_{queries,keys,[Ww]_*}",
 )
 def polarity_inverted(inputs: Arrays) -> Arrays:
     """The mask is inverted: what may be attended to is hidden, and what is hidden is attended to.
@@ -167,7 +149,11 @@ def polarity_inverted(inputs: Arrays) -> Arrays:
     return {**rest, "mask": ~(mask[:, None] if heads else mask)}
 
 
-@mutant("masked_softmax-*", of="masked_softmax", red=HIDING)
+@mutant(
+    "masked_softmax-*",
+    of="masked_softmax",
+    red="masked_softmax-{mask,mask_row,lens_and_mask,closed,heads_mask,large}:*",
+)
 def mask_shifted(original: Any, mask: Any) -> Any:
     """The mask is shifted by one key."""
     return original(mask=None if mask is None else np.roll(mask, 1, -1))
@@ -180,30 +166,20 @@ def first_mask(original: Any, mask: Any) -> Any:
     return original(mask=np.broadcast_to(mask[:, :1], mask.shape) if heads else mask)
 
 
-@mutant(
-    "attention_mask-*",
-    of="attention_mask",
-    red=tuple(f"attention_mask-{name}:mask" for name in ("row_lens", "closed", "row_lens_and_mask", "heads")),
-)
+@mutant("attention_mask-*", of="attention_mask", red="attention_mask-{row_lens,closed,row_lens_and_mask,heads}:mask")
 def first_length(original: Any, valid_lens: Any) -> Any:
     """All queries use the length of the first."""
     rows = valid_lens is not None and valid_lens.ndim == 2
     return original(valid_lens=np.broadcast_to(valid_lens[:, :1], valid_lens.shape) if rows else valid_lens)
 
 
-@mutant(
-    "attention_mask-*",
-    of="attention_mask",
-    red=("attention_mask-*lens*:mask", "attention_mask-closed:mask", "attention_mask-heads:mask"),
-)
+@mutant("attention_mask-*", of="attention_mask", red="attention_mask-{*lens*,closed,heads}:mask")
 def length_included(original: Any, valid_lens: Any) -> Any:
     """Key j is open where j <= valid_len."""
     return original(valid_lens=None if valid_lens is None else valid_lens + valid_lens.dtype.type(1))
 
 
-@mutant(
-    "attention_mask-*", of="attention_mask", red=("attention_mask-*lens_and_mask:mask", "attention_mask-heads:mask")
-)
+@mutant("attention_mask-*", of="attention_mask", red="attention_mask-{*lens_and_mask,heads}:mask")
 def lengths_or_mask(original: Any, valid_lens: Any, mask: Any) -> Any:
     """Lengths and mask combine by or."""
     if valid_lens is None or mask is None:
@@ -213,7 +189,7 @@ def lengths_or_mask(original: Any, valid_lens: Any, mask: Any) -> Any:
 
 
 @mutant(
-    ("masked_softmax-*", "DotProductAttention-*ragged*"),
+    "masked_softmax-* DotProductAttention-*ragged*",
     of="attention_mask",
     touches=where_all(_by_sequence, hides),
     source="jax-ml/jax#23349",
@@ -231,7 +207,7 @@ def causal_to_the_end(original: Any, num_queries: int, num_keys: int) -> Any:
 
 
 @mutant(
-    ("masked_softmax-*", "DotProductAttention-heads*"),
+    "masked_softmax-* DotProductAttention-heads*",
     of="open_keys",
     touches=where_all(_mask_of_one_head),
     source="ooples/AiDotNet.Tensors#947",

@@ -61,7 +61,7 @@ def _scaled_by_all_features(case: Case, inputs: Arrays) -> bool:
 
 
 @mutant(
-    ("MultiHeadAttention-time_major", "MultiHeadAttention-no_queries"),
+    "MultiHeadAttention-{time_major,no_queries}",
     of="multi_head.MultiHeadAttention.to_batch_first",
     red="MultiHeadAttention-time_major:*",
 )
@@ -71,7 +71,7 @@ def time_major_heads(array: Any) -> Any:
 
 
 @mutant(
-    ("MultiHeadAttention-open", "MultiHeadAttention-no_bias"),
+    "MultiHeadAttention-{open,no_bias}",
     of="multi_head.linear",
     red="MultiHeadAttention-open:*",
     green="*:gradient_b_k",
@@ -82,10 +82,10 @@ def heads_without_bias(original: Any) -> Any:
 
 
 @mutant(
-    ("MultiHeadAttention-open", "MultiHeadAttention-no_keys"),
+    "MultiHeadAttention-{open,no_keys}",
     of="multi_head.MultiHeadAttention.split",
     red="MultiHeadAttention-open:*",
-    green=("*:gradient_b_k", "*:gradient_b_o"),
+    green="*:gradient_b_{k,o}",
 )
 def strided_heads(self: Any, array: Any) -> Any:
     """A head has every n-th feature, n being the number of heads, instead of features side by side."""
@@ -94,10 +94,10 @@ def strided_heads(self: Any, array: Any) -> Any:
 
 
 @mutant(
-    ("MultiHeadAttention-none", "MultiHeadAttention-head_mask"),
+    "MultiHeadAttention-{none,head_mask}",
     of="multi_head.MultiHeadAttention.attend",
     red="MultiHeadAttention-head_mask:*",
-    green=("*:weights", "*:gradient_b_k", "*:gradient_b_o"),
+    green="*:{weights,gradient_b_k,gradient_b_o}",
 )
 def head_mask_of_the_first(original: Any, head_mask: Any) -> Any:
     """All sequences switch off the heads of the first."""
@@ -121,7 +121,7 @@ def signs_cancel(losses: Any, head_mask: Any) -> Any:
 
 
 @mutant(
-    ("MultiHeadAttention-ragged*", "MultiHeadAttention-mask_row", "MultiHeadAttention-per_head*"),
+    "MultiHeadAttention-{ragged*,mask_row,per_head*}",
     of="multi_head.MultiHeadAttention.attend",
     via=_with_another_mask,
     touches=where_all(_mask_of_sequences),
@@ -136,7 +136,7 @@ def masks_tiled(layer: Any, memory: Memory) -> Any:
 
 
 @mutant(
-    ("MultiHeadAttention-cover_*", "MultiHeadAttention-ragged"),
+    "MultiHeadAttention-{cover_*,ragged}",
     of="multi_head.MultiHeadAttention.attend",
     via=_with_another_mask,
     touches=where_all(_mask_of_sequences, _as_many_heads),
@@ -153,7 +153,7 @@ def mask_met_by_heads(layer: Any, memory: Memory) -> Any:
 
 
 @mutant(
-    ("MultiHeadAttention-none", "MultiHeadAttention-per_head", "MultiHeadAttention-no_queries"),
+    "MultiHeadAttention-{none,per_head,no_queries}",
     of="multi_head.MultiHeadAttention.projected",
     touches=where_all(_of_heads, _several_queries),
     source="jadore801120/attention-is-all-you-need-pytorch#7",
@@ -166,11 +166,7 @@ def heads_joined_as_they_lie(original: Any, self: Any, which: str, inputs: Any) 
     return original(inputs=apart.swapaxes(-2, -3).reshape(inputs.shape))
 
 
-@mutant(
-    ("MultiHeadAttention-none", "MultiHeadAttention-per_head", "MultiHeadAttention-no_keys"),
-    touches=where_all(_of_heads),
-    source="reczoo/FuxiCTR#30",
-)
+@mutant("MultiHeadAttention-{none,per_head,no_keys}", touches=where_all(_of_heads), source="reczoo/FuxiCTR#30")
 def heads_split_as_they_lie() -> Mapping[str, Wrong]:
     """Features are split into heads, and heads joined, without moving the axis of heads."""
     return {
@@ -180,7 +176,7 @@ def heads_split_as_they_lie() -> Mapping[str, Wrong]:
 
 
 @mutant(
-    ("MultiHeadAttention-none", "MultiHeadAttention-one_size", "MultiHeadAttention-score_dot"),
+    "MultiHeadAttention-{none,one_size,score_dot}",
     of="multi_head.MultiHeadAttention.__init__",
     touches=where_all(_of_heads, _scaled_by_all_features),
     source="lucidrains/vit-pytorch#65",

@@ -10,6 +10,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -78,20 +79,18 @@ class Mutant:
         return _matches(place, self.red) and not _matches(place, self.green)
 
 
-Patterns = str | tuple[str, ...]
-
 _mutants: list[Mutant] = []
 
 
 def mutant(
-    cases: Patterns,
+    cases: str,
     *,
-    of: Patterns = (),
+    of: str = "",
     via: Callable[[Wrong], Wrong] | None = None,
-    red: Patterns = (),
-    green: Patterns = (),
+    red: str = "",
+    green: str = "",
     touches: Callable[[Case], bool] | None = None,
-    withheld: Patterns = (),
+    withheld: str = "",
     dtype: str = "float64",
     source: str = "",
     name: str = "",
@@ -104,9 +103,9 @@ def mutant(
     others. Without `of`, it returns several wrong functions by the names of those that they replace.
 
     cases are patterns of the cases that the mutant runs; red and green are patterns of case:quantity: what matches red
-    and not green has to be red, and all else green. A mistake that shows under a condition only has `touches` instead:
-    some case for which it holds has to be red, and every other case green. source is the issue in which a library's
-    mistake was reported, as owner/repository#number.
+    and not green has to be red, and all else green. Several patterns or names are one string (`several`). A mistake
+    that shows under a condition only has `touches` instead: some case for which it holds has to be red, and every other
+    case green. source is the issue in which a library's mistake was reported, as owner/repository#number.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,9 +130,17 @@ def registered() -> tuple[Mutant, ...]:
     return tuple(_mutants)
 
 
-def several(patterns: Patterns) -> tuple[str, ...]:
-    """Patterns as a tuple, of which one may be written alone."""
-    return (patterns,) if isinstance(patterns, str) else patterns
+def several(patterns: str) -> tuple[str, ...]:
+    """Split patterns at spaces and expand braces as a shell does: GRU-{none,step} is GRU-none and GRU-step."""
+    return tuple(dict.fromkeys(pattern for word in patterns.split() for pattern in _expanded(word)))
+
+
+def _expanded(word: str) -> list[str]:
+    innermost = re.search(r"{([^{}]*)}", word)
+    if innermost is None:
+        return [word]
+    before, after = word[: innermost.start()], word[innermost.end() :]
+    return [pattern for choice in innermost[1].split(",") for pattern in _expanded(before + choice + after)]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def _drops(case: Case, inputs: Arrays) -> bool:
     return case.gradients and bool((inputs.get("dropout_mask", np.ones(1)) > 1.0).any())
 
 
-@mutant("attention_pooling-*", of="pooling.pool", red=("attention_pooling-dropout:*", "*:gradient_dropout_mask"))
+@mutant("attention_pooling-*", of="pooling.pool", red="attention_pooling-dropout:* *:gradient_dropout_mask")
 def dropout_on_scores(original: Any, scores: Any, allowed: Any, dropout_mask: Any) -> Any:
     """Dropout acts on the scores."""
     dropped = scores if dropout_mask is None else np.where(allowed, scores, 0.0) * dropout_mask
@@ -28,7 +28,7 @@ def dropout_on_scores(original: Any, scores: Any, allowed: Any, dropout_mask: An
 @mutant(
     "attention_pooling-*",
     of="pooling.pool",
-    red=("attention_pooling-dropout:weights", "attention_pooling-dropout:gradient_scores", "*:gradient_dropout_mask"),
+    red="attention_pooling-dropout:{weights,gradient_scores} *:gradient_dropout_mask",
     source="pytorch/pytorch#42929",
 )
 def weights_dropped(original: Any, dropout_mask: Any) -> Any:
@@ -40,7 +40,7 @@ def weights_dropped(original: Any, dropout_mask: Any) -> Any:
 @mutant(
     "attention_pooling-*",
     of="pooling.average",
-    red=tuple(f"attention_pooling-{name}:*" for name in ("hidden_nan", "hidden_inf", "infinite")),
+    red="attention_pooling-{hidden_{nan,inf},infinite}:*",
     green="*:weights",
 )
 def hidden_values_kept(weights: Any, values: Any, dropout_mask: Any) -> Any:
@@ -49,7 +49,7 @@ def hidden_values_kept(weights: Any, values: Any, dropout_mask: Any) -> Any:
 
 
 @mutant(
-    ("attention_pooling-dropout", "attention_pooling-open", "DotProductAttention-dropout"),
+    "attention_pooling-{dropout,open} DotProductAttention-dropout",
     of="pool",
     touches=where_all(_drops),
     source="NVIDIA/apex#816",

@@ -18,7 +18,7 @@ def _positions(case: Case, inputs: Arrays) -> bool:
     return array.size > 0 and array.shape[-2] + case.options.get("offset", 0) > 1
 
 
-RATED = tuple(f"SinusoidalPositions-{name}:outputs" for name in ("plain", "offset", "concatenated"))
+RATED = "SinusoidalPositions-{plain,offset,concatenated}:outputs"
 
 
 @mutant("SinusoidalPositions-*", of="rates", red=RATED, source="tensorflow/tensor2tensor#1423")

@@ -22,7 +22,7 @@ def _with_gates(layer: Any, prefix: str, order: Sequence[int]) -> AbstractContex
     return with_parameters(layer, **{prefix + name: array.take(order, axes[name]) for name, array in arrays.items()})
 
 
-LSTM_STEPS = ("LSTM-none", "LSTM-step", "LSTM-no_steps")
+LSTM_STEPS = "LSTM-{none,step,no_steps}"
 
 
 def _first(inputs: Arrays) -> np.ndarray:
@@ -85,38 +85,28 @@ def upper_layers_skipped(original: Any, prefix: str, inputs: Any) -> Any:
     return original() if prefix.startswith("0.") else inputs
 
 
-@mutant(
-    ("GRU-none", "GRU-ragged", "GRU-closed"),
-    of="recurrent.GRU.__call__",
-    red=("GRU-ragged:*", "GRU-closed:*"),
-    green="*:outputs",
-)
+@mutant("GRU-{none,ragged,closed}", of="recurrent.GRU.__call__", red="GRU-{ragged,closed}:*", green="*:outputs")
 def padding_moves_state(original: Any, inputs: Any) -> Any:
     """Padded steps move the state."""
     _, moved = original(inputs=np.where(np.isfinite(inputs), inputs, 0.0), valid_lens=None)
     return original()[0], moved
 
 
-@mutant(
-    ("GRU-none", "GRU-ragged", "GRU-closed"),
-    of="recurrent.GRU.__call__",
-    red=("GRU-ragged:*", "GRU-closed:*"),
-    green="*:state",
-)
+@mutant("GRU-{none,ragged,closed}", of="recurrent.GRU.__call__", red="GRU-{ragged,closed}:*", green="*:state")
 def padding_answers(original: Any, inputs: Any) -> Any:
     """Outputs of padded steps are not 0."""
     outputs, _ = original(inputs=np.where(np.isfinite(inputs), inputs, 0.0), valid_lens=None)
     return outputs, original()[1]
 
 
-@mutant(("GRU-none", "GRU-one_step"), of="recurrent.GRU.__call__", red="GRU-none:*", green="*:outputs")
+@mutant("GRU-{none,one_step}", of="recurrent.GRU.__call__", red="GRU-none:*", green="*:outputs")
 def states_reversed(original: Any) -> Any:
     """The last states come back from the top layer down."""
     outputs, last = original()
     return outputs, last[..., ::-1, :, :]
 
 
-@mutant(("GRUEncoder-none", "GRUEncoder-no_*"), of="encoders.embed", red="*:*", green=NOTHING)
+@mutant("GRUEncoder-{none,no_*}", of="encoders.embed", red="*:*", green=NOTHING)
 def embedding_scaled(original: Any, table: Any) -> Any:
     """Embedded tokens are multiplied by the root of their size."""
     return original() * np.sqrt(table.shape[-1])
@@ -145,9 +135,9 @@ def cells_not_squashed(original: Any) -> Any:
 
 
 @mutant(
-    ("LSTM-none", "LSTM-no_steps"),
+    "LSTM-{none,no_steps}",
     of="recurrent.LSTM.__call__",
-    red=("LSTM-none:*", "LSTM-no_steps:state", "LSTM-no_steps:gradient_state"),
+    red="LSTM-none:* LSTM-no_steps:{state,gradient_state}",
     green="*:outputs",
 )
 def cells_first(original: Any) -> Any:
@@ -157,7 +147,7 @@ def cells_first(original: Any) -> Any:
 
 
 @mutant(
-    ("GRU-both_open", "GRU-both_ragged", "LSTM-both_ragged"),
+    "GRU-both_open {GRU,LSTM}-both_ragged",
     of="recurrent.Recurrent.run",
     red="*-both_ragged:*",
     source="apache/mxnet#19323",
@@ -168,7 +158,7 @@ def backward_from_the_end(original: Any, real: Any, backward: bool) -> Any:
     return np.where(real[..., None], outputs, 0.0), last
 
 
-@mutant(("GRU-both_none", "GRU-none"), of="recurrent.GRU.__call__", red="GRU-both_none:*", green="*:state")
+@mutant("GRU-{both_none,none}", of="recurrent.GRU.__call__", red="GRU-both_none:*", green="*:state")
 def directions_swapped(original: Any, self: Any) -> Any:
     """Outputs hold the backward direction first."""
     outputs, state = original()
@@ -178,7 +168,7 @@ def directions_swapped(original: Any, self: Any) -> Any:
 @mutant(
     "Bridge-*",
     of="encoders.Bridge.__call__",
-    red=("Bridge-concatenate_*:*state", "Bridge-project_*:*", "Bridge-backward_*:*"),
+    red="Bridge-concatenate_*:*state Bridge-{project,backward}_*:*",
     green="*outputs",
 )
 def forward_for_backward(original: Any, self: Any, state: Any) -> Any:
@@ -187,18 +177,14 @@ def forward_for_backward(original: Any, self: Any, state: Any) -> Any:
     return original(state=halves[..., ::-1, :].reshape(state.shape))
 
 
-@mutant(
-    "Bridge-*", of="encoders.Bridge.__call__", red=("Bridge-sum_*:encoder_outputs", "Bridge-sum_*:gradient_outputs")
-)
+@mutant("Bridge-*", of="encoders.Bridge.__call__", red="Bridge-sum_*:{encoder_outputs,gradient_outputs}")
 def outputs_not_summed(original: Any, self: Any, outputs: Any) -> Any:
     """A bridge that sums hands on the forward outputs."""
     merged, state = original()
     return merged if self.sizes["method"] != "sum" else outputs[..., : self.sizes["hidden_size"]], state
 
 
-@mutant(
-    "Bridge-*", of="encoders.Bridge.__call__", red=("Bridge-project_lstm:*", "Bridge-backward_lstm:*"), green="*outputs"
-)
+@mutant("Bridge-*", of="encoders.Bridge.__call__", red="Bridge-{project,backward}_lstm:*", green="*outputs")
 def one_weight_for_both(original: Any, self: Any) -> Any:
     """Outputs and cells of an LSTM are bridged by the same weights."""
     axes = {name: -2 if name.endswith("b_s") else -3 for name in self.parameters}
@@ -209,7 +195,7 @@ def one_weight_for_both(original: Any, self: Any) -> Any:
 
 
 @mutant(
-    ("GRU-both_ragged", "GRU-both_open", "GRU-ragged"),
+    "GRU-{both_ragged,both_open,ragged}",
     of="recurrent.Recurrent.run",
     touches=where_all(_both_directions, _ragged),
     source="keras-team/keras#1934",
@@ -220,7 +206,7 @@ def mask_not_reversed(original: Any, real: Any, backward: bool) -> Any:
 
 
 @mutant(
-    ("GRU-both_none", "GRU-none"),
+    "GRU-{both_none,none}",
     of="recurrent.Recurrent.run",
     touches=where_all(_both_directions),
     source="keras-team/keras#1001",
@@ -232,7 +218,7 @@ def outputs_as_computed(original: Any, backward: bool) -> Any:
 
 
 @mutant(
-    ("LSTM-none", "LSTM-ragged", "LSTM-both_ragged", "LSTM-closed"),
+    "LSTM-{none,ragged,both_ragged,closed}",
     of="recurrent.Recurrent.run",
     touches=where_all(_ragged),
     source="keras-team/keras#7227",
@@ -247,7 +233,7 @@ def last_output_repeated(original: Any, real: Any, backward: bool) -> Any:
 
 
 @mutant(
-    ("LSTM-both_none", "LSTM-none"),
+    "LSTM-{both_none,none}",
     of="recurrent.Recurrent.__call__",
     touches=where_all(_both_directions, _several_sequences),
     source="graykode/nlp-tutorial#38",
@@ -267,7 +253,7 @@ def directions_mixed(original: Any, self: Any) -> Any:
 
 
 @mutant(
-    ("GRU-both_none", "GRU-none"),
+    "GRU-{both_none,none}",
     of="recurrent.Recurrent.__call__",
     touches=where_all(_both_directions),
     source="ematvey/tensorflow-seq2seq-tutorials#1",
@@ -280,7 +266,7 @@ def forward_twice(original: Any, self: Any) -> Any:
 
 
 @mutant(
-    ("LSTM-none", "LSTM-step", "LSTM-no_steps"),
+    "LSTM-{none,step,no_steps}",
     of="recurrent.LSTM.cell",
     red="*:*",
     green=NOTHING,

@@ -68,10 +68,10 @@ def scale_off(original: Any) -> Any:
 
 
 @mutant(
-    ("scaled_dot_score-*", "DotProductAttention-open"),
+    "scaled_dot_score-* DotProductAttention-open",
     of="scaled_dot_score",
-    red=("scaled_dot_score-*:*", "DotProductAttention-open:*"),
-    green=(*NOTHING, "*-scale:*"),
+    red="scaled_dot_score-*:* DotProductAttention-open:*",
+    green=NOTHING + " *-scale:*",
     source="delzac/cntkx#10",
 )
 def scale_missing(original: Any, scale: float | None) -> Any:
@@ -91,7 +91,7 @@ def tensor_float_32(original: Any, queries: Any, keys: Any) -> Any:
     return original(queries=_to_tensor_float(queries), keys=_to_tensor_float(keys))
 
 
-@mutant("dot_score-*", of="dot_score", red=("dot_score-no_keys:*", "dot_score-no_queries:*", "dot_score-no_batch:*"))
+@mutant("dot_score-*", of="dot_score", red="dot_score-no_{keys,queries,batch}:*")
 def empty_axis_guessed(original: Any) -> Any:
     """The size of an axis is inferred from the others, which raises where an axis is empty."""
     scores = original()
@@ -99,9 +99,9 @@ def empty_axis_guessed(original: Any) -> Any:
 
 
 @mutant(
-    ("additive_score-*", "AdditiveAttention-open"),
+    "additive_score-* AdditiveAttention-open",
     of="additive_score",
-    red=("additive_score-*:*", "AdditiveAttention-open:*"),
+    red="additive_score-*:* AdditiveAttention-open:*",
     green=NOTHING,
 )
 def tanh_left_out(queries: Any, keys: Any, w_v: Any) -> Any:
@@ -110,11 +110,7 @@ def tanh_left_out(queries: Any, keys: Any, w_v: Any) -> Any:
     return (hidden * align(np.asarray(w_v), 1, hidden.ndim)).sum(axis=-1)
 
 
-@mutant(
-    "additive_score-*",
-    of="additive_score",
-    red=("additive_score-large:gradient_queries", "additive_score-large:gradient_keys"),
-)
+@mutant("additive_score-*", of="additive_score", red="additive_score-large:gradient_{queries,keys}")
 def exponentials_unbounded(queries: Any, keys: Any, w_v: Any) -> Any:
     """The additive score is computed by exponentials, however large they become.
 
@@ -141,7 +137,7 @@ def w_v_ignored(original: Any, w_v: Any) -> Any:
     return original(w_v=np.ones_like(w_v))
 
 
-@mutant("cosine_score-*", of="scoring.direction", red="*:*", green=(*NOTHING, "cosine_score-huge:*"))
+@mutant("cosine_score-*", of="scoring.direction", red="*:*", green=NOTHING + " cosine_score-huge:*")
 def norm_guarded_by_eps(vectors: Any) -> Any:
     """Norms are kept from zero by adding 1e-8."""
     return vectors / (np.sqrt((vectors * vectors).sum(axis=-1, keepdims=True)) + 1e-8)
@@ -164,7 +160,7 @@ def squares_overflow(vectors: Any) -> Any:
 mutant(
     "location_score-*",
     of="location_score",
-    red=("location_score-plain:*", "location_score-heads:*"),
+    red="location_score-{plain,heads}:*",
     name="last_positions",
     sentence="Location scores are taken from the last positions.",
 )(last_positions)
@@ -184,7 +180,7 @@ def kernel_by_squares(queries: Any, keys: Any, w: Any) -> Any:
 
 
 @mutant(
-    ("scaled_dot_score-*", "MultiHeadAttention-none"),
+    "scaled_dot_score-* MultiHeadAttention-none",
     of="scaled_dot_score",
     touches=where_all(_of_one_scale),
     source="esceptico/perceiver-io#9",
@@ -208,7 +204,7 @@ def features_beyond_64(original: Any, queries: Any, keys: Any, scale: float | No
 
 
 @mutant(
-    ("scaled_dot_score-cover_*", "DotProductAttention-cover_*"),
+    "{scaled_dot_score,DotProductAttention}-cover_*",
     of=INPUTS,
     touches=where_all(_has_layout("transposed")),
     source="pytorch/pytorch#181133",
@@ -219,7 +215,7 @@ def permutation_ignored(inputs: Arrays) -> Arrays:
 
 
 @mutant(
-    ("scaled_dot_score-cover_*", "DotProductAttention-cover_*"),
+    "{scaled_dot_score,DotProductAttention}-cover_*",
     of=INPUTS,
     touches=where_all(_has_layout("transposed", "strided")),
     source="pytorch/pytorch#187506",

@@ -38,10 +38,10 @@ def with_parameters(layer: Any, **changed: Any) -> AbstractContextManager[Any]:
     return mock.patch.object(layer, "parameters", {**layer.parameters, **changed})
 
 
-NOTHING = ("*-no_*:*",)
+NOTHING = "*-no_*:*"
 """Where an axis is empty, no answer can be wrong."""
 
-GATED = ("GRU-none", "GRU-step", "GRU-no_steps")
+GATED = "GRU-{none,step,no_steps}"
 
 
 def where_all(*all_of: Holds) -> Callable[[Case], bool]:

@@ -16,7 +16,7 @@ from parity_tests.mutants.shared import where_all
 CLIPPED = "clip_by_global_norm-[pth]*:clipped.*"
 """Gradients larger than the norm: plain, tiny and huge ones."""
 
-RAGGED = ("ragged", "closed", "targets_int64", "hidden_nan", "hidden_inf", "large")
+RAGGED = "masked_cross_entropy-{ragged,closed,targets_int64,hidden_{nan,inf},large}:*"
 """The cases of the loss in which some steps are open and some are not."""
 
 
@@ -44,9 +44,9 @@ def _corrected(correction: Callable[[float, int], float]) -> Wrong:
 
 
 @mutant(
-    ("masked_cross_entropy-*", "training-short"),
+    "masked_cross_entropy-* training-short",
     of="masked_cross_entropy",
-    red=(*(f"masked_cross_entropy-{name}:*" for name in RAGGED), "training-short:*"),
+    red=RAGGED + " training-short:*",
     source="PaddlePaddle/Paddle#23708",
 )
 def mean_over_padding(original: Any, targets: Any, valid_lens: Any) -> Any:
@@ -55,11 +55,7 @@ def mean_over_padding(original: Any, targets: Any, valid_lens: Any) -> Any:
     return original() * count / max(targets.size, 1)
 
 
-@mutant(
-    ("masked_cross_entropy-*", "training-short"),
-    of="masked_cross_entropy",
-    red=(*(f"masked_cross_entropy-{name}:*" for name in RAGGED), "training-short:*"),
-)
+@mutant("masked_cross_entropy-* training-short", of="masked_cross_entropy", red=RAGGED + " training-short:*")
 def mean_of_means(original: Any, logits: Any, targets: Any, valid_lens: Any) -> Any:
     """The loss is the mean over sentences of the mean over each one's steps, as textbooks have it."""
     lens = np.full(len(targets), targets.shape[1]) if valid_lens is None else valid_lens
@@ -69,30 +65,22 @@ def mean_of_means(original: Any, logits: Any, targets: Any, valid_lens: Any) -> 
 
 
 @mutant(
-    ("masked_cross_entropy-*", "training-short"),
+    "masked_cross_entropy-* training-short",
     of="masked_cross_entropy",
-    red=(*(f"masked_cross_entropy-{name}:*" for name in (*RAGGED, "no_open")), "training-short:*"),
+    red=RAGGED + " masked_cross_entropy-no_open:* training-short:*",
 )
 def padding_learned(original: Any, logits: Any) -> Any:
     """The loss counts the steps behind the end."""
     return original(logits=np.where(np.isfinite(logits), logits, 0.0), valid_lens=None)
 
 
-@mutant(
-    ("masked_cross_entropy-none", "masked_cross_entropy-no_open"),
-    of="masked_cross_entropy",
-    red="masked_cross_entropy-none:*",
-)
+@mutant("masked_cross_entropy-{none,no_open}", of="masked_cross_entropy", red="masked_cross_entropy-none:*")
 def vocabulary_reversed(original: Any, logits: Any) -> Any:
     """The loss reads the vocabulary from its end."""
     return original(logits=logits[..., ::-1])
 
 
-@mutant(
-    ("training-short", "training-short_sgd", "sgd-*"),
-    of="sgd",
-    red=("training-short_sgd:*", "sgd-plain*:*", "sgd-r*:*", "sgd-huge:*"),
-)
+@mutant("training-{short,short_sgd} sgd-*", of="sgd", red="training-short_sgd:* sgd-{plain*,r*,huge}:*")
 def with_momentum(learning_rate: float) -> Any:
     """Gradient descent keeps a momentum of 0.9."""
 
@@ -116,10 +104,10 @@ def epsilon_on_the_raw_root(original: Any, beta2: float, epsilon: float) -> Any:
 
 
 @mutant(
-    ("training-short", "training-short_sgd", "adam-*"),
+    "training-{short,short_sgd} adam-*",
     of="adam",
     via=_corrected,
-    red=("training-short:*", "adam-[!z]*:*"),
+    red="training-short:* adam-[!z]*:*",
     source="EurekaLabsAI/micrograd#2",
 )
 def moments_not_corrected(decay: float, step: int) -> float:
@@ -161,7 +149,7 @@ def two_batches_swapped(inputs: Arrays) -> Arrays:
     return {**inputs, "batches": batches}
 
 
-@mutant(("training-dropout", "training-short"), of="training.Trainer.loss", red="training-dropout:*")
+@mutant("training-{dropout,short}", of="training.Trainer.loss", red="training-dropout:*")
 def masks_not_trained_with(original: Any, batch: Any) -> Any:
     """Training drops nothing, whatever the masks say."""
     return original(batch=batch._replace(**dict.fromkeys(MASKS)))
@@ -174,7 +162,7 @@ def training_sees_padding(original: Any, batch: Any) -> Any:
 
 
 @mutant(
-    ("Translator-both", "Translator-none"),
+    "Translator-{both,none}",
     of="translation.Translator.encode",
     red="Translator-both:*",
     green="*:gradient_decoder.dense.b",
@@ -189,7 +177,7 @@ def bridge_skipped(original: Any, self: Any, source: Any, valid_lens: Any, dropo
 
 
 @mutant(
-    ("Translator-none", "Translator-one_step"),
+    "Translator-{none,one_step}",
     of="translation.Translator.__call__",
     red="Translator-none:*",
     green="*:gradient_decoder.dense.b",
@@ -213,7 +201,7 @@ def empty_mean(original: Any, targets: Any, valid_lens: Any) -> Any:
 
 
 @mutant(
-    ("training-short_sgd", "training-unclipped"),
+    "training-{short_sgd,unclipped}",
     of="training.clip_by_global_norm",
     touches=lambda case: case.options["max_norm"] is not None,
     source="goodfire-ai/spd#643",

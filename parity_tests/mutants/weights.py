@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from attention_core.reference.masking import open_keys, softmax_over
-from parity_tests.mutants.mutant import Wrong, mutant
+from parity_tests.mutants.mutant import Wrong, mutant, several
 from parity_tests.mutants.pooling import hidden_values_kept
 from parity_tests.mutants.shared import NOTHING, hides, where_all
 
-SOFTMAX = ("masking.softmax_over", "pooling.softmax_over")
+SOFTMAX = "{masking,pooling}.softmax_over"
 """Where weights are made of scores: in masked_softmax, and in what pools."""
 
-FULLY_MASKED = tuple(f"masked_softmax-{name}:weights" for name in ("lens_and_mask", "closed", "heads_mask", "infinite"))
+FULLY_MASKED = "masked_softmax-{lens_and_mask,closed,heads_mask,infinite}:weights"
 
 
 def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -33,13 +33,13 @@ def _plain_softmax(scores: Any) -> Any:
 def _leaking(softmax: Wrong) -> dict[str, Wrong]:
     """A softmax that leaves weight on hidden keys, in layers that keep hidden keys and values."""
     return {
-        **dict.fromkeys(SOFTMAX, softmax),
+        **dict.fromkeys(several(SOFTMAX), softmax),
         "pooling.average": hidden_values_kept,
         "zero_masked": lambda original, keys, values: original()._replace(keys=keys, values=values),
     }
 
 
-@mutant("masked_softmax-*", of="masking.softmax_over", red=(*FULLY_MASKED, "masked_softmax-large:*"))
+@mutant("masked_softmax-*", of="masking.softmax_over", red=FULLY_MASKED + " masked_softmax-large:*")
 def finite_fill(scores: Any, allowed: Any) -> Any:
     """Hidden scores are filled with -1e6."""
     return _plain_softmax(np.where(allowed, scores, -1e6))
@@ -63,12 +63,7 @@ def softmax_over_queries(original: Any, scores: Any, allowed: Any) -> Any:
     return original(scores=scores.swapaxes(-1, -2), allowed=allowed.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
-@mutant(
-    "masked_softmax-*",
-    of="masking.softmax_over",
-    red="*:*",
-    green=(*NOTHING, "masked_softmax-one_key:*", "masked_softmax-large:*"),
-)
+@mutant("masked_softmax-*", of="masking.softmax_over", red="*:*", green=NOTHING + " masked_softmax-{one_key,large}:*")
 def float32_inside(original: Any, scores: Any) -> Any:
     """Scores are rounded to float32 on the way."""
     return original(scores=rounded(scores, "float32"))
@@ -87,23 +82,14 @@ def small_weights_flushed(original: Any) -> Any:
     return np.where(weights.real < 1e-10, 0.0 * weights, weights)
 
 
-@mutant(
-    "masked_softmax-*",
-    of="masking.softmax_over",
-    red=("masked_softmax-gap_80:weights", "masked_softmax-gap_700:weights"),
-)
+@mutant("masked_softmax-*", of="masking.softmax_over", red="masked_softmax-gap_{80,700}:weights")
 def small_weights_short(original: Any) -> Any:
     """Weights below 1e-13 keep eight bits."""
     weights = original()
     return np.where(weights.real < 1e-13, rounded(weights, "bfloat16"), weights)
 
 
-@mutant(
-    "masked_softmax-*",
-    of="masking.softmax_over",
-    red=("masked_softmax-gap_*:weights", "masked_softmax-large:weights"),
-    dtype="float32",
-)
+@mutant("masked_softmax-*", of="masking.softmax_over", red="masked_softmax-{gap_*,large}:weights", dtype="float32")
 def gaps_bounded(original: Any, scores: Any, allowed: Any) -> Any:
     """No score counts as more than 20 below the largest of its row."""
     top = np.where(allowed, scores, -np.inf).real.max(axis=-1, keepdims=True, initial=-np.inf)
@@ -115,7 +101,7 @@ def gaps_bounded(original: Any, scores: Any, allowed: Any) -> Any:
     "masked_softmax-*",
     of="masking.softmax_over",
     red="*:weights",
-    green=(*NOTHING, *(f"masked_softmax-{name}:weights" for name in ("none", "open", "one_key"))),
+    green=NOTHING + " masked_softmax-{none,open,one_key}:weights",
 )
 def weights_kept_from_zero(original: Any) -> Any:
     """1e-20 is added to every weight."""
@@ -123,9 +109,9 @@ def weights_kept_from_zero(original: Any) -> Any:
 
 
 @mutant(
-    ("masked_softmax-*mask*", "masked_softmax-open"),
+    "masked_softmax-{*mask*,open}",
     of="masked_softmax",
-    red=tuple(f"masked_softmax-{name}:argument_scores" for name in ("mask", "mask_row", "lens_and_mask", "heads_mask")),
+    red="masked_softmax-{mask,mask_row,lens_and_mask,heads_mask}:argument_scores",
 )
 def argument_filled(original: Any, scores: Any, valid_lens: Any, mask: Any) -> Any:
     """Hidden scores are filled in the caller's own array."""
