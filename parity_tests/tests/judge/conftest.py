@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from parity_tests.cli.main import main
+from parity_tests.tests.commands import invoke
 from parity_tests.tests.judge.sources import WRONG, Check
 
 
@@ -16,7 +16,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
 
     def run(source: str, *arguments: str, target: str = "mine.py", dtype: str = "float64") -> Result:
         (tmp_path / "mine.py").write_text(source)
-        return CliRunner().invoke(main, ["check", target, "--dtype", dtype, *arguments])
+        return invoke("check", target, *(["--dtype", dtype] if dtype else []), *arguments)
 
     return run
 

@@ -1,13 +1,17 @@
-"""Sources of small targets, and how the tests of `check` read what is printed and run pytest on them."""
+"""Sources of small targets, and how the tests of `check` change a certificate and run pytest on a target."""
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from click.testing import Result
 
+from parity_tests.reports import certificate
 from parity_tests.tests.places import ROOT
 
 EXAMPLE = ROOT / "examples" / "add_a_backend"
@@ -33,9 +37,13 @@ WRITTEN = "masked_softmax-[!c-f]*"
 Check = Callable[..., Result]
 
 
-def squeezed(result: Result) -> str:
-    """What was printed, without line breaks."""
-    return " ".join(result.output.split())
+@contextmanager
+def rewritten(path: Path) -> Iterator[dict[str, Any]]:
+    """What a certificate says; changed within the context, it is written anew, with a digest that fits."""
+    content = json.loads(path.read_text())
+    yield content
+    del content["digest"]
+    certificate.save({**content, "digest": certificate._digest(content)}, path)
 
 
 def pytest_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

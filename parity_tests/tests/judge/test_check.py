@@ -5,14 +5,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner
 
 from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import all_cases, select
-from parity_tests.cli.main import main
 from parity_tests.judge.check import name_of
 from parity_tests.judge.drawn_cells import DRAWN
-from parity_tests.tests.judge.sources import ENTRY, EXAMPLE, SOFTMAX, WRITTEN, WRONG, Check, squeezed
+from parity_tests.tests.commands import invoke, squeezed
+from parity_tests.tests.judge.sources import ENTRY, EXAMPLE, SOFTMAX, WRITTEN, WRONG, Check
 from parity_tests.tests.places import FAKES
 from parity_tests.workers.target import load
 
@@ -71,10 +70,8 @@ def test_a_target_may_be_a_module_here_or_an_object(check: Check, target: str):
 
 def test_a_whole_backend_is_a_target_too(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(FAKES)
-    result = CliRunner().invoke(
-        main,
-        ["check", "numpy_backend", "--dtype", "float64", "--case", "AdditiveAttention-[!c-f]*", "--require-all"],
-    )
+    chosen = ("--dtype", "float64", "--case", "AdditiveAttention-[!c-f]*", "--require-all")
+    result = invoke("check", "numpy_backend", *chosen)
     assert result.exit_code == 0, result.output
 
 
@@ -97,14 +94,13 @@ def test_a_file_may_be_called_as_the_module_that_it_imports(tmp_path: Path):
 
 
 def test_the_example_is_green_and_short():
-    result = CliRunner().invoke(main, ["check", str(EXAMPLE / "numpy_attention.py")])
+    result = invoke("check", EXAMPLE / "numpy_attention.py")
     assert result.exit_code == 0, result.output
     assert len((EXAMPLE / "numpy_attention.py").read_text().splitlines()) <= 100
 
 
 def test_the_planted_bug_is_red_and_the_message_leads_to_it():
-    arguments = ["check", str(EXAMPLE / "planted_bug.py"), "--dtype", "float64", "--operator", "masked_softmax"]
-    result = CliRunner().invoke(main, arguments)
+    result = invoke("check", EXAMPLE / "planted_bug.py", "--dtype", "float64", "--operator", "masked_softmax")
     assert result.exit_code == 1
     assert "looks like masked_softmax: The mask is inverted: what may be attended to is hidden" in squeezed(result)
 

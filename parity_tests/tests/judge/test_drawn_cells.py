@@ -3,19 +3,18 @@
 import json
 import re
 import shlex
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from parity_tests.cases.case import FULL
 from parity_tests.cases.drawn import Drawn, parsed
 from parity_tests.cases.suite import all_cases
-from parity_tests.cli.main import main
 from parity_tests.judge.condition import judgeable
 from parity_tests.judge.drawn_cells import DRAWN, Abilities, may_match, release_cases, release_seed
-from parity_tests.reports import certificate
+from parity_tests.tests.commands import invoke, squeezed
+from parity_tests.tests.judge.sources import Check, rewritten
 from parity_tests.workers.answers import Answer
 
 pytestmark = pytest.mark.once
@@ -58,24 +57,11 @@ def masked_softmax(scores, valid_lens=None, mask=None):
 
 ONE = ("--operator", "masked_softmax", "--dtype", "float64", "--seed", "1")
 
-Check = Callable[..., Result]
-
 
 @pytest.fixture
-def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
-    """`attention-parity check` on a file of that source, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(source: str, *arguments: str) -> Result:
-        (tmp_path / "mine.py").write_text(source)
-        return CliRunner().invoke(main, ["check", "mine.py", *arguments])
-
-    return run
-
-
-def squeezed(result: Result) -> str:
-    """What was printed, without line breaks."""
-    return " ".join(result.output.split())
+def check(check: Check) -> Check:
+    """The same, in every dtype unless one is chosen."""
+    return partial(check, dtype="")
 
 
 def drawn_names(path: Path) -> dict[str, str]:
@@ -174,7 +160,7 @@ def test_a_red_one_is_repeated_by_its_line(check: Check):
     commands = [line.strip() for line in result.output.splitlines() if " --drawn " in line]
     arguments = shlex.split(commands[0])
     assert arguments[:3] == ["attention-parity", "check", "mine.py"]
-    result = CliRunner().invoke(main, arguments[1:])
+    result = invoke(*arguments[1:])
     assert result.exit_code == 1 and "red 1 of 2 comparisons" in squeezed(result) and commands[0] in result.output
     assert check(RIGHT, *arguments[3:]).exit_code == 0
 
@@ -201,25 +187,18 @@ def certified(check: Check, tmp_path: Path) -> Path:
     return tmp_path / "own.json"
 
 
-def rewritten(path: Path, told: dict) -> None:
-    """Write a certificate anew, with a digest that fits."""
-    told.pop("digest")
-    certificate.save({**told, "digest": certificate._digest(told)}, path)
-
-
 def test_a_certificate_keeps_the_seed_and_verify_repeats_it(certified: Path):
     told = json.loads(certified.read_text())
     assert told["request"]["seed"] == 3 and " --seed 3 " in told["request"]["command"]
     assert len(told["drawn"]) == DRAWN and {*told["drawn"]} < {said["case"] for said in told["verdicts"]}
-    result = CliRunner().invoke(main, ["verify", str(certified)])
+    result = invoke("verify", certified)
     assert result.exit_code == 0 and f"{len(told['verdicts'])} verdicts as certified" in squeezed(result)
 
 
 def test_another_seed_than_certified_is_a_difference(certified: Path):
-    told = json.loads(certified.read_text())
-    told["request"]["seed"] = 4
-    rewritten(certified, told)
-    result = CliRunner().invoke(main, ["verify", str(certified)])
+    with rewritten(certified) as content:
+        content["request"]["seed"] = 4
+    result = invoke("verify", certified)
     assert result.exit_code == 1
     assert [line for line in result.output.splitlines() if line.startswith("differs")] == [
         "differs     4 of 4 drawn cases are other ones: seed 4 draws otherwise in this version"
@@ -227,13 +206,13 @@ def test_another_seed_than_certified_is_a_difference(certified: Path):
 
 
 def test_a_certificate_from_before_there_were_drawn_cases_is_verified(certified: Path):
-    told = json.loads(certified.read_text())
-    drawn = told.pop("drawn")
-    del told["request"]["seed"], told["request"]["drawn"]
-    told["verdicts"] = [said for said in told["verdicts"] if said["case"] not in drawn]
-    told["inputs"] = {cell: own for cell, own in told["inputs"].items() if cell.partition("/")[0] not in drawn}
-    rewritten(certified, told)
-    result = CliRunner().invoke(main, ["verify", str(certified)])
+    with rewritten(certified) as content:
+        drawn = content.pop("drawn")
+        del content["request"]["seed"], content["request"]["drawn"]
+        content["verdicts"] = [verdict for verdict in content["verdicts"] if verdict["case"] not in drawn]
+        inputs = content["inputs"].items()
+        content["inputs"] = {cell: digest for cell, digest in inputs if cell.partition("/")[0] not in drawn}
+    result = invoke("verify", certified)
     assert result.exit_code == 0, result.output
 
 
@@ -242,15 +221,14 @@ def test_a_certificate_of_a_line_is_verified(check: Check, tmp_path: Path):
     assert check(RIGHT, "--drawn", line, "--certificate", "own.json").exit_code == 0
     told = json.loads((tmp_path / "own.json").read_text())
     assert told["request"]["command"] == shlex.join(["attention-parity", "check", "mine.py", "--drawn", line])
-    result = CliRunner().invoke(main, ["verify", "own.json"])
+    result = invoke("verify", "own.json")
     assert result.exit_code == 0 and "1 verdicts as certified" in squeezed(result)
 
 
 def test_a_seed_that_is_no_number_is_refused(certified: Path):
-    told = json.loads(certified.read_text())
-    told["request"]["seed"] = "3"
-    rewritten(certified, told)
-    result = CliRunner().invoke(main, ["verify", str(certified)])
+    with rewritten(certified) as content:
+        content["request"]["seed"] = "3"
+    result = invoke("verify", certified)
     assert result.exit_code == 2 and "the certificate's seed is '3', expected a whole number" in squeezed(result)
 
 
@@ -309,7 +287,7 @@ def test_a_bug_that_no_listed_case_sees_is_found_and_repeated_by_its_line(check:
     assert re.search(r"  # number \d+ of seed 1$", found[2])
     again = shlex.split(found[2], comments=True)
     assert again == ["attention-parity", "check", "mine.py", "--drawn", line.removesuffix(",")]
-    assert CliRunner().invoke(main, again[1:]).exit_code == 1
+    assert invoke(*again[1:]).exit_code == 1
     assert check(RIGHT, *again[3:]).exit_code == 0
 
 

@@ -13,7 +13,8 @@ import pytest
 from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.judge.run import CacheError, run
-from parity_tests.tests.judge.sources import SOFTMAX, WRITTEN, WRONG, Check, pytest_run, squeezed
+from parity_tests.tests.commands import squeezed
+from parity_tests.tests.judge.sources import SOFTMAX, WRITTEN, WRONG, Check, pytest_run
 from parity_tests.tests.places import ROOT
 from parity_tests.workers.process import Job, record
 from parity_tests.workers.recordings import Recording

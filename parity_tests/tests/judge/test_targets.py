@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import backends
 from backends import FRAMEWORKS
@@ -16,12 +15,12 @@ from backends.archives import unpack_arrays
 from parity_tests.cases.case import Case
 from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.cases.suite import all_cases, select
-from parity_tests.cli.main import main
 from parity_tests.judge.check import is_registered, required
 from parity_tests.judge.compare import judge_all
 from parity_tests.judge.question import Questions
 from parity_tests.judge.verdict import Verdict
-from parity_tests.tests.judge.sources import EXAMPLE, SOFTMAX, Check, squeezed
+from parity_tests.tests.commands import invoke, squeezed
+from parity_tests.tests.judge.sources import EXAMPLE, SOFTMAX, Check
 from parity_tests.tests.places import FAKES, ROOT
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import environment, requirements_of
@@ -360,8 +359,8 @@ REQUIREMENTS = Requirements(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
     monkeypatch.setenv("FAKE_FAULT", "what the variables of the backend take away")
-    chosen = ["run", "--backend", "fifth", "--dtype", "float32,float16", "--operator", "dot_score,masked_softmax"]
-    result = CliRunner().invoke(main, chosen)
+    chosen = ("--dtype", "float32,float16", "--operator", "dot_score,masked_softmax")
+    result = invoke("run", "--backend", "fifth", *chosen)
     assert result.exit_code == 0, result.output
     assert "there is no such product" in result.output
     assert [*backends.available()] == [*FRAMEWORKS, "fifth"]

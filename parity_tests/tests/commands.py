@@ -1,0 +1,17 @@
+"""Commands in this process: what they print, and how they exit."""
+
+from __future__ import annotations
+
+from click.testing import CliRunner, Result
+
+from parity_tests.cli.main import main
+
+
+def invoke(*arguments: object) -> Result:
+    """Run `attention-parity` with these arguments."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def squeezed(result: Result) -> str:
+    """What was printed, without line breaks."""
+    return " ".join(result.output.split())
