@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,13 @@ SPECIAL = {"bos": 1, "eos": 2}
 
 
 def decoder_case(
-    sizes: Sizes,
+    name: str,
     label: str,
     shows: str,
-    layers: int,
     inputs: Arrays,
     dtypes: tuple[str, ...] = FULL,
-    name: str = "BahdanauDecoder",
+    layers: int = 2,
+    sizes: Sizes = DECODER,
     variant: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Case:
@@ -79,69 +80,41 @@ def decoder_cases(name: str) -> Iterator[Case]:
     rows = {**sizes, "queries": sizes["steps"]}
     full = full_decoder_inputs(sizes)
     row_lens = draws.integers("row_lens", (sizes["batch"], sizes["steps"]), sizes["keys"], SEED) + np.int32(1)
-    closed_lens = row_lens.copy()
-    closed_lens[0, :3], closed_lens[1] = (0, -2, 9), 0
+    fully_masked_lens = row_lens.copy()
+    fully_masked_lens[0, :3], fully_masked_lens[1] = (0, -2, 9), 0
+    case = partial(decoder_case, name)
 
-    def case(
-        label: str,
-        shows: str,
-        layers: int,
-        inputs: Arrays,
-        dtypes: tuple[str, ...] = FULL,
-        sizes: Sizes = sizes,
-        **changes: Any,
-    ) -> Case:
-        return decoder_case(sizes, label, shows, layers, inputs, dtypes, name, **changes)
-
-    yield case("none", "Neither lengths nor any mask.", 2, plain, EXACT)
-    yield case("open", "Lengths and masks that change nothing.", 2, full, DTYPES)
-    yield case("ragged", "One length for each sequence.", 2, {**plain, "valid_lens": KEY_LENS}, EXACT)
-    yield case("ragged_rows", "One length for each step.", 2, {**full, "valid_lens": row_lens})
-    yield case("mask", "A boolean mask for each step.", 2, {**full, "mask": some_mask(rows)}, DTYPES)
-    yield case(
-        "mask_row", "A mask with one row for all steps.", 2, {**plain, "mask": some_mask({**rows, "queries": 1})}, EXACT
-    )
-    yield case(
-        "closed",
-        "Steps, and a whole sequence, that may attend to nothing.",
-        2,
-        {**full, "valid_lens": closed_lens, "mask": fully_masked(rows)},
-    )
+    yield case("none", "Neither lengths nor any mask.", plain, EXACT)
+    yield case("open", "Lengths and masks that change nothing.", full, DTYPES)
+    yield case("ragged", "One length for each sequence.", {**plain, "valid_lens": KEY_LENS}, EXACT)
+    yield case("ragged_rows", "One length for each step.", {**full, "valid_lens": row_lens})
+    yield case("mask", "A boolean mask for each step.", {**full, "mask": some_mask(rows)}, DTYPES)
+    one_row = some_mask({**rows, "queries": 1})
+    yield case("mask_row", "A mask with one row for all steps.", {**plain, "mask": one_row}, EXACT)
+    nothing_open = {**full, "valid_lens": fully_masked_lens, "mask": fully_masked(rows)}
+    yield case("closed", "Steps, and a whole sequence, that may attend to nothing.", nothing_open)
     hidden = {**full, "valid_lens": np.repeat(KEY_LENS[:, None], sizes["steps"], axis=1)}
-    for label, value in (("hidden_nan", np.nan), ("hidden_inf", np.inf)):
-        yield case(
-            label,
-            f"{label[7:]} in encoder outputs that no step may attend to.",
-            2,
-            with_hidden(hidden, value, KEY_LENS),
-        )
+    for value in (np.nan, np.inf):
+        shows = f"{value} in encoder outputs that no step may attend to."
+        yield case(f"hidden_{value}", shows, with_hidden(hidden, value, KEY_LENS))
     if name == "FixedContextDecoder":
         others = {**plain, "encoder_outputs": plain["encoder_outputs"].copy(), "valid_lens": KEY_LENS}
         for batch, length in enumerate(KEY_LENS):
             others["encoder_outputs"][batch, : length - 1] = np.nan
-        yield case("others_nan", "NaN in every open encoder output but the last.", 2, others, EXACT)
+        yield case("others_nan", "NaN in every open encoder output but the last.", others, EXACT)
     if name == "BahdanauDecoder":
-        yield large_decoder_case(sizes, full, some_mask(rows))
+        yield large_decoder_case(full, some_mask(rows))
     between = draws.dropout_mask("between", (1, sizes["batch"], sizes["steps"], sizes["hidden_size"]), 0.4, SEED)
     weights = draws.dropout_mask("weights", (sizes["batch"], sizes["steps"], sizes["keys"]), 0.3, SEED)
-    yield case(
-        "dropout",
-        "Dropout between the layers, and of the weights; those returned are from before it.",
-        2,
-        {**full, "dropout_mask": between, "attention_dropout_mask": weights},
-    )
+    dropped = {**full, "dropout_mask": between, "attention_dropout_mask": weights}
+    yield case("dropout", "Dropout between the layers, and of the weights; those returned are from before it.", dropped)
     four = {**sizes, "batch": 4, "vocab_size": 12}
     four_lens = {**decoder_inputs(four, 3), "valid_lens": np.array([7, 1, 4, 6], np.int32)}
-    yield case("three_layers", "Three layers.", 3, four_lens, EXACT, four)
+    yield case("three_layers", "Three layers.", four_lens, EXACT, 3, four)
     long = {**sizes, "steps": 50}
-    yield case(
-        "many_steps",
-        "Fifty steps of a single layer, and sequences of very different lengths.",
-        1,
-        {**decoder_inputs(long, 1), "valid_lens": np.array([7, 1, 4], np.int32)},
-        FULL,
-        long,
-    )
+    long_inputs = {**decoder_inputs(long, 1), "valid_lens": np.array([7, 1, 4], np.int32)}
+    shows = "Fifty steps of a single layer, and sequences of very different lengths."
+    yield case("many_steps", shows, long_inputs, FULL, 1, long)
     for label, shows, axis, size in (
         ("one_key", "A single key.", "keys", 1),
         ("no_keys", "There are no keys: every step is fully masked.", "keys", 0),
@@ -152,25 +125,21 @@ def decoder_cases(name: str) -> Iterator[Case]:
         small = {**sizes, axis: size}
         steps = {**small, "queries": small["steps"]}
         inputs = {**decoder_inputs(small, 1), "valid_lens": full_lens(steps), "mask": open_mask(steps)}
-        yield case(label, shows, 1, inputs, EXACT, small)
+        yield case(label, shows, inputs, EXACT, 1, small)
     step = {**plain, "tokens": plain["tokens"][:, 0], "valid_lens": KEY_LENS}
-    yield case("step", "Prepare, then one step.", 2, step, EXACT, method="step")
-    yield case(
-        "step_dropout",
-        "One step, with both dropouts.",
-        2,
-        {**step, "dropout_mask": between[:, :, 0], "attention_dropout_mask": weights[:, 0]},
-        method="step",
-    )
+    yield case("step", "Prepare, then one step.", step, EXACT, method="step")
+    dropped = {**step, "dropout_mask": between[:, :, 0], "attention_dropout_mask": weights[:, 0]}
+    yield case("step_dropout", "One step, with both dropouts.", dropped, method="step")
     start = {key: plain[key] for key in ("encoder_outputs", "state")}
-    yield case("start", "The state before the first step.", 2, start, EXACT, method="start")
+    yield case("start", "The state before the first step.", start, EXACT, method="start")
     for label, shows, options in VARIANTS[name]:
         alike = {**sizes, "memory_size": sizes["hidden_size"]} if options.get("score") in ALIKE_SCORES else sizes
         state = {"state_size": CELLS[options.get("cell", "gru").upper()] * sizes["hidden_size"]}
         inputs = {**decoder_inputs({**alike, **state}, 2), "valid_lens": KEY_LENS}
         if "initial" in options:
             del inputs["state"]
-        yield case(label, shows, 2, inputs, FULL if label in ARITHMETIC else EXACT, alike, variant=options)
+        dtypes = FULL if label in ARITHMETIC else EXACT
+        yield case(label, shows, inputs, dtypes, sizes=alike, variant=options)
     yield search_case("greedy", "Free-running, each sequence up to its end token.", name, 9)
     yield search_case("beam", "The best two of three hypotheses.", name, 9, FULL, {"width": 3, "num_best": 2})
     if name != "FixedContextDecoder":
@@ -246,17 +215,12 @@ ARITHMETIC = ("lstm", "maxout", "monotonic", "predictive", "not_fed")
 """Variants with different arithmetic, which run in float32, too."""
 
 
-def large_decoder_case(sizes: Sizes, full: Arrays, mask: np.ndarray) -> Case:
+def large_decoder_case(full: Arrays, mask: np.ndarray) -> Case:
     """Saturated scores to ±2e6 in every step, exact in float32."""
     signs = draws.integers("large.memory", full["encoder_outputs"].shape, 2, SEED)
-    case = decoder_case(
-        sizes,
-        "large",
-        "Scores to ±2e6 with gaps of 1000 and more.",
-        2,
-        {**full, "encoder_outputs": 100.0 * (2 * signs - 1), "mask": mask},
-    )
-    memory, attention = sizes["memory_size"], sizes["attention_size"]
+    inputs = {**full, "encoder_outputs": 100.0 * (2 * signs - 1), "mask": mask}
+    case = decoder_case("BahdanauDecoder", "large", "Scores to ±2e6 with gaps of 1000 and more.", inputs)
+    memory, attention = DECODER["memory_size"], DECODER["attention_size"]
     changed = {
         "attention.W_k": np.eye(attention, memory) + np.eye(attention, memory, -memory),
         "attention.w_v": 8000.0 * 2.0 ** np.arange(attention),
@@ -273,32 +237,20 @@ def search_case(
     max_steps: int,
     dtypes: tuple[str, ...] = FULL,
     search: Mapping[str, int | float] | None = None,
-    options: Mapping[str, Any] | None = None,
+    variant: Mapping[str, Any] | None = None,
 ) -> Case:
     """Greedy decoding of three sequences, or beam search if `search` has its width."""
     inputs = {**decoder_inputs(DECODER, 2), "valid_lens": KEY_LENS}
     del inputs["tokens"]
-    case = decoder_case(
-        DECODER,
-        label,
-        shows,
-        2,
-        inputs,
-        dtypes,
-        name,
-        options,
-        method="beam" if search else "greedy",
-        options={**SPECIAL, "max_steps": max_steps, **(search or {})},
-        gradients=False,
-    )
+    method, options = "beam" if search else "greedy", {**SPECIAL, "max_steps": max_steps, **(search or {})}
+    changes: dict[str, Any] = {"method": method, "options": options, "gradients": False}
+    case = decoder_case(name, label, shows, inputs, dtypes, variant=variant, **changes)
     if label not in ("greedy", "beam", "beam_penalty"):
         return case
     one = {"batch": 1} if label == "beam_penalty" else {}  # a mask for all sequences
     mask = some_mask({**DECODER, **one, "queries": 1})
-    mask[:, :, 1], mask[0, :, -1] = (
-        True,
-        False,
-    )  # the last key of the longest sequence is hidden; no row is empty
+    # The last key of the longest sequence is hidden; no row is empty.
+    mask[:, :, 1], mask[0, :, -1] = True, False
     return replace(case, inputs={**case.inputs, "mask": mask})
 
 
