@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attention_core import draws
+from attention_core.operators import find
 from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
 
 RECURRENT = {"batch": 3, "steps": 7, "input_size": 8, "hidden_size": 5, "vocab_size": 11, "embed_size": 6}
@@ -16,6 +18,7 @@ CELLS = {"GRU": 1, "LSTM": 2}
 """The number of vectors in a state for each layer and direction."""
 STEP_LENS = np.array([7, 2, 4], np.int32)
 EMPTY_STEP_LENS = np.array([0, -3, 9], np.int32)
+PADDING = np.arange(RECURRENT["steps"]) >= STEP_LENS[:, None]
 
 
 def recurrent_sizes(sizes: Sizes, cell: str, both: bool = False) -> dict[str, int]:
@@ -31,48 +34,55 @@ def full_inputs(sizes: Sizes, layers: int, base: Arrays) -> Arrays:
     return {**base, "valid_lens": lens, "state": drawn_state(sizes, layers), "dropout_mask": np.ones(between)}
 
 
-def recurrent_variants(
-    sizes: Sizes, base: Callable[[Sizes], Arrays]
-) -> Iterator[tuple[str, str, int, Arrays, tuple[str, ...]]]:
-    """Name, sentence, number of layers, inputs and dtypes of the cases of every recurrent layer."""
+def recurrent_case(
+    name: str, label: str, shows: str, inputs: Arrays, dtypes: tuple[str, ...] = FULL, layers: int = 2, **changes: Any
+) -> Case:
+    """A call of a recurrent layer or an encoder, of both directions if the label begins so."""
+    config: dict[str, Any] = {
+        option.name: RECURRENT[option.name] for option in find(name).options if option.default is None
+    }
+    config |= {"num_layers": layers, **({"bidirectional": True} if label.startswith("both_") else {})}
+    return layer_case(name, label, shows, inputs, config, dtypes, **changes)
+
+
+def recurrent_variants(case: Callable[..., Case], sizes: Sizes, base: Callable[[Sizes], Arrays]) -> Iterator[Case]:
+    """The cases of every recurrent layer and encoder; base draws the inputs without lengths and state."""
     two = full_inputs(sizes, 2, base(sizes))
-    yield "none", "Neither lengths nor a state nor a dropout mask.", 2, base(sizes), EXACT
-    yield "open", "Lengths and a dropout mask that change nothing, and a state.", 2, two, DTYPES
-    yield "ragged", "Sequences of different lengths.", 2, {**two, "valid_lens": STEP_LENS}, DTYPES
-    yield "closed", "Lengths of 0, below 0 and beyond the steps.", 2, {**two, "valid_lens": EMPTY_STEP_LENS}, FULL
+    yield case("none", "Neither lengths nor a state nor a dropout mask.", base(sizes), EXACT)
+    yield case("open", "Lengths and a dropout mask that change nothing, and a state.", two, DTYPES)
+    yield case("ragged", "Sequences of different lengths.", {**two, "valid_lens": STEP_LENS}, DTYPES)
+    yield case("closed", "Lengths of 0, below 0 and beyond the steps.", {**two, "valid_lens": EMPTY_STEP_LENS})
     dropped = draws.dropout_mask("between", two["dropout_mask"].shape, 0.4, SEED)
-    yield "dropout", "Dropout between the layers.", 2, {**two, "dropout_mask": dropped}, FULL
+    yield case("dropout", "Dropout between the layers.", {**two, "dropout_mask": dropped})
     six = {**sizes, "batch": 6}
     three = {**full_inputs(six, 3, base(six)), "valid_lens": np.array([6, 1, 7, 3, 5, 2], np.int32)}
-    yield "three_layers", "Three layers.", 3, three, EXACT
+    yield case("three_layers", "Three layers.", three, EXACT, 3)
     long = {**base({**sizes, "steps": 50}), "state": drawn_state(sizes, 1)}
     long["valid_lens"] = np.array([50, 1, 23], np.int32)
-    yield "many_steps", "Fifty steps of a single layer, and lengths from 1 to 50.", 1, long, FULL
-    for name, shows, axis, size in (
+    yield case("many_steps", "Fifty steps of a single layer, and lengths from 1 to 50.", long, FULL, 1)
+    for label, shows, axis, size in (
         ("one_step", "A single step.", "steps", 1),
         ("no_steps", "There are no steps.", "steps", 0),
         ("no_batch", "There are no sequences.", "batch", 0),
     ):
         small = {**sizes, axis: size}
         lens = np.full(small["batch"], small["steps"], np.int32)
-        yield name, shows, 1, {**base(small), "valid_lens": lens, "state": drawn_state(small, 1)}, EXACT
+        yield case(label, shows, {**base(small), "valid_lens": lens, "state": drawn_state(small, 1)}, EXACT, 1)
 
 
-def both_variants(
-    sizes: Sizes, base: Callable[[Sizes], Arrays]
-) -> Iterator[tuple[str, str, int, Arrays, tuple[str, ...]]]:
-    """The same of the cases of a bidirectional layer."""
+def both_variants(case: Callable[..., Case], sizes: Sizes, base: Callable[[Sizes], Arrays]) -> Iterator[Case]:
+    """The same of a bidirectional layer."""
     two = full_inputs(sizes, 2, base(sizes))
-    yield "both_none", "Both directions, with neither lengths nor a state.", 2, base(sizes), EXACT
-    yield "both_open", "Both directions of whole sequences.", 2, two, DTYPES
+    yield case("both_none", "Both directions, with neither lengths nor a state.", base(sizes), EXACT)
+    yield case("both_open", "Both directions of whole sequences.", two, DTYPES)
     ragged = {**two, "valid_lens": STEP_LENS}
-    yield "both_ragged", "Backward from the last valid step.", 2, ragged, FULL
-    yield "both_closed", "Both directions, with lengths of 0.", 2, {**two, "valid_lens": EMPTY_STEP_LENS}, FULL
+    yield case("both_ragged", "Backward from the last valid step.", ragged)
+    yield case("both_closed", "Both directions, with lengths of 0.", {**two, "valid_lens": EMPTY_STEP_LENS})
     dropped = draws.dropout_mask("between", two["dropout_mask"].shape, 0.4, SEED)
-    yield "both_dropout", "Dropout between layers of both directions.", 2, {**ragged, "dropout_mask": dropped}, FULL
+    yield case("both_dropout", "Dropout between layers of both directions.", {**ragged, "dropout_mask": dropped})
     none = {**sizes, "steps": 0}
     empty = {**base(none), "valid_lens": np.zeros(none["batch"], np.int32), "state": drawn_state(none, 1)}
-    yield "both_no_steps", "Both directions of no steps.", 1, empty, EXACT
+    yield case("both_no_steps", "Both directions of no steps.", empty, EXACT, 1)
 
 
 def drawn_state(sizes: Sizes, layers: int) -> np.ndarray:
@@ -83,43 +93,25 @@ def drawn_state(sizes: Sizes, layers: int) -> np.ndarray:
 
 def recurrent_cases(name: str) -> Iterator[Case]:
     """Stacked recurrent layers over vectors."""
-    sizes = recurrent_sizes(RECURRENT, name)
-
-    def case(
-        label: str, shows: str, layers: int, inputs: Arrays, dtypes: tuple[str, ...], method: str = "call"
-    ) -> Case:
-        config = {"input_size": sizes["input_size"], "hidden_size": sizes["hidden_size"], "num_layers": layers}
-        if label.startswith("both_"):
-            config["bidirectional"] = True
-        return layer_case(name, label, shows, inputs, config, dtypes, method=method)
+    sizes, both = recurrent_sizes(RECURRENT, name), recurrent_sizes(RECURRENT, name, both=True)
+    case = partial(recurrent_case, name)
 
     def base(sizes: Sizes) -> Arrays:
         shape = (sizes["batch"], sizes["steps"], sizes["input_size"])
         return {"inputs": draws.uniform("GRU/inputs", shape, 1.0, SEED)}
 
-    for variant in recurrent_variants(sizes, base):
-        yield case(*variant)
-    both = recurrent_sizes(RECURRENT, name, both=True)
-    for variant in both_variants(both, base):
-        yield case(*variant)
+    yield from recurrent_variants(case, sizes, base)
+    yield from both_variants(case, both, base)
     for prefix, padded in (("", sizes), ("both_", both)):
         inputs = {**full_inputs(padded, 2, base(padded)), "valid_lens": STEP_LENS}
-        for label, value in (("hidden_nan", np.nan), ("hidden_inf", np.inf)):
-            spoilt = inputs["inputs"].copy()
-            for batch, length in enumerate(STEP_LENS):
-                spoilt[batch, length:] = value
-            yield case(prefix + label, f"{label[7:]} in the padded steps.", 2, {**inputs, "inputs": spoilt}, FULL)
+        for value in (np.nan, np.inf):
+            hidden = np.where(PADDING[..., None], value, inputs["inputs"])
+            yield case(f"{prefix}hidden_{value}", f"{value} in the padded steps.", {**inputs, "inputs": hidden})
     step = {"inputs": base(sizes)["inputs"][:, 0], "state": drawn_state(sizes, 2)}
     dropped = draws.dropout_mask("between", (1, sizes["batch"], sizes["hidden_size"]), 0.4, SEED)
-    yield case("step", "One step.", 2, step, EXACT, "step")
-    yield case(
-        "step_dropout",
-        "One step, with dropout between the layers.",
-        2,
-        {**step, "dropout_mask": dropped},
-        FULL,
-        "step",
-    )
+    yield case("step", "One step.", step, EXACT, method="step")
+    shows = "One step, with dropout between the layers."
+    yield case("step_dropout", shows, {**step, "dropout_mask": dropped}, method="step")
 
 
 LSTM_ENCODER = ("none", "open", "ragged", "closed", "dropout", "many_steps", "no_steps")
@@ -130,46 +122,29 @@ def encoder_cases(name: str) -> Iterator[Case]:
     """Tokens through embedding and recurrent layers."""
     cell = name.removesuffix("Encoder")
     sizes, both = recurrent_sizes(RECURRENT, cell), recurrent_sizes(RECURRENT, cell, both=True)
+    case = partial(recurrent_case, name)
 
     def base(sizes: Sizes) -> Arrays:
         return {"tokens": draws.integers("tokens", (sizes["batch"], sizes["steps"]), sizes["vocab_size"], SEED)}
 
-    for variant in recurrent_variants(sizes, base):
-        if name == "GRUEncoder" or variant[0] in LSTM_ENCODER:
-            yield encoder_case(sizes, *variant, name=name)
-    for variant in both_variants(both, base):
-        if variant[0] in ("both_ragged", "both_closed"):
-            yield encoder_case(both, *variant, name=name)
+    made = recurrent_variants(case, sizes, base)
+    yield from (one for one in made if name == "GRUEncoder" or one.name in LSTM_ENCODER)
+    yield from (one for one in both_variants(case, both, base) if one.name in ("both_ragged", "both_closed"))
     ragged = {**full_inputs(sizes, 2, base(sizes)), "valid_lens": STEP_LENS}
     if name == "GRUEncoder":
         int64 = {**ragged, "tokens": ragged["tokens"].astype(np.int64)}
-        yield encoder_case(sizes, "tokens_int64", "Tokens of another integer type.", 2, int64, EXACT)
-    padding = np.arange(sizes["steps"]) >= STEP_LENS[:, None]
-    tokens = np.where(padding, 0, np.maximum(ragged["tokens"], 1)).astype(np.int32)
-    for label, value in (("hidden_nan", np.nan), ("hidden_inf", np.inf)):
-        spoilt = encoder_case(
-            sizes, label, f"The padding token is embedded as {label[7:]}.", 2, {**ragged, "tokens": tokens}, FULL, name
-        )
-        embedding = spoilt.parameters["embedding"].copy()
-        embedding[0] = value
-        yield replace(spoilt, parameters={**spoilt.parameters, "embedding": embedding})
+        yield case("tokens_int64", "Tokens of another integer type.", int64, EXACT)
+    tokens = np.where(PADDING, 0, np.maximum(ragged["tokens"], 1)).astype(np.int32)
+    for value in (np.nan, np.inf):
+        shows = f"The padding token is embedded as {value}."
+        yield padding_embedded(case(f"hidden_{value}", shows, {**ragged, "tokens": tokens}), "embedding", value)
 
 
-def encoder_case(
-    sizes: Sizes,
-    label: str,
-    shows: str,
-    layers: int,
-    inputs: Arrays,
-    dtypes: tuple[str, ...],
-    name: str = "GRUEncoder",
-) -> Case:
-    """A call of an encoder."""
-    config: dict[str, Any] = {key: sizes[key] for key in ("vocab_size", "embed_size", "hidden_size")}
-    config["num_layers"] = layers
-    if label.startswith("both_"):
-        config["bidirectional"] = True
-    return layer_case(name, label, shows, inputs, config, dtypes)
+def padding_embedded(case: Case, name: str, value: float) -> Case:
+    """The case with `value` in the first row of a table of embedded tokens."""
+    embedding = case.parameters[name].copy()
+    embedding[0] = value
+    return replace(case, parameters={**case.parameters, name: embedding})
 
 
 def bridge_cases() -> Iterator[Case]:

@@ -14,6 +14,7 @@ from attention_core.operators.attention import SCORE_NAMES
 from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, SEEDS, Arrays, Case, Sizes, first_steady, layer_case
 from parity_tests.cases.decoders import SPECIAL, WIDE, read_out
 from parity_tests.cases.masking import BATCH_LENS
+from parity_tests.cases.recurrent import padding_embedded
 from parity_tests.translation import corpus
 
 TRANSLATOR = {
@@ -67,13 +68,10 @@ def translator_cases() -> Iterator[Case]:
     yield translator_case("closed", "Sources without a token.", closed, FULL)
     padding = np.arange(sizes["keys"]) >= LENS[:, None]
     source = np.where(padding, 0, np.maximum(plain["source"], 1)).astype(np.int32)
-    for name, value in (("hidden_nan", np.nan), ("hidden_inf", np.inf)):
-        case = translator_case(
-            name, f"The padding token is embedded as {name[7:]}.", {**ragged, "source": source}, FULL
-        )
-        embedding = case.parameters["encoder.embedding"].copy()
-        embedding[0] = value
-        yield replace(case, parameters={**case.parameters, "encoder.embedding": embedding})
+    for value in (np.nan, np.inf):
+        shows = f"The padding token is embedded as {value}."
+        case = translator_case(f"hidden_{value}", shows, {**ragged, "source": source}, FULL)
+        yield padding_embedded(case, "encoder.embedding", value)
     shapes = {
         "encoder_dropout_mask": (1, sizes["batch"], sizes["keys"], sizes["hidden_size"]),
         "decoder_dropout_mask": (1, sizes["batch"], sizes["steps"], sizes["hidden_size"]),
@@ -184,10 +182,10 @@ def cross_entropy_cases() -> Iterator[Case]:
     yield case("open", "Lengths that hide nothing, one beyond the end.", {**given, "valid_lens": whole})
     yield case("closed", "A sequence without an open step.", {**given, "valid_lens": none}, FULL)
     yield case("targets_int64", "Targets of another integer type.", {**ragged, "targets": targets.astype(np.int64)})
-    for name, value in (("hidden_nan", np.nan), ("hidden_inf", np.inf)):
-        spoilt = logits.copy()
-        spoilt[np.arange(7) >= BATCH_LENS[:, None]] = value
-        yield case(name, f"{name[7:]} in logits that are not open.", {**ragged, "logits": spoilt}, FULL)
+    padding = np.arange(7) >= BATCH_LENS[:, None]
+    for value in (np.nan, np.inf):
+        hidden = {**ragged, "logits": np.where(padding[..., None], value, logits)}
+        yield case(f"hidden_{value}", f"{value} in logits that are not open.", hidden, FULL)
     yield case("large", "Logits to ±2e4, whose exponentials overflow.", {**ragged, "logits": 5e3 * logits}, FULL)
     small = {"logits": logits[:, :1], "targets": targets[:, :1]}
     yield case("one_step", "A single step.", {**small, "valid_lens": np.ones(2, np.int32)})
