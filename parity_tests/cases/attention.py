@@ -46,15 +46,34 @@ WITHOUT_LARGE = ("CosineAttention", "LocalAttention", "HardAttention", "MultiHea
 """Layers without a case of large scores: those of cosines are bounded; the others score as a layer that has one."""
 
 
+def drawn_noise(shape: tuple[int, ...]) -> np.ndarray:
+    """Uniform noise from 0 to 1."""
+    return 0.5 * (draws.uniform("noise", shape, 1.0, SEED) + 1.0)
+
+
+NEUTRAL: Mapping[str, Callable[[tuple[int, ...]], np.ndarray]] = {
+    "dropout_mask": np.ones,
+    "head_mask": np.ones,
+    "offset": lambda shape: np.zeros(shape, np.int32),
+}
+"""Keyword arguments of layers that change nothing, by their shape."""
+ACTING: Mapping[str, Callable[[tuple[int, ...]], np.ndarray]] = {
+    "offset": lambda shape: np.array([2, 1], np.int32),
+    "noise": drawn_noise,
+    "head_mask": lambda shape: np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 1.0]]),
+}
+"""The same, acting."""
+
+
 def attention_layer_cases(
-    name: str, config: Mapping[str, Any], prefix: str = "", parameters: Arrays | None = None, sizes: Sizes = ATTENTION
+    name: str, config: Mapping[str, Any], prefix: str = "", parameters: Arrays | None = None
 ) -> Iterator[Case]:
     """Cases of a layer that takes queries, keys and values; with a prefix, the brief list for a variant of it."""
     layer = find(name)
     assert isinstance(layer, Layer)
     given = {**drawn_parameters(layer, config), **(parameters or {})}
     call = layer.method("call")
-    keywords = {tensor.name: tensor for tensor in call.keyword_tensors}
+    fixed, sizes = "offset" if config.get("mode") == "predictive" else "", ATTENTION
 
     def case(label: str, shows: str, inputs: Arrays, **changes: Any) -> Case:
         made = Case(name, prefix + label, shows, inputs, method="call", config=config, parameters=given)
@@ -63,28 +82,21 @@ def attention_layer_cases(
     def base(sizes: Sizes, heads: bool) -> Arrays:
         return drawn_tensors(call, sizes, heads)
 
-    def whole(inputs: Arrays, sizes: Sizes) -> Arrays:
-        """Replace the dropout mask in full inputs by the keyword arguments of this layer, which change nothing."""
-        if "dropout_mask" not in inputs:
-            return inputs
-        rest = {key: array for key, array in inputs.items() if key != "dropout_mask"}
-        neutral: dict[str, Callable[[tuple[int, ...]], np.ndarray]] = {
-            "dropout_mask": np.ones,
-            "head_mask": np.ones,
-            "offset": lambda shape: np.zeros(shape, np.int32),
+    def by_keyword(arrays: Mapping[str, Callable[[tuple[int, ...]], np.ndarray]]) -> Arrays:
+        """Those of the arrays that this layer takes, in their shapes without heads."""
+        shapes = {
+            tensor.name: tuple(sizes[axis.removesuffix("?")] for axis in tensor.axes if axis != "heads?")
+            for tensor in call.keyword_tensors
+            if tensor.name != fixed
         }
-        for key, tensor in keywords.items():
-            if key in neutral and not (key == "offset" and config.get("mode") == "predictive"):
-                rest[key] = neutral[key](
-                    tuple(sizes[axis.removesuffix("?")] for axis in tensor.axes if axis != "heads?")
-                )
-        return rest
+        return {key: arrays[key](shape) for key, shape in shapes.items() if key in arrays}
 
-    for label, shows, inputs, dtypes in masked_variants(sizes, base, dropout=True):
+    neutral = by_keyword(NEUTRAL)
+    for label, shows, inputs, dtypes in masked_variants(sizes, base, neutral):
         if (prefix and label not in BRIEF) or (label == "heads" and "heads?" not in call.tensors[0].axes):
             continue
-        yield case(label, shows, whole(inputs, sizes), dtypes=dtypes)
-    full = whole(open_inputs(base(sizes, False), sizes, dropout=True), sizes)
+        yield case(label, shows, inputs, dtypes=dtypes)
+    full = {**open_inputs(base(sizes, False), sizes), **neutral}
     for label, shows, inputs in hidden_variants(full, sizes):
         yield case(label, shows, inputs)
     if not prefix and name in LARGE:
@@ -92,52 +104,25 @@ def attention_layer_cases(
         yield case("large", "Scores to ±2e6 with gaps of 1000 and more.", inputs, parameters=changed)
     for gap in (25, 80) if not prefix and name in SPREAD else ():
         yield wide(case(f"gap_{gap}", f"Scores up to {gap} apart.", full, gradients=False), gap)
-    if "dropout_mask" in keywords:
-        shape = tuple(sizes[axis] for axis in keywords["dropout_mask"].axes if axis != "heads?")
-        dropped = draws.dropout_mask(name, shape, 0.3, SEED)
-        yield case(
-            "dropout",
-            "Dropout acts on the weights; the returned ones are those before dropout.",
-            {**full, "dropout_mask": dropped},
-        )
+    acting = by_keyword({**ACTING, "dropout_mask": lambda shape: draws.dropout_mask(name, shape, 0.3, SEED)})
+    if "dropout_mask" in acting:
+        shows = "Dropout acts on the weights; the returned ones are those before dropout."
+        yield case("dropout", shows, {**full, "dropout_mask": acting["dropout_mask"]})
     swapped = {
         key: array.swapaxes(0, 1).copy() if key in ("queries", "keys", "values") else array
         for key, array in full.items()
     }
-    yield case(
-        "time_major",
-        "Queries, keys, values and context as (steps, batch, features).",
-        {**swapped, "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes)},
-        config={**config, "time_major": True},
-        dtypes=EXACT,
-    )
+    masked = {**swapped, "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes)}
+    shows = "Queries, keys, values and context as (steps, batch, features)."
+    yield case("time_major", shows, masked, config={**config, "time_major": True}, dtypes=EXACT)
     if prefix:
         return
-    acting = {
-        name: array
-        for name, array in {
-            "dropout_mask": dropped if "dropout_mask" in keywords else None,
-            "offset": np.array([2, 1], np.int32),
-            "noise": 0.5 * (draws.uniform("noise", (sizes["batch"], sizes["queries"], sizes["keys"]), 1.0, SEED) + 1.0),
-            "head_mask": np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 1.0]]),
-        }.items()
-        if name in keywords and array is not None
-    }
-    yield case(
-        "prepared",
-        "Prepare, then attend: the same as a call.",
-        {**base(sizes, False), "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes), **acting},
-        method="attend",
-        options={"per_head": True} if name == "MultiHeadAttention" else {},
-    )
-    yield case(
-        "prepared_none",
-        "Prepare, then attend, with neither lengths nor mask.",
-        base(sizes, False),
-        method="attend",
-        dtypes=EXACT,
-    )
-    acting = {key: array for key, array in acting.items() if key != "dropout_mask"}
+    masked = {**base(sizes, False), "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes), **acting}
+    per_head = {"per_head": True} if name == "MultiHeadAttention" else {}
+    yield case("prepared", "Prepare, then attend: the same as a call.", masked, method="attend", options=per_head)
+    shows = "Prepare, then attend, with neither lengths nor mask."
+    yield case("prepared_none", shows, base(sizes, False), method="attend", dtypes=EXACT)
+    acting.pop("dropout_mask", None)
     yield from context_cases(name, case, base, acting, given)
     if "scale" in {option.name for option in layer.options}:
         yield case("scale", "Another scale.", full, config={**config, "scale": 0.375})
@@ -158,7 +143,7 @@ def context_cases(
             f"context_{label}", f"The context alone. {shows}", inputs, options={"need_weights": False}, **changes
         )
 
-    full = open_inputs(base(sizes, False), sizes, dropout=False)
+    full = open_inputs(base(sizes, False), sizes)
     mixed = {**full, "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes), **acting}
     yield alone("closed", "Queries that may attend to nothing.", mixed)
     yield alone("prepared", "Prepare, then attend.", mixed, method="attend", dtypes=EXACT)

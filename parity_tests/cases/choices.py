@@ -11,7 +11,7 @@ import numpy as np
 from attention_core import draws
 from attention_core.operators.hard import HARD_ATTENTION
 from attention_core.operators.local import LOCAL_ATTENTION
-from parity_tests.cases.attention import attention_layer_cases, score_variants
+from parity_tests.cases.attention import attention_layer_cases, drawn_noise, score_variants
 from parity_tests.cases.case import EXACT, FULL, SEED, SEEDS, Arrays, Case, drawn_tensors, layer_case
 from parity_tests.cases.masking import ATTENTION, FULLY_MASKED_LENS, HIDDEN, ROW_LENS, SIZED, fully_masked, open_inputs
 
@@ -67,8 +67,8 @@ def hard_cases() -> Iterator[Case]:
     """One key for each query."""
     sizes = ATTENTION
     plain = drawn_tensors(HARD_ATTENTION.method("call"), sizes)
-    full = open_inputs(plain, sizes, dropout=False)
-    noise = 0.5 * (draws.uniform("noise", (sizes["batch"], sizes["queries"], sizes["keys"]), 1.0, SEED) + 1.0)
+    full = open_inputs(plain, sizes)
+    noise = drawn_noise((sizes["batch"], sizes["queries"], sizes["keys"]))
 
     def case(
         label: str,

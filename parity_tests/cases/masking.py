@@ -92,7 +92,7 @@ def attention_mask_cases() -> Iterator[Case]:
     yield case("no_keys", "There are no keys.", options={"num_keys": 0}, valid_lens=BATCH_LENS)
 
 
-def open_inputs(plain: Arrays, sizes: Sizes, dropout: bool) -> Arrays:
+def open_inputs(plain: Arrays, sizes: Sizes, dropout: bool = False) -> Arrays:
     """The inputs with every optional argument given as a full array that changes nothing."""
     full = {**plain, "valid_lens": full_lens(sizes), "mask": open_mask(sizes)}
     if dropout:
@@ -231,14 +231,15 @@ EMPTY = (
 
 
 def masked_variants(
-    sizes: Sizes, base: Callable[[Sizes, bool], Arrays], dropout: bool = False
+    sizes: Sizes, base: Callable[[Sizes, bool], Arrays], neutral: Mapping[str, np.ndarray] | None = None
 ) -> Iterator[tuple[str, str, Arrays, Any]]:
     """Name, sentence, inputs and dtypes of the cases of every operator with lengths and a mask; base draws the rest.
 
+    neutral holds other arguments, which change nothing; cases that leave lengths or the mask out leave out these, too.
     A case that varies only the shape of an argument checks the formula, not the arithmetic: float64 is enough.
     """
     plain = base(sizes, False)
-    full = open_inputs(plain, sizes, dropout)
+    full = {**open_inputs(plain, sizes), **(neutral or {})}
     yield "none", "Neither lengths nor mask.", plain, FULL
     yield "open", "Lengths and masks that change nothing.", full, DTYPES
     yield "ragged", "One length for each sequence.", {**plain, "valid_lens": BATCH_LENS}, EXACT
@@ -272,7 +273,7 @@ def masked_variants(
     )
     for name, shows, axis, size in EMPTY:
         small = {**sizes, axis: size}
-        yield name, shows, open_inputs(base(small, False), small, dropout=False), EXACT
+        yield name, shows, open_inputs(base(small, False), small), EXACT
 
 
 def with_hidden(inputs: Arrays, value: float, keys: np.ndarray) -> Arrays:
@@ -331,9 +332,10 @@ def normalised_cases(operator: Operator, dropout: bool = False) -> Iterator[Case
         return drawn_tensors(operator, sizes, heads)
 
     sizes = ATTENTION
-    for name, shows, inputs, dtypes in masked_variants(sizes, base, dropout):
-        yield Case(operator.name, name, shows, inputs, dtypes=dtypes)
     full = open_inputs(base(sizes, False), sizes, dropout)
+    neutral = {name: array for name, array in full.items() if name == "dropout_mask"}
+    for name, shows, inputs, dtypes in masked_variants(sizes, base, neutral):
+        yield Case(operator.name, name, shows, inputs, dtypes=dtypes)
     for name, shows, inputs in hidden_variants(full, sizes):
         yield Case(operator.name, name, shows, inputs)
     scores, mask = large_scores(sizes)
@@ -350,7 +352,7 @@ def masked_softmax_cases() -> Iterator[Case]:
     """Weights over the keys."""
     operator, sizes = MASKED_SOFTMAX, ATTENTION
     yield from normalised_cases(operator)
-    full = open_inputs(drawn_tensors(operator, sizes), sizes, dropout=False)
+    full = open_inputs(drawn_tensors(operator, sizes), sizes)
     yield Case(
         operator.name,
         "infinite",

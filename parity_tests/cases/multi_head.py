@@ -22,7 +22,7 @@ def heads_cases() -> Iterator[Case]:
     sizes = ATTENTION
     shape = (sizes["batch"], sizes["heads"])
     full: Arrays = {
-        **open_inputs(drawn_tensors(MULTI_HEAD_ATTENTION.method("call"), sizes), sizes, dropout=False),
+        **open_inputs(drawn_tensors(MULTI_HEAD_ATTENTION.method("call"), sizes), sizes),
         "valid_lens": ROW_LENS,
         "head_mask": np.ones(shape),
         "dropout_mask": np.ones((*shape, sizes["queries"], sizes["keys"])),
