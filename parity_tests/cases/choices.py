@@ -12,7 +12,7 @@ from attention_core import draws
 from attention_core.operators.hard import HARD_ATTENTION
 from attention_core.operators.local import LOCAL_ATTENTION
 from parity_tests.cases.attention import attention_layer_cases, drawn_noise, score_variants
-from parity_tests.cases.case import EXACT, FULL, SEED, SEEDS, Arrays, Case, drawn_tensors, layer_case
+from parity_tests.cases.case import EXACT, FULL, SEED, Arrays, Case, drawn_tensors, layer_case
 from parity_tests.cases.masking import ATTENTION, FULLY_MASKED_LENS, HIDDEN, ROW_LENS, SIZED, fully_masked, open_inputs
 
 
@@ -26,11 +26,6 @@ def decides(case: Case) -> bool:
     """Whether a choice or a window depends on the numbers of a case."""
     predicted = case.config.get("mode") == "predictive"
     return case.operator == "HardAttention" or (case.operator == "LocalAttention" and predicted)
-
-
-def decided(cases: Iterator[Case]) -> Iterator[Case]:
-    """The cases, with queries whose choices and windows rounding cannot change."""
-    return (seeded(case, SEEDS.get(case.id, 1)) if decides(case) else case for case in cases)
 
 
 def local_cases() -> Iterator[Case]:
@@ -95,5 +90,5 @@ def hard_cases() -> Iterator[Case]:
 
 def cases() -> Iterator[Case]:
     """Every case of local and hard attention."""
-    yield from decided(local_cases())
-    yield from decided(hard_cases())
+    yield from local_cases()
+    yield from hard_cases()

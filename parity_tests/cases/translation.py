@@ -11,7 +11,7 @@ import numpy as np
 
 from attention_core import draws
 from attention_core.operators.attention import SCORE_NAMES
-from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, SEEDS, Arrays, Case, Sizes, first_steady, layer_case
+from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, first_steady, layer_case
 from parity_tests.cases.decoders import SPECIAL, WIDE, read_out
 from parity_tests.cases.masking import BATCH_LENS
 from parity_tests.cases.recurrent import padding_embedded
@@ -196,7 +196,6 @@ def cross_entropy_cases() -> Iterator[Case]:
 
 def cases(pairs: Sequence[corpus.Pair]) -> Iterator[Case]:
     """Every case of the translator and of its loss, with the sentences of `pairs`."""
-    for case in translator_cases():
-        yield seeded(case, SEEDS.get(case.id, 1)) if decides(case) else case
+    yield from translator_cases()
     yield from sentence_cases(pairs)
     yield from cross_entropy_cases()
