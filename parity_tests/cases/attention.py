@@ -18,10 +18,9 @@ from parity_tests.cases.masking import (
     ATTENTION,
     BATCH_LENS,
     EMPTY,
-    FULLY_MASKED_LENS,
+    FULLY_MASKED,
+    HIDDEN_KEYS,
     full_lens,
-    fully_masked,
-    hidden_keys,
     hidden_variants,
     masked_variants,
     open_inputs,
@@ -92,12 +91,12 @@ def attention_layer_cases(
         return {key: arrays[key](shape) for key, shape in shapes.items() if key in arrays}
 
     neutral = by_keyword(NEUTRAL)
-    for label, shows, inputs, dtypes in masked_variants(sizes, base, neutral):
+    for label, shows, inputs, dtypes in masked_variants(base, neutral):
         if (prefix and label not in BRIEF) or (label == "heads" and "heads?" not in call.tensors[0].axes):
             continue
         yield case(label, shows, inputs, dtypes=dtypes)
     full = {**open_inputs(base(sizes, False), sizes), **neutral}
-    for label, shows, inputs in hidden_variants(full, sizes):
+    for label, shows, inputs in hidden_variants(full):
         yield case(label, shows, inputs)
     if not prefix and name in LARGE:
         inputs, changed = large_layer_inputs(name, full, given)
@@ -112,12 +111,12 @@ def attention_layer_cases(
         key: array.swapaxes(0, 1).copy() if key in ("queries", "keys", "values") else array
         for key, array in full.items()
     }
-    masked = {**swapped, "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes)}
+    masked = {**swapped, **FULLY_MASKED}
     shows = "Queries, keys, values and context as (steps, batch, features)."
     yield case("time_major", shows, masked, config={**config, "time_major": True}, dtypes=EXACT)
     if prefix:
         return
-    masked = {**base(sizes, False), "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes), **acting}
+    masked = {**base(sizes, False), **FULLY_MASKED, **acting}
     per_head = {"per_head": True} if name == "MultiHeadAttention" else {}
     yield case("prepared", "Prepare, then attend: the same as a call.", masked, method="attend", options=per_head)
     shows = "Prepare, then attend, with neither lengths nor mask."
@@ -129,11 +128,7 @@ def attention_layer_cases(
 
 
 def context_cases(
-    name: str,
-    case: Callable[..., Case],
-    base: Callable[[Sizes, bool], Arrays],
-    acting: Arrays,
-    parameters: Arrays,
+    name: str, case: Callable[..., Case], base: Callable[[Sizes, bool], Arrays], acting: Arrays, parameters: Arrays
 ) -> Iterator[Case]:
     """Cases that need the context alone: in full for DotProductAttention, in brief for other inner products."""
     sizes = ATTENTION
@@ -144,21 +139,21 @@ def context_cases(
         )
 
     full = open_inputs(base(sizes, False), sizes)
-    mixed = {**full, "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes), **acting}
+    mixed = {**full, **FULLY_MASKED, **acting}
     yield alone("closed", "Queries that may attend to nothing.", mixed)
     yield alone("prepared", "Prepare, then attend.", mixed, method="attend", dtypes=EXACT)
     if name not in ("DotProductAttention", "GeneralAttention", "MultiHeadAttention"):
         return
-    for label, shows, inputs, dtypes in masked_variants(sizes, base):
+    for label, shows, inputs, dtypes in masked_variants(base):
         in_heads = label == "heads" and name == "MultiHeadAttention"
         if label != "closed" and not in_heads and (label in BRIEF or name == "DotProductAttention"):
             yield alone(label, shows, inputs, dtypes=dtypes)
-    for label, shows, inputs in hidden_variants(full, sizes):
+    for label, shows, inputs in hidden_variants(full):
         yield alone(label, shows, inputs)
     if name == "DotProductAttention":
         inputs, _ = large_layer_inputs(name, full, parameters)
         yield alone("large", "Scores to ±2e6 with gaps of 1000 and more.", inputs)
-        ragged, with_heads = {**full, "valid_lens": hidden_keys(sizes)}, {**base(sizes, True), "valid_lens": BATCH_LENS}
+        ragged, with_heads = {**full, "valid_lens": HIDDEN_KEYS}, {**base(sizes, True), "valid_lens": BATCH_LENS}
         yield alone("inference", "No gradients.", ragged, gradients=False)
         yield alone("inference_heads", "No gradients, with heads.", with_heads, gradients=False, dtypes=EXACT)
         yield alone("scale", "Another scale.", full, config={"scale": 0.375})
@@ -215,13 +210,9 @@ def regression_cases() -> Iterator[Case]:
 
     yield case("none", "Neither lengths nor mask.", points, EXACT)
     yield case("open", "Lengths and a mask that change nothing.", full, DTYPES)
-    yield case("ragged", "Samples of different sizes.", {**full, "valid_lens": hidden_keys(sizes)}, DTYPES)
-    yield case(
-        "closed",
-        "Queries that may attend to nothing.",
-        {**full, "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes)},
-    )
-    for label, shows, inputs in hidden_variants(full, sizes):
+    yield case("ragged", "Samples of different sizes.", {**full, "valid_lens": HIDDEN_KEYS}, DTYPES)
+    yield case("closed", "Queries that may attend to nothing.", {**full, **FULLY_MASKED})
+    for label, shows, inputs in hidden_variants(full):
         yield case(label, shows, inputs)
     yield case("constant", "A kernel of width 1.", full, FULL, {}, {})
     yield case("width", "Another width.", full, FULL, {"width": 0.375}, {})

@@ -13,7 +13,7 @@ from attention_core.operators.hard import HARD_ATTENTION
 from attention_core.operators.local import LOCAL_ATTENTION
 from parity_tests.cases.attention import attention_layer_cases, drawn_noise, score_variants
 from parity_tests.cases.case import EXACT, FULL, SEED, Arrays, Case, drawn_tensors, layer_case
-from parity_tests.cases.masking import ATTENTION, FULLY_MASKED_LENS, HIDDEN, ROW_LENS, SIZED, fully_masked, open_inputs
+from parity_tests.cases.masking import ATTENTION, FULLY_MASKED, HIDDEN, ROW_LENS, SIZED, open_inputs
 
 
 def seeded(case: Case, seed: int) -> Case:
@@ -80,7 +80,7 @@ def hard_cases() -> Iterator[Case]:
     yield from attention_layer_cases("HardAttention", HIDDEN, parameters=case("", "", HIDDEN, full).parameters)
     drawn_key = case("noise", "A key sampled with a noise tensor.", HIDDEN, {**full, "noise": noise}, factor=1.0)
     yield drawn_key
-    masked = {**full, "noise": noise, "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes)}
+    masked = {**full, "noise": noise, **FULLY_MASKED}
     yield replace(drawn_key, name="noise_closed", shows="The same under lengths and a mask.", inputs=masked)
     for score, config, key_size in score_variants(9, "additive"):
         keys = draws.uniform(f"hard/{score}", (*plain["keys"].shape[:2], key_size), 1.0, SEED)

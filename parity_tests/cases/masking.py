@@ -64,9 +64,10 @@ def full_lens(sizes: Sizes) -> np.ndarray:
     return np.full((sizes["batch"], sizes["queries"]), sizes["keys"], np.int32)
 
 
-def hidden_keys(sizes: Sizes) -> np.ndarray:
-    """Lengths that hide the same keys from every query of a sequence."""
-    return np.repeat(BATCH_LENS[:, None], sizes["queries"], axis=1)
+FULLY_MASKED: Arrays = {"valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(ATTENTION)}
+"""Lengths and a mask that hide every key from some queries."""
+HIDDEN_KEYS = np.repeat(BATCH_LENS[:, None], ATTENTION["queries"], axis=1)
+"""Lengths that hide the same keys from every query of a sequence."""
 
 
 def attention_mask_cases() -> Iterator[Case]:
@@ -81,11 +82,8 @@ def attention_mask_cases() -> Iterator[Case]:
     yield case("row_lens", "One length for each query.", valid_lens=ROW_LENS)
     yield case("closed", "Lengths of 0, below 0 and beyond the keys.", valid_lens=FULLY_MASKED_LENS)
     yield case("mask", "A mask alone comes back as it is.", mask=some_mask(sizes))
-    yield case(
-        "mask_column",
-        "A mask whose axes of size 1 stand for all keys and queries.",
-        mask=np.array([[[True]], [[False]]]),
-    )
+    column = np.array([[[True]], [[False]]])
+    yield case("mask_column", "A mask whose axes of size 1 stand for all keys and queries.", mask=column)
     yield case("lens_and_mask", "Lengths and a mask combine by and.", valid_lens=BATCH_LENS, mask=some_mask(sizes))
     yield case("row_lens_and_mask", "Lengths of rows and a mask.", valid_lens=ROW_LENS, mask=some_mask(sizes))
     yield case("heads", "Lengths apply to all heads of a mask.", valid_lens=ROW_LENS, mask=some_mask(sizes, True))
@@ -131,13 +129,9 @@ def rule_cases() -> Iterator[Case]:
     with_heads = some_mask(ATTENTION, heads=True)
     for operator in ("mask_and", "mask_or"):
         yield case(operator, "plain", "Two masks, one of them for all sequences.", {}, first=first, second=other)
+        row = other[:, None, :1]
         yield case(
-            operator,
-            "heads",
-            "A mask with heads, and one row for all of them.",
-            {},
-            first=with_heads,
-            second=other[:, None, :1],
+            operator, "heads", "A mask with heads, and one row for all of them.", {}, first=with_heads, second=row
         )
 
 
@@ -193,9 +187,8 @@ def converted_mask_cases() -> Iterator[Case]:
     special[1] = np.where(in_heads[1, 0], 0.0, np.nan)
     zero_or_inf = {axes: np.where(mask, 0.0, -np.inf) for axes, mask in (("plain", some), ("heads", in_heads))}
     yield additive("plain", "0 for an open key, -inf for a hidden one.", zero_or_inf["plain"], DTYPES)
-    yield additive(
-        "fills", "Fills of -1e4, of -1e9, and of each type's least number.", fills * np.ones((2, 1, 1)), DTYPES
-    )
+    fills = fills * np.ones((2, 1, 1))
+    yield additive("fills", "Fills of -1e4, of -1e9, and of each type's least number.", fills, DTYPES)
     yield additive("bias", "A bias of open keys, down to -9000.", np.where(some, bias, -np.inf), DTYPES)
     yield additive("threshold", "Another threshold, which some numbers meet.", levels, DTYPES, threshold=-2 / 3)
     low = np.where(some, -1e7, -1e9)
@@ -231,13 +224,14 @@ EMPTY = (
 
 
 def masked_variants(
-    sizes: Sizes, base: Callable[[Sizes, bool], Arrays], neutral: Mapping[str, np.ndarray] | None = None
+    base: Callable[[Sizes, bool], Arrays], neutral: Mapping[str, np.ndarray] | None = None
 ) -> Iterator[tuple[str, str, Arrays, Any]]:
     """Name, sentence, inputs and dtypes of the cases of every operator with lengths and a mask; base draws the rest.
 
     neutral holds other arguments, which change nothing; cases that leave lengths or the mask out leave out these, too.
     A case that varies only the shape of an argument checks the formula, not the arithmetic: float64 is enough.
     """
+    sizes = ATTENTION
     plain = base(sizes, False)
     full = {**open_inputs(plain, sizes), **(neutral or {})}
     yield "none", "Neither lengths nor mask.", plain, FULL
@@ -245,32 +239,16 @@ def masked_variants(
     yield "ragged", "One length for each sequence.", {**plain, "valid_lens": BATCH_LENS}, EXACT
     yield "ragged_rows", "One length for each query.", {**full, "valid_lens": ROW_LENS}, FULL
     yield "mask", "A boolean mask.", {**full, "mask": some_mask(sizes)}, FULL
-    yield (
-        "mask_row",
-        "A mask with one row for all queries, and no lengths.",
-        {**plain, "mask": some_mask({**sizes, "queries": 1})},
-        EXACT,
-    )
-    yield (
-        "lens_and_mask",
-        "Lengths and a mask combine by and; fully masked rows appear.",
-        {**full, "valid_lens": ROW_LENS, "mask": some_mask(sizes)},
-        DTYPES,
-    )
-    yield (
-        "closed",
-        "Queries that may attend to nothing, by length 0, below 0, and by the mask.",
-        {**full, "valid_lens": FULLY_MASKED_LENS, "mask": fully_masked(sizes)},
-        FULL,
-    )
+    one_row = some_mask({**sizes, "queries": 1})
+    yield "mask_row", "A mask with one row for all queries, and no lengths.", {**plain, "mask": one_row}, EXACT
+    both = {"valid_lens": ROW_LENS, "mask": some_mask(sizes)}
+    yield "lens_and_mask", "Lengths and a mask combine by and; fully masked rows appear.", {**full, **both}, DTYPES
+    shows = "Queries that may attend to nothing, by length 0, below 0, and by the mask."
+    yield "closed", shows, {**full, **FULLY_MASKED}, FULL
     with_heads = base(sizes, True)
     yield "heads", "Heads, with one length for each sequence.", {**with_heads, "valid_lens": BATCH_LENS}, EXACT
-    yield (
-        "heads_mask",
-        "Heads, each with its own mask, and lengths of rows.",
-        {**with_heads, "valid_lens": ROW_LENS, "mask": some_mask(sizes, True)},
-        FULL,
-    )
+    both = {"valid_lens": ROW_LENS, "mask": some_mask(sizes, True)}
+    yield "heads_mask", "Heads, each with its own mask, and lengths of rows.", {**with_heads, **both}, FULL
     for name, shows, axis, size in EMPTY:
         small = {**sizes, axis: size}
         yield name, shows, open_inputs(base(small, False), small), EXACT
@@ -287,9 +265,9 @@ def with_hidden(inputs: Arrays, value: float, keys: np.ndarray) -> Arrays:
     return changed
 
 
-def hidden_variants(full: Arrays, sizes: Sizes) -> Iterator[tuple[str, str, Arrays]]:
+def hidden_variants(full: Arrays) -> Iterator[tuple[str, str, Arrays]]:
     """NaN and inf where no query may attend."""
-    hidden = {**full, "valid_lens": hidden_keys(sizes)}
+    hidden = {**full, "valid_lens": HIDDEN_KEYS}
     for word, value in (("NaN", np.nan), ("inf", np.inf)):
         shows = f"{word} in keys, values and scores that no query may attend to."
         yield f"hidden_{word.lower()}", shows, with_hidden(hidden, value, BATCH_LENS)
@@ -334,17 +312,13 @@ def normalised_cases(operator: Operator, dropout: bool = False) -> Iterator[Case
     sizes = ATTENTION
     full = open_inputs(base(sizes, False), sizes, dropout)
     neutral = {name: array for name, array in full.items() if name == "dropout_mask"}
-    for name, shows, inputs, dtypes in masked_variants(sizes, base, neutral):
+    for name, shows, inputs, dtypes in masked_variants(base, neutral):
         yield Case(operator.name, name, shows, inputs, dtypes=dtypes)
-    for name, shows, inputs in hidden_variants(full, sizes):
+    for name, shows, inputs in hidden_variants(full):
         yield Case(operator.name, name, shows, inputs)
     scores, mask = large_scores(sizes)
-    yield Case(
-        operator.name,
-        "large",
-        "Scores to ±2e6; a finite fill would win over the first row.",
-        {**full, "scores": scores, "mask": mask},
-    )
+    shows = "Scores to ±2e6; a finite fill would win over the first row."
+    yield Case(operator.name, "large", shows, {**full, "scores": scores, "mask": mask})
     yield from gap_cases(operator.name, full)
 
 
@@ -353,12 +327,8 @@ def masked_softmax_cases() -> Iterator[Case]:
     operator, sizes = MASKED_SOFTMAX, ATTENTION
     yield from normalised_cases(operator)
     full = open_inputs(drawn_tensors(operator, sizes), sizes)
-    yield Case(
-        operator.name,
-        "infinite",
-        "Scores of -inf count as hidden, a whole row of them as fully masked.",
-        {**full, "scores": infinite_scores(full["scores"])},
-    )
+    shows = "Scores of -inf count as hidden, a whole row of them as fully masked."
+    yield Case(operator.name, "infinite", shows, {**full, "scores": infinite_scores(full["scores"])})
 
 
 def cases() -> Iterator[Case]:

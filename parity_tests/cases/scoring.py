@@ -13,12 +13,7 @@ from attention_core.operators.pooling import ATTENTION_POOLING
 from attention_core.operators.scoring import COSINE_SCORE, GAUSSIAN_SCORE, LOCATION_SCORE
 from attention_core.specification import Operator
 from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, drawn_tensors
-from parity_tests.cases.masking import (
-    ATTENTION,
-    infinite_scores,
-    normalised_cases,
-    open_inputs,
-)
+from parity_tests.cases.masking import ATTENTION, infinite_scores, normalised_cases, open_inputs
 
 
 def score_cases(operator: Operator) -> Iterator[Case]:
@@ -31,11 +26,8 @@ def score_cases(operator: Operator) -> Iterator[Case]:
     plain = drawn_tensors(operator, sizes)
     yield case("plain", "Queries and keys.", plain, DTYPES)
     yield case("heads", "Queries and keys with heads.", drawn_tensors(operator, sizes, heads=True))
-    yield case(
-        "large",
-        "Features in the hundreds.",
-        {key: array * (1.0 if key == "w_v" else 300.0) for key, array in plain.items()},
-    )
+    large = {key: array * (1.0 if key == "w_v" else 300.0) for key, array in plain.items()}
+    yield case("large", "Features in the hundreds.", large)
     if "scale" in {option.name for option in operator.options}:
         yield case("scale", "Another scale.", plain, scale=0.375)
     if operator is GAUSSIAN_SCORE:
@@ -61,19 +53,19 @@ def score_cases(operator: Operator) -> Iterator[Case]:
 def location_cases() -> Iterator[Case]:
     """Scores from the query alone."""
     operator, sizes = LOCATION_SCORE, ATTENTION
-    full = {"num_keys": sizes["keys"]}
     plain = drawn_tensors(operator, sizes)
-    yield Case(operator.name, "plain", "Fewer keys than positions.", plain, full, dtypes=DTYPES)
-    yield Case(
-        operator.name, "heads", "Projected queries with heads.", drawn_tensors(operator, sizes, heads=True), full
-    )
-    yield Case(operator.name, "all", "A key for every position.", plain, {"num_keys": 8}, dtypes=EXACT)
-    yield Case(operator.name, "no_keys", "There are no keys.", plain, {"num_keys": 0}, dtypes=EXACT)
-    for name, shows, axis in (
-        ("no_queries", "There are no queries.", "queries"),
-        ("no_batch", "There are no sequences.", "batch"),
-    ):
-        yield Case(operator.name, name, shows, drawn_tensors(operator, {**sizes, axis: 0}), full, dtypes=EXACT)
+
+    def case(
+        label: str, shows: str, inputs: Arrays = plain, dtypes: tuple[str, ...] = EXACT, num_keys: int = sizes["keys"]
+    ) -> Case:
+        return Case(operator.name, label, shows, inputs, {"num_keys": num_keys}, dtypes=dtypes)
+
+    yield case("plain", "Fewer keys than positions.", dtypes=DTYPES)
+    yield case("heads", "Projected queries with heads.", drawn_tensors(operator, sizes, heads=True), FULL)
+    yield case("all", "A key for every position.", num_keys=8)
+    yield case("no_keys", "There are no keys.", num_keys=0)
+    yield case("no_queries", "There are no queries.", drawn_tensors(operator, {**sizes, "queries": 0}))
+    yield case("no_batch", "There are no sequences.", drawn_tensors(operator, {**sizes, "batch": 0}))
 
 
 def pooling_cases() -> Iterator[Case]:
@@ -83,19 +75,12 @@ def pooling_cases() -> Iterator[Case]:
     full = open_inputs(drawn_tensors(operator, sizes), sizes, dropout=True)
     values = full["values"].copy()
     values[1, 2] = np.nan
-    yield Case(
-        operator.name,
-        "infinite",
-        "Scores of -inf count as hidden; NaN in a value that is hidden from all queries by them.",
-        {**full, "scores": infinite_scores(full["scores"]), "values": values},
-    )
+    shows = "Scores of -inf count as hidden; NaN in a value that is hidden from all queries by them."
+    infinite = {**full, "scores": infinite_scores(full["scores"]), "values": values}
+    yield Case(operator.name, "infinite", shows, infinite)
     dropped = draws.dropout_mask(operator.name, full["scores"].shape, 0.3, SEED)
-    yield Case(
-        operator.name,
-        "dropout",
-        "Dropout acts on the weights; the returned ones are those before dropout.",
-        {**full, "dropout_mask": dropped},
-    )
+    shows = "Dropout acts on the weights; the returned ones are those before dropout."
+    yield Case(operator.name, "dropout", shows, {**full, "dropout_mask": dropped})
 
 
 def cases() -> Iterator[Case]:

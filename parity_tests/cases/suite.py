@@ -27,11 +27,7 @@ from parity_tests.cases.case import SEEDS, Case
 from parity_tests.cases.regressions import FOUND
 from parity_tests.translation import corpus
 
-NAMES = (
-    *(operator.name for operator in (*OPERATORS, *UPDATES)),
-    *(layer.name for layer in LAYERS),
-    TRAINING,
-)
+NAMES = (*(operator.name for operator in (*OPERATORS, *UPDATES)), *(layer.name for layer in LAYERS), TRAINING)
 
 
 def all_cases(pairs: Sequence[corpus.Pair] | None = None, trained: bool = False) -> list[Case]:

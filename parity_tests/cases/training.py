@@ -142,12 +142,7 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         {**RATES["adam"], "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3},
         {},
     ),
-    (
-        "dropout",
-        "Dropout masks as inputs, between layers and of the weights.",
-        RATES["adam"],
-        {"num_layers": 2},
-    ),
+    ("dropout", "Dropout masks as inputs, between layers and of the weights.", RATES["adam"], {"num_layers": 2}),
     ("luong", "Luong's decoder.", RATES["adam"], {"decoder": "luong"}),
     ("fixed", "The decoder without attention.", RATES["adam"], {"decoder": "fixed"}),
     (
