@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from attention_core import draws
 from attention_core.operators.hard import HARD_ATTENTION
 from attention_core.operators.local import LOCAL_ATTENTION
 from parity_tests.cases.attention import attention_layer_cases, drawn_noise, score_variants
-from parity_tests.cases.case import EXACT, FULL, SEED, Arrays, Case, drawn_tensors, layer_case
+from parity_tests.cases.case import EXACT, SEED, Arrays, Case, drawn_tensors, layer_case
 from parity_tests.cases.masking import ATTENTION, FULLY_MASKED, HIDDEN, ROW_LENS, SIZED, open_inputs
 
 
@@ -39,23 +39,20 @@ def local_cases() -> Iterator[Case]:
         "offset": np.array([2, 1], np.int32),
         "valid_lens": ROW_LENS,
     }
-
-    def case(label: str, shows: str, config: Mapping[str, Any], inputs: Arrays = full, **changes: Any) -> Case:
-        # A wide v_p makes the predicted positions differ.
-        return layer_case("LocalAttention", label, shows, inputs, config, wide={"v_p": 8.0}, **changes)
-
-    yield case("offset", "Queries at an offset.", monotonic)
-    yield case("wide", "A wider window.", {**monotonic, "window": 2})
+    case = partial(layer_case, "LocalAttention", wide={"v_p": 8.0})  # which makes the predicted positions differ
+    yield case("offset", "Queries at an offset.", full, monotonic)
+    yield case("wide", "A wider window.", full, {**monotonic, "window": 2})
     predictive = {**SIZED, "window": 2, "mode": "predictive"}
-    yield from attention_layer_cases("LocalAttention", predictive, "predictive_", case("", "", predictive).parameters)
+    parameters = case("", "", full, predictive).parameters
+    yield from attention_layer_cases("LocalAttention", predictive, "predictive_", parameters)
     without = {key: array for key, array in full.items() if key != "offset"}
-    yield case("predictive_none", "Neither lengths nor mask.", predictive, plain, dtypes=EXACT)
-    yield case("predictive_hidden_size", "Another hidden size.", {**predictive, "hidden_size": 8}, without)
-    yield case("predictive_wide", "A wider window, and Gaussian.", {**predictive, "window": 3}, without)
+    yield case("predictive_none", "Neither lengths nor mask.", plain, predictive, EXACT)
+    yield case("predictive_hidden_size", "Another hidden size.", without, {**predictive, "hidden_size": 8})
+    yield case("predictive_wide", "A wider window, and Gaussian.", without, {**predictive, "window": 3})
     for score, config, key_size in score_variants(9, "general"):
         inputs = {**full, "keys": draws.uniform(f"local/{score}", (*plain["keys"].shape[:2], key_size), 1.0, SEED)}
         options = {**monotonic, "key_size": key_size, **config}
-        yield case(f"score_{score}", f"The score {score} inside.", options, inputs, dtypes=EXACT)
+        yield case(f"score_{score}", f"The score {score} inside.", inputs, options, EXACT)
 
 
 def hard_cases() -> Iterator[Case]:
@@ -64,28 +61,18 @@ def hard_cases() -> Iterator[Case]:
     plain = drawn_tensors(HARD_ATTENTION.method("call"), sizes)
     full = open_inputs(plain, sizes)
     noise = drawn_noise((sizes["batch"], sizes["queries"], sizes["keys"]))
-
-    def case(
-        label: str,
-        shows: str,
-        config: Mapping[str, Any],
-        inputs: Arrays,
-        dtypes: tuple[str, ...] = FULL,
-        factor: float = 3.0,
-    ) -> Case:
-        # Wide scores keep the best two apart.
-        wide = dict.fromkeys(("scored.w_v", "scored.v", "scored.W"), factor)
-        return layer_case("HardAttention", label, shows, inputs, config, dtypes, wide)
-
-    yield from attention_layer_cases("HardAttention", HIDDEN, parameters=case("", "", HIDDEN, full).parameters)
-    drawn_key = case("noise", "A key sampled with a noise tensor.", HIDDEN, {**full, "noise": noise}, factor=1.0)
+    wide = dict.fromkeys(("scored.w_v", "scored.v", "scored.W"), 3.0)  # which keep the best two scores apart
+    case = partial(layer_case, "HardAttention")
+    parameters = case("", "", full, HIDDEN, wide=wide).parameters
+    yield from attention_layer_cases("HardAttention", HIDDEN, parameters=parameters)
+    drawn_key = case("noise", "A key sampled with a noise tensor.", {**full, "noise": noise}, HIDDEN)
     yield drawn_key
     masked = {**full, "noise": noise, **FULLY_MASKED}
     yield replace(drawn_key, name="noise_closed", shows="The same under lengths and a mask.", inputs=masked)
     for score, config, key_size in score_variants(9, "additive"):
         keys = draws.uniform(f"hard/{score}", (*plain["keys"].shape[:2], key_size), 1.0, SEED)
         options = {"query_size": 9, "key_size": key_size, **config}
-        yield case(f"score_{score}", f"The score {score} inside.", options, {**full, "keys": keys}, EXACT)
+        yield case(f"score_{score}", f"The score {score} inside.", {**full, "keys": keys}, options, EXACT, wide)
 
 
 def cases() -> Iterator[Case]:

@@ -179,7 +179,7 @@ def tied(case: Case, tokens: tuple[int, ...]) -> Case:
     return replace(case, parameters=parameters)
 
 
-def score_variants(default: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def score_variants(default: str = "") -> Iterator[tuple[str, str, dict[str, Any]]]:
     """A decoder with every score but its default."""
     for score in SCORE_NAMES:
         if score != default:

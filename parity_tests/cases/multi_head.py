@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -27,24 +27,20 @@ def heads_cases() -> Iterator[Case]:
         "head_mask": np.ones(shape),
         "dropout_mask": np.ones((*shape, sizes["queries"], sizes["keys"])),
     }
-
-    def case(label: str, shows: str, config: Mapping[str, Any], inputs: Arrays = full, **changes: Any) -> Case:
-        return layer_case("MultiHeadAttention", label, shows, inputs, config, **changes)
-
-    per_head = {"per_head": True}
-    yield case("per_head", "The weights of every head.", HEADS, options=per_head)
+    case, per_head = partial(layer_case, "MultiHeadAttention"), {"per_head": True}
+    yield case("per_head", "The weights of every head.", full, HEADS, options=per_head)
     masks = {**full, "mask": some_mask(sizes, heads=True)}
-    yield case("per_head_mask", "A mask for each head, and its weights.", HEADS, masks, options=per_head)
+    yield case("per_head_mask", "A mask for each head, and its weights.", masks, HEADS, options=per_head)
     factors = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 1.0]])
-    yield case("head_mask", "Heads that are off for a sequence.", HEADS, {**full, "head_mask": factors})
-    yield case("head_mask_row", "Heads that are off for all.", HEADS, {**full, "head_mask": factors[0]}, dtypes=EXACT)
-    yield case("no_bias", "Projections without biases.", {**HEADS, "bias": False})
+    yield case("head_mask", "Heads that are off for a sequence.", {**full, "head_mask": factors}, HEADS)
+    yield case("head_mask_row", "Heads that are off for all.", {**full, "head_mask": factors[0]}, HEADS, EXACT)
+    yield case("no_bias", "Projections without biases.", full, {**HEADS, "bias": False})
     same = {"query_size": 9, "num_heads": 3}
     keys, values = (draws.uniform(f"heads/{name}", (2, 7, 9), 1.0, SEED) for name in ("keys", "values"))
-    yield case("one_size", "All of one size, the default.", same, {**full, "keys": keys, "values": values})
+    yield case("one_size", "All of one size, the default.", {**full, "keys": keys, "values": values}, same)
     for score, config, _ in score_variants(4, "scaled_dot"):
         options = {**HEADS, **{name: value for name, value in config.items() if name != "hidden_size"}}
-        yield case(f"score_{score}", f"The score {score} in every head.", options, dtypes=EXACT)
+        yield case(f"score_{score}", f"The score {score} in every head.", full, options, EXACT)
 
 
 def importance_cases() -> Iterator[Case]:

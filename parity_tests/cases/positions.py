@@ -33,12 +33,6 @@ def cases() -> Iterator[Case]:
         ):
             yield layer_case(name, label, shows, inputs({**sizes, axis: 0}), config, EXACT)
     for features in (8, 2):
-        yield Case(
-            "position_permutation",
-            f"of_{features}",
-            "Interleaved to concatenated.",
-            {},
-            {"features": features},
-            dtypes=EXACT,
-            gradients=False,
-        )
+        name, options = f"of_{features}", {"features": features}
+        shows = "Interleaved to concatenated."
+        yield Case("position_permutation", name, shows, {}, options, dtypes=EXACT, gradients=False)

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators.attention import SCORE_NAMES
 from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, first_steady, layer_case
-from parity_tests.cases.decoders import SPECIAL, WIDE, read_out
+from parity_tests.cases.decoders import SPECIAL, WIDE, read_out, score_variants
 from parity_tests.cases.masking import BATCH_LENS
 from parity_tests.cases.recurrent import padding_embedded
 from parity_tests.translation import corpus
@@ -125,15 +124,7 @@ VARIANTS: tuple[tuple[str, str, tuple[str, ...], dict[str, Any]], ...] = (
         for method in ("concatenate", "sum", "project")
     ),
     ("both_lstm", "Both directions of an LSTM.", EXACT, {"bidirectional": True, "cell": "lstm", "bridge": "backward"}),
-    *(
-        (
-            f"score_{score}",
-            f"The score {score}.",
-            EXACT,
-            {"score": score, **({"num_positions": 8} if score == "location" else {})},
-        )
-        for score in SCORE_NAMES
-    ),
+    *((label, shows, EXACT, options) for label, shows, options in score_variants()),
 )
 
 
