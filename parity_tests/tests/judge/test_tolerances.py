@@ -1,0 +1,81 @@
+"""Tolerances: each decides somewhere, and a calibration keeps those that are neither tight nor loose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from parity_tests.cases.call import JUDGED_STEPS
+from parity_tests.cases.case import Case
+from parity_tests.cases.expected import expected
+from parity_tests.cases.suite import all_cases, select
+from parity_tests.judge import tolerances
+from parity_tests.judge.tolerances import Calibration, Tolerance, entry_tolerance_of, tolerance_of
+
+TOLERANCE = Tolerance(10, 3, "an example", ("float64",))
+
+
+def quantities(case: Case, dtype: str) -> set[str]:
+    """What a cell is asked; of a training, without training."""
+    if case.operator != "training":
+        return set(expected(case, dtype))
+    later = {"later_losses", "later_norms"} if len(case.inputs["batches"]) > JUDGED_STEPS else set()
+    return {"losses", "norms", "evaluated", *later, *(f"trained_{name}" for name in case.parameters)}
+
+
+@pytest.mark.xdist_group("tolerances")
+def test_every_tolerance_decides_somewhere_and_has_a_reason():
+    (short,) = select(all_cases(trained=True), "training-short")
+    assert quantities(short, "float64") == set(expected(short, "float64"))
+    deciding = {
+        tolerance_of(case.operator, case.id, dtype, quantity)
+        for case in all_cases(trained=True)
+        for dtype in case.dtypes
+        for quantity in quantities(case, dtype)
+    }
+    # As parity_tests/conversion/validation.py names its cases.
+    deciding.add(tolerance_of("GRU", "GRU-converted_ragged", "float64", "outputs"))
+    assert deciding == set(tolerances.TOLERANCES)
+    assert all("worst seen" in tolerance.reason for tolerance in tolerances.TOLERANCES)
+
+
+@pytest.mark.xdist_group("tolerances")
+def test_every_tolerance_by_entry_decides_somewhere_and_gradients_have_none():
+    deciding = {
+        (
+            quantity.startswith("gradient_") or quantity == "context",
+            entry_tolerance_of(case.operator, case.id, dtype, quantity),
+        )
+        for case in all_cases()
+        for dtype in case.dtypes
+        for quantity in quantities(case, dtype)
+    }
+    deciding.add(
+        (False, entry_tolerance_of("MultiHeadAttention", "MultiHeadAttention-converted", "float64", "weights"))
+    )
+    assert {tolerance for differs, tolerance in deciding if tolerance is not None} == set(tolerances.ENTRY_TOLERANCES)
+    assert {tolerance for differs, tolerance in deciding if differs} == {None}
+
+
+@pytest.mark.parametrize(
+    ("measured", "proposed"),
+    [(3.0, 10), (5.0, 10), (0.9, 10), (5.1, 20), (6.0, 20), (60.0, 200)],
+)
+def test_a_calibration_keeps_a_tolerance_as_long_as_it_is_neither_tight_nor_loose(measured: float, proposed: float):
+    assert Calibration(TOLERANCE, measured, "here").proposed == proposed
+
+
+def test_a_tolerance_far_above_all_that_was_seen_is_lowered():
+    assert Calibration(replace(TOLERANCE, eps=100), 2.0, "here").proposed == 10
+
+
+def test_a_calibration_takes_the_worst_of_each_tolerance():
+    first, second = tolerances.TOLERANCES[0], tolerances.TOLERANCES[-1]
+    lines = tolerances.calibrate([(second, 1.0, "a"), (first, 7.0, "b"), (second, 2.0, "c"), (second, 0.5, "d")])
+    assert [(line.tolerance, line.measured, line.where) for line in lines] == [(first, 7.0, "b"), (second, 2.0, "c")]
+
+
+def test_our_own_tolerances_are_neither_tight_nor_loose():
+    for tolerance in (*tolerances.TOLERANCES, *tolerances.ENTRY_TOLERANCES):
+        assert tolerance.eps == Calibration(tolerance, 0.0, "").proposed, tolerance
