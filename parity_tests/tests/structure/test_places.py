@@ -19,7 +19,7 @@ from parity_tests.tests.places import ROOT
 from parity_tests.tests.structure.source import definitions, exported, parsed
 
 ROOMS = ("attention_core/reference", *(f"backends/{framework}" for framework in FRAMEWORKS))
-BY_HAND = "parity_tests/tests/attention_core/test_reference.py"
+BY_HAND = "parity_tests/tests/attention_core/test_reference_attention.py"
 SCORES = ("scoring", "attention")
 """The files whose entries have a value by hand; the others are compared with other people's layers."""
 
