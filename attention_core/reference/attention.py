@@ -59,11 +59,11 @@ class Attention(Specified):
     context, weights = attention_pooling(score(queries, project(keys)), values)
     """
 
-    def project(self, keys: np.ndarray) -> np.ndarray:
+    def _project(self, keys: np.ndarray) -> np.ndarray:
         """Project the keys; the identity by default."""
         return keys
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """The score of each query against each projected key."""
         raise NotImplementedError
 
@@ -84,8 +84,10 @@ class Attention(Specified):
         Raises: ShapeError, DtypeError, MaskError, as attention_mask.
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-        memory = zero_masked(self.to_batch_first(promote(keys)), self.to_batch_first(promote(values)), valid_lens, mask)
-        return memory._replace(keys=self.project(memory.keys))
+        memory = zero_masked(
+            self._to_batch_first(promote(keys)), self._to_batch_first(promote(values)), valid_lens, mask
+        )
+        return memory._replace(keys=self._project(memory.keys))
 
     def attend(
         self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, dropout_mask: np.ndarray | None = None
@@ -102,9 +104,9 @@ class Attention(Specified):
         Raises: ShapeError, DtypeError; OptionError if need_weights is not a bool.
         """
         self._check("attend", need_weights=need_weights, queries=queries, memory=memory, dropout_mask=dropout_mask)
-        scores = self.score(self.to_batch_first(promote(queries)), memory.keys)
+        scores = self._score(self._to_batch_first(promote(queries)), memory.keys)
         context, weights = pool(scores, memory.values, open_keys(scores, None, memory.mask), dropout_mask)
-        return self.to_batch_first(context), weights if need_weights else None
+        return self._to_batch_first(context), weights if need_weights else None
 
     def __call__(
         self,
@@ -131,7 +133,7 @@ class Attention(Specified):
         memory = self.prepare(keys, values, valid_lens, mask)
         return self.attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
 
-    def to_batch_first(self, array: np.ndarray) -> np.ndarray:
+    def _to_batch_first(self, array: np.ndarray) -> np.ndarray:
         """Swap the batch and time axes with time_major; else return the array unchanged."""
         return array.swapaxes(-2, -3) if self.sizes["time_major"] else array
 
@@ -153,7 +155,7 @@ class DotProductAttention(Attention):
     def __init__(self, *, dropout: float = 0.0, scale: float | None = None, time_major: bool = False) -> None:
         super().__init__(dropout=dropout, scale=scale, time_major=time_major)
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give scale · q·k."""
         return scaled_dot_score(queries, keys, scale=self.sizes["scale"])
 
@@ -183,11 +185,11 @@ class AdditiveAttention(Attention):
             time_major=time_major,
         )
 
-    def project(self, keys: np.ndarray) -> np.ndarray:
+    def _project(self, keys: np.ndarray) -> np.ndarray:
         """Give W_k k."""
         return linear(keys, self.parameters["W_k"])
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give w_v · tanh(W_q q + W_k k)."""
         return additive_score(linear(queries, self.parameters["W_q"]), keys, self.parameters["w_v"])
 
@@ -209,11 +211,11 @@ class GeneralAttention(Attention):
     def __init__(self, query_size: int, key_size: int, *, dropout: float = 0.0, time_major: bool = False) -> None:
         super().__init__(query_size=query_size, key_size=key_size, dropout=dropout, time_major=time_major)
 
-    def project(self, keys: np.ndarray) -> np.ndarray:
+    def _project(self, keys: np.ndarray) -> np.ndarray:
         """Give W k."""
         return linear(keys, self.parameters["W"])
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give q·W k."""
         return dot_score(queries, keys)
 
@@ -244,11 +246,11 @@ class ConcatAttention(Attention):
             time_major=time_major,
         )
 
-    def project(self, keys: np.ndarray) -> np.ndarray:
+    def _project(self, keys: np.ndarray) -> np.ndarray:
         """Give W [0; k]."""
         return linear(keys, self.parameters["W"][..., self.sizes["query_size"] :])
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give V · tanh(W [q; 0] + W [0; k])."""
         queries = linear(queries, self.parameters["W"][..., : self.sizes["query_size"]])
         return additive_score(queries, keys, self.parameters["v"])
@@ -269,7 +271,7 @@ class CosineAttention(Attention):
     def __init__(self, *, dropout: float = 0.0, scale: float | None = None, time_major: bool = False) -> None:
         super().__init__(dropout=dropout, scale=scale, time_major=time_major)
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give scale · q·k/(‖q‖ ‖k‖)."""
         return cosine_score(queries, keys, scale=self.sizes["scale"])
 
@@ -293,7 +295,7 @@ class LocationAttention(Attention):
     def __init__(self, query_size: int, num_positions: int, *, dropout: float = 0.0, time_major: bool = False) -> None:
         super().__init__(query_size=query_size, num_positions=num_positions, dropout=dropout, time_major=time_major)
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give W q, at the positions of the keys."""
         return location_score(keys.shape[-2], linear(queries, self.parameters["W"]))
 
@@ -320,7 +322,7 @@ class KernelAttention(Attention):
         if learned:
             self.parameters["w"] = np.array(1.0 / width)
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Give -½ ‖(q - k) w‖²."""
         return gaussian_score(queries, keys, self.parameters.get("w", np.array(1.0 / self.sizes["width"])))
 
@@ -341,15 +343,15 @@ class ScoredAttention(Attention):
         super().__init__(**options)
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"])
 
-    def project(self, keys: np.ndarray) -> np.ndarray:
+    def _project(self, keys: np.ndarray) -> np.ndarray:
         """Project the keys by the layer of the score."""
         self.scored.parameters = inner(self.parameters, "scored.")
-        return self.scored.project(keys)
+        return self.scored._project(keys)
 
-    def score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Score by the layer of the score."""
         self.scored.parameters = inner(self.parameters, "scored.")
-        return self.scored.score(queries, keys)
+        return self.scored._score(queries, keys)
 
 
 def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> Memory:

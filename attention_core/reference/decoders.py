@@ -33,7 +33,7 @@ class LuongState(NamedTuple):
 
 
 class Decoder(Specified):
-    """Base class of the decoders, which differ in `advance`: one step up to the features of the logits."""
+    """Base class of the decoders, which differ in `_advance`: one step up to the features of the logits."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -41,7 +41,7 @@ class Decoder(Specified):
         self.rnn = recurrent_layer(parts["rnn"])
         self.attention = attention_layer(parts["attention"], ATTENTION) if "attention" in parts else None
 
-    def advance(
+    def _advance(
         self,
         embedded: np.ndarray,
         state: Any,
@@ -117,7 +117,7 @@ class Decoder(Specified):
         self.rnn.parameters = inner(self.parameters, "rnn.")
         embedded = embed(self.specification.name, tokens, self.parameters["embedding"])
         factor = None if attention_dropout_mask is None else promote(attention_dropout_mask)[..., None, :]
-        features, state, weights = self.advance(embedded, state, memory, optional(dropout_mask), factor)
+        features, state, weights = self._advance(embedded, state, memory, optional(dropout_mask), factor)
         return linear(features, self.parameters["dense.W"], self.parameters["dense.b"]), state, weights
 
     def __call__(
@@ -268,7 +268,7 @@ class Decoder(Specified):
         memory = self.prepare(encoder_outputs, valid_lens, mask)
         batch, keys = encoder_outputs.shape[:2]
         # Hypothesis w of sequence b is row b width + w: one step of the decoder advances all hypotheses.
-        current = self.reordered(self.start(memory, state), np.repeat(np.arange(batch), width))
+        current = self._reordered(self.start(memory, state), np.repeat(np.arange(batch), width))
         mask = memory.mask
         if mask is not None:
             mask = np.repeat(np.broadcast_to(mask, (batch, *mask.shape[1:])), width, axis=0)
@@ -298,13 +298,13 @@ class Decoder(Specified):
             tokens[:, :, t] = chosen
             counts = np.take_along_axis(lengths, parents, axis=-1)
             running = was_running & (chosen != eos)
-            current = self.reordered(current, (first + parents).reshape(-1))
+            current = self._reordered(current, (first + parents).reshape(-1))
             token = chosen.reshape(-1)
         lengths = counts - (~running).astype(np.int32) * (counts > 0)
         scores = totals / penalty(counts, length_penalty)
         return tuple(array[:, :num_best] for array in (tokens, lengths.astype(np.int32), scores, weights))  # type: ignore[return-value]
 
-    def reordered(self, state: Any, rows: np.ndarray) -> Any:
+    def _reordered(self, state: Any, rows: np.ndarray) -> Any:
         """Select rows of the batch from the state, in this order."""
         return state[..., rows, :]
 
@@ -371,7 +371,7 @@ class BahdanauDecoder(Decoder):
             dropout=dropout,
         )
 
-    def advance(
+    def _advance(
         self,
         embedded: np.ndarray,
         state: np.ndarray,
@@ -461,7 +461,7 @@ class LuongDecoder(Decoder):
         attentional = np.zeros((*rnn.shape[:-3], rnn.shape[-2], self.sizes["hidden_size"]))
         return LuongState(rnn, attentional, np.zeros(rnn.shape[-2], np.int32))
 
-    def advance(
+    def _advance(
         self,
         embedded: np.ndarray,
         state: LuongState,
@@ -484,7 +484,7 @@ class LuongDecoder(Decoder):
         attentional = np.tanh(linear(joined(context[..., 0, :], output), self.parameters["W_c"]))
         return attentional, LuongState(rnn, attentional, state.position + np.int32(1)), weights[..., 0, :]
 
-    def reordered(self, state: LuongState, rows: np.ndarray) -> LuongState:
+    def _reordered(self, state: LuongState, rows: np.ndarray) -> LuongState:
         """Select rows of the batch from the state, in this order."""
         return LuongState(state.rnn[..., rows, :], state.attentional[..., rows, :], state.position[rows])
 
@@ -533,7 +533,7 @@ class FixedContextDecoder(Decoder):
             dropout=dropout,
         )
 
-    def advance(
+    def _advance(
         self,
         embedded: np.ndarray,
         state: np.ndarray,

@@ -65,14 +65,14 @@ class HardAttention(ScoredAttention):
         Raises: ShapeError, DtypeError; OptionError if need_weights is not a bool.
         """
         self._check("attend", need_weights=need_weights, queries=queries, memory=memory, noise=noise)
-        scores = self.score(self.to_batch_first(promote(queries)), memory.keys)
+        scores = self._score(self._to_batch_first(promote(queries)), memory.keys)
         allowed = open_keys(scores, None, memory.mask)
         scores = scores.real if noise is None else scores.real - np.log(-np.log(promote(noise).real))
         weights = np.zeros(scores.shape)
         if scores.shape[-1]:
             best = np.where(allowed, scores, -np.inf).argmax(axis=-1)
             weights = np.where(allowed, np.arange(scores.shape[-1]) == best[..., None], 0.0)
-        return self.to_batch_first(average(weights, memory.values, allowed)), weights if need_weights else None
+        return self._to_batch_first(average(weights, memory.values, allowed)), weights if need_weights else None
 
     def __call__(  # type: ignore[override]
         self,

@@ -87,8 +87,8 @@ class LocalAttention(ScoredAttention):
             offset=offset,
             dropout_mask=dropout_mask,
         )
-        queries = self.to_batch_first(promote(queries))
-        scores = self.score(queries, memory.keys)
+        queries = self._to_batch_first(promote(queries))
+        scores = self._score(queries, memory.keys)
         allowed = open_keys(scores, None, memory.mask)
         if self.sizes["mode"] == "monotonic":
             centre = np.arange(scores.shape[-2]) + np.zeros(scores.shape[:-1])
@@ -109,7 +109,7 @@ class LocalAttention(ScoredAttention):
             factor = near if dropout_mask is None else near * promote(dropout_mask)
             context, weights = pool(scores, memory.values, allowed, factor)
             weights = weights * near
-        return self.to_batch_first(context), weights if need_weights else None
+        return self._to_batch_first(context), weights if need_weights else None
 
     def __call__(
         self,

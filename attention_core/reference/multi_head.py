@@ -83,15 +83,15 @@ class MultiHeadAttention(ScoredAttention):
         Raises: ShapeError, DtypeError, MaskError, as attention_mask.
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-        keys, values = self.to_batch_first(promote(keys)), self.to_batch_first(promote(values))
+        keys, values = self._to_batch_first(promote(keys)), self._to_batch_first(promote(values))
         allowed = attention_mask(keys.shape[-2], valid_lens, mask)
         if allowed is not None:
             if mask is None or mask.ndim == 3:
                 allowed = allowed[:, None]
             seen = np.expand_dims(allowed.any(axis=(-2, -3)), -1)
             keys, values = np.where(seen, keys, 0.0), np.where(seen, values, 0.0)
-        projected = self.project(self.split(self.projected("k", keys)))
-        return Memory(projected, self.split(self.projected("v", values)), allowed)
+        projected = self._project(self._split(self._projected("k", keys)))
+        return Memory(projected, self._split(self._projected("v", values)), allowed)
 
     def attend(
         self,
@@ -124,7 +124,7 @@ class MultiHeadAttention(ScoredAttention):
             head_mask=head_mask,
             dropout_mask=dropout_mask,
         )
-        scores = self.score(self.split(self.projected("q", self.to_batch_first(promote(queries)))), memory.keys)
+        scores = self._score(self._split(self._projected("q", self._to_batch_first(promote(queries)))), memory.keys)
         allowed = scores.real != -np.inf
         if memory.mask is not None:
             allowed = allowed & memory.mask
@@ -136,7 +136,7 @@ class MultiHeadAttention(ScoredAttention):
             context = context * factors[..., None, None]
         joined = context.swapaxes(-2, -3)
         joined = joined.reshape(*joined.shape[:-2], self.sizes["hidden_size"])
-        projected = self.to_batch_first(self.projected("o", joined))
+        projected = self._to_batch_first(self._projected("o", joined))
         if not need_weights:
             return projected, None
         return projected, weights if per_head else weights.mean(axis=-3)
@@ -171,11 +171,11 @@ class MultiHeadAttention(ScoredAttention):
         options = {"per_head": per_head, "need_weights": need_weights}
         return self.attend(queries, memory, **options, head_mask=head_mask, dropout_mask=dropout_mask)
 
-    def projected(self, which: str, inputs: np.ndarray) -> np.ndarray:
+    def _projected(self, which: str, inputs: np.ndarray) -> np.ndarray:
         """W x + b, by the projection of that letter."""
         return linear(inputs, self.parameters[f"W_{which}"], self.parameters.get(f"b_{which}"))
 
-    def split(self, array: np.ndarray) -> np.ndarray:
+    def _split(self, array: np.ndarray) -> np.ndarray:
         """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""
         return array.reshape(*array.shape[:-1], self.sizes["heads"], self.sizes["head_size"]).swapaxes(-2, -3)
 

@@ -36,7 +36,7 @@ class Recurrent(Specified):
             bidirectional=bidirectional,
         )
 
-    def cell(self, prefix: str, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
+    def _cell(self, prefix: str, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The next state, (batch, hidden_size) or twice as wide, of the layer whose parameters have that prefix."""
         raise NotImplementedError
 
@@ -57,7 +57,7 @@ class Recurrent(Specified):
         for layer in range(self.sizes["num_layers"]):
             if layer > 0 and dropout_mask is not None:
                 output = output * dropout_mask[..., layer - 1, :, :]
-            states.append(self.cell(f"{layer}.", output, promote(state)[..., layer, :, :]))
+            states.append(self._cell(f"{layer}.", output, promote(state)[..., layer, :, :]))
             output = states[-1][..., : self.sizes["hidden_size"]]
         return output, np.stack(np.broadcast_arrays(*states), axis=-3)
 
@@ -98,14 +98,14 @@ class Recurrent(Specified):
             if layer > 0 and dropout_mask is not None:
                 outputs = outputs * dropout_mask[..., layer - 1, :, :, :]
             both = [
-                self.run(f"{layer}.{prefix}", outputs, states[..., layer, :, :, direction, :], real, bool(direction))
+                self._run(f"{layer}.{prefix}", outputs, states[..., layer, :, :, direction, :], real, bool(direction))
                 for direction, prefix in enumerate(prefixes)
             ]
             outputs = np.concatenate([output for output, _ in both], axis=-1)
             ends.append(np.stack([end for _, end in both], axis=-2))
         return outputs, np.stack(ends, axis=-5).reshape(*outputs.shape[:-3], *state.shape[-3:])
 
-    def run(
+    def _run(
         self, prefix: str, inputs: np.ndarray, state: np.ndarray, real: np.ndarray, backward: bool
     ) -> tuple[np.ndarray, np.ndarray]:
         """Outputs of one layer in one direction, and its last state, (batch, parts, hidden_size)."""
@@ -121,7 +121,7 @@ class Recurrent(Specified):
         )
         outputs = np.zeros((*lead, batch, steps, self.sizes["hidden_size"]), dtype)
         for t in reversed(range(steps)) if backward else range(steps):
-            new = self.cell(prefix, inputs[..., t, :], state)
+            new = self._cell(prefix, inputs[..., t, :], state)
             state = np.where(real[:, t, None], new, state)
             outputs[..., t, :] = np.where(real[:, t, None], new[..., : self.sizes["hidden_size"]], 0.0)
         return outputs, state.reshape(*lead, batch, self.parts, self.sizes["hidden_size"])
@@ -152,7 +152,7 @@ class GRU(Recurrent):
 
     specification: Layer = GRU_SPECIFICATION
 
-    def cell(self, prefix: str, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
+    def _cell(self, prefix: str, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
         """Compute h' of the formula."""
         weights, recurrent, bias, hidden_bias = (self.parameters[prefix + name] for name in ("W", "U", "b", "b_hn"))
         from_inputs = [linear(inputs, weights[..., gate, :, :], bias[..., gate, :]) for gate in range(3)]
@@ -180,7 +180,7 @@ class LSTM(Recurrent):
 
     specification: Layer = LSTM_SPECIFICATION
 
-    def cell(self, prefix: str, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
+    def _cell(self, prefix: str, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
         """Compute [h'; c'] of the formula."""
         weights, recurrent, bias = (self.parameters[prefix + name] for name in ("W", "U", "b"))
         hidden, cells = np.split(state, 2, axis=-1)

@@ -29,14 +29,16 @@ def prepared_mask_lost(original: Any, memory: Any) -> Any:
     return original(memory=memory._replace(mask=None))
 
 
-@mutant("GeneralAttention-{open,no_keys}", of="attention.GeneralAttention.project", red="GeneralAttention-open:*")
+@mutant("GeneralAttention-{open,no_keys}", of="attention.GeneralAttention._project", red="GeneralAttention-open:*")
 def general_identity(original: Any, self: Any) -> Any:
     """The matrix of general attention is the identity."""
     with with_parameters(self, W=np.eye(*self.parameters["W"].shape[-2:])):
         return original()
 
 
-@mutant("ConcatAttention-{open,no_batch}", of="attention.ConcatAttention.{project,score}", red="ConcatAttention-open:*")
+@mutant(
+    "ConcatAttention-{open,no_batch}", of="attention.ConcatAttention._{project,score}", red="ConcatAttention-open:*"
+)
 def concat_key_first(original: Any, self: Any) -> Any:
     """The columns of the key stand first in the matrix of concat attention."""
     with with_parameters(self, W=np.roll(self.parameters["W"], -self.sizes["key_size"], axis=-1)):
@@ -45,7 +47,7 @@ def concat_key_first(original: Any, self: Any) -> Any:
 
 @mutant(
     "AdditiveAttention-{none,prepared}",
-    of="attention.AdditiveAttention.{project,score}",
+    of="attention.AdditiveAttention._{project,score}",
     red="AdditiveAttention-{none,prepared}:*",
 )
 def matrices_swapped(original: Any, self: Any) -> Any:
@@ -56,7 +58,7 @@ def matrices_swapped(original: Any, self: Any) -> Any:
 
 @mutant(
     "{DotProduct,Additive}Attention-time_major DotProductAttention-open",
-    of="attention.Attention.to_batch_first",
+    of="attention.Attention._to_batch_first",
     red="*-time_major:*",
 )
 def time_major_ignored(array: Any) -> Any:
@@ -153,6 +155,6 @@ def soft_for_hard(self: Any, queries: Any, memory: Any, need_weights: bool) -> A
 def straight_through(original: Any, self: Any, queries: Any, memory: Any) -> Any:
     """Gradients reach the scores of hard attention as if it were soft."""
     context, weights = original()
-    scores = self.score(self.to_batch_first(promote(queries)), memory.keys)
+    scores = self._score(self._to_batch_first(promote(queries)), memory.keys)
     soft = softmax_over(scores, open_keys(scores, None, memory.mask))
     return context, weights + (soft - soft.real)

@@ -23,7 +23,7 @@ def _context(wrong: Wrong) -> Wrong:
         context, weights = original()
         if need_weights:
             return context, weights
-        scores = self.score(self.to_batch_first(promote(queries)), memory.keys)
+        scores = self._score(self._to_batch_first(promote(queries)), memory.keys)
         return wrong(context, scores, open_keys(scores, None, memory.mask), memory.values), None
 
     return attend
@@ -177,9 +177,9 @@ def largest_from_a_number(original: Any, self: Any, queries: Any, memory: Any, n
     if need_weights:
         return original()
     scale = self.sizes["scale"] if self.sizes["scale"] is not None else max(queries.shape[-1], 1) ** -0.5
-    scores = self.score(self.to_batch_first(promote(queries)), memory.keys)
+    scores = self._score(self._to_batch_first(promote(queries)), memory.keys)
     _, parts, below = _softmax_sums(scores, open_keys(scores, None, memory.mask), least=LOWEST * scale)
-    return self.to_batch_first(parts @ memory.values / np.where(below.real == 0.0, 1.0, below)), None
+    return self._to_batch_first(parts @ memory.values / np.where(below.real == 0.0, 1.0, below)), None
 
 
 @mutant(
@@ -193,7 +193,7 @@ def next_keys_read(original: Any, self: Any, queries: Any, memory: Any, need_wei
 
     Behind the keys of a sequence stand those of the next one.
     """
-    count, (rows, features) = memory.keys.shape[-2], self.to_batch_first(queries).shape[-2:]
+    count, (rows, features) = memory.keys.shape[-2], self._to_batch_first(queries).shape[-2:]
     if need_weights or memory.mask is not None or features not in (64, 96, 128) or rows > min(8, count):
         return original()
 
@@ -214,5 +214,5 @@ def next_keys_read(original: Any, self: Any, queries: Any, memory: Any, need_wei
 def second_pass_missing(original: Any, self: Any, queries: Any, memory: Any) -> Any:
     """The context of up to eight queries over 1024 keys and more is never written."""
     context, weights = original()
-    few = self.to_batch_first(queries).shape[-2] <= 8 and memory.keys.shape[-2] >= 1024
+    few = self._to_batch_first(queries).shape[-2] <= 8 and memory.keys.shape[-2] >= 1024
     return context * 0.0 if few else context, weights

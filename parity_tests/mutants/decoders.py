@@ -143,7 +143,7 @@ def zero_start_ignored(original: Any, self: Any) -> Any:
 
 @mutant(
     LUONG_STEPS,
-    of="decoders.LuongDecoder.advance",
+    of="decoders.LuongDecoder._advance",
     red="LuongDecoder-{open,not_fed}:*",
     green="*:{gradient_dense.b,state.position} LuongDecoder-not_fed:state.rnn",
 )
@@ -155,7 +155,7 @@ def query_before_step(original: Any, self: Any, state: Any) -> Any:
 
 @mutant(
     LUONG_STEPS,
-    of="decoders.LuongDecoder.advance",
+    of="decoders.LuongDecoder._advance",
     red="LuongDecoder-open:*",
     green="*:{gradient_dense.b,state.position}",
 )
@@ -177,7 +177,7 @@ def output_before_context(original: Any, arrays: Any) -> Any:
 
 @mutant(
     "LuongDecoder-{monotonic,no_steps}",
-    of="decoders.LuongDecoder.advance",
+    of="decoders.LuongDecoder._advance",
     red="LuongDecoder-monotonic:*",
     green="*:gradient_dense.b",
 )
@@ -189,7 +189,7 @@ def position_stands(original: Any, state: Any) -> Any:
 
 @mutant(
     "FixedContextDecoder-{ragged,one_key,no_keys}",
-    of="decoders.FixedContextDecoder.advance",
+    of="decoders.FixedContextDecoder._advance",
     red="FixedContextDecoder-ragged:*",
     green="*:{weights,gradient_dense.b}",
 )
@@ -219,7 +219,7 @@ def last_of_ties() -> Mapping[str, Wrong]:
 
 @mutant(
     "BahdanauDecoder-{beam,greedy} LuongDecoder-beam",
-    of="decoders.{Decoder,LuongDecoder}.reordered",
+    of="decoders.{Decoder,LuongDecoder}._reordered",
     red="*-beam:{scores,weights} LuongDecoder-beam:tokens",
     source="huggingface/transformers#46612",
 )

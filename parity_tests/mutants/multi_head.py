@@ -62,7 +62,7 @@ def _scaled_by_all_features(case: Case, inputs: Arrays) -> bool:
 
 @mutant(
     "MultiHeadAttention-{time_major,no_queries}",
-    of="multi_head.MultiHeadAttention.to_batch_first",
+    of="multi_head.MultiHeadAttention._to_batch_first",
     red="MultiHeadAttention-time_major:*",
 )
 def time_major_heads(array: Any) -> Any:
@@ -83,7 +83,7 @@ def heads_without_bias(original: Any) -> Any:
 
 @mutant(
     "MultiHeadAttention-{open,no_keys}",
-    of="multi_head.MultiHeadAttention.split",
+    of="multi_head.MultiHeadAttention._split",
     red="MultiHeadAttention-open:*",
     green="*:gradient_b_{k,o}",
 )
@@ -154,7 +154,7 @@ def mask_met_by_heads(layer: Any, memory: Memory) -> Any:
 
 @mutant(
     "MultiHeadAttention-{none,per_head,no_queries}",
-    of="multi_head.MultiHeadAttention.projected",
+    of="multi_head.MultiHeadAttention._projected",
     touches=where_all(_of_heads, _several_queries),
     source="jadore801120/attention-is-all-you-need-pytorch#7",
 )
@@ -170,8 +170,8 @@ def heads_joined_as_they_lie(original: Any, self: Any, which: str, inputs: Any) 
 def heads_split_as_they_lie() -> Mapping[str, Wrong]:
     """Features are split into heads, and heads joined, without moving the axis of heads."""
     return {
-        "multi_head.MultiHeadAttention.split": _split_as_it_lies,
-        "multi_head.MultiHeadAttention.projected": heads_joined_as_they_lie,
+        "multi_head.MultiHeadAttention._split": _split_as_it_lies,
+        "multi_head.MultiHeadAttention._projected": heads_joined_as_they_lie,
     }
 
 

@@ -45,14 +45,14 @@ def _ragged(case: Case, inputs: Arrays) -> bool:
     return lens is not None and bool(((lens > 0) & (lens < steps)).any())
 
 
-@mutant(GATED, of="recurrent.GRU.cell", red="*:*", green=NOTHING)
+@mutant(GATED, of="recurrent.GRU._cell", red="*:*", green=NOTHING)
 def gates_swapped(original: Any, self: Any, prefix: str) -> Any:
     """Reset and update gate are swapped."""
     with _with_gates(self, prefix, [1, 0, 2]):
         return original()
 
 
-@mutant(GATED, of="recurrent.GRU.cell", red="*:*", green=NOTHING)
+@mutant(GATED, of="recurrent.GRU._cell", red="*:*", green=NOTHING)
 def update_inverted(original: Any, self: Any, prefix: str) -> Any:
     """The update gate keeps the new state instead of the old one."""
     sign = np.array([1.0, -1.0, 1.0])[:, None]  # 1 - σ(x) = σ(-x)
@@ -62,7 +62,7 @@ def update_inverted(original: Any, self: Any, prefix: str) -> Any:
         return original()
 
 
-@mutant(GATED, of="recurrent.GRU.cell", red="*:*", green=NOTHING)
+@mutant(GATED, of="recurrent.GRU._cell", red="*:*", green=NOTHING)
 def reset_after_off(self: Any, prefix: str, inputs: Any, state: Any) -> Any:
     """The reset gate acts before the recurrent product."""
     W, U, b, b_hn = (self.parameters[prefix + name] for name in ("W", "U", "b", "b_hn"))
@@ -72,14 +72,14 @@ def reset_after_off(self: Any, prefix: str, inputs: Any, state: Any) -> Any:
     return (1.0 - update) * new + update * state
 
 
-@mutant(GATED, of="recurrent.GRU.cell", red="*:*", green=NOTHING)
+@mutant(GATED, of="recurrent.GRU._cell", red="*:*", green=NOTHING)
 def hidden_bias_dropped(original: Any, self: Any, prefix: str) -> Any:
     """The hidden bias is not added."""
     with with_parameters(self, **{f"{prefix}b_hn": np.zeros(self.sizes["hidden_size"])}):
         return original()
 
 
-@mutant(GATED, of="recurrent.GRU.cell", red="*:*", green=NOTHING)
+@mutant(GATED, of="recurrent.GRU._cell", red="*:*", green=NOTHING)
 def upper_layers_skipped(original: Any, prefix: str, inputs: Any) -> Any:
     """Layers above the first pass on what they read."""
     return original() if prefix.startswith("0.") else inputs
@@ -112,14 +112,14 @@ def embedding_scaled(original: Any, table: Any) -> Any:
     return original() * np.sqrt(table.shape[-1])
 
 
-@mutant(LSTM_STEPS, of="recurrent.LSTM.cell", red="*:*", green=NOTHING)
+@mutant(LSTM_STEPS, of="recurrent.LSTM._cell", red="*:*", green=NOTHING)
 def gate_order_of_another(original: Any, self: Any, prefix: str) -> Any:
     """The gates of an LSTM are read in the order i, f, o, g."""
     with _with_gates(self, prefix, [0, 1, 3, 2]):
         return original()
 
 
-@mutant(LSTM_STEPS, of="recurrent.LSTM.cell", red="*:*", green=NOTHING)
+@mutant(LSTM_STEPS, of="recurrent.LSTM._cell", red="*:*", green=NOTHING)
 def forget_bias_added(original: Any, self: Any, prefix: str) -> Any:
     """1 is added to the bias of the forget gate."""
     forget = np.array([0.0, 1.0, 0.0, 0.0])[:, None]
@@ -127,7 +127,7 @@ def forget_bias_added(original: Any, self: Any, prefix: str) -> Any:
         return original()
 
 
-@mutant(LSTM_STEPS, of="recurrent.LSTM.cell", red="*:*", green=NOTHING)
+@mutant(LSTM_STEPS, of="recurrent.LSTM._cell", red="*:*", green=NOTHING)
 def cells_not_squashed(original: Any) -> Any:
     """The output of an LSTM is made of its cells without their tanh."""
     outputs, cells = np.split(original(), 2, axis=-1)
@@ -148,7 +148,7 @@ def cells_first(original: Any) -> Any:
 
 @mutant(
     "GRU-both_open {GRU,LSTM}-both_ragged",
-    of="recurrent.Recurrent.run",
+    of="recurrent.Recurrent._run",
     red="*-both_ragged:*",
     source="apache/mxnet#19323",
 )
@@ -196,7 +196,7 @@ def one_weight_for_both(original: Any, self: Any) -> Any:
 
 @mutant(
     "GRU-{both_ragged,both_open,ragged}",
-    of="recurrent.Recurrent.run",
+    of="recurrent.Recurrent._run",
     touches=where_all(_both_directions, _ragged),
     source="keras-team/keras#1934",
 )
@@ -207,7 +207,7 @@ def mask_not_reversed(original: Any, real: Any, backward: bool) -> Any:
 
 @mutant(
     "GRU-{both_none,none}",
-    of="recurrent.Recurrent.run",
+    of="recurrent.Recurrent._run",
     touches=where_all(_both_directions),
     source="keras-team/keras#1001",
 )
@@ -219,7 +219,7 @@ def outputs_as_computed(original: Any, backward: bool) -> Any:
 
 @mutant(
     "LSTM-{none,ragged,both_ragged,closed}",
-    of="recurrent.Recurrent.run",
+    of="recurrent.Recurrent._run",
     touches=where_all(_ragged),
     source="keras-team/keras#7227",
 )
@@ -267,7 +267,7 @@ def forward_twice(original: Any, self: Any) -> Any:
 
 @mutant(
     "LSTM-{none,step,no_steps}",
-    of="recurrent.LSTM.cell",
+    of="recurrent.LSTM._cell",
     red="*:*",
     green=NOTHING,
     source="CrispStrobe/CrispASR#106",
