@@ -12,7 +12,7 @@ from rich.text import Text
 
 from parity_tests.behaviour import findings
 from parity_tests.behaviour.page import page
-from parity_tests.cli.options import CommaList, console, device_option, examples, interpreters, progress
+from parity_tests.cli.options import CommaList, console, device_option, examples, progress, python_option
 from parity_tests.third_party.attention import BACKENDS, THIRD_PARTY
 
 MODULES = tuple(BACKENDS)
@@ -30,16 +30,10 @@ MODULES = tuple(BACKENDS)
     metavar="NAMES",
     help=f"Frameworks to probe, with commas, of {', '.join(MODULES)}; default: all installed.",
 )
-@click.option(
-    "--python",
-    "pythons",
-    metavar="NAME=PATH",
-    multiple=True,
-    help="Use another interpreter, whose environment has NumPy, safetensors and the framework. May be repeated.",
-)
+@python_option("Use another interpreter, whose environment has NumPy, safetensors and the framework. May be repeated.")
 @device_option
 @click.option("--write", is_flag=True, help="Record the findings, and write docs/behaviour.md.")
-def command(modules: list[str] | None, pythons: tuple[str, ...], device: str, write: bool) -> None:
+def command(modules: list[str] | None, pythons: dict[str, str], device: str, write: bool) -> None:
     """Probe the calls of the installed frameworks, and compare their behaviour with the recorded findings.
 
     Findings are those on a CPU. Exits with 1 if any differs, unless --write records it.
@@ -47,14 +41,13 @@ def command(modules: list[str] | None, pythons: tuple[str, ...], device: str, wr
     if write and device != "cpu":
         raise click.UsageError("--write records what calls do on a CPU: leave --device out")
     chosen = [target for target in THIRD_PARTY if target.module in (modules or MODULES)]
-    given = interpreters(pythons)
-    targets = [target for target in chosen if target.module in given or findings.installed(target)]
+    targets = [target for target in chosen if target.module in pythons or findings.installed(target)]
     if not targets:
         packages = ", ".join(dict.fromkeys(name for target in chosen for name in target.packages))
         raise click.ClickException(f"nothing to probe: none of {packages} is installed")
     records = findings.load(findings.DATA)
     with progress() as moved:
-        answers = findings.ask_all(targets, given, device=device, progress=moved)
+        answers = findings.ask_all(targets, pythons, device=device, progress=moved)
     changes = list(findings.changes(records, answers))
     for line in lines(answers):
         console.print(line)

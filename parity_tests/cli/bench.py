@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 import click
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from backends import FRAMEWORKS
@@ -102,11 +102,9 @@ def bench(
 
 def print_ratios(rows: Sequence[runner.Row]) -> None:
     """Print the ratios against one form, in columns as wide as those of any other form."""
-    table = Table(box=None, header_style="dim", pad_edge=False)
-    table.add_column("", min_width=18)
-    for name, width in (("ratio", 5), ("quartiles", 13), ("10⁹/s", 5)):
-        table.add_column(name, justify="right", no_wrap=True, min_width=width)
-    table.add_column("goal")
+    widths = {"ratio": 5, "quartiles": 13, "10⁹/s": 5}
+    figures = (Column(name, justify="right", no_wrap=True, min_width=width) for name, width in widths.items())
+    table = Table(Column(min_width=18), *figures, "goal", box=None, header_style="dim", pad_edge=False)
     for row in (row for row in rows if not row.refused):
         ratio, spread, rate, goal, reached = pages.numbers(row)
         goal += {"yes": " ✓", "no": " ✗", "": ""}[reached]
@@ -126,11 +124,9 @@ def print_bench(measured: runner.Bench) -> None:
     if measured.rows:
         console.print("theirs / ours: median of the rounds, and their quartiles")
     if measured.lengths:
-        table = Table(header_style="bold", caption="a training step of additive attention, 1 × length × length × 256")
-        table.add_column("framework")
-        table.add_column("form")
-        for name in ("length", "seconds", "MiB"):
-            table.add_column(name, justify="right")
+        figures = (Column(name, justify="right") for name in ("length", "seconds", "MiB"))
+        caption = "a training step of additive attention, 1 × length × length × 256"
+        table = Table("framework", "form", *figures, header_style="bold", caption=caption)
         for at in measured.lengths:
             table.add_row(at.framework, at.form, str(at.length), *map(Text, pages.taken(at)))
         console.print(table)

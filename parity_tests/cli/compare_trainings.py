@@ -11,7 +11,15 @@ import click
 
 import backends as registry
 from parity_tests.cases.call import JUDGED_STEPS
-from parity_tests.cli.options import backends_option, console, device_option, examples, interpreters, pairs_in, progress
+from parity_tests.cli.options import (
+    backends_option,
+    console,
+    device_option,
+    examples,
+    pairs_in,
+    progress,
+    python_option,
+)
 from parity_tests.cli.translate import (
     beam_option,
     check_backends,
@@ -35,13 +43,7 @@ from parity_tests.translation.preparation import new_settings
     ),
 )
 @backends_option
-@click.option(
-    "--python",
-    "pythons",
-    metavar="NAME=PATH",
-    multiple=True,
-    help="Train a backend with another interpreter, whose environment has this package and the framework.",
-)
+@python_option("Train a backend with another interpreter, whose environment has this package and the framework.")
 @device_option
 @training_options
 @click.option(
@@ -64,7 +66,7 @@ from parity_tests.translation.preparation import new_settings
 )
 def compare_trainings(
     names: list[str] | None,
-    pythons: tuple[str, ...],
+    pythons: dict[str, str],
     device: str,
     corpus: Path | None,
     download: bool,
@@ -82,9 +84,8 @@ def compare_trainings(
     """
     if given["framework_dropout"]:
         raise click.UsageError("--framework-dropout is another training in each framework: there is nothing to compare")
-    chosen = interpreters(pythons)
     known = registry.available()
-    names = names or [name for name, backend in known.items() if backend.reason is None or name in chosen]
+    names = names or [name for name, backend in known.items() if backend.reason is None or name in pythons]
     check_backends(*names)
     if not names:
         raise click.ClickException("no backend can run here; `attention-parity backends` says why")
@@ -94,10 +95,10 @@ def compare_trainings(
         settings, pairs = new_settings(corpus_file(corpus, download), chosen_settings(given), pairs_in)
         data = read_data(settings, pairs)
         with progress() as report_progress:
-            processes.train(files, settings, data, chosen, device, in_turn, report_progress)
+            processes.train(files, settings, data, pythons, device, in_turn, report_progress)
         models = {name: Model.load(file) for name, file in files.items()}
         with progress() as report_progress:
-            translations = processes.translate(files, chosen, device, beam.get("width"), report_progress)
+            translations = processes.translate(files, pythons, device, beam.get("width"), report_progress)
         draw_curves(models, folder / "curves.png")
     report = compare(models, translations, JUDGED_STEPS)
     (folder / "report.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -11,7 +11,7 @@ import click
 import numpy as np
 from rich.console import RenderableType
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from attention_core.errors import AttentionError
@@ -25,9 +25,10 @@ from parity_tests.cli.options import (
     completing,
     console,
     examples,
-    interpreters,
     json_option,
+    output_file,
     progress,
+    python_option,
     write_certificate,
     write_json,
 )
@@ -38,8 +39,6 @@ from parity_tests.reports.certificate import certify
 from parity_tests.reports.table import times, titled
 
 OPTIONS = "In options of this command, source=... is --from, prefix=... is --prefix, and any other NAME=... is --set."
-
-
 MOST_SHOWN = 5
 
 
@@ -59,14 +58,7 @@ MOST_SHOWN = 5
     shell_complete=completing(lambda: (*FRAMEWORKS, *SOURCES)),
     help="A backend, or a layer of a framework.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    required=True,
-    help="Write the arrays there, as the kind of file that the suffix names.",
-)
+@output_file("-o", "--output", required=True, help="Write the arrays there, as the kind of file that the suffix names.")
 @click.option(
     "--from",
     "source",
@@ -97,13 +89,7 @@ MOST_SHOWN = 5
     show_default=True,
     help="Judge the source's layer and the converted one; the converted one alone; or nothing.",
 )
-@click.option(
-    "--python",
-    "pythons",
-    metavar="NAME=PATH",
-    multiple=True,
-    help="Run a framework (torch, tf, jax, mxnet, onnx) with another interpreter.",
-)
+@python_option("Run a framework (torch, tf, jax, mxnet, onnx) with another interpreter.")
 @json_option
 @certificate_option
 def convert(
@@ -115,7 +101,7 @@ def convert(
     to_prefix: str,
     given: tuple[str, ...],
     how: str,
-    pythons: tuple[str, ...],
+    pythons: dict[str, str],
     json_file: Path | None,
     certificate_file: Path | None,
 ) -> None:
@@ -128,7 +114,7 @@ def convert(
     the converted layer and of the reference are compared on the same inputs, each with each. FILE is written only if
     nothing is red. Exits with 0 if it is written, with 1 if something is red, and with 2 if SOURCE cannot be converted.
     """
-    request = Conversion(str(file), target, str(output), source, prefixes, to_prefix, given, how, interpreters(pythons))
+    request = Conversion(str(file), target, str(output), source, prefixes, to_prefix, given, how, pythons)
     if certificate_file is not None and how == "no":
         raise Refused("a certificate states a validation: leave --validate=no out.")
     with refusals():
@@ -167,9 +153,8 @@ def recognised(move: Move, file: Path) -> list[RenderableType]:
     """The layer in the file, and the arrays that each canonical one is made of."""
     converted = move.converted
     config = ", ".join(f"{name}={value!r}" for name, value in converted.config.items())
-    grid = Table(header_style="bold")
-    for column in ("canonical", "from", "axes, and order of the gates"):
-        grid.add_column(column, overflow="fold")
+    columns = ("canonical", "from", "axes, and order of the gates")
+    grid = Table(*(Column(name, overflow="fold") for name in columns), header_style="bold")
     for name, array in converted.arrays.items():
         sources = "\n".join(f"{escape(one)} {shape(move.raw[one])}" for one in converted.used.get(name, ()))
         axes = "\n".join(map(escape, axes_of(move, name)))

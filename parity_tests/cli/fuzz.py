@@ -17,7 +17,6 @@ from parity_tests.cli.options import (
     console,
     dtypes_option,
     examples,
-    interpreters,
     progress,
     require_hypothesis,
     worker_options,
@@ -58,7 +57,7 @@ def fuzz_backends(
     operators: list[str],
     dtypes: list[str],
     device: str,
-    pythons: tuple[str, ...],
+    pythons: dict[str, str],
 ) -> None:
     """Put drawn cases to every backend, and shrink what differs from the reference to one line.
 
@@ -70,7 +69,7 @@ def fuzz_backends(
     if seconds is None and examples is None:
         raise click.UsageError("say when to stop: --seconds, --examples, or both")
     os.environ.setdefault(XLA_LEVEL, "3")  # one compilation serves a whole family of cases
-    jobs = [job for job in jobs_of(names, interpreters(pythons), device)[0] if job.device == device]
+    jobs = [job for job in jobs_of(names, pythons, device)[0] if job.device == device]
     arguments = [f"--seed {seed}"]
     if operators != list(DRAWN):
         arguments.append(f"--operator {','.join(operators)}")

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 import click
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from parity_tests.cases import covering
 from parity_tests.cases.case import DTYPES
@@ -25,9 +25,8 @@ def _print_derived(pattern: str) -> int:
     """Print the derived mutants by dimension; the exit code is 0 if there are some, and all of them are killed."""
     cells = cells_of(all_cases(), DTYPES)
     mutants = killers(cells, (one for one in derived_mutants() if fnmatchcase(f"{one.scope}-{one.name}", pattern)))
-    table = Table(header_style="bold")
-    for column in ("dimension", "mutants", "killed", "killed without its cases"):
-        table.add_column(column, justify="left" if column == "dimension" else "right")
+    counted = (Column(name, justify="right") for name in ("mutants", "killed", "killed without its cases"))
+    table = Table("dimension", *counted, header_style="bold")
     for dimension in covering.DIMENSIONS:
         killed_by = [names for mutant, names in mutants.items() if mutant.dimension == dimension]
         varied = {cell.key for cell in cells if covering.varies(cell.case, dimension)}
@@ -67,11 +66,9 @@ def mutate(pattern: str, sentences: bool, derived: bool) -> None:
     """
     if derived:
         sys.exit(_print_derived(pattern))
-    table = Table(box=None, collapse_padding=True, pad_edge=False, header_style="bold")
-    table.add_column("mutant", no_wrap=True)
     checks = (*CELL_CHECKS, *CHECKS)
-    for name in checks:
-        table.add_column(name, justify="right")
+    columns = (Column("mutant", no_wrap=True), *(Column(name, justify="right") for name in checks))
+    table = Table(*columns, box=None, collapse_padding=True, pad_edge=False, header_style="bold")
     chosen, survived = [one for one in MUTANTS if fnmatchcase(one.name, pattern)], []
     for mutant in chosen:
         outcome = judged(mutant, *attempt(mutant))

@@ -197,32 +197,13 @@ backends_option = click.option(
     help="The backends, with commas; all installed ones unless given.",
 )
 every_option = click.option("--every", is_flag=True, help="Print a row for every operator, however many there are.")
-json_option = output_file(
-    "--json",
-    "json_file",
-    help="Write every verdict to a file.",
-)
+json_option = output_file("--json", "json_file", help="Write every verdict to a file.")
 certificate_option = output_file(
     "--certificate",
     "certificate_file",
     help="Write a certificate as JSON, and beside it, with the suffix .md, as a page.",
 )
-junit_option = output_file(
-    "--junit",
-    "junit_file",
-    help="Write the verdicts as JUnit XML, which CI services show.",
-)
-worker_options = options(
-    device_option,
-    click.option(
-        "--python",
-        "pythons",
-        metavar="NAME=PATH",
-        multiple=True,
-        help="Run a backend with another interpreter, "
-        "whose environment has NumPy, safetensors and the framework. May be given for each backend.",
-    ),
-)
+junit_option = output_file("--junit", "junit_file", help="Write the verdicts as JUnit XML, which CI services show.")
 
 
 def pairs_in(corpus: Path) -> list[Pair]:
@@ -265,6 +246,27 @@ def interpreters(pythons: tuple[str, ...]) -> dict[str, str]:
             raise click.BadParameter(f"{path} does not exist", param_hint="--python")
         chosen[name] = str(Path(path).absolute())
     return chosen
+
+
+def python_option(help: str) -> Callable[[Command], Command]:
+    """The option that gives another interpreter; the command gets the paths by name."""
+    return click.option(
+        "--python",
+        "pythons",
+        metavar="NAME=PATH",
+        multiple=True,
+        callback=lambda context, option, entries: interpreters(entries),
+        help=help,
+    )
+
+
+worker_options = options(
+    device_option,
+    python_option(
+        "Run a backend with another interpreter, whose environment has NumPy, safetensors and the framework. May be "
+        "given for each backend."
+    ),
+)
 
 
 @contextmanager

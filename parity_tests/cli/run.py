@@ -27,9 +27,9 @@ from parity_tests.cli.options import (
     corpus_option,
     every_option,
     examples,
-    interpreters,
     json_option,
     options,
+    output_file,
     pairs_in,
     progress,
     signals,
@@ -92,7 +92,7 @@ def run(
     operators: list[str] | None,
     training: bool,
     device: str,
-    pythons: tuple[str, ...],
+    pythons: dict[str, str],
     corpus: Path | None,
     sentences: int,
     output: Path | None,
@@ -109,7 +109,7 @@ def run(
 
     Exits with 0 only if nothing is red. Ctrl-C ends the workers and reports what was judged by then.
     """
-    jobs, missing = jobs_of(names, interpreters(pythons), device)
+    jobs, missing = jobs_of(names, pythons, device)
     everything = everything or training or bool(pattern or operators)
     selection = Selection(dtypes, pattern, operators or (), training, core=not everything)
     with signals() as caught, progress() as report_progress:
@@ -159,15 +159,7 @@ def run(
 @cells_options
 @worker_options
 @corpus_options
-@click.option(
-    "-o",
-    "--output",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    required=True,
-    help="Write the recording there.",
-)
+@output_file("-o", "--output", "file", required=True, help="Write the recording there.")
 def record_one(
     name: str,
     dtypes: list[str],
@@ -175,7 +167,7 @@ def record_one(
     operators: list[str] | None,
     training: bool,
     device: str,
-    pythons: tuple[str, ...],
+    pythons: dict[str, str],
     corpus: Path | None,
     sentences: int,
     file: Path,
@@ -186,7 +178,7 @@ def record_one(
     """
     if not file.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder {file.absolute().parent}", param_hint="--output")
-    job = jobs_of([name], interpreters(pythons), device)[0][0]
+    job = jobs_of([name], pythons, device)[0][0]
     selection = Selection(dtypes, pattern, operators or (), training)
     cells = _selected(selection, corpus, sentences)
     with progress() as report_progress:
@@ -240,21 +232,21 @@ def _selected(selection: Selection, corpus: Path | None, sentences: int) -> list
     return cells
 
 
-def jobs_of(names: list[str] | None, interpreters: dict[str, str], device: str) -> tuple[list[Job], dict[str, str]]:
+def jobs_of(names: list[str] | None, pythons: dict[str, str], device: str) -> tuple[list[Job], dict[str, str]]:
     """The jobs of these backends, and why the others cannot run, by name."""
     known = registry.available()
-    for name in [*(names or []), *interpreters]:
+    for name in [*(names or []), *pythons]:
         if name not in known:
             raise Refused(f"no backend {name!r}; there are {', '.join(known)}")
     jobs, missing = [], {}
     for name in names or known:
         backend = known[name]
-        if name not in interpreters and backend.reason is not None:
+        if name not in pythons and backend.reason is not None:
             missing[name] = backend.reason
             continue
         # On another device, a backend is compared with itself on the CPU, too.
         for where in dict.fromkeys([device, "cpu"]):
-            jobs.append(Job(name, backend.module, interpreters.get(name, sys.executable), where))
+            jobs.append(Job(name, backend.module, pythons.get(name, sys.executable), where))
     if not jobs:
         reasons = "; ".join(missing.values()) or "none is registered"
         raise click.ClickException(f"no backend can run here: {reasons}")

@@ -9,7 +9,7 @@ import click
 import numpy as np
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 import backends as registry
@@ -19,7 +19,7 @@ from parity_tests.cases.call import TRAINING
 from parity_tests.cases.case import Case
 from parity_tests.cases.expected import expected
 from parity_tests.cases.suite import all_cases
-from parity_tests.cli.options import Refused, complete_backend, complete_case, console, examples
+from parity_tests.cli.options import Refused, complete_backend, complete_case, console, examples, output_file
 from parity_tests.judge import tolerances
 from parity_tests.reports import docstrings, operators_page, side_by_side
 
@@ -31,9 +31,7 @@ from parity_tests.reports import docstrings, operators_page, side_by_side
 )
 def list_backends() -> None:
     """Name the registered backends: versions, device, and why one cannot run."""
-    table = Table(header_style="bold")
-    for column in ("backend", "module", "versions", "can run"):
-        table.add_column(column)
+    table = Table("backend", "module", "versions", "can run", header_style="bold")
     for backend in registry.available().values():
         versions = ", ".join(f"{name} {version}" for name, version in backend.versions.items())
         table.add_row(
@@ -85,11 +83,10 @@ def _print_cases(cases: list[Case]) -> None:
 @click.argument("file", metavar="FILE")
 @click.argument("left", metavar="BACKEND", shell_complete=complete_backend)
 @click.argument("right", metavar="BACKEND", shell_complete=complete_backend)
-@click.option(
+@output_file(
     "-o",
     "--output",
     "target",
-    type=click.Path(dir_okay=False, path_type=Path),
     metavar="PAGE",
     help="Where to write the page; FILE-BACKEND-BACKEND.html here unless given.",
 )
@@ -101,12 +98,10 @@ def diff(file: str, left: str, right: str, target: Path | None) -> None:
     """
     target = target or Path(f"{file.replace('/', '-')}-{left}-{right}.html")
     try:
-        corpus = side_by_side.page(
-            file, (left, right), (side_by_side.source(left, file), side_by_side.source(right, file))
-        )
+        sources = (side_by_side.source(left, file), side_by_side.source(right, file))
     except side_by_side.NoSource as error:
         raise Refused(str(error)) from error
-    target.write_text(corpus, encoding="utf-8")
+    target.write_text(side_by_side.page(file, (left, right), sources), encoding="utf-8")
     console.print(Text(f"written     {target}"), soft_wrap=True)
 
 
@@ -148,9 +143,8 @@ def show(case_id: str, values: bool) -> None:
     arguments = {**case.config, **case.options}
     if arguments:
         indented(escape(", ".join(f"{name}={value}" for name, value in arguments.items())))
-    table = Table(header_style="bold")
-    for column in ("what", "name", "shape", "dtype", "largest"):
-        table.add_column(column, overflow="fold")
+    columns = ("what", "name", "shape", "dtype", "largest")
+    table = Table(*(Column(name, overflow="fold") for name in columns), header_style="bold")
     answer = expected(case, case.dtypes[0])
     for kind, arrays in (("input", case.inputs), ("parameter", case.parameters), ("expected", answer)):
         for name, array in arrays.items():
@@ -187,10 +181,8 @@ def calibrate(reports: tuple[Path, ...]) -> None:
                 measured.append((tolerance, cell["error"], where))
             if by_entry is not None and cell.get("entry_error") is not None:
                 measured.append((by_entry, cell["entry_error"], where))
-    table = Table(header_style="bold", show_lines=True)
-    table.add_column("tolerance for, and the worst measured")
-    for column in ("measured", "seen", "tolerance", "would be"):
-        table.add_column(column, justify="right", no_wrap=True)
+    figures = (Column(name, justify="right", no_wrap=True) for name in ("measured", "seen", "tolerance", "would be"))
+    table = Table("tolerance for, and the worst measured", *figures, header_style="bold", show_lines=True)
     for line in tolerances.calibrate(measured):
         tolerance, kept = line.tolerance, line.proposed == line.tolerance.eps
         names = (tolerance.operator, tolerance.case, tolerance.quantity)
