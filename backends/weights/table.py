@@ -160,6 +160,13 @@ def inside(part: str, *tables: Sequence[Row]) -> tuple[Row, ...]:
     return tuple(made)
 
 
+def dotted(source: Source, name: str) -> Source:
+    """The table of another source, whose arrays have the same names with dots for slashes."""
+    rows = tuple(replace(row, name=row.name.replace("/", ".")) for row in source.rows)
+    directions = tuple(tuple(word.replace("/", ".") for word in words) for words in source.directions)
+    return replace(source, name=name, rows=rows, directions=directions)
+
+
 def plain(name: str) -> str:
     """A name as it is compared: with dots for slashes, and without TensorFlow's ":0"."""
     return name.replace("/", ".").removesuffix(":0")

@@ -1,26 +1,11 @@
-"""Flax nnx's MultiHeadAttention: kernels (inputs, heads, head size).
+"""Flax nnx's MultiHeadAttention: the arrays of linen's, with dots in their names.
 
 https://flax.readthedocs.io/en/latest/api_reference/flax.nnx/nn/attention.html
 """
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source
+from backends.weights.table import dotted
+from backends.weights.tables.flax_linen_multi_head_attention import SOURCE as LINEN
 
-SOURCE = Source(
-    name="flax.nnx.MultiHeadAttention",
-    layer="MultiHeadAttention",
-    config={"score": "scaled_dot"},
-    rows=(
-        Row("query.kernel", "q num_heads d -> (num_heads d) q", ("W_q",)),
-        Row("query.bias", "num_heads d -> (num_heads d)", ("b_q",), optional="bias"),
-        Row("key.kernel", "k num_heads d -> (num_heads d) k", ("W_k",)),
-        Row("key.bias", "num_heads d -> (num_heads d)", ("b_k",), optional="bias"),
-        Row("value.kernel", "v num_heads d -> (num_heads d) v", ("W_v",)),
-        Row("value.bias", "num_heads d -> (num_heads d)", ("b_v",), optional="bias"),
-        Row("out.kernel", "num_heads d q -> q (num_heads d)", ("W_o",)),
-        Row("out.bias", "q -> q", ("b_o",), optional="bias"),
-        Row.refused("query_ln.scale", "normalize_qk normalises queries and keys; the specification does not"),
-        Row.refused("key_ln.scale", "normalize_qk normalises queries and keys; the specification does not"),
-    ),
-)
+SOURCE = dotted(LINEN, "flax.nnx.MultiHeadAttention")

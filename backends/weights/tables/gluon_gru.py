@@ -8,33 +8,21 @@ from __future__ import annotations
 
 from backends.weights.table import Row, Source, gates
 
+
+def named(array: str) -> str:
+    """The name of an array in both spellings."""
+    return f"_unfused.{{layer}}.{{direction}}{array} | {{direction}}{{layer}}_{array}"
+
+
 SOURCE = Source(
     name="gluon.rnn.GRU",
     layer="GRU",
     directions=(("", "l_cell.", "r_cell."), ("l", "l", "r")),
     rows=(
-        Row(
-            "_unfused.{layer}.{direction}i2h_weight | {direction}{layer}_i2h_weight",
-            "(3 h) i -> 3 h i",
-            gates("W", "rzn"),
-        ),
-        Row(
-            "_unfused.{layer}.{direction}h2h_weight | {direction}{layer}_h2h_weight",
-            "(3 h) h' -> 3 h h'",
-            gates("U", "rzn"),
-        ),
-        Row(
-            "_unfused.{layer}.{direction}i2h_bias | {direction}{layer}_i2h_bias",
-            "(3 h) -> 3 h",
-            gates("b", "rzn"),
-            optional="bias",
-        ),
-        Row(
-            "_unfused.{layer}.{direction}h2h_bias | {direction}{layer}_h2h_bias",
-            "(3 h) -> 3 h",
-            gates("+b +b b_hn", "rzn"),
-            optional="bias",
-        ),
+        Row(named("i2h_weight"), "(3 h) i -> 3 h i", gates("W", "rzn")),
+        Row(named("h2h_weight"), "(3 h) h' -> 3 h h'", gates("U", "rzn")),
+        Row(named("i2h_bias"), "(3 h) -> 3 h", gates("b", "rzn"), optional="bias"),
+        Row(named("h2h_bias"), "(3 h) -> 3 h", gates("+b +b b_hn", "rzn"), optional="bias"),
     ),
     prefix_ends="._",
 )

@@ -7,38 +7,18 @@ https://mxnet.apache.org/versions/1.9.1/api/python/docs/api/gluon/rnn/index.html
 from __future__ import annotations
 
 from backends.weights.table import Row, Source, gates
+from backends.weights.tables.gluon_gru import named
 
 SOURCE = Source(
     name="gluon.rnn.LSTM",
     layer="LSTM",
     directions=(("", "l_cell.", "r_cell."), ("l", "l", "r")),
     rows=(
-        Row(
-            "_unfused.{layer}.{direction}i2h_weight | {direction}{layer}_i2h_weight",
-            "(4 h) i -> 4 h i",
-            gates("W", "ifgo"),
-        ),
-        Row(
-            "_unfused.{layer}.{direction}h2h_weight | {direction}{layer}_h2h_weight",
-            "(4 h) h' -> 4 h h'",
-            gates("U", "ifgo"),
-        ),
-        Row(
-            "_unfused.{layer}.{direction}i2h_bias | {direction}{layer}_i2h_bias",
-            "(4 h) -> 4 h",
-            gates("b", "ifgo"),
-            optional="bias",
-        ),
-        Row(
-            "_unfused.{layer}.{direction}h2h_bias | {direction}{layer}_h2h_bias",
-            "(4 h) -> 4 h",
-            gates("+b", "ifgo"),
-            optional="bias",
-        ),
-        Row.refused(
-            "_unfused.{layer}.{direction}h2r_weight | {direction}{layer}_h2r_weight",
-            "projection_size projects the outputs; LSTM here has no projection",
-        ),
+        Row(named("i2h_weight"), "(4 h) i -> 4 h i", gates("W", "ifgo")),
+        Row(named("h2h_weight"), "(4 h) h' -> 4 h h'", gates("U", "ifgo")),
+        Row(named("i2h_bias"), "(4 h) -> 4 h", gates("b", "ifgo"), optional="bias"),
+        Row(named("h2h_bias"), "(4 h) -> 4 h", gates("+b", "ifgo"), optional="bias"),
+        Row.refused(named("h2r_weight"), "projection_size projects the outputs; LSTM here has no projection"),
     ),
     prefix_ends="._",
 )

@@ -8,25 +8,29 @@ from __future__ import annotations
 
 from backends.weights.table import Row, Source, gates
 
+DIRECTIONS = (("", "forward_*/", "backward_*/"), ("", "forward_layer/", "backward_layer/"), ("",))
+
+
+def named(layer: str, variable: str, number: int) -> str:
+    """The name of a variable in the three spellings."""
+    return f"{{direction}}{layer}_cell/{variable} | {{direction}}cell/vars/{number} | {variable}"
+
+
 SOURCE = Source(
     name="keras.GRU",
     layer="GRU",
-    directions=(("", "forward_*/", "backward_*/"), ("", "forward_layer/", "backward_layer/"), ("",)),
+    directions=DIRECTIONS,
     rows=(
-        Row("{direction}gru_cell/kernel | {direction}cell/vars/0 | kernel", "i (3 h) -> 3 h i", gates("W", "zrn")),
+        Row(named("gru", "kernel", 0), "i (3 h) -> 3 h i", gates("W", "zrn")),
+        Row(named("gru", "recurrent_kernel", 1), "h' (3 h) -> 3 h h'", gates("U", "zrn")),
         Row(
-            "{direction}gru_cell/recurrent_kernel | {direction}cell/vars/1 | recurrent_kernel",
-            "h' (3 h) -> 3 h h'",
-            gates("U", "zrn"),
-        ),
-        Row(
-            "{direction}gru_cell/bias | {direction}cell/vars/2 | bias",
+            named("gru", "bias", 2),
             "2 (3 h) -> (2 3) h",
             gates("b", "zrn") + gates("+b +b b_hn", "zrn"),
             optional="bias",
         ),
         Row.refused(
-            "{direction}gru_cell/bias | {direction}cell/vars/2 | bias",
+            named("gru", "bias", 2),
             "one row of biases is reset_after=False, where the reset gate acts before the recurrent product: another "
             "function, which no weights turn into this one. Train it anew with reset_after=True",
             rank=1,

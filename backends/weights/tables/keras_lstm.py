@@ -7,23 +7,15 @@ https://keras.io/api/layers/recurrent_layers/lstm/
 from __future__ import annotations
 
 from backends.weights.table import Row, Source, gates
+from backends.weights.tables.keras_gru import DIRECTIONS, named
 
 SOURCE = Source(
     name="keras.LSTM",
     layer="LSTM",
-    directions=(("", "forward_*/", "backward_*/"), ("", "forward_layer/", "backward_layer/"), ("",)),
+    directions=DIRECTIONS,
     rows=(
-        Row("{direction}lstm_cell/kernel | {direction}cell/vars/0 | kernel", "i (4 h) -> 4 h i", gates("W", "ifgo")),
-        Row(
-            "{direction}lstm_cell/recurrent_kernel | {direction}cell/vars/1 | recurrent_kernel",
-            "h' (4 h) -> 4 h h'",
-            gates("U", "ifgo"),
-        ),
-        Row(
-            "{direction}lstm_cell/bias | {direction}cell/vars/2 | bias",
-            "(4 h) -> 4 h",
-            gates("b", "ifgo"),
-            optional="bias",
-        ),
+        Row(named("lstm", "kernel", 0), "i (4 h) -> 4 h i", gates("W", "ifgo")),
+        Row(named("lstm", "recurrent_kernel", 1), "h' (4 h) -> 4 h h'", gates("U", "ifgo")),
+        Row(named("lstm", "bias", 2), "(4 h) -> 4 h", gates("b", "ifgo"), optional="bias"),
     ),
 )

@@ -9,24 +9,32 @@ from __future__ import annotations
 from backends.weights.table import Row, Source, gates
 
 
-def table(directions: int, *also: Source) -> Source:
-    """The table for one direction, or for two."""
+def table(
+    layer: str, order: str, hidden_biases: str, directions: int, *rest: Row, also: tuple[Source, ...] = ()
+) -> Source:
+    """The table for one direction, or for two; hidden_biases are those of the state, in the order of the gates."""
+    count = len(order)
     paths = ("{layer}.", "{layer}.backward.")[:directions]
 
-    def each(names: str) -> tuple[str, ...]:
-        return tuple(hold for path in paths for hold in gates(names, "zrn", path))
+    def each(*names: str) -> tuple[str, ...]:
+        return tuple(hold for path in paths for name in names for hold in gates(name, order, path))
 
-    biases = tuple(hold for path in paths for hold in (*gates("b", "zrn", path), *gates("+b +b b_hn", "zrn", path)))
     return Source(
-        name="onnx.GRU",
-        layer="GRU",
+        name=f"onnx.{layer}",
+        layer=layer,
         rows=(
-            Row("W", f"{directions} (3 h) i -> ({directions} 3) h i", each("W")),
-            Row("R", f"{directions} (3 h) h' -> ({directions} 3) h h'", each("U")),
-            Row("B", f"{directions} (2 3 h) -> ({directions} 2 3) h", biases, optional="bias"),
+            Row("W", f"{directions} ({count} h) i -> ({directions} {count}) h i", each("W")),
+            Row("R", f"{directions} ({count} h) h' -> ({directions} {count}) h h'", each("U")),
+            Row(
+                "B",
+                f"{directions} (2 {count} h) -> ({directions} 2 {count}) h",
+                each("b", hidden_biases),
+                optional="bias",
+            ),
+            *rest,
         ),
         also=also,
     )
 
 
-SOURCE = table(1, table(2))
+SOURCE = table("GRU", "zrn", "+b +b b_hn", 1, also=(table("GRU", "zrn", "+b +b b_hn", 2),))

@@ -6,28 +6,9 @@ https://onnx.ai/onnx/operators/onnx__LSTM.html
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source, gates
+from backends.weights.table import Row
+from backends.weights.tables.onnx_gru import table
 
+PEEPHOLES = Row.refused("P", "peepholes let the gates see the cells; LSTM here has none")
 
-def table(directions: int, *also: Source) -> Source:
-    """The table for one direction, or for two."""
-    paths = ("{layer}.", "{layer}.backward.")[:directions]
-
-    def each(names: str) -> tuple[str, ...]:
-        return tuple(hold for path in paths for hold in gates(names, "iofg", path))
-
-    biases = tuple(hold for path in paths for hold in (*gates("b", "iofg", path), *gates("+b", "iofg", path)))
-    return Source(
-        name="onnx.LSTM",
-        layer="LSTM",
-        rows=(
-            Row("W", f"{directions} (4 h) i -> ({directions} 4) h i", each("W")),
-            Row("R", f"{directions} (4 h) h' -> ({directions} 4) h h'", each("U")),
-            Row("B", f"{directions} (2 4 h) -> ({directions} 2 4) h", biases, optional="bias"),
-            Row.refused("P", "peepholes let the gates see the cells; LSTM here has none"),
-        ),
-        also=also,
-    )
-
-
-SOURCE = table(1, table(2))
+SOURCE = table("LSTM", "iofg", "+b", 1, PEEPHOLES, also=(table("LSTM", "iofg", "+b", 2, PEEPHOLES),))
