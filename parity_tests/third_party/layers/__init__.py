@@ -10,44 +10,36 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 
 import backends
+from backends.weights import SOURCES
 
-PLACES = {
-    "torch.nn.GRU": "torch",
-    "torch.nn.LSTM": "torch",
-    "torch.nn.MultiheadAttention": "torch",
-    "keras.GRU": "keras",
-    "keras.LSTM": "keras",
-    "keras.MultiHeadAttention": "keras",
-    "keras.AdditiveAttention": "keras",
-    "flax.linen.GRUCell": "flax:linen_layers",
-    "flax.linen.LSTMCell": "flax:linen_layers",
-    "flax.linen.MultiHeadDotProductAttention": "flax:linen_layers",
-    "flax.nnx.GRUCell": "flax:nnx_layers",
-    "flax.nnx.LSTMCell": "flax:nnx_layers",
+IN_GLUON = " in Gluon"
+
+FRAMEWORKS = {"torch": "torch", "keras": "tf", "flax": "jax", "mxnet": "mxnet", "onnx": "onnx"}
+"""The framework of each module: a backend's name, or onnx."""
+
+LIBRARIES = {
+    "torch.nn": "torch",
+    "keras": "keras",
+    "flax.linen": "flax:linen_layers",
+    "flax.nnx": "flax:nnx_layers",
+    "gluon.rnn": "mxnet",
+    "onnx": "onnx",
+    "textbook": "torch",
+    "opennmt": "torch",
+    "tfa": "keras:addons",
+}
+"""The target of each library, below this package."""
+
+PLACES = {name: LIBRARIES[name.rpartition(".")[0]] for name, source in SOURCES.items() if not source.framework} | {
     "flax.nnx.OptimizedLSTMCell": "flax:nnx_optimized",
-    "flax.nnx.MultiHeadAttention": "flax:nnx_layers",
-    "gluon.rnn.GRU": "mxnet",
-    "gluon.rnn.LSTM": "mxnet",
-    "onnx.GRU": "onnx",
-    "onnx.LSTM": "onnx",
-    "textbook.Encoder": "torch",
-    "textbook.BahdanauDecoder": "torch",
-    "textbook.Encoder in Gluon": "mxnet",
-    "textbook.BahdanauDecoder in Gluon": "mxnet",
-    "opennmt.GlobalAttention": "torch",
-    "tfa.BahdanauAttention": "keras:addons",
-    "tfa.LuongAttention": "keras:addons",
+    f"textbook.Encoder{IN_GLUON}": "mxnet",
+    f"textbook.BahdanauDecoder{IN_GLUON}": "mxnet",
     "attention_parity.torch": "torch:attention_parity",
     "attention_parity.tf": "keras:attention_parity",
     "attention_parity.jax": "flax:attention_parity",
     "attention_parity.mxnet": "mxnet:attention_parity",
 }
-"""The target of each source of `backends.weights`, below this package; a table may be for two frameworks."""
-
-FRAMEWORKS = {"torch": "torch", "keras": "tf", "flax": "jax", "mxnet": "mxnet", "onnx": "onnx"}
-"""The framework of each module: a backend's name, or onnx."""
-
-IN_GLUON = " in Gluon"
+"""The target of each source of `backends.weights`; a table may be for two frameworks."""
 
 
 def entry_of(source: str, arrays: Iterable[str]) -> str:
