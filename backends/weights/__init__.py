@@ -136,10 +136,7 @@ def from_canonical(
     known = _source(source)
     if known.framework:
         return _written_for_a_backend(known.framework, layer, arrays, prefix, spelling, options)
-    forms = [form for form in known.forms if form.layer == layer]
-    if not forms:
-        held = ", ".join(dict.fromkeys(form.layer for form in known.forms))
-        raise WeightError(f"{source} holds {held}, not {layer}.")
+    forms = _forms_of(known, layer)
     if not 0 <= spelling < known.spellings:
         raise WeightError(f"{source}: spelling is {spelling}, expected 0 to {known.spellings - 1}.")
     refusals = []
@@ -202,7 +199,8 @@ def _converted(
         begin = (f"The names begin with {made.prefix!r}.",) if made.prefix else ()
         return Converted(source.name, made.layer.name, made.config, made.arrays, made.used, begin)
     if layer is not None:
-        source = _only_layer(source, layer)
+        first, *rest = _forms_of(source, layer)
+        source = replace(first, also=tuple(rest))
     fit = _best(source, arrays, prefix, options)
     parts = assemble(fit, arrays)
     kind = layer_named(fit.form.layer)
@@ -213,13 +211,13 @@ def _converted(
     return Converted(source.name, kind.name, config, whole, parts.used, tuple(dict.fromkeys(notes)), parts.beside)
 
 
-def _only_layer(source: Source, layer: str) -> Source:
-    """The tables of a source that are of one layer."""
+def _forms_of(source: Source, layer: str) -> list[Source]:
+    """The tables of a source that are of one layer, each by itself."""
     forms = [replace(form, also=()) for form in source.forms if form.layer == layer]
     if not forms:
         held = ", ".join(dict.fromkeys(form.layer for form in source.forms))
         raise WeightError(f"{source.name} holds {held}, not {layer}.")
-    return replace(forms[0], also=tuple(forms[1:]))
+    return forms
 
 
 def _candidates(

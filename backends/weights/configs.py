@@ -113,10 +113,6 @@ def _concat(shapes: Shapes, options: Options) -> dict[str, Any]:
     return config
 
 
-def _kernel(shapes: Shapes, options: Options) -> dict[str, Any]:
-    return {"learned": "w" in shapes}
-
-
 def _local(shapes: Shapes, options: Options) -> dict[str, Any]:
     config: dict[str, Any] = {"mode": "predictive"} if "W_p" in shapes else {}
     scored = inner(shapes, "scored")
@@ -153,10 +149,6 @@ def _sides(scored: Shapes, options: Options, query_size: int | None) -> dict[str
         if name not in given:
             raise UnseenError(f"{name} cannot be inferred from the shapes of the arrays: give {name}=... .")
     return given
-
-
-def _regression(shapes: Shapes, options: Options) -> dict[str, Any]:
-    return {"learned": "kernel.w" in shapes}
 
 
 def _heads(shapes: Shapes, options: Options) -> dict[str, Any]:
@@ -302,10 +294,10 @@ def _translator(shapes: Shapes, options: Options) -> dict[str, Any]:
 
 CONFIGS: dict[str, Callable[[Shapes, Options], dict[str, Any]]] = {
     "ConcatAttention": _concat,
-    "KernelAttention": _kernel,
+    "KernelAttention": lambda shapes, options: {"learned": "w" in shapes},
     "LocalAttention": _local,
     "HardAttention": _hard,
-    "NadarayaWatson": _regression,
+    "NadarayaWatson": lambda shapes, options: {"learned": "kernel.w" in shapes},
     "MultiHeadAttention": _heads,
     "GRU": _recurrent,
     "LSTM": _recurrent,

@@ -60,9 +60,10 @@ def canonical(form: Source, **stack: Any) -> tuple[Arrays, dict[str, Any]]:
     return arrays, {"num_heads": 2} if form.layer == "MultiHeadAttention" else {}
 
 
-def same(found: Arrays, wanted: Arrays) -> bool:
-    return found.keys() == wanted.keys() and all(
-        found[name].dtype == array.dtype and np.array_equal(found[name], array) for name, array in wanted.items()
+def same(actual: Arrays, expected: Arrays) -> bool:
+    """Whether names, their order, dtypes, shapes and values are the same."""
+    return list(actual) == list(expected) and all(
+        actual[name].dtype == array.dtype and np.array_equal(actual[name], array) for name, array in expected.items()
     )
 
 

@@ -149,8 +149,8 @@ def test_opennmts_general_attention_projects_the_query_and_computes_the_same(ans
     queries, keys = uniform("queries", (2, 4, 3)), uniform("keys", (2, 6, 5))
     arrays = {"linear_in.weight": uniform("linear_in", (5, 3)), "linear_out.weight": uniform("linear_out", (3, 8))}
     converted = to_canonical(arrays)
-    wanted = softmaxed(queries @ arrays["linear_in.weight"].T @ keys.transpose(0, 2, 1)) @ keys
-    np.testing.assert_allclose(answered(converted, queries, keys, keys)[0], wanted, rtol=0, atol=1e-14)
+    expected = softmaxed(queries @ arrays["linear_in.weight"].T @ keys.transpose(0, 2, 1)) @ keys
+    np.testing.assert_allclose(answered(converted, queries, keys, keys)[0], expected, rtol=0, atol=1e-14)
     np.testing.assert_array_equal(converted.beside["W_c"], arrays["linear_out.weight"])
 
 

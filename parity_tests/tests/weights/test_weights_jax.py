@@ -14,6 +14,7 @@ from flax import linen, nnx, traverse_util
 from attention_core.draws import uniform
 from backends import jax as attention
 from backends import weights
+from parity_tests.tests.weights.arrays import same
 
 INPUTS = uniform("inputs", (3, 6, 5))
 
@@ -40,45 +41,32 @@ def of_nnx(module: nnx.Module) -> dict[str, np.ndarray]:
     return arrays
 
 
-LINEN = {
-    "flax.linen.GRUCell": linen.GRUCell,
-    "flax.linen.LSTMCell": linen.LSTMCell,
-    "flax.linen.OptimizedLSTMCell": linen.OptimizedLSTMCell,
-}
+CELLS = ("GRUCell", "LSTMCell", "OptimizedLSTMCell")
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("name", LINEN)
+@pytest.mark.parametrize("name", CELLS)
 def test_a_linen_cell_and_its_canonical_arrays_compute_the_same(name: str, bidirectional: bool, answered):
-    rnn = linen.RNN(LINEN[name](4, param_dtype=jnp.float64))
-    if bidirectional:
-        rnn = linen.Bidirectional(rnn, linen.RNN(LINEN[name](4, param_dtype=jnp.float64)))
-    arrays, wanted = of_linen(rnn, INPUTS)
+    one, other = (linen.RNN(getattr(linen, name)(4, param_dtype=jnp.float64)) for _ in range(2))
+    rnn = linen.Bidirectional(one, other) if bidirectional else one
+    arrays, expected = of_linen(rnn, INPUTS)
     converted = weights.to_canonical(arrays)
-    assert converted.source == name.replace("Optimized", "")  # its arrays are the same
-    np.testing.assert_allclose(answered(converted, INPUTS)[0], wanted, rtol=0, atol=1e-14)
-
-
-NNX = {
-    "flax.nnx.GRUCell": nnx.GRUCell,
-    "flax.nnx.LSTMCell": nnx.LSTMCell,
-    "flax.nnx.OptimizedLSTMCell": nnx.OptimizedLSTMCell,
-}
+    assert converted.source == f"flax.linen.{name.replace('Optimized', '')}"  # its arrays are the same
+    np.testing.assert_allclose(answered(converted, INPUTS)[0], expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("name", NNX)
+@pytest.mark.parametrize("name", CELLS)
 def test_an_nnx_cell_and_its_canonical_arrays_compute_the_same(name: str, bidirectional: bool, answered):
-    def rnn() -> nnx.RNN:
-        return nnx.RNN(NNX[name](5, 4, param_dtype=jnp.float64, rngs=nnx.Rngs(0)))
-
-    module = nnx.Bidirectional(rnn(), rnn()) if bidirectional else rnn()
+    cells = (getattr(nnx, name)(5, 4, param_dtype=jnp.float64, rngs=nnx.Rngs(0)) for _ in range(2))
+    one, other = map(nnx.RNN, cells)
+    module = nnx.Bidirectional(one, other) if bidirectional else one
     arrays = of_nnx(module)
     converted = weights.to_canonical(arrays)
-    assert converted.source == name
-    wanted = module(jnp.array(INPUTS), rngs=nnx.Rngs(0))
-    np.testing.assert_allclose(answered(converted, INPUTS)[0], wanted, rtol=0, atol=1e-14)
-    back = weights.from_canonical(converted.layer, converted.arrays, name)
+    assert converted.source == f"flax.nnx.{name}"
+    expected = module(jnp.array(INPUTS), rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(answered(converted, INPUTS)[0], expected, rtol=0, atol=1e-14)
+    back = weights.from_canonical(converted.layer, converted.arrays, converted.source)
     prefix = "" if bidirectional else "cell."
     assert all(np.array_equal(arrays[prefix + key], array) for key, array in back.items())
 
@@ -109,15 +97,15 @@ def test_flax_attention_and_its_canonical_arrays_compute_the_same(kind: str, bia
     queries, keys, values = uniform("q", (2, 4, 5)), uniform("k", (2, 6, 7)), uniform("v", (2, 6, 7))
     if isinstance(module, nnx.Module):
         arrays = of_nnx(module)
-        wanted = module(jnp.array(queries), jnp.array(keys), jnp.array(values))
+        expected = module(jnp.array(queries), jnp.array(keys), jnp.array(values))
     else:
-        arrays, wanted = of_linen(module, queries, keys, values)
+        arrays, expected = of_linen(module, queries, keys, values)
     source = {"nnx": "flax.nnx.MultiHeadAttention", "linen": "flax.linen.MultiHeadDotProductAttention"}[kind]
     converted = weights.to_canonical(arrays, source)
     assert converted.config["num_heads"] == 3
     # nnx calls jax.nn.dot_product_attention, which normalises scores of every dtype in float32.
     atol = 1e-6 if kind == "nnx" else 1e-14
-    np.testing.assert_allclose(answered(converted, queries, keys, values)[0], wanted, rtol=0, atol=atol)
+    np.testing.assert_allclose(answered(converted, queries, keys, values)[0], expected, rtol=0, atol=atol)
     back = weights.from_canonical(converted.layer, converted.arrays, converted.source, **converted.config)
     assert all(np.array_equal(arrays[name], array) for name, array in back.items()) and len(back) == len(arrays)
 
@@ -133,8 +121,6 @@ def test_a_whole_decoder_of_ours_goes_through_its_state():
     state = nnx.to_flat_state(nnx.state(model, nnx.Param))
     arrays = {".".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in state}
     converted = weights.to_canonical(arrays, "attention_parity.jax")
-    wanted = attention.get_parameters(model)
-    assert converted.layer == "LuongDecoder" and list(converted.arrays) == list(wanted)
-    assert all(np.array_equal(converted.arrays[name], wanted[name]) for name in wanted)
+    assert converted.layer == "LuongDecoder" and same(converted.arrays, attention.get_parameters(model))
     back = weights.from_canonical("LuongDecoder", converted.arrays, "attention_parity.jax", **converted.config)
     assert back.keys() == arrays.keys() and all(np.array_equal(back[name], arrays[name]) for name in arrays)

@@ -17,12 +17,8 @@ from backends import weights
 import mxnet as mx
 from mxnet import gluon
 
-STACKS: list[dict[str, Any]] = [
-    {},
-    {"num_layers": 2},
-    {"bidirectional": True},
-    {"num_layers": 2, "bidirectional": True},
-]
+from parity_tests.tests.weights.arrays import STACKS, same
+
 INPUTS = uniform("inputs", (3, 6, 5)).astype("float32")
 
 
@@ -44,11 +40,11 @@ def test_a_file_of_a_recurrent_layer_and_its_canonical_arrays_compute_the_same(
     with mx.util.np_array(numpy_style), mx.util.np_shape(numpy_style):
         of = mx.np if numpy_style else mx.nd
         layer = drawn(name, stack, of)
-        wanted = layer(of.array(INPUTS)).asnumpy()
+        expected = layer(of.array(INPUTS)).asnumpy()
         layer.save_parameters(str(tmp_path / "layer.params"))
     converted = weights.to_canonical(weights.read_arrays(tmp_path / "layer.params"))
     assert converted.source == f"gluon.rnn.{name}"
-    numpy.testing.assert_allclose(answered(converted, INPUTS)[0], wanted, rtol=0, atol=3e-6)
+    numpy.testing.assert_allclose(answered(converted, INPUTS)[0], expected, rtol=0, atol=3e-6)
 
 
 @pytest.mark.parametrize("stack", STACKS, ids=str)
@@ -120,8 +116,7 @@ def test_every_dtype_is_loaded_there_as_it_is_written_here(dtype: str, tmp_path:
     with mx.util.np_array(True), mx.util.np_shape(True):
         found = mx.npx.load(str(tmp_path / "x.params"))
     assert found["none"].shape == (0, 3)
-    for name, array in arrays.items():
-        assert found[name].dtype == array.dtype and numpy.array_equal(found[name].asnumpy(), array)
+    assert same({name: found[name].asnumpy() for name in arrays}, arrays)
 
 
 def test_sparse_arrays_and_arrays_without_names_are_refused(tmp_path: Path):
@@ -140,9 +135,7 @@ def test_layers_of_ours_go_through_their_files(learned: str, tmp_path: Path):
     model = getattr(attention, learned)(**options)
     model.save_parameters(str(tmp_path / "model.params"))
     converted = weights.to_canonical(weights.read_arrays(tmp_path / "model.params"), "attention_parity.mxnet")
-    wanted = attention.get_parameters(model)
-    assert converted.layer == learned and list(converted.arrays) == list(wanted)
-    assert all(numpy.array_equal(converted.arrays[name], wanted[name]) for name in wanted)
+    assert converted.layer == learned and same(converted.arrays, attention.get_parameters(model))
     back = weights.from_canonical(learned, converted.arrays, "attention_parity.mxnet", **converted.config)
     weights.write_arrays(tmp_path / "back.params", back)
     model.load_parameters(str(tmp_path / "back.params"))

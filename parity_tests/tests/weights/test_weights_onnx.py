@@ -21,26 +21,21 @@ STRAIGHT = {"GRU": {"linear_before_reset": 1}, "LSTM": {}}
 
 def model_of(kind: str, directions: int = 1, inputs: tuple[str, ...] = ("W", "R", "B"), **attributes: Any) -> Any:
     """A model of one node with drawn weights."""
-    gates, shapes = GATES[kind], {"W": (5,), "R": (4,)}
-    arrays = {
-        letter: uniform(
-            letter, (directions, gates * 4, *shapes[letter]) if letter in shapes else (directions, 8 * gates)
-        )
-        for letter in ("W", "R", "B")
-    }
-    arrays["P"] = uniform("P", (directions, 12))
-    names = {letter: f"weights_{letter}" for letter in inputs}
-    listed = ["X", names["W"], names["R"], names.get("B", ""), "", "", *([""] if "P" in inputs else [])]
-    listed += [names["P"]] if "P" in inputs else []
-    node = helper.make_node(
-        kind, listed[: len(listed) if "P" in inputs else 4], ["Y"], name="rnn", hidden_size=4, **attributes
-    )
+    width = 4 * GATES[kind]
+    shapes = {"W": (width, 5), "R": (width, 4), "B": (2 * width,), "P": (12,)}
+    arrays = {letter: uniform(letter, (directions, *shapes[letter])) for letter in inputs}
+    names = {"X": "X"} | {letter: f"weights_{letter}" for letter in inputs}
+    slots = ["X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"]
+    listed = [names.get(slot, "") for slot in slots]
+    while not listed[-1]:
+        listed.pop()
+    node = helper.make_node(kind, listed, ["Y"], name="rnn", hidden_size=4, **attributes)
     graph = helper.make_graph(
         [node],
         "graph",
         [helper.make_tensor_value_info("X", TensorProto.FLOAT, [None, None, 5])],
         [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(arrays[letter].astype(np.float32), name) for letter, name in names.items()],
+        [numpy_helper.from_array(array.astype(np.float32), names[letter]) for letter, array in arrays.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
 
@@ -56,9 +51,8 @@ def test_a_node_and_its_canonical_arrays_compute_the_same(kind: str, inputs: tup
     model = model_of(kind, inputs=inputs, **STRAIGHT[kind])
     converted = weights.to_canonical(read(model, tmp_path))
     assert converted.source == f"onnx.{kind}"
-    steps = ReferenceEvaluator(model).run(None, {"X": INPUTS.transpose(1, 0, 2)})[
-        0
-    ]  # (steps, directions, batch, hidden)
+    # (steps, directions, batch, hidden)
+    (steps,) = ReferenceEvaluator(model).run(None, {"X": INPUTS.transpose(1, 0, 2)})
     np.testing.assert_allclose(answered(converted, INPUTS)[0], steps[:, 0].transpose(1, 0, 2), rtol=0, atol=1e-6)
 
 
@@ -74,8 +68,8 @@ def test_both_directions_compute_what_one_does_in_each(kind: str, tmp_path: Path
             one = arrays[f"rnn.{letter}"][direction : direction + 1]
             initializer.CopyFrom(numpy_helper.from_array(one, initializer.name))
         halves.append(ReferenceEvaluator(half).run(None, {"X": np.ascontiguousarray(given)})[0][:, 0])
-    wanted = np.concatenate([halves[0], halves[1][::-1]], axis=-1).transpose(1, 0, 2)
-    np.testing.assert_allclose(answered(weights.to_canonical(arrays), INPUTS)[0], wanted, rtol=0, atol=1e-6)
+    expected = np.concatenate([halves[0], halves[1][::-1]], axis=-1).transpose(1, 0, 2)
+    np.testing.assert_allclose(answered(weights.to_canonical(arrays), INPUTS)[0], expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

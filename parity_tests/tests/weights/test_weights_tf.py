@@ -12,6 +12,7 @@ import pytest
 from attention_core.draws import uniform
 from backends import tf as attention
 from backends import weights
+from parity_tests.tests.weights.arrays import same
 
 INPUTS = uniform("inputs", (3, 6, 5))
 RECURRENT = {"GRU": keras.layers.GRU, "LSTM": keras.layers.LSTM}
@@ -75,7 +76,7 @@ def test_layers_on_top_of_each_other_are_one_by_their_prefixes(name: str, tmp_pa
 @pytest.mark.parametrize("name", RECURRENT)
 def test_a_file_that_is_written_here_is_loaded_there(name: str, bidirectional: bool, tmp_path: Path):
     model = model_of(recurrent(name, bidirectional))
-    wanted, arrays = np.array(model(INPUTS)), saved(model, tmp_path)
+    expected, arrays = np.array(model(INPUTS)), saved(model, tmp_path)
     converted = weights.to_canonical(arrays)
     start = converted.notes[0].split("'")[1].replace(".", "/")  # The names begin with 'layers.gru.'.
     back = weights.from_canonical(name, converted.arrays, f"keras.{name}", spelling=1, prefix=start)
@@ -83,7 +84,7 @@ def test_a_file_that_is_written_here_is_loaded_there(name: str, bidirectional: b
     weights.write_arrays(tmp_path / "back.weights.h5", back)
     model.set_weights([np.zeros(one.shape) for one in model.weights])
     model.load_weights(tmp_path / "back.weights.h5")
-    np.testing.assert_allclose(model(INPUTS), wanted, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(model(INPUTS), expected, rtol=0, atol=1e-15)
 
 
 def test_reset_after_false_is_refused(tmp_path: Path):
@@ -105,9 +106,9 @@ def test_multi_head_attention_and_its_canonical_arrays_compute_the_same(
     assert weights.recognise(arrays) == ["keras.MultiHeadAttention"]
     converted = weights.to_canonical(arrays)
     context, mean = answered(converted, given[0], given[2], given[1])
-    wanted = model(list(given))
-    np.testing.assert_allclose(context, wanted[0], rtol=0, atol=1e-14)
-    np.testing.assert_allclose(mean, np.mean(wanted[1], axis=1), rtol=0, atol=1e-14)
+    expected = model(list(given))
+    np.testing.assert_allclose(context, expected[0], rtol=0, atol=1e-14)
+    np.testing.assert_allclose(mean, np.mean(expected[1], axis=1), rtol=0, atol=1e-14)
 
 
 def test_heads_of_another_size_for_the_values_are_refused():
@@ -160,9 +161,7 @@ def test_layers_of_ours_go_through_their_files(name: str, tmp_path: Path):
     layer = getattr(attention, name)(**made)
     arrays = saved(Holder(layer), tmp_path)
     converted = weights.to_canonical(arrays, "attention_parity.tf", **options)
-    wanted = attention.get_parameters(layer)
-    assert converted.layer == name and list(converted.arrays) == list(wanted)
-    assert all(np.array_equal(converted.arrays[key], wanted[key]) for key in wanted)
+    assert converted.layer == name and same(converted.arrays, attention.get_parameters(layer))
     start = converted.notes[0].split("'")[1].replace(".", "/")  # The names begin with 'layers.gru.'.
     back = weights.from_canonical(
         name, converted.arrays, "attention_parity.tf", spelling=1, prefix=start, **converted.config
