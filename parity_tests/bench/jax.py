@@ -16,7 +16,7 @@ import backends.jax as ours
 from backends.jax.arrays import from_numpy, to_numpy
 from backends.jax.runtime import build
 from parity_tests.bench.items import BOS, EOS, LEARNED, UNCOMPILED, Problem
-from parity_tests.bench.measure import Clock, Form, wall
+from parity_tests.bench.measure import Form
 
 Arrays = dict[str, jax.Array]
 
@@ -28,11 +28,6 @@ def configure() -> None:
     it is then.
     """
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-
-
-def clock(device: str) -> Clock:
-    """What measures a call: JAX has no events, but each call here waits for the device."""
-    return wall
 
 
 # ----------------------------------------------------------------------------------------- as tutorials write them

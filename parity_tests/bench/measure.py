@@ -24,6 +24,10 @@ LEAST_SECONDS = 0.05
 """A round calls each form as often as it takes to fill this time, so that the clock does not count."""
 
 
+Call = Callable[[], Any]
+Clock = Callable[[Call], float]
+
+
 class Form(ABC):
     """One form of a problem, with parameters and inputs of its own; each call returns once its result is there."""
 
@@ -46,6 +50,10 @@ class Form(ABC):
     @abstractmethod
     def differentiate(self) -> tuple[Any, Mapping[str, Any], Mapping[str, np.ndarray]]:
         """The loss, its gradients by the inputs that have one, and those by the parameters, canonical."""
+
+    def seconds(self, call: Call) -> float:
+        """The seconds of a call; without events on the device, each waits for its result."""
+        return wall(call)
 
     def answers(self, gradients: bool) -> dict[str, np.ndarray]:
         """The outputs, and the gradients by canonical names; nothing is changed."""
@@ -80,10 +88,6 @@ def stored(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
 def canonical(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     """The canonical array in a third-party parameter, or its gradient."""
     return array.ravel()[-math.prod(shape) :].reshape(shape)
-
-
-Call = Callable[[], Any]
-Clock = Callable[[Call], float]
 
 
 class Disagreement(Exception):

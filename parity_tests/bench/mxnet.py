@@ -16,16 +16,11 @@ import backends.mxnet as ours
 from backends.mxnet.arrays import context, from_numpy, to_numpy
 from backends.mxnet.runtime import build
 from parity_tests.bench.items import Problem
-from parity_tests.bench.measure import Clock, Form, canonical, parameter_path, stored, wall
+from parity_tests.bench.measure import Form, canonical, parameter_path, stored
 
 
 def configure() -> None:
     """Nothing: the environment variables have set it."""
-
-
-def clock(device: str) -> Clock:
-    """What measures a call: MXNet has no events, but each call here waits for the device."""
-    return wall
 
 
 # ----------------------------------------------------------------------------------------- as tutorials write them

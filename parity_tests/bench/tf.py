@@ -16,7 +16,7 @@ import backends.tf as ours
 from backends.tf.arrays import DEVICES, from_numpy, to_numpy
 from backends.tf.runtime import build
 from parity_tests.bench.items import EAGER, Problem
-from parity_tests.bench.measure import Clock, Form, canonical, stored, wall
+from parity_tests.bench.measure import Form, canonical, stored
 
 Tensors = dict[str, Tensor]
 
@@ -25,11 +25,6 @@ def configure() -> None:
     """One thread; all else as TensorFlow has it."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-
-
-def clock(device: str) -> Clock:
-    """What measures a call: TensorFlow has no events, but each call here waits for the device."""
-    return wall
 
 
 # ----------------------------------------------------------------------------------------- as tutorials write them

@@ -16,27 +16,12 @@ import backends.torch as ours
 from backends.torch.arrays import from_numpy, to_numpy
 from backends.torch.runtime import build
 from parity_tests.bench.items import THIRD_PARTY, Problem
-from parity_tests.bench.measure import Call, Clock, Form, canonical, parameter_path, stored, wall
+from parity_tests.bench.measure import Call, Form, canonical, parameter_path, stored
 
 
 def configure() -> None:
     """One thread; all else as PyTorch has it."""
     torch.set_num_threads(1)
-
-
-def clock(device: str) -> Clock:
-    """What measures a call: on a GPU, events on the device."""
-    return wall if device == "cpu" else events
-
-
-def events(call: Call) -> float:
-    """The seconds between two events on the device, around a call."""
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    call()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) / 1000.0
 
 
 # ----------------------------------------------------------------------------------------- as tutorials write them
@@ -134,9 +119,20 @@ class ModuleForm(Form):
         super().__init__(problem, partial(from_numpy, device=device))
         for array in self.learned.values():
             array.requires_grad_()
-        self.module, self.keywords, self.gradients = module.to(device), keywords, gradients
+        self.module, self.keywords, self.gradients, self.device = module.to(device), keywords, gradients, device
         trained = list(module.parameters())
         self.optimizer = torch.optim.Adam(trained) if trained else None
+
+    def seconds(self, call: Call) -> float:
+        """The seconds of a call: on a GPU, between two events on the device."""
+        if self.device == "cpu":
+            return super().seconds(call)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1000.0
 
     @torch.no_grad()
     def forward(self) -> Any:

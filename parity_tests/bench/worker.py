@@ -50,9 +50,9 @@ def times(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
         errors = validate(ours, theirs, "training" in job["parts"])
     except Disagreement as error:
         return {"refused": str(error)}
-    clock = framework.clock(job["device"])
     rounds = {
-        part: interleave(getattr(ours, part), getattr(theirs, part), job["rounds"], clock) for part in job["parts"]
+        part: interleave(getattr(ours, part), getattr(theirs, part), job["rounds"], ours.seconds)
+        for part in job["parts"]
     }
     return {"errors": errors, "rounds": rounds}
 

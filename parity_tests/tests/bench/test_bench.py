@@ -149,9 +149,6 @@ class Planted:
     def form(self, problem, against, device):
         return PlantedForm(self, *self.answered[against])
 
-    def clock(self, device: str) -> measure.Clock:
-        return lambda call: call() or 1.0
-
 
 class PlantedForm:
     def __init__(self, framework: Planted, output: float, gradient: float) -> None:
@@ -161,6 +158,9 @@ class PlantedForm:
         self.framework.calls += 1
 
     training = forward
+
+    def seconds(self, call: measure.Call) -> float:
+        return call() or 1.0
 
     def answers(self, gradients: bool) -> dict[str, np.ndarray]:
         arrays = {"context": np.full(3, self.output, np.float32)}
