@@ -325,13 +325,6 @@ def test_the_command_prints_a_line_that_can_be_copied(monkeypatch: pytest.Monkey
     assert result.exit_code == 1 and result.output.splitlines()[:2] == lines[:2]
 
 
-def test_the_command_needs_a_time_or_a_number_of_cases():
-    result = CliRunner().invoke(main, ["fuzz"])
-    assert result.exit_code == 2 and "--seconds, --examples, or both" in result.output
-    result = CliRunner().invoke(main, ["fuzz", "--examples", "1", "--dtype", "float8"])
-    assert result.exit_code == 2 and "'float8': expected some of float64, float32" in result.output
-
-
 # ------------------------------------------------------------------------------------------------ the backends
 
 
