@@ -12,7 +12,8 @@ from rich.text import Text
 
 from parity_tests.behaviour import findings
 from parity_tests.behaviour.page import page
-from parity_tests.cli.options import CommaList, console, device_option, examples, progress, python_option
+from parity_tests.cli import options
+from parity_tests.cli.terminal import console, progress
 from parity_tests.third_party.attention import BACKENDS, THIRD_PARTY
 
 MODULES = tuple(BACKENDS)
@@ -21,17 +22,17 @@ MODULES = tuple(BACKENDS)
 @click.command(
     "behaviour",
     short_help="Probe the frameworks' own attention.",
-    epilog=examples("behaviour", "behaviour --framework torch,keras"),
+    epilog=options.examples("behaviour", "behaviour --framework torch,keras"),
 )
 @click.option(
     "--framework",
     "modules",
-    type=CommaList(MODULES),
+    type=options.CommaList(MODULES),
     metavar="NAMES",
     help=f"Frameworks to probe, with commas, of {', '.join(MODULES)}; default: all installed.",
 )
-@python_option("Use another interpreter, whose environment has NumPy, safetensors and the framework. May be repeated.")
-@device_option
+@options.python("Use another interpreter, whose environment has NumPy, safetensors and the framework. May be repeated.")
+@options.device
 @click.option("--write", is_flag=True, help="Record the findings, and write docs/behaviour.md.")
 def command(modules: list[str] | None, pythons: dict[str, str], device: str, write: bool) -> None:
     """Probe the calls of the installed frameworks, and compare their behaviour with the recorded findings.

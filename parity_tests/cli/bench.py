@@ -18,7 +18,8 @@ from backends.requirements import XLA_LEVEL
 from parity_tests.bench import charts, runner
 from parity_tests.bench import page as pages
 from parity_tests.bench.items import ITEMS, LENGTH
-from parity_tests.cli.options import CommaList, console, device_option, examples, output_file, progress
+from parity_tests.cli import options
+from parity_tests.cli.terminal import console, progress
 from parity_tests.plots import Undrawn, empty_figure
 
 COLOURS = {True: "green", False: "yellow", None: ""}
@@ -26,12 +27,12 @@ COLOURS = {True: "green", False: "yellow", None: ""}
 
 @click.command(
     short_help="Benchmark time and memory against third-party code.",
-    epilog=examples("bench --quick", "bench --item additive,dot --framework torch --json ratios.json"),
+    epilog=options.examples("bench --quick", "bench --item additive,dot --framework torch --json ratios.json"),
 )
 @click.option(
     "--item",
     "names",
-    type=CommaList((*ITEMS, LENGTH)),
+    type=options.CommaList((*ITEMS, LENGTH)),
     metavar="NAMES",
     default=",".join(ITEMS),
     help=f"Items to measure, with commas, of {', '.join(ITEMS)}, {LENGTH}; all but the last unless given.",
@@ -39,7 +40,7 @@ COLOURS = {True: "green", False: "yellow", None: ""}
 @click.option(
     "--framework",
     "frameworks",
-    type=CommaList(FRAMEWORKS),
+    type=options.CommaList(FRAMEWORKS),
     metavar="NAMES",
     help="Frameworks to measure in, with commas; all installed ones unless given.",
 )
@@ -49,10 +50,10 @@ COLOURS = {True: "green", False: "yellow", None: ""}
     type=click.IntRange(min=1),
     help=f"Rounds of each ratio; {runner.ROUNDS}, or {runner.QUICK_ROUNDS} with --quick, unless given.",
 )
-@device_option
-@output_file("--json", "json_file", help="Write every ratio to a file.")
-@output_file("--chart", help="Draw the ratios, or time and memory over the length, to a picture.")
-@output_file("--page", help="Put the table into a page in Markdown.")
+@options.device
+@options.output_file("--json", "json_file", help="Write every ratio to a file.")
+@options.output_file("--chart", help="Draw the ratios, or time and memory over the length, to a picture.")
+@options.output_file("--page", help="Put the table into a page in Markdown.")
 def bench(
     names: list[str],
     frameworks: list[str] | None,

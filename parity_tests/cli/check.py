@@ -20,18 +20,11 @@ from backends.archives import ArchiveError
 from backends.requirements import XLA_LEVEL
 from backends.weights import WeightError
 from parity_tests.cases.drawn import parsed
-from parity_tests.cli.options import (
+from parity_tests.cli import options
+from parity_tests.cli.terminal import (
     Refused,
-    cells_options,
-    certificate_option,
     console,
-    device_option,
     errors,
-    every_option,
-    examples,
-    interpreters,
-    json_option,
-    junit_option,
     progress,
     require_hypothesis,
     signals,
@@ -60,11 +53,11 @@ from parity_tests.workers.process import Server, WorkerFault
 
 @click.command(
     short_help="Judge anybody's implementation.",
-    epilog=examples("check mine.py", "check package.module:attention --operator masked_softmax --fuzz 60"),
+    epilog=options.examples("check mine.py", "check package.module:attention --operator masked_softmax --fuzz 60"),
 )
 @click.argument("target", metavar="TARGET", shell_complete=lambda *given: [CompletionItem(given[-1], type="file")])
-@cells_options
-@device_option
+@options.cells
+@options.device
 @click.option(
     "--python",
     type=click.Path(exists=True, dir_okay=False),
@@ -78,10 +71,10 @@ from parity_tests.workers.process import Server, WorkerFault
     help="Known divergences, each with a reason; one that does not diverge is red. Targets of ours have theirs.",
 )
 @click.option("--require-all", is_flag=True, help="What the target lacks is red.")
-@json_option
-@junit_option
-@certificate_option
-@every_option
+@options.json_file
+@options.junit
+@options.certificate
+@options.every
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
@@ -105,15 +98,6 @@ from parity_tests.workers.process import Server, WorkerFault
 )
 @click.option("--examples", type=click.IntRange(min=1), metavar="N", help="Stop fuzzing after this many cases.")
 def check(
-    target: str,
-    dtypes: list[str],
-    pattern: str | None,
-    operators: list[str] | None,
-    training: bool,
-    device: str,
-    python: str | None,
-    divergences: str | None,
-    require_all: bool,
     json_file: Path | None,
     junit_file: Path | None,
     certificate_file: Path | None,
@@ -122,6 +106,7 @@ def check(
     lines: tuple[str, ...],
     seconds: float | None,
     examples: int | None,
+    **asked: Any,
 ) -> None:
     """Test an implementation against the specification: its outputs and gradients, case by case.
 
@@ -133,15 +118,13 @@ def check(
     Exits with 0 only if something was judged and nothing is red, and with 2 if the target cannot be judged.
     """
     fuzzing = seconds is not None or examples is not None
-    if lines and (fuzzing or pattern or operators or training or seed is not None):
+    if lines and (fuzzing or asked["pattern"] or asked["operators"] or asked["training"] or seed is not None):
         raise click.UsageError("--drawn says all of a case: give no --case, --operator, --training, --seed or --fuzz")
     if fuzzing and certificate_file is not None:
         raise click.UsageError("a certificate holds what can be repeated: --fuzz is for another run")
     if fuzzing:
         require_hypothesis()
-    chosen = tuple(operators or ())
-    path = os.environ.get(PATH) or None  # of --path, or as the environment says
-    request = Request(target, dtypes, pattern, chosen, training, device, python, divergences, require_all, path)
+    request = Request(**asked, path=os.environ.get(PATH) or None)  # of --path, or as the environment says
     if lines:
         request = replace(request, dtypes=dtypes_of(lines), drawn=lines)
     else:
@@ -236,7 +219,7 @@ def optimised() -> Iterator[None]:
 
 @click.command(
     short_help="Repeat what a certificate states.",
-    epilog=examples("verify certificate.json", "verify certificate.json --python torch=venv/bin/python"),
+    epilog=options.examples("verify certificate.json", "verify certificate.json --python torch=venv/bin/python"),
 )
 @click.argument("certificate", metavar="CERTIFICATE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
@@ -288,15 +271,15 @@ def request_of(stated: Mapping[str, Any], pythons: tuple[str, ...]) -> Request |
         raise CertificateError(f"the certificate is of {stated.get('kind')!r}, which `verify` cannot repeat")
     if stated.get("other_python") and not pythons:
         raise CertificateError("it was certified with another interpreter: give one with --python")
-    options = {name: value for name, value in stated.items() if name not in ("kind", "command", "other_python")}
-    options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    if not isinstance(options.get("seed", 0), int | None):
-        raise CertificateError(f"the certificate's seed is {options['seed']!r}, expected a whole number")
+    request = {name: value for name, value in stated.items() if name not in ("kind", "command", "other_python")}
+    request = {name: tuple(value) if isinstance(value, list) else value for name, value in request.items()}
+    if not isinstance(request.get("seed", 0), int | None):
+        raise CertificateError(f"the certificate's seed is {request['seed']!r}, expected a whole number")
     try:
         if kind is Conversion:
-            return Conversion(**{**options, "pythons": interpreters(pythons)})
+            return Conversion(**{**request, "pythons": options.interpreters(pythons)})
         return Request(
-            **{**options, "dtypes": list(options.get("dtypes", ())), "python": pythons[0] if pythons else None}
+            **{**request, "dtypes": list(request.get("dtypes", ())), "python": pythons[0] if pythons else None}
         )
     except TypeError as error:
         raise CertificateError(f"the certificate asks for something else: {error}") from error

@@ -11,15 +11,8 @@ import click
 
 import backends as registry
 from parity_tests.cases.call import JUDGED_STEPS
-from parity_tests.cli.options import (
-    backends_option,
-    console,
-    device_option,
-    examples,
-    pairs_in,
-    progress,
-    python_option,
-)
+from parity_tests.cli import options
+from parity_tests.cli.terminal import console, pairs_in, progress
 from parity_tests.cli.translate import (
     beam_option,
     check_backends,
@@ -38,13 +31,13 @@ from parity_tests.translation.preparation import new_settings
 
 @click.command(
     "compare",
-    epilog=examples(
+    epilog=options.examples(
         "translate compare --output compared", "translate compare --backend torch,jax --epochs 4 --output compared"
     ),
 )
-@backends_option
-@python_option("Train a backend with another interpreter, whose environment has this package and the framework.")
-@device_option
+@options.backends
+@options.python("Train a backend with another interpreter, whose environment has this package and the framework.")
+@options.device
 @training_options
 @click.option(
     "--output",

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -19,19 +20,8 @@ from backends import FRAMEWORKS
 from backends.archives import ArchiveError
 from backends.weights import SOURCES, WeightError
 from backends.weights.matching import fits
-from parity_tests.cli.options import (
-    Refused,
-    certificate_option,
-    completing,
-    console,
-    examples,
-    json_option,
-    output_file,
-    progress,
-    python_option,
-    write_certificate,
-    write_json,
-)
+from parity_tests.cli import options
+from parity_tests.cli.terminal import Refused, console, progress, write_certificate, write_json
 from parity_tests.conversion.conversion import CANONICAL, Conversion, Move, save
 from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import Verdict
@@ -44,7 +34,7 @@ MOST_SHOWN = 5
 
 @click.command(
     short_help="Move weights to another framework, and validate it.",
-    epilog=examples(
+    epilog=options.examples(
         "convert gru.safetensors --to keras.GRU -o gru.h5",
         "convert model.safetensors --prefix encoder.attention. --set num_heads=8 --to jax -o heads.safetensors",
     ),
@@ -55,15 +45,17 @@ MOST_SHOWN = 5
     "target",
     metavar="NAME",
     required=True,
-    shell_complete=completing(lambda: (*FRAMEWORKS, *SOURCES)),
+    shell_complete=options.completing(lambda: (*FRAMEWORKS, *SOURCES)),
     help="A backend, or a layer of a framework.",
 )
-@output_file("-o", "--output", required=True, help="Write the arrays there, as the kind of file that the suffix names.")
+@options.output_file(
+    "-o", "--output", required=True, help="Write the arrays there, as the kind of file that the suffix names."
+)
 @click.option(
     "--from",
     "source",
     metavar="NAME",
-    shell_complete=completing(lambda: (*FRAMEWORKS, *SOURCES)),
+    shell_complete=options.completing(lambda: (*FRAMEWORKS, *SOURCES)),
     help="The layer in SOURCE, where its names and shapes fit several.",
 )
 @click.option(
@@ -89,22 +81,10 @@ MOST_SHOWN = 5
     show_default=True,
     help="Judge the source's layer and the converted one; the converted one alone; or nothing.",
 )
-@python_option("Run a framework (torch, tf, jax, mxnet, onnx) with another interpreter.")
-@json_option
-@certificate_option
-def convert(
-    file: Path,
-    target: str,
-    output: Path,
-    source: str | None,
-    prefixes: tuple[str, ...],
-    to_prefix: str,
-    given: tuple[str, ...],
-    how: str,
-    pythons: dict[str, str],
-    json_file: Path | None,
-    certificate_file: Path | None,
-) -> None:
+@options.python("Run a framework (torch, tf, jax, mxnet, onnx) with another interpreter.")
+@options.json_file
+@options.certificate
+def convert(file: Path, output: Path, json_file: Path | None, certificate_file: Path | None, **asked: Any) -> None:
     """Convert the weights in SOURCE to another framework, and validate that the layer stays the same function.
 
     SOURCE is a .safetensors, .pt, .pth, .bin, .weights.h5, .params or .onnx file. NAME is one of our backends, whose
@@ -114,15 +94,15 @@ def convert(
     the converted layer and of the reference are compared on the same inputs, each with each. FILE is written only if
     nothing is red. Exits with 0 if it is written, with 1 if something is red, and with 2 if SOURCE cannot be converted.
     """
-    request = Conversion(str(file), target, str(output), source, prefixes, to_prefix, given, how, pythons)
-    if certificate_file is not None and how == "no":
+    request = Conversion(str(file), output=str(output), **asked)
+    if certificate_file is not None and request.how == "no":
         raise Refused("a certificate states a validation: leave --validate=no out.")
     with refusals():
         move, written, spelling = request.read()
     for line in recognised(move, file):
         console.print(line, soft_wrap=True)
     outcome = None
-    if how != "no":
+    if request.how != "no":
         with progress() as bars:
             outcome = request.validated(move, written, bars)
         for line in validation(outcome):
@@ -133,8 +113,8 @@ def convert(
         console.print(Text(f"red         {output} is not written", style="bold red"), soft_wrap=True)
         sys.exit(1)
     with refusals():
-        save(move, target, written, spelling, output)
-    console.print(verdict(move, target, outcome, how, output), soft_wrap=True)
+        save(move, request.target, written, spelling, output)
+    console.print(verdict(move, request, outcome), soft_wrap=True)
     if outcome is not None and certificate_file is not None:
         write_certificate(certify(outcome, request.asked, request.files), certificate_file)
 
@@ -239,12 +219,13 @@ def worst(verdicts: Sequence[Verdict]) -> str:
     return f"[green]{'exact' if max(errors) == 0 else format(max(errors), '.2g')}[/]" if errors else "[dim]-[/]"
 
 
-def verdict(move: Move, target: str, run: Run | None, how: str, output: Path) -> Text:
+def verdict(move: Move, request: Conversion, run: Run | None) -> Text:
     """The outcome, in one line."""
+    target, output = request.target, request.output
     if run is None:
         return Text(f"unvalidated {output} is written, and nothing was run", style="bold yellow")
     count, source = f"{len(run.verdicts):,} comparisons", move.converted.source
-    if how == "own":
+    if request.how == "own":
         what = f"{target} agrees with the reference ({count}), and {source} was not run"
         return Text(f"unvalidated {output} is written: {what}", style="bold yellow")
     same, passed = "the reference", [one for one in run.verdicts if one.status == "pass"]

@@ -11,17 +11,9 @@ import click
 from backends.requirements import XLA_LEVEL
 from parity_tests.cases.case import FULL
 from parity_tests.cases.drawn import NAMES as DRAWN
-from parity_tests.cli.options import (
-    CommaList,
-    backends_option,
-    console,
-    dtypes_option,
-    examples,
-    progress,
-    require_hypothesis,
-    worker_options,
-)
+from parity_tests.cli import options
 from parity_tests.cli.run import jobs_of
+from parity_tests.cli.terminal import console, progress, require_hypothesis
 from parity_tests.reports.table import report_campaign, report_finding
 from parity_tests.workers.process import Server, WorkerFault
 
@@ -29,7 +21,7 @@ from parity_tests.workers.process import Server, WorkerFault
 @click.command(
     "fuzz",
     short_help="Judge backends on cases drawn by the thousand.",
-    epilog=examples(
+    epilog=options.examples(
         "fuzz --seconds 60", "fuzz --backend mxnet --operator masked_softmax --seed 7 --first 128 --examples 1"
     ),
 )
@@ -37,17 +29,17 @@ from parity_tests.workers.process import Server, WorkerFault
 @click.option("--examples", type=click.IntRange(min=1), help="Stop after this many cases.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draw the cases of this seed.")
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Begin with this case.")
-@backends_option
+@options.backends
 @click.option(
     "--operator",
     "operators",
-    type=CommaList(DRAWN),
+    type=options.CommaList(DRAWN),
     metavar="NAMES",
     default=",".join(DRAWN),
     help="Only cases of these operators, with commas.",
 )
-@dtypes_option
-@worker_options
+@options.dtypes
+@options.worker
 def fuzz_backends(
     seconds: float | None,
     examples: int | None,

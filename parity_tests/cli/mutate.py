@@ -13,7 +13,8 @@ from parity_tests.cases import covering
 from parity_tests.cases.case import DTYPES
 from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import all_cases
-from parity_tests.cli.options import console, examples
+from parity_tests.cli import options
+from parity_tests.cli.terminal import console
 from parity_tests.judge.compare import CELL_CHECKS, CHECKS
 from parity_tests.mutants.derived import derived as derived_mutants
 from parity_tests.mutants.derived import killers
@@ -46,7 +47,7 @@ def _print_derived(pattern: str) -> int:
 
 @click.command(
     short_help="Run known-wrong implementations, and print which check kills each.",
-    epilog=examples("mutate --sentences", "mutate --derived --name 'GRU*'"),
+    epilog=options.examples("mutate --sentences", "mutate --derived --name 'GRU*'"),
 )
 @click.option(
     "--name", "pattern", metavar="PATTERN", default="*", help="Only mutants whose name matches, with * and ?."

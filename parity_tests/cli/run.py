@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -18,24 +19,8 @@ from backends.archives import ArchiveError
 from parity_tests.cases.expected import held
 from parity_tests.cases.selection import Cell, Selection
 from parity_tests.cases.suite import all_cases
-from parity_tests.cli.options import (
-    Refused,
-    backends_option,
-    cells_options,
-    complete_backend,
-    console,
-    corpus_option,
-    every_option,
-    examples,
-    json_option,
-    options,
-    output_file,
-    pairs_in,
-    progress,
-    signals,
-    worker_options,
-    write_json,
-)
+from parity_tests.cli import options
+from parity_tests.cli.terminal import Refused, console, pairs_in, progress, signals, write_json
 from parity_tests.judge.divergences import load_divergences
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import CacheError, Run, conclude
@@ -48,8 +33,8 @@ from parity_tests.workers.recordings import Mismatch, Recording, batch_of, commo
 SENTENCES = 8
 
 
-corpus_options = options(
-    corpus_option,
+corpus_options = options.combined(
+    options.corpus,
     click.option(
         "--sentences",
         type=click.IntRange(min=2),
@@ -62,11 +47,11 @@ corpus_options = options(
 
 @click.command(
     short_help="Judge backends against reference and each other.",
-    epilog=examples("run", "run --backend torch,jax --all --dtype float64,bfloat16 --json verdicts.json"),
+    epilog=options.examples("run", "run --backend torch,jax --all --dtype float64,bfloat16 --json verdicts.json"),
 )
-@backends_option
-@cells_options
-@worker_options
+@options.backends
+@options.cells
+@options.worker
 @corpus_options
 @click.option(
     "--output",
@@ -74,9 +59,9 @@ corpus_options = options(
     metavar="DIR",
     help="Write the recordings and report.json there.",
 )
-@json_option
+@options.json_file
 @click.option("--all", "everything", is_flag=True, help="Judge every cell; the core unless given, or cases are chosen.")
-@every_option
+@options.every
 @click.option("--require-all", is_flag=True, help="A registered backend that cannot run here is red.")
 @click.option(
     "--jobs",
@@ -87,10 +72,6 @@ corpus_options = options(
 )
 def run(
     names: list[str] | None,
-    dtypes: list[str],
-    pattern: str | None,
-    operators: list[str] | None,
-    training: bool,
     device: str,
     pythons: dict[str, str],
     corpus: Path | None,
@@ -101,6 +82,7 @@ def run(
     every: bool,
     require_all: bool,
     workers: int | None,
+    **selected: Any,
 ) -> None:
     """Run the cases on every backend, and judge each against the reference and against each other.
 
@@ -110,8 +92,8 @@ def run(
     Exits with 0 only if nothing is red. Ctrl-C ends the workers and reports what was judged by then.
     """
     jobs, missing = jobs_of(names, pythons, device)
-    everything = everything or training or bool(pattern or operators)
-    selection = Selection(dtypes, pattern, operators or (), training, core=not everything)
+    everything = everything or any(selected[name] for name in ("pattern", "operators", "training"))
+    selection = Selection(**selected, core=not everything)
     with signals() as caught, progress() as report_progress:
         for job in jobs:
             report_progress(job.name, 0, 1, WAITING)
@@ -148,29 +130,31 @@ def run(
 @click.command(
     "record",
     short_help="Write what a backend answers to a file.",
-    epilog=examples(
+    epilog=options.examples(
         "record --backend torch -o torch.safetensors",
         "record --backend jax --device cuda --operator masked_softmax -o jax-cuda.safetensors",
     ),
 )
 @click.option(
-    "--backend", "name", metavar="NAME", required=True, shell_complete=complete_backend, help="The backend to run."
+    "--backend",
+    "name",
+    metavar="NAME",
+    required=True,
+    shell_complete=options.complete_backend,
+    help="The backend to run.",
 )
-@cells_options
-@worker_options
+@options.cells
+@options.worker
 @corpus_options
-@output_file("-o", "--output", "file", required=True, help="Write the recording there.")
+@options.output_file("-o", "--output", "file", required=True, help="Write the recording there.")
 def record_one(
     name: str,
-    dtypes: list[str],
-    pattern: str | None,
-    operators: list[str] | None,
-    training: bool,
     device: str,
     pythons: dict[str, str],
     corpus: Path | None,
     sentences: int,
     file: Path,
+    **selected: Any,
 ) -> None:
     """Run the cases on one backend, and write what it answers to a file, for `compare` on any machine.
 
@@ -179,7 +163,7 @@ def record_one(
     if not file.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder {file.absolute().parent}", param_hint="--output")
     job = jobs_of([name], pythons, device)[0][0]
-    selection = Selection(dtypes, pattern, operators or (), training)
+    selection = Selection(**selected)
     cells = _selected(selection, corpus, sentences)
     with progress() as report_progress:
         recording = replace(record(job, [batch_of(cells)], report_progress), selection=selection)
@@ -196,11 +180,13 @@ def record_one(
 
 @click.command(
     short_help="Judge recordings, without a framework.",
-    epilog=examples("compare torch.safetensors jax-cuda.safetensors", "compare *.safetensors --json verdicts.json"),
+    epilog=options.examples(
+        "compare torch.safetensors jax-cuda.safetensors", "compare *.safetensors --json verdicts.json"
+    ),
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 @corpus_options
-@json_option
+@options.json_file
 def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_file: Path | None) -> None:
     """Judge recordings against the reference and against each other; no framework is needed.
 

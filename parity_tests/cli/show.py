@@ -19,7 +19,8 @@ from parity_tests.cases.call import TRAINING
 from parity_tests.cases.case import Case
 from parity_tests.cases.expected import expected
 from parity_tests.cases.suite import all_cases
-from parity_tests.cli.options import Refused, complete_backend, complete_case, console, examples, output_file
+from parity_tests.cli import options
+from parity_tests.cli.terminal import Refused, console
 from parity_tests.judge import tolerances
 from parity_tests.reports import docstrings, operators_page, side_by_side
 
@@ -27,7 +28,7 @@ from parity_tests.reports import docstrings, operators_page, side_by_side
 @click.command(
     "backends",
     short_help="Name the backends, and why one cannot run.",
-    epilog=examples("backends", "backends | grep jax"),
+    epilog=options.examples("backends", "backends | grep jax"),
 )
 def list_backends() -> None:
     """Name the registered backends: versions, device, and why one cannot run."""
@@ -46,7 +47,7 @@ def list_backends() -> None:
 @click.command(
     "list",
     short_help="Name all operators, with formula and source.",
-    epilog=examples("list", "list --cases | grep GRU"),
+    epilog=options.examples("list", "list --cases | grep GRU"),
 )
 @click.option("--cases", "with_cases", is_flag=True, help="Name every case, too.")
 def list_operators(with_cases: bool) -> None:
@@ -78,12 +79,12 @@ def _print_cases(cases: list[Case]) -> None:
 
 @click.command(
     short_help="Write two backends side by side, as HTML.",
-    epilog=examples("diff scoring torch jax", "diff decoders tf mxnet -o decoders.html"),
+    epilog=options.examples("diff scoring torch jax", "diff decoders tf mxnet -o decoders.html"),
 )
 @click.argument("file", metavar="FILE")
-@click.argument("left", metavar="BACKEND", shell_complete=complete_backend)
-@click.argument("right", metavar="BACKEND", shell_complete=complete_backend)
-@output_file(
+@click.argument("left", metavar="BACKEND", shell_complete=options.complete_backend)
+@click.argument("right", metavar="BACKEND", shell_complete=options.complete_backend)
+@options.output_file(
     "-o",
     "--output",
     "target",
@@ -108,7 +109,7 @@ def diff(file: str, left: str, right: str, target: Path | None) -> None:
 @click.command(
     "operators",
     short_help="Print the reference of all operators, with porting pitfalls.",
-    epilog=examples("operators", "operators --write"),
+    epilog=options.examples("operators", "operators --write"),
 )
 @click.option("--write", is_flag=True, help="Write the page, and the docstrings of every backend, in a checkout.")
 def print_operators(write: bool) -> None:
@@ -126,9 +127,9 @@ def print_operators(write: bool) -> None:
 
 @click.command(
     short_help="Show a case, and what the reference expects.",
-    epilog=examples("show masked_softmax-closed", "show GRU-ragged --values"),
+    epilog=options.examples("show masked_softmax-closed", "show GRU-ragged --values"),
 )
-@click.argument("case_id", metavar="CASE", shell_complete=complete_case)
+@click.argument("case_id", metavar="CASE", shell_complete=options.complete_case)
 @click.option("--values", is_flag=True, help="Print the arrays, too.")
 def show(case_id: str, values: bool) -> None:
     """Show a case: formula, source, shapes, and what the reference expects."""
@@ -159,7 +160,7 @@ def show(case_id: str, values: bool) -> None:
 
 @click.command(
     short_help="Hold tolerances against the errors of reports.",
-    epilog=examples("calibrate verdicts.json", "calibrate here.json elsewhere.json"),
+    epilog=options.examples("calibrate verdicts.json", "calibrate here.json elsewhere.json"),
 )
 @click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 def calibrate(reports: tuple[Path, ...]) -> None:

@@ -24,20 +24,8 @@ from backends.archives import ArchiveError
 from backends.requirements import XLA_LEVEL
 from parity_tests import plots
 from parity_tests.cases.expected import cache_folder, programs_folder
-from parity_tests.cli.options import (
-    Command,
-    Refused,
-    complete_backend,
-    console,
-    corpus_option,
-    device_option,
-    examples,
-    input_file,
-    options,
-    output_file,
-    pairs_in,
-    progress,
-)
+from parity_tests.cli import options
+from parity_tests.cli.terminal import Refused, console, pairs_in, progress
 from parity_tests.reports.trainings import epoch_line, score_line
 from parity_tests.translation import bleu
 from parity_tests.translation import corpus as corpora
@@ -65,7 +53,9 @@ def translate() -> None:
 # ------------------------------------------------------------------------------------------------ options
 
 
-def setting(flag: str, help: str, type: click.ParamType | None = None, name: str = "") -> Callable[[Command], Command]:
+def setting(
+    flag: str, help: str, type: click.ParamType | None = None, name: str = ""
+) -> Callable[[options.Command], options.Command]:
     """An option that is a field of the settings, with their default; without a type it is a flag."""
     name = name or flag.lstrip("-").partition("/")[0].replace("-", "_")
     if type is None:
@@ -80,13 +70,13 @@ def setting(flag: str, help: str, type: click.ParamType | None = None, name: str
 POSITIVE, COUNT, RATE = click.IntRange(min=1), click.IntRange(min=0), click.FloatRange(0.0, 1.0, max_open=True)
 ABOVE_ZERO = click.FloatRange(0.0, min_open=True)
 
-corpus_options = options(
-    corpus_option,
+corpus_options = options.combined(
+    options.corpus,
     click.option(
         "--download", is_flag=True, help="Fetch the English-French pairs of the textbooks, once, and use them."
     ),
 )
-training_options = options(
+training_options = options.combined(
     corpus_options,
     setting("--split", "What a token is.", click.Choice(list(corpora.SPLITTERS))),
     setting("--train", "Pairs to train on.", POSITIVE),
@@ -129,7 +119,7 @@ last_option = click.option(
 backend_option = click.option(
     "--backend",
     metavar="NAME",
-    shell_complete=complete_backend,
+    shell_complete=options.complete_backend,
     help="The backend to translate with; the one that trained the model unless given.",
 )
 
@@ -179,19 +169,19 @@ def chosen_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @translate.command(
-    epilog=examples(
+    epilog=options.examples(
         "translate train --backend torch -o model.safetensors", "translate train --resume model.safetensors --epochs 20"
     )
 )
 @click.option(
     "--backend",
     metavar="NAME",
-    shell_complete=complete_backend,
+    shell_complete=options.complete_backend,
     help="The backend to train in; that of the model with --resume.",
 )
-@device_option
+@options.device
 @training_options
-@output_file(
+@options.output_file(
     "-o",
     "--output",
     metavar="MODEL",
@@ -199,7 +189,7 @@ def chosen_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 )
 @click.option(
     "--resume",
-    type=input_file,
+    type=options.input_file,
     metavar="MODEL",
     help="Resume the training of this model, in any backend; of the settings, only --epochs and --patience may change.",
 )
@@ -287,18 +277,18 @@ def train_epoch(worker: Worker, data: Data) -> None:
 
 @translate.command(
     "run",
-    epilog=examples(
+    epilog=options.examples(
         "translate run model.safetensors 'go .' 'i am home .'",
         "translate run model.safetensors --beam 4 --heatmap heat.png 'i am home .'",
     ),
 )
-@click.argument("file", metavar="MODEL", type=input_file)
+@click.argument("file", metavar="MODEL", type=options.input_file)
 @click.argument("sentences", metavar="[SENTENCE]...", nargs=-1)
 @backend_option
-@device_option
+@options.device
 @beam_option
 @last_option
-@output_file("--heatmap", metavar="PICTURE", help="Draw what each word attended to.")
+@options.output_file("--heatmap", metavar="PICTURE", help="Draw what each word attended to.")
 def run(
     file: Path,
     sentences: tuple[str, ...],
@@ -343,12 +333,14 @@ def warn_of_losses(model: Model, sentence: str, tokens: list[str]) -> None:
 
 @translate.command(
     "test",
-    epilog=examples("translate test model.safetensors", "translate test *.safetensors --beam 4 --json scores.json"),
+    epilog=options.examples(
+        "translate test model.safetensors", "translate test *.safetensors --beam 4 --json scores.json"
+    ),
 )
 @models_argument
 @corpus_options
 @backend_option
-@device_option
+@options.device
 @beam_option
 @last_option
 @click.option(
@@ -359,7 +351,7 @@ def warn_of_losses(model: Model, sentence: str, tokens: list[str]) -> None:
     show_default=True,
     help="The pairs to translate: those trained on, those that chose the epoch, or those never seen.",
 )
-@output_file("--json", "json_file", help="Write sources, translations and scores to a file.")
+@options.output_file("--json", "json_file", help="Write sources, translations and scores to a file.")
 def test(
     files: tuple[str, ...],
     corpus: Path | None,
@@ -395,13 +387,13 @@ def test(
 
 
 @translate.command(
-    epilog=examples(
+    epilog=options.examples(
         "translate curves torch.safetensors jax.safetensors -o curves.png",
         "translate curves model.safetensors --validation -o curves.png",
     )
 )
 @models_argument
-@output_file("-o", "--output", metavar="PICTURE", required=True, help="Where to draw them.")
+@options.output_file("-o", "--output", metavar="PICTURE", required=True, help="Where to draw them.")
 @click.option("--validation", is_flag=True, help="Draw the validation losses, too.")
 def curves(files: tuple[str, ...], output: Path, validation: bool) -> None:
     """Draw the losses of trainings in one picture, with their distances below."""

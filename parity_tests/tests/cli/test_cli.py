@@ -20,7 +20,7 @@ from rich.console import Console
 import backends
 from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import NAMES, all_cases, select
-from parity_tests.cli import options
+from parity_tests.cli import terminal
 from parity_tests.cli.main import main
 from parity_tests.judge.run import SHARES, Run, batches_of, dealt, run
 from parity_tests.judge.verdict import Verdict
@@ -271,21 +271,21 @@ def test_two_backends_are_judged_against_each_other(fake_job):
 
 
 def test_progress_is_a_bar_with_what_is_running_or_a_line_for_each_finished_part(monkeypatch: pytest.MonkeyPatch):
-    def told(terminal: bool) -> str:
+    def printed(interactive: bool) -> str:
         written = io.StringIO()
-        shown = Console(file=written, force_terminal=terminal, width=100, color_system=None)
-        monkeypatch.setattr(options, "errors", shown)
-        with options.progress() as tell:
-            tell("torch", 0, 1_234, "waiting")
-            tell("torch", 0, 1_234, "starting")
-            tell("jax", 40, 1_234, "GRU-plain")
-            tell("tf", 617, 617)
+        shown = Console(file=written, force_terminal=interactive, width=100, color_system=None)
+        monkeypatch.setattr(terminal, "errors", shown)
+        with terminal.progress() as report:
+            report("torch", 0, 1_234, "waiting")
+            report("torch", 0, 1_234, "starting")
+            report("jax", 40, 1_234, "GRU-plain")
+            report("tf", 617, 617)
         return written.getvalue()
 
-    bars = told(terminal=True)
+    bars = printed(interactive=True)
     assert re.search(r"torch[ ━]+0 of 1,234 0:00:00 --:-- left starting", bars), bars
     assert re.search(r"jax[ ━]+40 of 1,234 0:00:00 --:-- left GRU-plain", bars)
-    assert told(terminal=False).splitlines()[0] == "finished    tf: 617 of 617 in 0 s"
+    assert printed(interactive=False).splitlines()[0] == "finished    tf: 617 of 617 in 0 s"
 
 
 def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatch: pytest.MonkeyPatch):

@@ -17,7 +17,7 @@ import pytest
 
 from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import all_cases, select
-from parity_tests.cli.options import signals
+from parity_tests.cli.terminal import signals
 from parity_tests.judge.divergences import Divergence
 from parity_tests.judge.run import run
 from parity_tests.tests.places import FAKES, ROOT

@@ -1,0 +1,118 @@
+"""What commands print and how they end: the console, bars of progress, refusals, and files of results."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Column
+from rich.text import Text
+
+from parity_tests.judge.run import Run
+from parity_tests.reports.certificate import Certificate, save
+from parity_tests.translation.corpus import Pair, read_corpus
+from parity_tests.workers.process import WAITING, Progress
+
+console = Console()
+errors = Console(stderr=True)
+
+
+class Refused(click.ClickException):
+    """What was given cannot be judged."""
+
+    exit_code = 2
+
+
+def require_hypothesis() -> None:
+    """Refuse to fuzz without hypothesis, which shrinks what differs.
+
+    Raises: ClickException if it is not installed.
+    """
+    if find_spec("hypothesis") is None:
+        raise click.ClickException("fuzzing needs hypothesis. Run: pip install hypothesis")
+
+
+def pairs_in(corpus: Path) -> list[Pair]:
+    """The sentence pairs of a file; lines that were left out are reported on standard error.
+
+    Raises: CorpusError.
+    """
+    content = read_corpus(corpus)
+    if content.warning:
+        click.echo(f"{corpus}: {content.warning}", err=True)
+    return content.pairs
+
+
+@contextmanager
+def signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM instead of dying of them, so that workers are ended and folders deleted in order."""
+    caught: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: caught.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def bars() -> Bars:
+    """Bars on standard error that go when they are done; where that is no terminal, nothing is printed."""
+    bar = min(40, errors.width // 8)
+    rest = max(8, errors.width - bar - 50)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=bar),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f}", justify="right"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left"),
+        TextColumn("{task.fields[doing]}", table_column=Column(no_wrap=True, overflow="ellipsis", max_width=rest)),
+    )
+    # What is printed meanwhile goes above the bars, or to the file that standard output is.
+    seen, above = errors.is_terminal, console.is_terminal
+    return Bars(*columns, console=errors, transient=True, disable=not seen, redirect_stdout=above)
+
+
+@contextmanager
+def progress(lines: bool = True) -> Iterator[Progress]:
+    """How far each part is, on standard error, until the context ends.
+
+    A bar for each: what is done of all, the time so far and the time left, and what is running; where standard error is
+    no terminal, a line for each part that is finished, unless a command says so itself.
+    """
+    with bars() as shown:
+        tasks: dict[str, TaskID] = {}
+
+        def report(part: str, done: int, of: int, doing: str = "") -> None:
+            if part not in tasks:
+                tasks[part] = shown.add_task(part, start=False, total=of, doing=doing)
+            if doing != WAITING:
+                shown.start_task(tasks[part])
+            shown.update(tasks[part], completed=done, total=of, doing=doing)
+            if lines and done >= of and not doing and shown.disable:
+                line = f"finished    {part}: {done:,} of {of:,} in {shown.tasks[tasks[part]].elapsed or 0.0:.0f} s"
+                errors.print(Text(line), soft_wrap=True)
+
+        yield report
+
+
+def write_certificate(certificate: Certificate, path: Path) -> None:
+    """Write a certificate, and say where."""
+    save(certificate, path)
+    console.print(Text(f"certified   {path}, {path.with_suffix('.md')}"), soft_wrap=True)
+
+
+def write_json(outcome: Run, path: Path) -> None:
+    """Write every verdict to a file."""
+    path.write_text(json.dumps(outcome.as_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
