@@ -33,6 +33,12 @@ CANONICAL = "canonical"
 """The name of canonical arrays as a source."""
 
 
+def is_numbered(name: str) -> bool:
+    """Whether a layer of that source is one of a stack: the source's target takes its arrays by number."""
+    source = SOURCES.get(name)
+    return source is not None and source.layer in ("GRU", "LSTM") and not source.stacked
+
+
 @dataclass(frozen=True)
 class Move:
     """The arrays of a file, and the canonical arrays that they are.
@@ -55,13 +61,11 @@ class Move:
     def source_arrays(self) -> Arrays:
         """The source's arrays that were used, by their names without a prefix; those of a stack by number."""
         arrays: Arrays = {}
-        source = SOURCES[self.converted.source]
-        numbered = self.layer.name in ("GRU", "LSTM") and not source.stacked and not source.framework
         for name in self.raw:
             for number, prefix in enumerate(self.prefixes):
                 if plain(name).startswith(plain(prefix)):
                     bare = name[len(prefix) :]
-                    arrays[f"{number}/{bare}" if numbered else bare] = self.raw[name]
+                    arrays[f"{number}/{bare}" if is_numbered(self.converted.source) else bare] = self.raw[name]
         return arrays
 
     def rounded(self, arrays: Arrays) -> Arrays:
@@ -269,7 +273,7 @@ def _validated(
 ) -> Run:
     sides, missing = [], {}
     converted = move.converted
-    parameters = {target: written}
+    parameters = {target: {f"0/{name}" if is_numbered(target) else name: array for name, array in written.items()}}
     if converted.source != CANONICAL and both:
         parameters = {converted.source: move.source_arrays, **parameters}
     for name, arrays in parameters.items():

@@ -18,6 +18,7 @@ from attention_core.operators import find
 from backends import weights
 from parity_tests.cases.expected import programs_folder
 from parity_tests.cli.main import main
+from parity_tests.conversion.conversion import Move, is_numbered
 from parity_tests.conversion.validation import MOST_ENTRIES, Side, chosen_entries, validate
 from parity_tests.judge.run import Run
 from parity_tests.tests.places import ROOT
@@ -96,8 +97,7 @@ def validated(
     server: Server,
 ) -> Run:
     """The verdicts on the source's layer, in a worker that answers several validations."""
-    table = weights.SOURCES[source.removesuffix(layers.IN_GLUON)]
-    if layer in ("GRU", "LSTM") and not table.stacked and not table.framework:
+    if is_numbered(source):
         raw = {f"0/{name}": array for name, array in raw.items()}
     server.hello()
     side = Side(server.job, raw, layers.framework_of(source))
@@ -186,11 +186,17 @@ def test_a_stack_of_single_layers_validates_itself(single: str, backend_of: str,
     assert all(np.array_equal(weights.read_arrays(out)[name], canonical[name]) for name in canonical)
 
 
+@pytest.mark.parametrize("target", [of("keras.LSTM"), of("flax.linen.GRUCell")])
+def test_a_converted_single_layer_is_validated(target: str, file: Callable[..., Path], tmp_path: Path):
+    layer, out = LAYER_OF[target][0], tmp_path / "out.safetensors"
+    arrays = weights.from_canonical(layer, drawn(layer, SQUARE), f"torch.nn.{layer}")
+    result = invoke(file(arrays), "--to", target, "-o", out, "--validate", "own")
+    assert result.exit_code == 0 and out.exists(), result.output
+
+
 @pytest.mark.parametrize("single", ["keras.GRU", "flax.linen.GRUCell", "onnx.GRU"])
 def test_a_stack_of_single_layers_is_numbered(single: str):
     """The validation gets layers with prefixes of their own by number, from the input on."""
-    from parity_tests.conversion.conversion import Move
-
     raw, canonical = {}, drawn("GRU", {"input_size": 8, "hidden_size": 5, "num_layers": 2})
     for layer in range(2):
         own = {f"0.{name.partition('.')[2]}": array for name, array in canonical.items() if name[0] == str(layer)}
