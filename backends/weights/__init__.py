@@ -329,14 +329,24 @@ def _written(
     spelling: int,
     options: Mapping[str, Any],
 ) -> dict[str, np.ndarray]:
+    """The arrays under a source's names; each layer of a stack under its prefix."""
     layer = layer_named(form.layer)
     shapes = {name: array.shape for name, array in arrays.items() if name not in beside(form)}
     config, _ = whole_config(layer, shapes, given(form, options), f"{form.name}: ")
     num_layers, bidirectional = config.get("num_layers", 1), bool(config.get("bidirectional", False))
-    if not isinstance(prefix, str) or (num_layers > 1 and not form.stacked):
-        return _apart(form, arrays, prefix, spelling, num_layers, bidirectional)
-    heads = {"num_heads": config["num_heads"]} if "num_heads" in config else {}
-    return written(form, arrays, prefix, spelling, num_layers, bidirectional, heads)
+    if isinstance(prefix, str) and (num_layers == 1 or form.stacked):
+        heads = {"num_heads": config["num_heads"]} if "num_heads" in config else {}
+        return written(form, arrays, prefix, spelling, num_layers, bidirectional, heads)
+    prefixes = [prefix] if isinstance(prefix, str) else list(prefix)
+    if len(prefixes) != num_layers or len({plain(one) for one in prefixes}) < num_layers or form.stacked:
+        what = "one prefix for all layers" if form.stacked else f"{num_layers} different prefixes, one for each layer"
+        raise WeightError(f"{form.name}: prefix is {prefix!r}, expected {what}.")
+    made: dict[str, np.ndarray] = {}
+    for index, one in enumerate(prefixes):
+        start = f"{index}."
+        single = {f"0.{name.removeprefix(start)}": array for name, array in arrays.items() if name.startswith(start)}
+        made |= written(form, single, one, spelling, 1, bidirectional, {})
+    return made
 
 
 def _written_for_a_backend(
@@ -356,27 +366,3 @@ def _written_for_a_backend(
     if spelling:
         made = {backend_layers.to_h5(path): array for path, array in made.items()}
     return {prefix + path: array for path, array in made.items()}
-
-
-def _apart(
-    form: Source,
-    arrays: Mapping[str, np.ndarray],
-    prefix: str | Sequence[str],
-    spelling: int,
-    num_layers: int,
-    bidirectional: bool,
-) -> dict[str, np.ndarray]:
-    """Each layer of a stack under its prefix."""
-    prefixes = [prefix] if isinstance(prefix, str) else list(prefix)
-    if len(prefixes) != num_layers or len({plain(one) for one in prefixes}) < num_layers or form.stacked:
-        what = "one prefix for all layers" if form.stacked else f"{num_layers} different prefixes, one for each layer"
-        raise WeightError(f"{form.name}: prefix is {prefix!r}, expected {what}.")
-    made: dict[str, np.ndarray] = {}
-    for index, one in enumerate(prefixes):
-        layer_arrays = {
-            "0." + name.partition(".")[2]: array
-            for name, array in arrays.items()
-            if name.partition(".")[0] == str(index)
-        }
-        made |= written(form, layer_arrays, one, spelling, 1, bidirectional, {})
-    return made

@@ -150,7 +150,7 @@ def _solve(fit: Fit, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any
 
 def _misfits(rows: Mapping[str, Row], arrays: Mapping[str, np.ndarray], given: Mapping[str, int]) -> list[str]:
     """Which array is in the way of the others: with both shapes, and the transpose if it would fit."""
-    said, turned = [], []
+    messages, transposed = [], []
     for name, row in rows.items():
         others = [(other.sides[0], arrays[key].shape) for key, other in rows.items() if key != name]
         sizes = solve(others, given)
@@ -160,26 +160,26 @@ def _misfits(rows: Mapping[str, Row], arrays: Mapping[str, np.ndarray], given: M
         axes = row.axes.partition("->")[0].strip()
         text = f"{name} has shape {shape}, expected {_expected(row, sizes)} by the other arrays (axes {axes!r})."
         if len(shape) > 1 and solve([*others, (row.sides[0], shape[::-1])], given) is not None:
-            turned.append(f"{text} Its transpose would fit.")
+            transposed.append(f"{text} Its transpose would fit.")
         else:
-            said.append(text)
-    return turned or said or _contradictions(rows, arrays, given)
+            messages.append(text)
+    return transposed or messages or _contradictions(rows, arrays, given)
 
 
 def _contradictions(rows: Mapping[str, Row], arrays: Mapping[str, np.ndarray], given: Mapping[str, int]) -> list[str]:
     """Where no array alone is in the way: those that do not fit the ones before them."""
     fitting: list[tuple[Side, Sequence[int]]] = []
-    said = []
+    messages = []
     for name, row in rows.items():
         longer = [*fitting, (row.sides[0], arrays[name].shape)]
         if solve(longer, given) is not None:
             fitting = longer
             continue
         axes, expected = row.axes.partition("->")[0].strip(), _expected(row, solve(fitting, given) or {})
-        said.append(
+        messages.append(
             f"{name} has shape {arrays[name].shape}, expected {expected} by the arrays before it (axes {axes!r})."
         )
-    return said
+    return messages
 
 
 def _expected(row: Row, sizes: Mapping[str, int]) -> str:

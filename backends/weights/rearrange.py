@@ -88,9 +88,9 @@ def shape_of(side: Side, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
 def rearranged(array: np.ndarray, start: Side, end: Side, sizes: Mapping[str, int]) -> np.ndarray:
     """The array with the axes of start, as an array with those of end."""
     names = [name for axis in start for name in axis]
-    wanted = [name for axis in end for name in axis]
+    order = [name for axis in end for name in axis]
     split = shape_of(tuple((name,) for name in names), sizes)
     joined = shape_of(end, sizes)
     assert split is not None and joined is not None
-    turned = array.reshape(split).transpose([names.index(name) for name in wanted])
-    return np.ascontiguousarray(turned).reshape(joined)  # a scalar stays one
+    permuted = array.reshape(split).transpose([names.index(name) for name in order])
+    return np.ascontiguousarray(permuted).reshape(joined)  # a scalar stays one

@@ -99,8 +99,7 @@ class Fixed:
 
     def holds(self, array: np.ndarray) -> bool:
         """Whether the array has it."""
-        wanted = np.eye(len(array)) if self.like else np.zeros_like(array)
-        return np.array_equal(array, wanted)
+        return np.array_equal(array, np.eye(len(array)) if self.like else np.zeros_like(array))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from attention_core import rules
 from attention_core.operators import FILE_OF, LAYERS, OF_FILES
 from attention_core.specification import Layer, Operator, Option, Tensor
 from backends import FRAMEWORKS
-from parity_tests.reports.operators_page import NEEDED_KEYWORDS, page
+from parity_tests.reports.operators_page import example, page
 
 Definition = ast.FunctionDef | ast.ClassDef
 
@@ -80,26 +80,19 @@ def of_function(operator: Operator, keywords: Sequence[str]) -> str:
         f"{option.name}={option.name}" for option in operator.options if option.keyword_only and not option.default
     ]
     results = ", ".join(tensor.name for tensor in operator.outputs)
-    example = [f"{results} = attention.{operator.name}({', '.join(given)})"]
-    blocks = [*_signature(operator, keywords), f"Source: {operator.source}", _block("Example", example)]
+    call = [f"{results} = attention.{operator.name}({', '.join(given)})"]
+    blocks = [*_signature(operator, keywords), f"Source: {operator.source}", _block("Example", call)]
     return _text(operator.summary, operator.formula, operator.notes, *blocks)
 
 
 def of_class(layer: Layer, keywords: Sequence[str], framework: str) -> str:
     """The docstring of a layer: what its constructor takes, and how it is called."""
-    given = [option.name for option in layer.options if option.default is None]
-    given += [NEEDED_KEYWORDS[framework]] if layer.trainable and framework in NEEDED_KEYWORDS else []
-    call = layer.method("call")
-    starts = {"state"} if FILE_OF[layer.name] == "decoders" else set()  # the encoder's, unless made to start otherwise
-    needed = [tensor.name for tensor in call.tensors if not tensor.optional or tensor.name in starts]
-    results = ", ".join(dict.fromkeys(tensor.name.partition(".")[0] for tensor in call.outputs))
-    example = [f"layer = attention.{layer.name}({', '.join(given)})", f"{results} = layer({', '.join(needed)})"]
     parameters = [f"{own.name}: {_axes(own.axes)}, {own.meaning}" for own in layer.parameters]
     parameters += [f"{name}.*: {what}" for name, what in layer.parts.items()]
     options = [_option(option) for option in layer.options] + [f"{name}: {KEYWORDS[name]}" for name in keywords]
     blocks = [_block("Args", options), _block("Parameters", parameters)]
     blocks.append(_block("Raises", ["OptionError: an argument is outside its domain"] if layer.options else []))
-    blocks += [f"Source: {layer.source}", _block("Example", example)]
+    blocks += [f"Source: {layer.source}", _block("Example", example(layer, framework))]
     return _text(layer.summary, layer.formula, layer.notes, *blocks)
 
 

@@ -124,17 +124,21 @@ def _calls(entry: Entry) -> Iterator[str]:
     if isinstance(entry, Operator):
         yield f"- **Call**, in each backend: `attention.{entry.name}({entry.signature})`"
         return
-    given = ", ".join(option.name for option in entry.options if option.default is None)
-    call = next(method for method in entry.methods if method.name.endswith(".call"))
-    # A decoder starts with the encoder's state unless it is made to start otherwise.
-    starts = {"state"} if FILE_OF[entry.name] == "decoders" else set()
-    needed = ", ".join(tensor.name for tensor in call.tensors if not tensor.optional or tensor.name in starts)
-    results = ", ".join(dict.fromkeys(tensor.name.partition(".")[0] for tensor in call.outputs))
     yield f"- **Constructor**: `{entry.name}({entry.signature})`"
     for name in FRAMEWORKS:
-        own = NEEDED_KEYWORDS.get(name, "") if entry.trainable else ""
-        arguments = ", ".join(part for part in (given, own) if part)
-        yield f"- **{name}**: `layer = attention.{entry.name}({arguments})`; `{results} = layer({needed})`"
+        yield f"- **{name}**: {'; '.join(f'`{line}`' for line in example(entry, name))}"
+
+
+def example(layer: Layer, framework: str) -> tuple[str, str]:
+    """How a layer is made with what its constructor cannot do without, and how it is called."""
+    given = [option.name for option in layer.options if option.default is None]
+    given += [NEEDED_KEYWORDS[framework]] if layer.trainable and framework in NEEDED_KEYWORDS else []
+    call = layer.method("call")
+    # A decoder starts with the encoder's state unless it is made to start otherwise.
+    starts = {"state"} if FILE_OF[layer.name] == "decoders" else set()
+    needed = ", ".join(tensor.name for tensor in call.tensors if not tensor.optional or tensor.name in starts)
+    results = ", ".join(dict.fromkeys(tensor.name.partition(".")[0] for tensor in call.outputs))
+    return f"layer = attention.{layer.name}({', '.join(given)})", f"{results} = layer({needed})"
 
 
 def _options(entry: Entry) -> Iterator[str]:

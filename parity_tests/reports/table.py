@@ -213,18 +213,16 @@ def summary(run: Run) -> Text:
         return Text(f"interrupted: {cells}; {len(run.red)} of {total} comparisons red", style="bold yellow")
     if run.red:
         return Text(f"red         {len(run.red)} of {total} comparisons of {names}", style="bold red")
-    lacking = sum(verdict.status == "not-implemented" for verdict in run.verdicts)
-    absent = sum(verdict.status == "not-applicable" for verdict in run.verdicts)
+    counts = Counter(verdict.status for verdict in run.verdicts)
+    lacking, absent, known = (counts[name] for name in ("not-implemented", "not-applicable", "known-divergence"))
     total = f"{len(run.verdicts) - lacking - absent:,}"
     if not run.judged:
         return Text(f"red         nothing was judged: {names} implements nothing that was asked for", style="bold red")
-    known = sum(verdict.status == "known-divergence" for verdict in run.verdicts)
-    informational = sum(verdict.status == "informational" for verdict in run.verdicts)
     tail = f", {known} known divergences" if known else ""
     tail += f"; {lacking:,} more are missing" if lacking else ""
     reasons = dict.fromkeys(verdict.reason for verdict in run.verdicts if verdict.status == "not-applicable")
     tail += f"; {absent:,} not applicable: {'; '.join(reasons)}" if absent else ""
-    tail += f"; {informational:,} of them informational" if informational else ""
+    tail += f"; {counts['informational']:,} of them informational" if counts["informational"] else ""
     core = f"the core, {len(run.cells):,} of {run.of:,} cells"
     tail += f"; {core}: attention-parity run --all judges the rest" if run.of else ""
     return Text(f"green       {total} comparisons of {names}: all within tolerance{tail}", style="bold green")

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from parity_tests.translation.corpus import normalise
@@ -40,9 +40,8 @@ def print_comparison(
     sentences: Sequence[str],
 ) -> None:
     """Print the trainings, some translations side by side, and whether losses and translations agree."""
-    table = Table(header_style="bold")
-    for column in ("backend", "epochs", "last loss", "validation", "BLEU", "k=2", "exact", "tokens/s"):
-        table.add_column(column, justify="left" if column == "backend" else "right")
+    figures = ("epochs", "last loss", "validation", "BLEU", "k=2", "exact", "tokens/s")
+    table = Table("backend", *(Column(name, justify="right") for name in figures), header_style="bold")
     for name, training in report["trainings"].items():
         scores = (f"{training['bleu']:.1f}", f"{training['third_party']:.3f}", f"{100 * training['exact']:.1f}%")
         losses = (f"{training['loss']:.6f}", f"{training['validation_loss']:.6f}")
