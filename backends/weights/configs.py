@@ -99,10 +99,10 @@ def _score(layer: str, shapes: Shapes, query_size: int, key_size: int, options: 
     return {"score": score, **positions}
 
 
-def _attention_size(shapes: Shapes, score: str) -> int | None:
-    """The features of the score's hidden layer, if it has one."""
+def _hidden(shapes: Shapes, score: str, option: str = "hidden_size") -> dict[str, Any]:
+    """The features of the score's hidden layer, if it has one, as an option of that name."""
     name = {"additive": "w_v", "concat": "v"}.get(score)
-    return None if name is None else _size(shapes, name, 1, 0)
+    return {} if name is None else {option: _size(shapes, name, 1, 0)}
 
 
 def _concat(shapes: Shapes, options: Options) -> dict[str, Any]:
@@ -118,16 +118,15 @@ def _local(shapes: Shapes, options: Options) -> dict[str, Any]:
     scored = inner(shapes, "scored")
     sizes = _sides(scored, options, _size(shapes, "W_p", 2, 1) if "W_p" in shapes else None)
     config |= sizes | _score("LocalAttention", scored, sizes["query_size"], sizes["key_size"], options)
-    hidden = _size(shapes, "W_p", 2, 0) if "W_p" in shapes else _attention_size(scored, config["score"])
-    return config | ({} if hidden is None else {"hidden_size": hidden})
+    hidden = {"hidden_size": _size(shapes, "W_p", 2, 0)} if "W_p" in shapes else _hidden(scored, config["score"])
+    return config | hidden
 
 
 def _hard(shapes: Shapes, options: Options) -> dict[str, Any]:
     scored = inner(shapes, "scored")
     sizes = _sides(scored, options, None)
     config = sizes | _score("HardAttention", scored, sizes["query_size"], sizes["key_size"], options)
-    hidden = _attention_size(scored, config["score"])
-    return config | ({} if hidden is None else {"hidden_size": hidden})
+    return config | _hidden(scored, config["score"])
 
 
 def _sides(scored: Shapes, options: Options, query_size: int | None) -> dict[str, Any]:
@@ -231,8 +230,7 @@ def _decoder(shapes: Shapes, options: Options) -> dict[str, Any]:
 
 def _attending(layer: str, config: dict[str, Any], attention: Shapes, options: Options) -> dict[str, Any]:
     config |= _score(layer, attention, config["hidden_size"], config["memory_size"], options)
-    hidden = _attention_size(attention, config["score"])
-    return config | ({} if hidden is None else {"attention_size": hidden})
+    return config | _hidden(attention, config["score"], "attention_size")
 
 
 def _bahdanau(shapes: Shapes, options: Options) -> dict[str, Any]:
@@ -254,10 +252,7 @@ def _luong(shapes: Shapes, options: Options) -> dict[str, Any]:
     config["alignment"] = "predictive" if "W_p" in attention else "monotonic"
     if "window" not in options:
         raise UnseenError("LuongDecoder: window cannot be inferred from the shapes of the arrays: give window=... .")
-    if "W_p" in attention:
-        hidden = _size(attention, "W_p", 2, 0)
-        config |= {"attention_size": hidden}
-    return config
+    return config | ({"attention_size": _size(attention, "W_p", 2, 0)} if "W_p" in attention else {})
 
 
 def _translator(shapes: Shapes, options: Options) -> dict[str, Any]:

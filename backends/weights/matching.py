@@ -106,9 +106,9 @@ def fits(source: Source, arrays: Mapping[str, np.ndarray], prefix: str | None, o
                     continue
                 fit = _fit(Fit(source, form, spelling, start), places, arrays)
                 fit.left_over = [
-                    own
-                    for name, own in names.items()
-                    if own not in fit.found and (prefix is None or name.startswith(start))
+                    original
+                    for name, original in names.items()
+                    if original not in fit.found and (prefix is None or name.startswith(start))
                 ]
                 if not fit.problems:  # a refusal says more than the shapes
                     _solve(fit, arrays, options)

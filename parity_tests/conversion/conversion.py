@@ -215,7 +215,7 @@ def _canonical(arrays: Arrays, options: dict[str, Any]) -> Move:
     """Canonical arrays as they are."""
     if "layer" not in options:
         raise WeightError(
-            f"canonical arrays of which layer? Give layer=... , one of {', '.join(own.name for own in LAYERS)}."
+            f"canonical arrays of which layer? Give layer=... , one of {', '.join(layer.name for layer in LAYERS)}."
         )
     layer = layer_named(options.pop("layer"))
     shapes = {name: array.shape for name, array in arrays.items()}

@@ -53,23 +53,23 @@ def docstrings(framework: str, file: str) -> dict[str, str]:
     """The docstring of each function, class and method ("Class.method") that the specification knows, for a file."""
     tree = ast.parse(path_of(framework, file).read_text(encoding="utf-8"))
     made = {node.name: node for node in tree.body if isinstance(node, Definition)}
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for entry in OF_FILES.get(file, ()):
         node = made.get(entry.name)
         if node is None:  # not written yet, which a test of the structure reports
             continue
         if isinstance(entry, Operator):
-            found[entry.name] = of_function(entry, _keywords(node, entry))
+            texts[entry.name] = of_function(entry, _keywords(node, entry))
         else:
-            found[entry.name] = of_class(entry, _keywords(_method(node, "__init__", made), entry), framework)
+            texts[entry.name] = of_class(entry, _keywords(_method(node, "__init__", made), entry), framework)
     for name, node in made.items():
         if isinstance(node, ast.ClassDef):
             for method, operators in _inherited(name, made, file, framework).items():
-                own = _method(node, method, {})
-                if own is not None and operators:
-                    text = of_method(name, operators, _keywords(own, operators[0]))
-                    found[f"{name}.{method}"] = text
-    return found
+                definition = _method(node, method, {})
+                if definition is not None and operators:
+                    text = of_method(name, operators, _keywords(definition, operators[0]))
+                    texts[f"{name}.{method}"] = text
+    return texts
 
 
 def of_function(operator: Operator, keywords: Sequence[str]) -> str:
@@ -87,7 +87,7 @@ def of_function(operator: Operator, keywords: Sequence[str]) -> str:
 
 def of_class(layer: Layer, keywords: Sequence[str], framework: str) -> str:
     """The docstring of a layer: what its constructor takes, and how it is called."""
-    parameters = [f"{own.name}: {_axes(own.axes)}, {own.meaning}" for own in layer.parameters]
+    parameters = [f"{parameter.name}: {_axes(parameter.axes)}, {parameter.meaning}" for parameter in layer.parameters]
     parameters += [f"{name}.*: {what}" for name, what in layer.parts.items()]
     options = [_option(option) for option in layer.options] + [f"{name}: {KEYWORDS[name]}" for name in keywords]
     blocks = [_block("Args", options), _block("Parameters", parameters)]
@@ -119,8 +119,8 @@ def written(source: str, texts: Mapping[str, str], title: str) -> str:
         held = node.body[0]
         old = ast.get_docstring(node)
         indent = " " * held.col_offset
-        own = [text for text in (old or "").split("\n\n") if text.startswith(f"In {title}:")]
-        paragraphs = [texts[name], *own]
+        kept = [text for text in (old or "").split("\n\n") if text.startswith(f"In {title}:")]
+        paragraphs = [texts[name], *kept]
         block = textwrap.indent('"""' + "\n\n".join(_wrapped(paragraphs, WIDTH - held.col_offset)), indent)
         end = "" if "\n" not in block and len(block) <= WIDTH - 3 else "\n" + indent
         new = (block + end + '"""').split("\n")
@@ -165,7 +165,7 @@ def _signature(operator: Operator, keywords: Sequence[str]) -> list[str]:
 
 
 def _block(title: str, lines: Iterable[str]) -> str:
-    return "\n".join([f"{title}:", *(f"    {line}" for line in found)]) if (found := list(lines)) else ""
+    return "\n".join([f"{title}:", *(f"    {line}" for line in listed)]) if (listed := list(lines)) else ""
 
 
 def _option(option: Option) -> str:
@@ -210,17 +210,17 @@ def _raises(operator: Operator) -> list[str]:
 
 def _joined(alternatives: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """The tensors of several layers' methods as one list: an axis has every name that it has in one of them."""
-    found = []
+    joined = []
     for tensors in zip(*alternatives, strict=False):
         first = tensors[0]
         same = all(tensor.name == first.name and len(tensor.axes) == len(first.axes) for tensor in tensors)
         if same:
-            axes = [" or ".join(dict.fromkeys(own)) for own in zip(*(tensor.axes for tensor in tensors), strict=True)]
+            axes = [" or ".join(dict.fromkeys(each)) for each in zip(*(tensor.axes for tensor in tensors), strict=True)]
             first = replace(first, axes=tuple(axes))
         elif first.name.partition(".")[0] in GIVEN:
             first = replace(first, name=first.name.partition(".")[0] + ".fields")
-        found.append(first)
-    return tuple(found)
+        joined.append(first)
+    return tuple(joined)
 
 
 # ------------------------------------------------------------------------------------------------ the source
@@ -231,25 +231,25 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
         if isinstance(node, Definition):
             yield node.name, node
         if isinstance(node, ast.ClassDef):
-            for own in node.body:
-                if isinstance(own, ast.FunctionDef):
-                    yield f"{node.name}.{own.name}", own
+            for member in node.body:
+                if isinstance(member, ast.FunctionDef):
+                    yield f"{node.name}.{member.name}", member
 
 
 def _method(node: Definition | None, name: str, classes: Mapping[str, Definition]) -> ast.FunctionDef | None:
     """A method of a class, or of the one that it derives from."""
     if not isinstance(node, ast.ClassDef):
         return None
-    own = [found for found in node.body if isinstance(found, ast.FunctionDef) and found.name == name]
-    if own:
-        return own[0]
+    defined = [member for member in node.body if isinstance(member, ast.FunctionDef) and member.name == name]
+    if defined:
+        return defined[0]
     bases = (_method(classes.get(ast.unparse(base)), name, classes) for base in node.bases)
     return next(filter(None, bases), None)
 
 
 def _inherited(name: str, made: Mapping[str, Definition], file: str, framework: str) -> dict[str, list[Operator]]:
     """The operators that each method of a class stands for: of its own layer, or of those that derive from it."""
-    found: dict[str, list[Operator]] = {}
+    operators: dict[str, list[Operator]] = {}
     for layer in (layer for layer in LAYERS if FILE_OF[layer.name] == file and layer.name in made):
         derived = name in (layer.name, *(ast.unparse(base) for base in _bases(made[layer.name])))
         for operator in layer.methods if derived else ():
@@ -257,8 +257,8 @@ def _inherited(name: str, made: Mapping[str, Definition], file: str, framework: 
             method = CALL[framework] if method == "call" else method
             overrides = layer.name != name and _method(made[layer.name], method, {}) is not None
             if not overrides:
-                found.setdefault(method, []).append(operator)
-    return found
+                operators.setdefault(method, []).append(operator)
+    return operators
 
 
 def _bases(node: Definition) -> list[ast.expr]:

@@ -70,8 +70,8 @@ def _head() -> Iterator[str]:
     yield "| backend | import | a layer with parameters also takes | keywords of that framework |"
     yield "|---|---|---|---|"
     for name in FRAMEWORKS:
-        found = read_requirements(f"backends.{name}")
-        keywords = ", ".join(f"`{keyword}`" for keyword in found.keywords) if found else ""
+        requirements = read_requirements(f"backends.{name}")
+        keywords = ", ".join(f"`{keyword}`" for keyword in requirements.keywords) if requirements else ""
         yield f"| {name} | `{IMPORTS[name]}` | `{OWN_KEYWORDS[name]}` | {keywords} |"
     yield ""
     yield "## Porting pitfalls of every decoder"

@@ -37,12 +37,12 @@ def report(run: Run, console: Console, every: bool = False) -> None:
         console.print(table(run, dtype, every))
     for line in not_applicable(run.verdicts):
         console.print(line)
-    for told in missing(run.verdicts):
+    for line in missing(run.verdicts):
         width = min(100, console.width)
-        console.print(Text(textwrap.fill(f"missing     {told}", width, subsequent_indent=" " * 12), style="dim"))
+        console.print(Text(textwrap.fill(f"missing     {line}", width, subsequent_indent=" " * 12), style="dim"))
     if run.drawn and run.seed is not None:
-        told = f"drawn       {len(run.drawn)} of the cases, by seed {run.seed}; --seed S draws others"
-        console.print(Text(told, style="dim"))
+        line = f"drawn       {len(run.drawn)} of the cases, by seed {run.seed}; --seed S draws others"
+        console.print(Text(line, style="dim"))
     for line in red_lines(run.red, run.command, run.drawn):
         console.print(line, soft_wrap=True)  # a command has to stay in one line
     for known in run.explanations:
@@ -62,7 +62,7 @@ def table(run: Run, dtype: str, every: bool = False) -> RenderableType:
     row is asked for. The column "pairs" holds the worst error between any two backends.
     """
     backends = list(run.recordings)
-    cases = {case.id: case.operator for case, own in run.cells if own == dtype}
+    cases = {cell.case.id: cell.case.operator for cell in run.cells if cell.dtype == dtype}
     here: dict[str, list[Verdict]] = {name: [] for name in cases.values()}
     for verdict in run.verdicts:
         if verdict.dtype in (dtype, "*") and verdict.operator in here:
@@ -100,9 +100,9 @@ def rows(operators: Sequence[str], red: Collection[str], every: bool) -> Iterabl
     files: dict[str, list[str]] = {}
     for name in operators:
         files.setdefault(TRAINING if name == TRAINING else FILE_OF[name], []).append(name)
-    for file, own in files.items():
-        yield f"{file} ({len(own)})" if len(own) > 1 else file, own
-        yield from ((f"  {name}", [name]) for name in own if name in red)
+    for file, names in files.items():
+        yield f"{file} ({len(names)})" if len(names) > 1 else file, names
+        yield from ((f"  {name}", [name]) for name in names if name in red)
 
 
 def _cell(verdicts: Sequence[Verdict]) -> str:
@@ -130,8 +130,8 @@ def _worst(verdicts: Sequence[Verdict]) -> str:
 
 def not_applicable(verdicts: Sequence[Verdict]) -> Iterable[RenderableType]:
     """How many cells cannot exist, for each backend, dtype and reason."""
-    told = Counter((v.name, v.dtype, v.reason) for v in verdicts if v.status == "not-applicable")
-    for (name, dtype, reason), count in told.items():
+    counts = Counter((v.name, v.dtype, v.reason) for v in verdicts if v.status == "not-applicable")
+    for (name, dtype, reason), count in counts.items():
         yield Text(f"n/a         {name}  {dtype}  {count} {'case' if count == 1 else 'cases'}: {reason}", style="dim")
 
 
@@ -139,15 +139,15 @@ def missing(verdicts: Sequence[Verdict]) -> list[str]:
     """What a target does not implement, where not all is asked for: what its functions lack, and those not there."""
     lacking = [verdict for verdict in verdicts if verdict.status == "not-implemented"]
     absent = dict.fromkeys(verdict.reason.removeprefix(ABSENT) for verdict in lacking if _is_absent(verdict))
-    differentiated = {own.operator for own in verdicts if own.status != "not-implemented" and is_gradient(own.quantity)}
+    differentiated = {v.operator for v in verdicts if v.status != "not-implemented" and is_gradient(v.quantity)}
 
-    def told(verdict: Verdict) -> str:
+    def described(verdict: Verdict) -> str:
         if verdict.quantity == "*":
             return verdict.reason
         whole = is_gradient(verdict.quantity) and verdict.operator not in differentiated
         return f"{verdict.operator} gives no {'gradients' if whole else verdict.quantity}"
 
-    counts = Counter(told(verdict) for verdict in lacking if not _is_absent(verdict))
+    counts = Counter(described(verdict) for verdict in lacking if not _is_absent(verdict))
     lines = [f"{what} ({count})" for what, count in counts.items()]
     return lines + ([f"{len(absent)} functions: {', '.join(absent)}"] if absent else [])
 

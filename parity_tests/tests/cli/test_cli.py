@@ -66,25 +66,25 @@ def test_help_of_each_command_says_what_it_does():
 
 def commands(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Every command with its names."""
-    for name, own in group.commands.items():
-        if isinstance(own, click.Group):
-            yield from commands(own, (*before, name))
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*before, name))
         else:
-            yield (*before, name), own
+            yield (*before, name), command
 
 
 @pytest.mark.parametrize("names", [names for names, _ in commands(main)], ids=" ".join)
 def test_the_help_of_each_command_ends_with_two_examples_that_it_takes(names: tuple[str, ...]):
     heading, *examples = invoke(*names, "--help").output.splitlines()[-3:]
     assert heading.strip() == "Examples:" and examples[0] != examples[1]
-    own = dict(commands(main))[names]
+    command = dict(commands(main))[names]
     for example in examples:
         _, *words = shlex.split(example.partition("|")[0].partition(">")[0])
         assert tuple(words[: len(names)]) == names
-        with click.Context(own) as context:
-            values, rest, _ = own.make_parser(context).parse_args(words[len(names) :])
-            lacking = [own.name for own in own.params if own.required and not values.get(str(own.name))]
-        assert not rest and not lacking
+        with click.Context(command) as context:
+            values, rest, _ = command.make_parser(context).parse_args(words[len(names) :])
+            missing = [option.name for option in command.params if option.required and not values.get(str(option.name))]
+        assert not rest and not missing
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_calibrate_shows_what_reports_would_change(tmp_path: Path, monkeypatch: 
     verdicts = [verdict, replace(verdict, error=60.0, against="tf"), other, missed]
     path.write_text(json.dumps(Run([], verdicts).as_json()))
     text = invoke("calibrate", str(path)).output
-    told = re.sub(r"[\s│]+", " ", text)
-    assert "float64, float32 60 5 15 200 torch against tf, dot_score-plain, scores, float64" in told
-    assert "location_score, scores, by entry 7 0 0 30 torch, location_score-plain, scores, float64" in told
+    words = re.sub(r"[\s│]+", " ", text)
+    assert "float64, float32 60 5 15 200 torch against tf, dot_score-plain, scores, float64" in words
+    assert "location_score, scores, by entry 7 0 0 30 torch, location_score-plain, scores, float64" in words
 
 
 def test_a_device_has_a_name_that_the_judge_knows():
@@ -291,7 +291,7 @@ def test_progress_is_a_bar_with_what_is_running_or_a_line_for_each_finished_part
 def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(SHARES, "fake", 1)
     cases = select(all_cases(), operators=["masked_softmax"])
-    told = []
+    reports = []
 
     def judged(workers: int) -> dict:
         done: list[int] = []
@@ -299,15 +299,15 @@ def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatc
             cells_of(cases, ["float64", "float32"]),
             [fake_job("raise@mask")],
             workers=workers,
-            progress=lambda part, own, of, doing="": done.append(own),
+            progress=lambda part, count, of, doing="": done.append(count),
         )
         assert max(done) == len(outcome.cells)
-        told.append(outcome.as_json())
-        del told[-1]["header"]["times"]
-        return told[-1]
+        reports.append(outcome.as_json())
+        del reports[-1]["header"]["times"]
+        return reports[-1]
 
     assert judged(1) == judged(3)
-    assert any(cell["status"] == "error" for cell in told[0]["cells"])
+    assert any(cell["status"] == "error" for cell in reports[0]["cells"])
 
 
 def test_each_batch_goes_to_one_worker_with_all_cells_of_a_program():
@@ -336,6 +336,6 @@ def test_many_operators_share_a_row_for_each_file_and_what_is_red_has_its_own():
     labels = [label for label, _ in listed]
     assert labels[:3] == ["masking (13)", "scoring (6)", "pooling"] and labels[-1] == "translation"
     assert [label for label in labels if label.startswith("  ")] == ["  GRU", "  LuongDecoder"]
-    assert sorted(name for label, own in listed if not label.startswith("  ") for name in own) == sorted(names)
+    assert sorted(name for label, group in listed if not label.startswith("  ") for name in group) == sorted(names)
     assert [label for label, _ in rows(names, set(), every=True)] == names
     assert [label for label, _ in rows(names[:MOST_ROWS], set(), every=False)] == names[:MOST_ROWS]

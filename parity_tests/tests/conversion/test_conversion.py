@@ -176,8 +176,8 @@ def test_a_stack_of_single_layers_validates_itself(single: str, backend_of: str,
     canonical = drawn(layer, {"input_size": 8, "hidden_size": 5, "num_layers": 2})
     raw = {}
     for number in range(2):
-        own = {f"0{name[1:]}": array for name, array in canonical.items() if name[0] == str(number)}
-        raw |= weights.from_canonical(layer, own, single, prefix=f"enc{number}/")
+        single_layer = {f"0{name[1:]}": array for name, array in canonical.items() if name[0] == str(number)}
+        raw |= weights.from_canonical(layer, single_layer, single, prefix=f"enc{number}/")
     weights.write_arrays(tmp_path / "stack.safetensors", raw)
     out = tmp_path / "out.safetensors"
     prefixes = ("--prefix", "enc0/", "--prefix", "enc1/")
@@ -199,8 +199,8 @@ def test_a_stack_of_single_layers_is_numbered(single: str):
     """The validation gets layers with prefixes of their own by number, from the input on."""
     raw, canonical = {}, drawn("GRU", {"input_size": 8, "hidden_size": 5, "num_layers": 2})
     for layer in range(2):
-        own = {f"0.{name.partition('.')[2]}": array for name, array in canonical.items() if name[0] == str(layer)}
-        raw |= weights.from_canonical("GRU", own, single, prefix=f"enc{layer}.")
+        one = {f"0.{name.partition('.')[2]}": array for name, array in canonical.items() if name[0] == str(layer)}
+        raw |= weights.from_canonical("GRU", one, single, prefix=f"enc{layer}.")
     converted = weights.to_canonical(raw, single, prefix=["enc0.", "enc1."])
     move = Move(raw, converted, np.dtype("float64"), ("enc0.", "enc1."))
     assert {name.partition("/")[0] for name in move.source_arrays} == {"0", "1"}
@@ -306,8 +306,8 @@ def file(tmp_path: Path) -> Callable[..., Path]:
 
 
 def torch_gru(**config: int) -> dict[str, np.ndarray]:
-    own = {"input_size": 4, "hidden_size": 5, **config}
-    return weights.from_canonical("GRU", drawn("GRU", own), "torch.nn.GRU")
+    sizes = {"input_size": 4, "hidden_size": 5, **config}
+    return weights.from_canonical("GRU", drawn("GRU", sizes), "torch.nn.GRU")
 
 
 def heads() -> dict[str, np.ndarray]:

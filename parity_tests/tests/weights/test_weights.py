@@ -164,8 +164,8 @@ def test_opennmts_mlp_attention_computes_the_same(answered):
     }
     query, context = queries @ arrays["linear_query.weight"].T, keys @ arrays["linear_context.weight"].T
     scores = np.tanh(query[:, :, None] + context[:, None]) @ arrays["v.weight"][0]
-    found = answered(to_canonical(arrays), queries, keys, keys)[0]
-    np.testing.assert_allclose(found, softmaxed(scores) @ keys, rtol=0, atol=1e-14)
+    actual = answered(to_canonical(arrays), queries, keys, keys)[0]
+    np.testing.assert_allclose(actual, softmaxed(scores) @ keys, rtol=0, atol=1e-14)
 
 
 def test_tensorflow_addons_attention_computes_the_same(answered):
@@ -186,13 +186,13 @@ def test_tensorflow_addons_attention_computes_the_same(answered):
 
 def test_the_source_decides_how_a_square_matrix_stands():
     square = uniform("square", (4, 4))
-    turned = {
+    kernels = {
         ("torch.nn.GRU", "weight_ih_l0"): False,
         ("keras.GRU", "gru_cell/kernel"): True,
         ("gluon.rnn.GRU", "_unfused.0.i2h_weight"): False,
         ("flax.nnx.GRUCell", "dense_i.kernel"): True,
     }
-    for (name, first), transposed in turned.items():
+    for (name, first), transposed in kernels.items():
         arrays = drawn("GRU", input_size=4)
         arrays["0.W"], arrays["0.b_hn"] = np.stack([square] * 3), np.zeros(4)
         written = from_canonical("GRU", arrays, name)[first]

@@ -114,9 +114,9 @@ def test_every_dtype_is_loaded_there_as_it_is_written_here(dtype: str, tmp_path:
     arrays = {"x": numpy.arange(6).reshape(2, 3).astype(dtype), "one": numpy.ones((), dtype)}
     weights.write_arrays(tmp_path / "x.params", {**arrays, "none": numpy.zeros((0, 3), dtype)})
     with mx.util.np_array(True), mx.util.np_shape(True):
-        found = mx.npx.load(str(tmp_path / "x.params"))
-    assert found["none"].shape == (0, 3)
-    assert same({name: found[name].asnumpy() for name in arrays}, arrays)
+        loaded = mx.npx.load(str(tmp_path / "x.params"))
+    assert loaded["none"].shape == (0, 3)
+    assert same({name: loaded[name].asnumpy() for name in arrays}, arrays)
 
 
 def test_sparse_arrays_and_arrays_without_names_are_refused(tmp_path: Path):
