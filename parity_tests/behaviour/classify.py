@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -115,14 +115,12 @@ def without_mask(case: Case, dtype: str) -> np.ndarray:
 
 def without_scores(case: Case, dtype: str) -> np.ndarray:
     """The context if nothing were hidden, and every key had the same score."""
-    inputs, parameters = case.at(dtype)
     zero = {"MultiHeadAttention": ("W_q", "b_q"), "AdditiveAttention": ("w_v",)}.get(case.operator, ("queries",))
     inputs, parameters = (
         {name: np.zeros_like(array) if name in zero else array for name, array in arrays.items()}
-        for arrays in (inputs, parameters)
+        for arrays in (case.inputs, case.parameters)
     )
-    rest = {name: array for name, array in inputs.items() if name not in ("mask", "valid_lens")}
-    return computed_outputs(case, rest, parameters)["context"]
+    return without_mask(replace(case, inputs=inputs, parameters=parameters), dtype)
 
 
 def hidden_nan(answer: Answer) -> str:

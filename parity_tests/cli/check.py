@@ -38,13 +38,7 @@ from parity_tests.judge.drawn_cells import Abilities, LineError, release_seed
 from parity_tests.judge.request import Request
 from parity_tests.judge.run import CacheError, Run
 from parity_tests.mutants.explain import explanations
-from parity_tests.reports.certificate import (
-    CertificateError,
-    certify,
-    differences,
-    environment_changes,
-    load,
-)
+from parity_tests.reports.certificate import CertificateError, certify, differences, environment_changes, load
 from parity_tests.reports.junit import write_junit
 from parity_tests.reports.table import MOST_RED, report, report_campaign, report_finding, reproduce
 from parity_tests.workers.environment import PATH

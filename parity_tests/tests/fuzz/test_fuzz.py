@@ -36,7 +36,7 @@ from parity_tests.cases.drawn import (
 from parity_tests.cases.layouts import LAYOUTS
 from parity_tests.cases.selection import cells_of
 from parity_tests.cli.main import main
-from parity_tests.fuzz.campaign import Campaign, Finding, Server
+from parity_tests.fuzz.campaign import Campaign, Server
 from parity_tests.fuzz.shrink import shrink
 from parity_tests.judge.condition import DTYPES, judgeable
 from parity_tests.judge.drawn_cells import ABSENT
@@ -328,10 +328,13 @@ def test_the_command_prints_a_line_that_can_be_copied(monkeypatch: pytest.Monkey
 # ------------------------------------------------------------------------------------------------ the backends
 
 
+def reasons(campaign: Campaign) -> str:
+    return "\n".join(f"{finding.drawn}: {finding.verdict.reason}" for finding in campaign.findings.values())
+
+
 def test_a_backend_agrees_with_the_reference_on_drawn_cases(backend: SimpleNamespace):
     campaign = fuzzed(Job(backend.name, f"backends.{backend.name}"), EXAMPLES, step=STEPS.get(backend.name, 7))
-    found: list[Finding] = list(campaign.findings.values())
-    assert not found, "\n".join(f"{finding.drawn}: {finding.verdict.reason}" for finding in found)
+    assert not campaign.findings, reasons(campaign)
     assert sum(campaign.cases.values()) > EXAMPLES / 2
 
 
@@ -339,8 +342,7 @@ def test_half_dtypes_agree_too_where_rounding_can_be_told_from_a_difference(back
     dtypes = tuple(dtype for dtype in ("float16", "bfloat16") if dtype not in ABSENT.get(backend.name, ()))
     job = Job(backend.name, f"backends.{backend.name}")
     campaign = fuzzed(job, 96, "masked_softmax", "dot_score", "attention_pooling", dtypes=dtypes)
-    found: list[Finding] = list(campaign.findings.values())
-    assert not found, "\n".join(f"{finding.drawn}: {finding.verdict.reason}" for finding in found)
+    assert not campaign.findings, reasons(campaign)
     assert campaign.cases[backend.name, "masked_softmax"] > 10
 
 
