@@ -23,7 +23,7 @@ Tensors = Mapping[str, np.ndarray]
 
 
 def configure() -> dict[str, Any]:
-    """The switches that change results, all of them environment variables, as they stand."""
+    """The settings that change results, all of them environment variables, as they stand."""
     features = mx.runtime.Features()
     return {
         **{name: os.environ.get(name) for name in ("OMP_NUM_THREADS", *VARIABLES)},

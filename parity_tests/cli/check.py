@@ -130,7 +130,7 @@ def check(
     if junit_file is not None:
         write_junit(run, junit_file)
     if certificate_file is not None:
-        write_certificate(certify(run, request.asked, request.files), certificate_file)
+        write_certificate(certify(run, request.certified, request.files), certificate_file)
     differing = fuzzing and fuzz(request, secrets.randbits(32) if seed is None else seed, seconds, examples)
     sys.exit(1 if run.red or differing or not run.judged else 0)
 
@@ -235,7 +235,7 @@ def verify(certificate: Path, pythons: tuple[str, ...]) -> None:
         request = request_of(before["request"], pythons)
     except CertificateError as error:
         raise Refused(str(error)) from error
-    after = certify(judged(request), request.asked, request.files)
+    after = certify(judged(request), request.certified, request.files)
     for line in environment_changes(before, after):
         console.print(Text(f"other       {line}", style="yellow"), soft_wrap=True)
     changes = differences(before, after)

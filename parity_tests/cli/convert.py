@@ -116,7 +116,7 @@ def convert(file: Path, output: Path, json_file: Path | None, certificate_file: 
         save(move, request.target, written, spelling, output)
     console.print(verdict(move, request, outcome), soft_wrap=True)
     if outcome is not None and certificate_file is not None:
-        write_certificate(certify(outcome, request.asked, request.files), certificate_file)
+        write_certificate(certify(outcome, request.certified, request.files), certificate_file)
 
 
 @contextmanager
@@ -197,7 +197,7 @@ def validation(run: Run) -> list[RenderableType]:
 def table(run: Run, dtype: str) -> RenderableType:
     """One row for each quantity, one column for each side and each pair: the worst error in eps, or what is wrong."""
     pairs = dict.fromkeys((one.name, one.against) for one in run.verdicts if one.case != "*")
-    quantities = dict.fromkeys(one.quantity for one in run.verdicts if one.quantity not in ("*", "switches"))
+    quantities = dict.fromkeys(one.quantity for one in run.verdicts if one.quantity not in ("*", "determinism"))
     grid = Table(header_style="bold")
     grid.add_column("quantity")
     for name, against in pairs:

@@ -138,7 +138,7 @@ class Conversion:
         return self.validated(move, written, progress)
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def certified(self) -> dict[str, Any]:
         """The request as a certificate states it."""
         return {
             **asdict(replace(self, pythons={})),

@@ -162,7 +162,7 @@ def validate(
         def run(side: Side) -> Recording:
             begun = time.perf_counter()
             recording = sampled(recorder(side.job, [batch_with(cells, side.parameters)], progress), cells)
-            recording.asked |= side.job.variables or {}
+            recording.environment |= side.job.variables or {}
             outcome.seconds[side.job.name] = time.perf_counter() - begun
             return recording
 

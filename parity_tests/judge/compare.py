@@ -56,9 +56,9 @@ def judge_settings(recording: Recording, framework: str = "") -> list[Verdict]:
 
     framework is the one whose settings count, the backend of that name unless given.
     """
-    blank = Verdict("*", "*", recording.backend, "reference", recording.device, "*", "switches", "fail")
-    reasons = violations(framework or recording.backend, recording.device, recording.about.get("switches", {}))
-    return [replace(blank, reason=reason, check="switches") for reason in reasons if recording.about]
+    blank = Verdict("*", "*", recording.backend, "reference", recording.device, "*", "determinism", "fail")
+    reasons = violations(framework or recording.backend, recording.device, recording.about.get("determinism", {}))
+    return [replace(blank, reason=reason, check="determinism") for reason in reasons if recording.about]
 
 
 # ------------------------------------------------------------------------------------------------ cells
@@ -150,7 +150,7 @@ CELL_CHECKS: dict[str, Callable[[CellAnswer], Iterator[Verdict]]] = {
     "answer": _answered,
     "has": _implemented,
     "whole": _complete,
-    "asked": _specified,
+    "specified": _specified,
     "input": _untouched,
     "again": _repeatable,
 }

@@ -137,7 +137,7 @@ class Request:
         return known.drawable([name for name in self.operators or NAMES if name not in diverging])
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def certified(self) -> dict[str, Any]:
         """What a certificate states of it: all but where the interpreter was, which is this machine's affair."""
         portable = replace(self, python=None)
         kind = {"kind": "check", "other_python": self.python is not None}

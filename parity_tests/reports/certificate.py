@@ -1,4 +1,4 @@
-"""Certificates: what a run judged, under which versions and switches, how large each error was, how to repeat it."""
+"""Certificates: what a run judged, under which versions and settings, how large each error was, how to repeat it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def certify(run: Run, request: Mapping[str, Any], files: Mapping[str, Path]) -> 
         "judged": {
             name: {
                 **recording.about,
-                "asked": {own: value for own, value in recording.asked.items() if own not in OF_THIS_MACHINE},
+                "environment": {
+                    name: value for name, value in recording.environment.items() if name not in OF_THIS_MACHINE
+                },
             }
             for name, recording in run.recordings.items()
         },
@@ -147,7 +149,7 @@ def differences(before: Certificate, after: Certificate) -> list[str]:
 
 
 def environment_changes(before: Certificate, after: Certificate) -> list[str]:
-    """Versions, devices and switches that differ from those of the certificate: worth knowing, and no fault."""
+    """Versions, devices and settings that differ from those of the certificate: worth knowing, and no fault."""
     told = [] if before["attention_parity"] == after["attention_parity"] else ["attention_parity"]
     changes = [f"attention-parity {before['attention_parity']} -> {after['attention_parity']}" for _ in told]
     for name, own in before["judged"].items():
@@ -201,10 +203,10 @@ def page(certificate: Certificate, name: str) -> str:
         "",
     ]
     for backend, about in certificate["judged"].items():
-        switches = {**about.get("asked", {}), **about.get("switches", {})}
+        settings = {**about.get("environment", {}), **about.get("determinism", {})}
         versions = ", ".join(f"{own} {version}" for own, version in about.get("versions", {}).items())
         lines += [f"- **{backend}**: {about.get('framework', '')} on {about.get('device', '')} ({versions})"]
-        lines += ["", "  " + " ".join(f"`{own}={_shown(value)}`" for own, value in switches.items()), ""]
+        lines += ["", "  " + " ".join(f"`{own}={_shown(value)}`" for own, value in settings.items()), ""]
     lines += [f"- `{own}`: SHA-256 {digest}" for own, digest in certificate["files"].items()]
     cells = certificate["inputs"]
     lines += [f"- inputs of {len(cells):,} cells: SHA-256 {_digest(cells)}", ""]

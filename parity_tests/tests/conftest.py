@@ -64,7 +64,7 @@ def selected(config: pytest.Config) -> list[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set the switches that have to stand before a framework is imported."""
+    """Make the settings that have to stand before a framework is imported."""
     for name in selected(config):
         for variable, value in environment(name, programs_folder(), "cpu").items():
             os.environ.setdefault(variable, value)
@@ -141,14 +141,14 @@ def _configured(name: str) -> SimpleNamespace:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Set the switches of a framework before its first tensor, whichever test makes it: some can't be set later."""
+    """Make the settings of a framework before its first tensor, whichever test makes it: some can't be set later."""
     for name in needed_by(item):
         _configured(name)
 
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> SimpleNamespace:
-    """A backend: its name, its package and its runtime, with the judge's switches set."""
+    """A backend: its name, its package and its runtime, with the judge's settings made."""
     return _configured(request.param)
 
 

@@ -42,20 +42,20 @@ class Outputs:
 
 
 class Package:
-    """A package with its runtime on a device, with its switches set."""
+    """A package with its runtime on a device, with its determinism settings made."""
 
     def __init__(self, package: Any, runtime: Any, device: str) -> None:
         self.package = package
         self.runtime = runtime
         self.device = device
-        self.switches = self.runtime.configure() if hasattr(self.runtime, "configure") else {}
+        self.determinism = self.runtime.configure() if hasattr(self.runtime, "configure") else {}
         self.absent: list[Mapping[str, str]] = []
         self.handed: dict[int, np.ndarray] = {}
         """NumPy's arrays that the runtime was given since a cell began, by the identity of what it made of them."""
         self.noise = np.random.default_rng()
 
     def describe(self) -> dict[str, Any]:
-        """Versions, device and switches in force."""
+        """Versions, device and determinism settings in force."""
         described = {"versions": {}, "devices": {"cpu": platform.machine()}, **self.runtime.describe()}
         if self.device not in described["devices"]:
             raise RuntimeError(
@@ -68,7 +68,7 @@ class Package:
         return {
             "framework": described["framework"],
             "versions": versions,
-            "switches": self.switches,
+            "determinism": self.determinism,
             "device": described["devices"][self.device],
         }
 

@@ -117,7 +117,7 @@ def record(
     start, or has died more than MOST_RESTARTS times, takes all that is left with it. Once stopped answers True, the
     worker is killed, and the recording holds the cells that were answered by then.
     """
-    whole = Recording(job.backend, job.device, asked=environment(job.backend, programs_folder(), job.device))
+    whole = Recording(job.backend, job.device, environment=environment(job.backend, programs_folder(), job.device))
     with Server(job, True, start_seconds, cell_seconds, stopped) as server:
         for batch in batches:
             before = len(whole.inputs)

@@ -198,7 +198,7 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "backend": (_is_name, "a name of letters, digits, '.', '-' and '_'"),
     "device": (_is_device, "a name as cpu, cuda, or cuda:1"),
     "about": (_is_about, "names with values, or with tables of values"),
-    "asked": (lambda value: _is_table(value, _is_text), "names with texts"),
+    "environment": (lambda value: _is_table(value, _is_text), "names with texts"),
     "selection": (_is_selection, f"dtypes among {', '.join(DTYPES)}, a pattern, and known operators"),
     "inputs": (_is_inputs, "cells with the SHA-256 of what each asks"),
     "answers": (_is_answers, f"cells with the status of each, one of {', '.join(RECORDED)}"),
@@ -210,8 +210,8 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 class Recording:
     """The answers of one backend on one device, by cell, with the arrays of those that are ok, by quantity.
 
-    about is the worker's description of itself: versions, the device's name, the determinism settings in force. asked
-    holds the settings it was started with, and inputs the digest of each cell's inputs.
+    about is the worker's description of itself: versions, the device's name, the determinism settings in force.
+    environment holds the variables it was started with, and inputs the digest of each cell's inputs.
     """
 
     backend: str
@@ -219,7 +219,7 @@ class Recording:
     about: dict[str, Any] = field(default_factory=dict)
     cells: dict[str, Arrays] = field(default_factory=dict)
     answers: dict[str, Answer] = field(default_factory=dict)
-    asked: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     selection: Selection = field(default_factory=Selection)
     seed: int = SEED
@@ -297,7 +297,7 @@ def _harmless(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 def joined(*recordings: Recording) -> Recording:
     """What several workers of one backend answered, to other cells each."""
-    whole = Recording(recordings[0].backend, recordings[0].device, asked=recordings[0].asked)
+    whole = Recording(recordings[0].backend, recordings[0].device, environment=recordings[0].environment)
     for part in recordings:
         whole.about = whole.about or part.about
         whole.cells |= part.cells

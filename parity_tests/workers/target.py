@@ -124,7 +124,7 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def opened(where: str, device: str) -> Backend | Target:
-    """The backend or target of that place, its switches set.
+    """The backend or target of that place, its settings made.
 
     Raises: TargetError if there is none, or nothing in it can be judged; RuntimeError if there is no such device.
     """
@@ -153,7 +153,7 @@ class Target(Package):
         self._given: dict[Function, tuple[int, ...]] = {}
 
     def describe(self) -> dict[str, Any]:
-        """Versions, device, switches in force, and what is implemented."""
+        """Versions, device, settings in force, and what is implemented."""
         gradients = {} if self.differentiates else {"gradients": "none: its runtime has no vjp"}
         return {**super().describe(), "implements": ", ".join(self.implemented), **gradients}
 

@@ -425,7 +425,7 @@ def test_a_source_without_its_determinism_settings_is_red():
     right = drawn("GRU", SQUARE)
     side = Side(job("torch.nn.GRU"), weights.from_canonical("GRU", right, "torch.nn.GRU"), "tf")
     red = {one.check for one in validate(find("GRU"), SQUARE, right, [side]).red}
-    assert red == {"switches"}
+    assert red == {"determinism"}
 
 
 @pytest.mark.frameworks("torch")

@@ -42,7 +42,7 @@ def test_a_certificate_says_what_was_judged_and_how(certified: Path):
     assert command.startswith("attention-parity check mine.py --dtype float64 --seed ")
     assert command.endswith(f" --case '{WRITTEN}' --operator masked_softmax")
     assert content["judged"]["mine"]["versions"]["numpy"] == np.__version__
-    assert content["judged"]["mine"]["asked"]["OMP_NUM_THREADS"] == "1"
+    assert content["judged"]["mine"]["environment"]["OMP_NUM_THREADS"] == "1"
     assert len(content["inputs"]) == 21 and set(content["files"]) == {"mine.py"}
     for words in (
         "mine: green",
@@ -71,7 +71,7 @@ def test_the_path_of_a_certificate_is_taken_again(check: Check, tmp_path: Path, 
     assert check(SOFTMAX, *arguments).exit_code == 0
     content = json.loads((tmp_path / "own.json").read_text())
     assert content["request"]["command"].endswith(" --path plain")
-    assert content["judged"]["mine"]["asked"][PATH] == "plain"
+    assert content["judged"]["mine"]["environment"][PATH] == "plain"
     monkeypatch.delenv(PATH)
     result = verify(tmp_path / "own.json")
     assert result.exit_code == 0 and PATH not in result.output

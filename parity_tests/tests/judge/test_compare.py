@@ -286,19 +286,19 @@ def test_a_cell_that_cannot_exist_is_neither_red_nor_compared(fake: ModuleType):
     assert (verdict.status, verdict.red, verdict.reason) == ("not-applicable", False, "there is no such product")
 
 
-def test_a_switch_that_is_not_in_force_is_red():
+def test_a_setting_that_is_not_in_force_is_red():
     required = required_settings("torch", "cuda")
-    switches = {name: required[name] for name in determinism("torch")}
-    recording = Recording("torch", "cuda", {"switches": switches})
+    in_force = {name: required[name] for name in determinism("torch")}
+    recording = Recording("torch", "cuda", {"determinism": in_force})
     assert judge_settings(recording) == []
-    switches["cuda.matmul.allow_tf32"] = True
-    del switches["threads"]
+    in_force["cuda.matmul.allow_tf32"] = True
+    del in_force["threads"]
     reasons = [verdict.reason for verdict in judge_settings(recording) if verdict.red]
     assert reasons == ["cuda.matmul.allow_tf32 is True, expected False", "threads was not read back"]
 
 
 def test_a_run_is_red_where_a_setting_is_not_in_force():
-    recording = Recording("torch", "cpu", {"switches": {}})
+    recording = Recording("torch", "cpu", {"determinism": {}})
     outcome = Run([], recordings={recording.name: recording})
     conclude(outcome, [], Questions(), {})
     assert outcome.red and outcome.verdicts == judge_settings(recording)

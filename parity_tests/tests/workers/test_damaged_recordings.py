@@ -88,7 +88,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Callabl
     if request.param == "recording":
         answers = {CELL: Answer(seconds=0.5), "a-b/float64": Answer("crash", "killed")}
         cells = {CELL: {"scores": np.array([[1.5, -2.0]]), "gradient_keys": np.zeros(1)}}
-        about = {"framework": "JAX", "switches": {"jax_enable_x64": True}}
+        about = {"framework": "JAX", "determinism": {"jax_enable_x64": True}}
         Recording("jax", "cuda", about, cells, answers, {"A": "1"}, dict.fromkeys(answers, "0" * 64)).save(path)
         return path, Recording.load
     case = Case("dot_score", "tiny", "", {"queries": np.ones((1, 2)), "keys": np.ones((3, 2))}, gradients=False)
@@ -158,7 +158,7 @@ STRANGE: dict[str, list[Any]] = {
     "attention_parity": ["1" * 65],
     "seed": ["0"],
     "about": [{"versions": {"a": {"b": 1}}}, {"versions": ["1"]}],
-    "asked": [{"A": 1}, {"A": None}],
+    "environment": [{"A": 1}, {"A": None}],
     "inputs": [
         *({CELL: digest} for digest in ("0" * 63, "Z" * 64, 1)),
         *({cell: "0" * 64} for cell in ("../x", "dot_score-plain", f"{'x' * 65}/float64")),
@@ -181,7 +181,7 @@ STRANGE: dict[str, list[Any]] = {
 }
 WRONG = [
     *((name, value) for name in FIELDS for value in ([], [1], 0.5, True)),
-    *((name, {}) for name in FIELDS if name not in ("about", "asked", "inputs", "answers")),
+    *((name, {}) for name in FIELDS if name not in ("about", "environment", "inputs", "answers")),
     *((name, value) for name, values in STRANGE.items() for value in values),
 ]
 

@@ -31,8 +31,10 @@ from parity_tests.workers.recordings import Mismatch, Recording, common_cells, d
 
 
 def posing(made: Recording, backend: str, device: str = "cpu") -> Recording:
-    """The recording under the name of another backend, with the switches that this one has to run under."""
-    return replace(made, backend=backend, device=device, about={**made.about, "switches": dict(determinism(backend))})
+    """The recording under the name of another backend, with the settings that this one has to run under."""
+    return replace(
+        made, backend=backend, device=device, about={**made.about, "determinism": dict(determinism(backend))}
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,8 +60,11 @@ def test_a_recording_says_what_ran_where_and_on_what(registry, tmp_path: Path):
     assert (recording.backend, recording.device, recording.selection) == ("one", "cpu", selection)
     assert (recording.seed, recording.specification) == (SEED, SPECIFICATION_VERSION)
     assert recording.attention_parity == own_version()
-    assert recording.asked == environment("one", programs_folder(), "cpu") and recording.asked["OMP_NUM_THREADS"] == "1"
-    assert recording.about["switches"] == {} and recording.about["device"] == "cpu"
+    assert (
+        recording.environment == environment("one", programs_folder(), "cpu")
+        and recording.environment["OMP_NUM_THREADS"] == "1"
+    )
+    assert recording.about["determinism"] == {} and recording.about["device"] == "cpu"
     assert recording.about["versions"] == {"numpy": np.__version__, "python": sys.version.split()[0]}
     cells = selection.cells(all_cases())
     assert recording.inputs == digests(cells) and list(recording.inputs) == sorted(cell.key for cell in cells)
