@@ -36,15 +36,23 @@ def logits(decoder: torch.nn.Module) -> tuple[Function, list[torch.Tensor]]:
 
 
 DOUBLE = {"dtype": torch.float64}
-FUNCTIONS = {
-    f"{layer}-{need_weights}": context(made, need_weights)
-    for need_weights in (True, False)
-    for layer, made in (
-        ("dot", attention.DotProductAttention()),
-        ("additive", attention.AdditiveAttention(8, 8, 6, **DOUBLE)),
-        ("heads", attention.MultiHeadAttention(8, 2, value_size=4, **DOUBLE)),
-    )
-} | {"decoder": logits(attention.BahdanauDecoder(11, 4, 6, memory_size=8, **DOUBLE))}
+
+
+def functions() -> dict[str, tuple[Function, list[torch.Tensor]]]:
+    """Functions of layers whose parameters are the same in every run, with their arguments."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = {
+            "dot": attention.DotProductAttention(),
+            "additive": attention.AdditiveAttention(8, 8, 6, **DOUBLE),
+            "heads": attention.MultiHeadAttention(8, 2, value_size=4, **DOUBLE),
+        }
+        decoder = attention.BahdanauDecoder(11, 4, 6, memory_size=8, **DOUBLE)
+    contexts = {f"{name}-{need}": context(layer, need) for name, layer in layers.items() for need in (True, False)}
+    return {**contexts, "decoder": logits(decoder)}
+
+
+FUNCTIONS = functions()
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
