@@ -110,7 +110,7 @@ def workers_of(job: Job, workers: int) -> int:
 
 
 def batches_of(cells: Sequence[Cell]) -> list[Batch]:
-    """The cells in batches; cells that share a program, or repeat each other, are in the same one."""
+    """The cells in batches, each in their order; cells that share a program, or repeat each other, are in one."""
     programs: dict[str, list[Cell]] = {}
     for cell in cells:
         case, dtype = cell
@@ -122,7 +122,8 @@ def batches_of(cells: Sequence[Cell]) -> list[Batch]:
         if len(batches[-1]) >= BATCH:
             batches.append([])
         batches[-1] += alike
-    return [batch_of(batch) for batch in batches]
+    place = {cell.key: number for number, cell in enumerate(cells)}
+    return [batch_of(sorted(batch, key=lambda cell: place[cell.key])) for batch in batches]
 
 
 def dealt(batches: Sequence[Batch], count: int) -> list[Iterable[Batch]]:

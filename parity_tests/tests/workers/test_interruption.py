@@ -36,7 +36,7 @@ backends.available = lambda: {"fake": backends.Availability("fake", "numpy_backe
 main()
 """
 HANGING = "hang-with-child@valid_lens"
-"""The third cell hangs, where no thread of Python comes to its turn; so does a child of the worker."""
+"""The second cell hangs, where no thread of Python comes to its turn; so does a child of the worker."""
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def start(running: Callable[[int], list[str]], tmp_path: Path):
         pytest.param(signal.SIGTERM, os.kill, 143, id="SIGTERM"),
     ],
 )
-@pytest.mark.parametrize(("fault", "count", "answered"), [(HANGING, 3, 2), ("hang", 2, 0)], ids=["cell", "start"])
+@pytest.mark.parametrize(("fault", "count", "answered"), [(HANGING, 3, 1), ("hang", 2, 0)], ids=["cell", "start"])
 def test_an_interrupted_run_tells_what_was_judged_and_leaves_nothing_behind(
     start, running, tmp_path: Path, fault: str, count: int, answered: int, number: int, send: Callable, code: int
 ):
@@ -98,7 +98,7 @@ def test_an_interrupted_run_tells_what_was_judged_and_leaves_nothing_behind(
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["header"]["interrupted"] is True
     assert {(cell["case"], cell["status"]) for cell in found["cells"]} == (
-        {("masked_softmax-none", "pass"), ("masked_softmax-none_again", "pass")} if answered else set()
+        {("masked_softmax-none", "pass")} if answered else set()
     )
 
 
