@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from click.testing import CliRunner
 
 from parity_tests.cases import covering
 from parity_tests.cases.case import DTYPES
 from parity_tests.cases.covering import DIMENSIONS
 from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import all_cases
-from parity_tests.cli.main import main
 from parity_tests.mutants.derived import Derived, derived
+from parity_tests.tests.commands import invoke
 
 pytestmark = [pytest.mark.xdist_group("mutants"), pytest.mark.once]
 
@@ -39,10 +38,10 @@ def test_without_the_cases_of_a_dimension_mistakes_of_it_survive(
 
 
 def test_the_command_counts_them_by_dimension(monkeypatch: pytest.MonkeyPatch):
-    arguments = ["mutate", "--derived", "--name", "dot_score-*"]
-    result = CliRunner().invoke(main, arguments)
+    arguments = ("mutate", "--derived", "--name", "dot_score-*")
+    result = invoke(*arguments)
     assert result.exit_code == 0 and "mutants are killed" in result.output
     kept = [case for case in all_cases() if not covering.varies(case, "sizes")]
     monkeypatch.setattr("parity_tests.cli.mutate.all_cases", lambda: kept)
-    result = CliRunner().invoke(main, arguments)
+    result = invoke(*arguments)
     assert result.exit_code == 1 and "survived  dot_score: keys_beyond_64" in result.output

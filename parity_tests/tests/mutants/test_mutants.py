@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from attention_core import reference
 from parity_tests.cases.call import TRAINING
 from parity_tests.cases.case import Arrays, Case
 from parity_tests.cases.selection import Cell, Selection, core
 from parity_tests.cases.suite import all_cases
-from parity_tests.cli.main import main
 from parity_tests.judge import compare
 from parity_tests.judge.compare import CELL_CHECKS, CHECKS, judge_all
 from parity_tests.judge.question import Questions
@@ -26,6 +24,7 @@ from parity_tests.mutants.derived import Derived
 from parity_tests.mutants.explain import explanations
 from parity_tests.mutants.families import MUTANTS
 from parity_tests.mutants.mutant import Mutant, Outcome, answer, attempt, in_place_of_the_reference, judged
+from parity_tests.tests.commands import invoke, squeezed
 from parity_tests.workers.recordings import Recording
 
 pytestmark = [pytest.mark.xdist_group("mutants"), pytest.mark.once]
@@ -99,9 +98,7 @@ def test_a_library_with_a_known_mistake_is_explained_by_it(name: str, answers: A
     cells, recording = answers(name)
     verdicts = judge_all(cells, [recording], Questions())
     # One training is enough: to compare all mutants with another one takes long.
-    trainings = list(
-        dict.fromkeys(verdict.case for verdict in verdicts if verdict.red and verdict.operator == TRAINING)
-    )
+    trainings = list(dict.fromkeys(one.case for one in verdicts if one.red and one.operator == TRAINING))
     explained = list(explanations(cells, recording, [one for one in verdicts if one.case not in trainings[1:]]))
     assert explained and {one.mutant for one in explained} == {name}
     assert all(one.sentence == f"{by_name[name].sentence} ({by_name[name].source})" for one in explained)
@@ -152,15 +149,13 @@ def test_a_wrong_statement_is_reported():
 
 
 def test_the_matrix_names_every_mutant_and_what_killed_it(monkeypatch: pytest.MonkeyPatch):
-    result = CliRunner().invoke(main, ["mutate", "--name", "scale_*", "--sentences"])
+    result = invoke("mutate", "--name", "scale_*", "--sentences")
     assert result.exit_code == 0 and "all 4 mutants are killed" in result.output
     assert "The scale is off by 1e-5." in result.output
     assert max(len(line) for line in result.output.splitlines()) <= 80
     without("value", monkeypatch)
-    result = CliRunner().invoke(main, ["mutate", "--name", "scale_ignored"])
-    assert result.exit_code == 1 and "should be red: scaled_dot_score-scale:scores" in re.sub(
-        r"\s+", " ", result.output
-    )
+    result = invoke("mutate", "--name", "scale_ignored")
+    assert result.exit_code == 1 and "should be red: scaled_dot_score-scale:scores" in squeezed(result)
 
 
 def test_rounding_a_mutant_keeps_its_derivatives():
