@@ -6,7 +6,6 @@ import functools
 import importlib
 import importlib.util
 import os
-import re
 import sys
 import time
 import uuid
@@ -27,9 +26,6 @@ from parity_tests.third_party import layers
 from parity_tests.workers.environment import collect_less, environment
 from parity_tests.workers.process import Job
 
-OF_A_FRAMEWORK = re.compile(rf"test_(?:weights_)?({'|'.join(FRAMEWORKS)})(?:_\w+)?\.py")
-"""The files that are about one framework."""
-
 NEEDED = {"test_weights_onnx.py": "onnx", "test_weights_h5.py": "h5py"}
 """The files that are about a library which is no framework."""
 
@@ -37,9 +33,8 @@ collect_ignore = ["fakes"]
 
 
 def framework_of(path: Path) -> str | None:
-    """The framework that a file of tests is about, if it is about one."""
-    named = OF_A_FRAMEWORK.fullmatch(path.name)
-    return named[1] if named else None
+    """The framework that a file of tests is about, which is a word of its name: test_jax.py, test_weights_jax.py."""
+    return next((word for word in path.stem.split("_") if word in FRAMEWORKS), None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -92,7 +87,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that takes `backend`, or the `source_target` of sources of weights, once for each in this run."""
     names = selected(metafunc.config)
     if "backend" in metafunc.fixturenames:
-        metafunc.parametrize("backend", names or [None], indirect=True)
+        files = [mark.args[0] for mark in metafunc.definition.iter_markers("implements")]
+        having = [name for name in names if all((ROOT / "backends" / name / file).is_file() for file in files)]
+        metafunc.parametrize("backend", having or [None], indirect=True)
     if "source_target" in metafunc.fixturenames:
         known = [*names, *(["onnx"] if names and layers.absence("onnx") is None else [])]
         places = [place for name, place in layers.PLACES.items() if layers.framework_of(name) in known]
