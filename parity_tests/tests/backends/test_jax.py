@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ import pytest
 from flax import nnx
 
 import backends
-from attention_core.errors import PATHS, OptionError, TokenError
+from attention_core.errors import OptionError, TokenError
 from backends import jax as attention
 from backends.jax import masking, recurrent, runtime
-from backends.jax.blocked import additive, blocks, choice, dot_product
 from parity_tests.cases.call import bind
 from parity_tests.cases.case import Case
 from parity_tests.cases.expected import cotangents, gradients, programs_folder
@@ -29,7 +27,6 @@ from parity_tests.cases.suite import all_cases, select
 from parity_tests.judge.compare import judge_all
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import run
-from parity_tests.tests.backends import magnitudes
 from parity_tests.workers.environment import environment
 from parity_tests.workers.process import Job
 
@@ -353,236 +350,3 @@ def test_masks_of_other_conventions_are_traced(dtype: str):
 
     padding = jnp.array([[False, True, False], [True, True, True]])
     assert (there_and_back(padding) == padding).all()
-
-
-@pytest.fixture(params=PATHS)
-def path(request: pytest.FixtureRequest) -> Any:
-    """Both paths in turn, and the choice by size again after them."""
-    choice.set_path(request.param)
-    yield request.param
-    choice.set_path(None)
-
-
-def projected(scale: float = 1.0) -> tuple[jax.Array, jax.Array, jax.Array]:
-    rng = np.random.default_rng(0)
-    return tuple(jnp.asarray(scale * rng.normal(size=shape)) for shape in ((2, 3, 4), (2, 5, 4), (4,)))
-
-
-def squares(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
-    return jnp.sum(attention.additive_score(queries, keys, w_v) ** 2)
-
-
-def gradient_square(*arrays: jax.Array) -> jax.Array:
-    return sum(jnp.sum(part**2) for part in jax.grad(squares, argnums=(0, 1, 2))(*arrays))
-
-
-# Of saturated tanh, 1 - tanh² has lost digits in either formula.
-@pytest.mark.parametrize(
-    ("scale", "tolerance"), [(1.0, 1e-12), (35.0, 1e-12), (300.0, 1e-8)], ids=["narrow", "at the bound", "wide"]
-)
-def test_blocks_have_the_scores_and_two_derivatives_of_the_plain_formula(scale: float, tolerance: float):
-    found = []
-    for path in PATHS:
-        choice.set_path(path)
-        arrays = projected(scale)
-        found.append((attention.additive_score(*arrays), jax.grad(gradient_square, argnums=(0, 1, 2))(*arrays)))
-    choice.set_path(None)
-    for actual, desired in zip(*map(jax.tree.leaves, found), strict=True):
-        np.testing.assert_allclose(actual, desired, rtol=0.0, atol=tolerance * float(jnp.max(jnp.abs(desired))))
-
-
-@jax.jit
-def score_and_gradients(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    *arguments, cotangents = arrays
-    scores, back = jax.vjp(additive.blocked_additive_score, *arguments)
-    return scores, *back(cotangents)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", magnitudes.CASES)
-def test_blocks_are_right_at_every_magnitude(name: str, dtype: str):
-    arrays = [own.astype(dtype) for own in (*magnitudes.CASES[name], magnitudes.cotangent())]
-    found, expected = [np.asarray(own) for own in score_and_gradients(*arrays)], magnitudes.exact(*arrays)
-    assert max(magnitudes.errors(name, found, expected)) < 1.0
-    if name in magnitudes.OF_ONE_SIGN:
-        assert magnitudes.own_error(found[0], expected[0]) < magnitudes.OWN
-
-
-@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
-def test_a_w_v_that_is_not_finite_gives_the_scores_of_the_plain_formula(number: float):
-    queries, keys, w_v = projected()
-    w_v = w_v.at[2].set(number)
-    found = additive.blocked_additive_score(queries, keys, w_v)
-    np.testing.assert_allclose(found, jnp.tanh(queries[:, :, None] + keys[:, None]) @ w_v)
-
-
-def test_an_odd_number_of_features_is_paired_as_well(path: str):
-    queries, keys, w_v = (array[..., :3] for array in projected())
-    assert_close(attention.additive_score(queries, keys, w_v), jnp.tanh(queries[:, :, None] + keys[:, None]) @ w_v)
-
-
-def test_blocks_under_jit_and_vmap_give_the_same(path: str):
-    arrays = projected()
-    one_by_one = jax.jit(jax.vmap(lambda q, k: attention.additive_score(q[None], k[None], arrays[2])[0]))
-    assert_close(one_by_one(*arrays[:2]), attention.additive_score(*arrays))
-
-
-def test_a_nan_in_a_key_reaches_the_scores_of_that_key_alone(path: str):
-    queries, keys, w_v = projected()
-    scores = attention.additive_score(queries, keys.at[1, 2, 3].set(jnp.nan), w_v)
-    assert np.argwhere(np.isnan(scores)).tolist() == [[1, row, 2] for row in range(3)]
-
-
-def heads(queries: int = 5, keys: int = 7) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Queries, keys and values of two heads, and a mask of rows that closes one row and hides one key from all."""
-    rng = np.random.default_rng(1)
-    arrays = (jnp.asarray(rng.normal(size=(2, 2, size, 4))) for size in (queries, keys, keys))
-    mask = jnp.asarray(rng.random((2, 1, queries, keys)) < 0.7).at[0, 0, 1].set(False).at[1, :, :, 2].set(False)
-    return *arrays, mask
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch):
-    """Blocks that do not fill their axes."""
-    for name, size in {"ROWS": 3, "COLUMNS": 2}.items():
-        monkeypatch.setattr(dot_product, name, size)
-    monkeypatch.setattr(blocks, "BLOCK", 16)
-
-
-W_V = np.array([0.5, -1.0, 2.0, 0.25])
-
-Context = Callable[..., jax.Array]
-
-
-def plain(score: Callable[[jax.Array, jax.Array], jax.Array]) -> Context:
-    """The context by the plain formula."""
-    return lambda queries, keys, values, mask: attention.attention_pooling(score(queries, keys), values, mask=mask)[0]
-
-
-@pytest.fixture(params=["dot", "additive"])
-def pair(request: pytest.FixtureRequest) -> tuple[Context, Context]:
-    """The context alone in blocks, and by the plain formula."""
-    if request.param == "dot":
-        in_blocks: Context = partial(dot_product.blocked_dot_attention, scale=0.5)
-        return in_blocks, plain(partial(attention.scaled_dot_score, scale=0.5))
-    in_blocks = partial(additive.blocked_additive_attention, w_v=W_V)
-    return in_blocks, plain(lambda queries, keys: jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ W_V)
-
-
-def contexts(pair: tuple[Context, Context], *arrays: jax.Array) -> list[jax.Array]:
-    return [function(*arrays) for function in pair]
-
-
-def context_gradients(pair: tuple[Context, Context], *arrays: jax.Array) -> list[tuple[jax.Array, ...]]:
-    return [jax.grad(lambda *own, at=at: jnp.sum(at(*own) ** 2), argnums=(0, 1, 2))(*arrays) for at in pair]
-
-
-@pytest.mark.parametrize("rows", ["its own rows", "one row", "none"])
-def test_blocks_of_any_size_give_the_context_and_gradients_of_the_plain_formula(pair, small_blocks: None, rows: str):
-    *sides, mask = heads()
-    mask = {"its own rows": mask, "one row": mask[:, :, :1], "none": None}[rows]
-    for actual, desired in zip(*context_gradients(pair, *sides, mask), strict=True):
-        assert_close(actual, desired)
-    assert_close(*contexts(pair, *sides, mask))
-
-
-def test_the_gradient_of_w_v_is_summed_over_all_blocks(small_blocks: None):
-    *sides, mask = heads()
-
-    def plainly(w_v: jax.Array) -> jax.Array:
-        return plain(lambda q, k: jnp.tanh(q[..., :, None, :] + k[..., None, :, :]) @ w_v)(*sides, mask)
-
-    functions = partial(additive.blocked_additive_attention, *sides, mask), plainly
-    assert_close(*(jax.grad(lambda w_v, at=at: jnp.sum(at(w_v) ** 2))(W_V) for at in functions))
-
-
-def test_second_derivatives_of_a_context_alone_are_right(pair, small_blocks: None):
-    *sides, mask = heads()
-    found = []
-    for function in pair:
-        gradient = jax.grad(lambda *own, at=function: jnp.sum(at(*own, mask) ** 2), argnums=(0, 1, 2))
-        square = lambda *own, of=gradient: sum(jnp.sum(part**2) for part in of(*own))  # noqa: E731
-        found.append(jax.grad(square, argnums=(0, 1, 2))(*sides))
-    for actual, desired in zip(*found, strict=True):
-        assert_close(actual, desired)
-
-
-def test_a_value_hidden_from_all_by_mask_or_by_score_changes_nothing(small_blocks: None):
-    queries, keys, values, mask = heads()
-    inner = partial(dot_product.blocked_dot_attention, scale=0.5), plain(partial(attention.scaled_dot_score, scale=0.5))
-    keys = keys.at[0, 0, 4].set(-jnp.inf)
-    clean = contexts(inner, jnp.abs(queries), keys, values, mask)
-    values = values.at[0, 0, 4].set(jnp.nan).at[1, :, 2].set(jnp.nan)
-    for own, actual in zip(clean, contexts(inner, jnp.abs(queries), keys, values, mask), strict=True):
-        np.testing.assert_array_equal(actual, own)
-    assert_close(*clean)
-
-
-def test_a_value_hidden_from_all_by_an_infinite_w_v_changes_nothing(small_blocks: None):
-    queries, keys, values, mask = heads()
-    w_v = jnp.asarray(W_V).at[0].set(jnp.inf)
-    queries = queries.at[..., 0].set(0.0)
-    keys = jnp.abs(keys).at[0, 0, 4, 0].set(-1.0).at[1, :, 2].set(jnp.nan)  # hidden by its score, and by the mask
-    values = values.at[0, 0, 4].set(jnp.nan).at[1, :, 2].set(jnp.nan)
-    mask = mask.at[0, :, 0].set(jnp.arange(7) == 4).at[1, :, :, 2].set(False)
-    scores = jnp.where(mask, jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v, 0.0)
-    desired = attention.attention_pooling(scores, values, mask=mask)[0]
-    np.testing.assert_allclose(additive.blocked_additive_attention(queries, keys, values, mask, w_v), desired)
-    assert jnp.isfinite(desired[0, 0, 0]).all() and jnp.isnan(desired).any()
-
-
-def test_a_key_hidden_from_all_changes_no_gradient(pair, small_blocks: None):
-    queries, keys, values, mask = heads()
-    gradients = jax.grad(lambda *own: jnp.sum(pair[0](*own, mask) ** 2), argnums=(0, 1, 2))
-    clean, spoilt = (gradients(queries, own, values) for own in (keys, keys.at[1, :, 2].set(jnp.nan)))
-    for actual, desired in zip(spoilt, clean, strict=True):
-        np.testing.assert_array_equal(actual, desired)
-
-
-def test_a_nan_in_a_value_reaches_what_it_reaches_in_the_plain_formula(pair):
-    *sides, mask = heads()
-    sides[2] = sides[2].at[0, 1, 3, 2].set(jnp.nan)
-    for actual, desired in [contexts(pair, *sides, mask), *zip(*context_gradients(pair, *sides, mask), strict=True)]:
-        np.testing.assert_array_equal(np.isnan(actual), np.isnan(desired))
-
-
-@pytest.mark.parametrize("name", ["DotProductAttention", "AdditiveAttention", "ConcatAttention"])
-def test_a_context_alone_comes_without_weights_on_both_paths(name: str, path: str):
-    queries, keys, values, mask = heads()
-    sizes = {} if name == "DotProductAttention" else {"query_size": 4, "key_size": 4, "hidden_size": 6}
-    given = {**sizes, "rngs": nnx.Rngs(0), "dtype": "float64"} if sizes else {}
-    layer = getattr(attention, name)(**given)
-    context, weights = layer(queries, keys, values, mask=mask, need_weights=False)
-    assert weights is None
-    assert_close(context, layer(queries, keys, values, mask=mask)[0])
-
-
-def test_a_context_alone_under_jit_and_vmap_is_the_same(pair, small_blocks: None):
-    *sides, mask = heads()
-    one_by_one = jax.jit(jax.vmap(lambda *own: pair[0](*(array[None] for array in own))[0]))
-    assert_close(one_by_one(*sides, mask), contexts(pair, *sides, mask)[0])
-
-
-def test_a_context_alone_keeps_nothing_of_queries_by_keys():
-    """As XLA plans it, a step takes less than one array of scores."""
-    rng = np.random.default_rng(0)
-    arrays = tuple(jnp.asarray(rng.normal(size=(1, size, 4)), "float32") for size in (4096, 4096, 4096))
-
-    def loss(*sides: jax.Array) -> jax.Array:
-        return jnp.sum(additive.blocked_additive_attention(*sides, None, W_V.astype("float32")))
-
-    step = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*arrays).compile()
-    assert step.memory_analysis().temp_size_in_bytes < 4096 * 4096 * 4 / 8
-
-
-def test_the_condition_counts_elements_and_gives_way_to_force():
-    large = jnp.zeros((1, 512, 8)), jnp.zeros((1, 2**16 // 4096, 8))
-    assert choice.use_blocks(*large, 2**16) and not choice.use_blocks(large[0][:, 1:], large[1], 2**16)
-    choice.set_path("plain")
-    assert not choice.use_blocks(*large, 2**16)
-    choice.set_path(None)
-
-
-def test_an_unknown_path_is_refused():
-    with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
-        choice.set_path("fast")

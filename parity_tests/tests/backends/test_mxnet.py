@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import runpy
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,6 @@ import pytest
 from attention_core import reference
 from attention_core.differentiation import gradients
 from attention_core.draws import integers, uniform
-from attention_core.errors import OptionError
 from backends import mxnet as attention
 from backends.mxnet import scoring
 from backends.mxnet.arrays import from_numpy
@@ -25,10 +20,10 @@ from backends.mxnet.runtime import vjp
 # isort: split
 # MXNet cannot be imported before the backend has given NumPy its old alias back.
 import mxnet as mx
-from mxnet import autograd, gluon, np, npx
+from mxnet import autograd, gluon, np
 
 from backends.mxnet.blocked import additive, choice
-from parity_tests.tests.places import ROOT
+from parity_tests.tests.backends import magnitudes
 
 Arrays = dict[str, numpy.ndarray]
 
@@ -148,37 +143,40 @@ def operands(*shape: int, rows: int) -> Arrays:
     return {key: uniform(key, size) for key, size in shapes.items()}
 
 
-def scored(arrays: Arrays) -> Arrays:
-    """Scores, and gradients under random cotangents."""
-    factor = from_numpy(uniform("cotangent", (*arrays["queries"].shape[:-1], arrays["keys"].shape[-2])))
+def scored(arrays: Arrays, cotangent: numpy.ndarray) -> list[numpy.ndarray]:
+    """Scores, and the gradients of queries, keys and w_v."""
     call = lambda _, **named: (attention.additive_score(**named),)  # noqa: E731
-    outputs, found, _ = vjp(call, given(arrays), {0: factor})
-    return {"scores": outputs[0].asnumpy(), **{key: array.asnumpy() for key, array in found.items()}}
+    outputs, found, _ = vjp(call, given(arrays), {0: from_numpy(cotangent)})
+    return [outputs[0].asnumpy(), *(array.asnumpy() for array in found.values())]
 
 
 @ROWS
-def test_blocks_that_do_not_fill_their_axes_give_the_plain_numbers(rows: int, forced, monkeypatch):
-    arrays = operands(3, 2, rows=rows)
-    forced("plain")
-    expected = scored(arrays)
+@pytest.mark.parametrize("sizes", [(1, 1), (40, 4), (300, 4), (2000, 8)], ids=str)
+def test_blocks_of_any_size_give_the_numbers_of_the_formula(sizes: tuple[int, int], rows: int, forced, monkeypatch):
     forced("blocked")
-    for block, features in ((1, 1), (40, 4), (300, 4), (2000, 8)):
-        monkeypatch.setattr(additive, "BLOCK", block)
-        monkeypatch.setattr(additive, "FEATURES", features)
-        for key, found in scored(arrays).items():
-            numpy.testing.assert_allclose(found, expected[key], rtol=0, atol=1e-13, err_msg=key)
+    monkeypatch.setattr(additive, "BLOCK", sizes[0])
+    monkeypatch.setattr(additive, "FEATURES", sizes[1])
+    arrays, cotangent = operands(3, 2, rows=rows), uniform("cotangent", (3, 2, rows, 5))
+    for found, expected in zip(scored(arrays, cotangent), magnitudes.exact(*arrays.values(), cotangent), strict=True):
+        numpy.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
 
 
-@ROWS
 @pytest.mark.parametrize("bad", [numpy.nan, numpy.inf, -1e308], ids=str)
-def test_blocks_pass_on_what_is_not_finite_as_the_plain_formula_does(bad: float, rows: int, forced):
-    arrays = operands(2, rows=rows)
+def test_one_query_passes_on_what_is_not_finite(bad: float):
+    arrays, cotangent = operands(2, rows=1), uniform("cotangent", (2, 1, 5))
     arrays["keys"][1, 3, 2] = bad
-    forced("plain")
-    expected = scored(arrays)
-    forced("blocked")
-    for key, found in scored(arrays).items():
-        numpy.testing.assert_allclose(found, expected[key], rtol=0, atol=1e-13, err_msg=key)
+    for found, expected in zip(scored(arrays, cotangent), magnitudes.exact(*arrays.values(), cotangent), strict=True):
+        numpy.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", magnitudes.CASES)
+def test_one_query_is_accurate_at_every_magnitude(name: str, dtype: str):
+    """It has a formula of its own."""
+    queries, *others = magnitudes.CASES[name]
+    arrays = [array.astype(dtype) for array in (queries[:, :1], *others, magnitudes.cotangent()[:, :1])]
+    found = scored(dict(zip(magnitudes.SIZES, arrays, strict=False)), arrays[3])
+    assert max(magnitudes.errors(name, found, magnitudes.exact(*arrays), arrays[2])) < 1.0
 
 
 @ROWS
@@ -187,12 +185,12 @@ def test_blocks_add_to_a_gradient_beside_arguments_that_want_none(rows: int, for
     arrays = operands(2, rows=rows)
     named = given(arrays)
     named["keys"].attach_grad(grad_req="add")
-    factor = from_numpy(uniform("cotangent", (2, rows, 5)))
+    cotangent = uniform("cotangent", (2, rows, 5))
     for _ in range(2):
         with autograd.record():
             scores = attention.additive_score(**named)
-        scores.backward(factor)
-    numpy.testing.assert_allclose(named["keys"].grad.asnumpy(), 2 * scored(arrays)["keys"], rtol=0, atol=1e-13)
+        scores.backward(from_numpy(cotangent))
+    numpy.testing.assert_allclose(named["keys"].grad.asnumpy(), 2 * scored(arrays, cotangent)[2], rtol=0, atol=1e-13)
 
 
 @ROWS
@@ -206,108 +204,6 @@ def test_a_second_derivative_of_blocks_raises(rows: int, forced):
         total = (slope.as_np_ndarray() ** 2).sum() + (named["keys"] ** 2).sum()
     with pytest.raises(mx.MXNetError, match="non-differentiable"):
         total.backward()
-
-
-def by_blocks(
-    queries: numpy.ndarray, keys: numpy.ndarray, w_v: numpy.ndarray, cotangent: numpy.ndarray
-) -> list[numpy.ndarray]:
-    """Additive scores by the path that is forced, and the gradients of queries, keys and w_v."""
-    named = {
-        key: from_numpy(array) for key, array in zip(("queries", "keys", "w_v"), (queries, keys, w_v), strict=True)
-    }
-    call = lambda _, **named: (attention.additive_score(**named),)  # noqa: E731
-    outputs, found, _ = vjp(call, named, {0: from_numpy(cotangent)})
-    return [outputs[0].asnumpy(), *(found[key].asnumpy() for key in ("queries", "keys", "w_v"))]
-
-
-def derived(arrays: list[numpy.ndarray], cotangent: numpy.ndarray) -> list[numpy.ndarray]:
-    """Scores and gradients in float64, by the reference and by hand."""
-    queries, keys, w_v, g = (array.astype(numpy.float64) for array in (*arrays, cotangent))
-    tanh = numpy.tanh(queries[:, :, None] + keys[:, None])
-    terms = g[..., None] * w_v * (1 - tanh) * (1 + tanh)
-    of_w_v = (g[..., None] * tanh).sum(axis=(0, 1, 2))
-    return [reference.additive_score(queries, keys, w_v), terms.sum(axis=2), terms.sum(axis=1), of_w_v]
-
-
-def spans(name: str, *shape: int, least: float) -> numpy.ndarray:
-    """Positive numbers of all magnitudes from that one up to 1."""
-    return least ** (0.5 - 0.5 * uniform(name, shape))
-
-
-def features(magnitudes: list[float], w_v: numpy.ndarray) -> list[numpy.ndarray]:
-    """Queries and keys of a magnitude for each feature, and w_v."""
-    return [uniform("queries", (2, 5, 4)) * magnitudes, uniform("keys", (2, 7, 4)) * magnitudes, w_v]
-
-
-def pairs(centre: float, spread: float) -> list[numpy.ndarray]:
-    """Queries and keys that cancel but for the spread, and w_v."""
-    queries, keys, w_v = features([spread] * 4, uniform("w_v", (4,)))
-    return [queries + centre, keys - centre, w_v]
-
-
-MAGNITUDES = [1e-30, 1e-6, 1e-4, 1e-3, 0.1, 1.0, 3.0, 10.0, 100.0, 1e30]
-ADDENDS: dict[str, list[numpy.ndarray]] = {
-    **{f"{size:g}": features([size] * 4, uniform("w_v", (4,))) for size in MAGNITUDES},
-    **{f"cancelling {centre:g}": pairs(centre, 1e-4 * centre) for centre in (1e-3, 0.5, 5.0, 15.0)},
-    "cancelling by one": [numpy.full((2, 5, 4), 3.0), numpy.full((2, 7, 4), -3.0 * (1 + 2**-20)), uniform("w_v", (4,))],
-    "one tiny": features([1e-6, 3.0, 3.0, 3.0], uniform("w_v", (4,))),
-    "one tiny of large weight": features([1e-6, 3.0, 3.0, 3.0], numpy.array([1e6, 1e-3, 1e-3, 1e-3])),
-    "tiny keys": [uniform("queries", (2, 5, 4), 3.0), uniform("keys", (2, 7, 4), 1e-6), uniform("w_v", (4,))],
-    "tiny queries": [uniform("queries", (2, 5, 4), 1e-6), uniform("keys", (2, 7, 4), 3.0), uniform("w_v", (4,))],
-    "large weights": features([1e-3] * 4, uniform("w_v", (4,), 1e30)),
-}
-
-
-@pytest.mark.parametrize("dtype", [numpy.float32, numpy.float64])
-@pytest.mark.parametrize("rows", [1, 5], ids=["one", "several"])
-@pytest.mark.parametrize("name", ADDENDS)
-def test_blocks_are_accurate_at_every_magnitude(forced, name: str, rows: int, dtype: type):
-    forced("blocked")
-    queries, *others = ADDENDS[name]
-    arrays = [array.astype(dtype) for array in (queries[:, :rows], *others)]
-    cotangent = uniform("cotangent", (2, rows, 7)).astype(dtype)
-    expected = derived(arrays, cotangent)
-    # Where tanh is near 1, the slope 1 - tanh² keeps an error of eps: so do the terms of the gradients.
-    term = float(numpy.abs(arrays[2]).max())
-    scales = [numpy.abs(expected[0]).max(), term, term, numpy.abs(expected[3]).max()]
-    for own, other, scale in zip(by_blocks(*arrays, cotangent), expected, scales, strict=True):
-        numpy.testing.assert_allclose(own, other, rtol=0, atol=15 * numpy.finfo(dtype).eps * scale)
-
-
-@pytest.mark.parametrize("dtype", [numpy.float32, numpy.float64])
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_scores_of_one_sign_are_accurate_one_by_one(forced, sign: float, dtype: type):
-    forced("blocked")
-    queries, keys = spans("queries", 2, 5, 4, least=1e-6), spans("keys", 2, 7, 4, least=1e-6)
-    queries[0, 0], keys[1, 3] = 1e-6, 1e-6  # so that some scores are small
-    arrays = [array.astype(dtype) for array in (sign * queries, sign * keys, spans("w_v", 4, least=1e-6))]
-    found = by_blocks(*arrays, numpy.ones((2, 5, 7), dtype))
-    expected = derived(arrays, numpy.ones((2, 5, 7)))
-    for own, other in zip(found, expected, strict=True):
-        numpy.testing.assert_allclose(own, other, rtol=50 * numpy.finfo(dtype).eps, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [numpy.float32, numpy.float64])
-def test_scores_of_zeros_are_exactly_zero_in_blocks(forced, dtype: type):
-    forced("blocked")
-    arrays = [numpy.zeros((2, 5, 4), dtype), numpy.zeros((2, 7, 4), dtype), uniform("w_v", (4,)).astype(dtype)]
-    scores, *_, of_w_v = by_blocks(*arrays, uniform("cotangent", (2, 5, 7)).astype(dtype))
-    assert not numpy.any(scores) and not numpy.any(of_w_v)
-
-
-@pytest.mark.parametrize("number", [numpy.inf, -numpy.inf, numpy.nan], ids=str)
-@pytest.mark.parametrize("size", [1e-9, 1.0, 30.0])
-def test_a_weight_that_is_not_finite_gives_the_same_scores_in_blocks(forced, size: float, number: float):
-    forced("blocked")
-    arrays = features([size] * 4, uniform("w_v", (4,)))
-    arrays[0], arrays[1] = numpy.abs(arrays[0]), numpy.abs(arrays[1])
-    arrays[0][1], arrays[1][1] = -arrays[0][1], -arrays[1][1]  # one infinity of either sign
-    arrays[2][1] = number
-    cotangent = uniform("cotangent", (2, 5, 7))
-    found = by_blocks(*arrays, cotangent)
-    forced("plain")
-    for own, other in zip(found, by_blocks(*arrays, cotangent), strict=True):
-        numpy.testing.assert_allclose(own, other, rtol=1e-13, atol=1e-13)
 
 
 @MODES
@@ -329,11 +225,6 @@ def test_without_weights_the_context_stays_and_the_weights_are_none(name: str, p
     ):
         numpy.testing.assert_allclose(context.asnumpy(), expected.asnumpy(), rtol=0, atol=1e-14)
         assert weights is None
-
-
-def test_a_path_that_does_not_exist_is_refused():
-    with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
-        choice.set_path("fast")
 
 
 @pytest.mark.parametrize("name", ["AdditiveAttention", "ConcatAttention"])
@@ -488,136 +379,3 @@ def test_the_gradient_of_a_fill_goes_to_the_right_side(name: str, hidden: list[s
         numpy.testing.assert_allclose(found[key], expected, rtol=0, atol=1e-13, err_msg=key)
     for key in hidden:
         assert (found[key][1, 3:] == 0).all() and (found[key][1, :3] != 0).all()
-
-
-def test_the_gradient_of_hidden_scores_is_zero_and_of_visible_ones_that_of_softmax():
-    scores, cotangent = from_numpy(uniform("s", (2, 5, 7))), uniform("c", (2, 5, 7))
-    scores.attach_grad()
-    with autograd.record():
-        weights = attention.masked_softmax(scores, np.array([2, 4], dtype="int32"))
-    weights.backward(from_numpy(cotangent))
-    w, gradient = weights.asnumpy(), scores.grad.asnumpy()
-    expected = w * (cotangent - (w * cotangent).sum(axis=-1, keepdims=True))
-    numpy.testing.assert_allclose(gradient, expected, rtol=0, atol=1e-15)
-    assert ((gradient != 0).sum(axis=-1) == [[2] * 5, [4] * 5]).all()
-
-
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
-def test_lengths_of_every_type_count_beyond_127_keys(dtype: str):
-    lens = np.array([100, 3], dtype=dtype)
-    weights = attention.masked_softmax(np.zeros((2, 5, 300)), lens).asnumpy()
-    assert ((weights > 0).sum(axis=-1) == [[100] * 5, [3] * 5]).all()
-    outputs, _ = attention.GRU(4, 8)(np.ones((2, 200, 4)), lens)
-    assert ((outputs.asnumpy() != 0).all(axis=-1).sum(axis=-1) == [100, 3]).all()
-
-
-CRASHES = """
-from backends import mxnet as attention
-from backends.mxnet.runtime import vjp
-import mxnet as mx
-from mxnet import np
-
-q, k, v = np.ones((2, 5, 4)), np.ones((2, 7, 4)), np.ones((2, 7, 6))
-dot, additive, gru = attention.DotProductAttention(), attention.AdditiveAttention(4, 4, 10), attention.GRU(4, 8, 3)
-encoder, decoder = attention.GRUEncoder(11, 4, 8, 3), attention.BahdanauDecoder(11, 4, 8, 3)
-tokens = lambda *shape: np.zeros(shape, dtype="int32")
-for hybrid in (False, True):
-    for layer in (dot, additive, gru, encoder, decoder):
-        layer.hybridize(hybrid)
-    for lens, total in (([-9, -(2**31)], 0), ([2**31 - 1, 8], 10)):
-        lens = np.array(lens, dtype="int64").astype("int32")
-        assert [round(float(layer(q, k, v, lens)[1].sum())) for layer in (dot, additive)] == [total, total]
-        assert bool(abs(gru(np.ones((2, 6, 4)), lens)[1]).sum() > 0) == bool(total)
-    for layer in (dot, additive):
-        layer(q[:0], k[:0], v[:0], tokens(0))
-        layer(q, k, v[:, :, :0], tokens(2))
-        layer(np.zeros((2, 0, 5, 4)), np.zeros((2, 0, 7, 4)), np.zeros((2, 0, 7, 6)))
-        for some, keys, values in ((q[:, :0], k, v), (q, k[:, :0], v[:, :0])):
-            arrays, ones = {"queries": some, "keys": keys, "values": values}, np.ones((2, some.shape[1], 6))
-            outputs, inputs, parameters = vjp(lambda layer, **given: layer(**given), arrays, {0: ones}, layer)
-            for array in (*outputs, *inputs.values(), *parameters.values()):
-                assert float(abs(array).sum()) == 0
-    dot(q[:, :, :0], k[:, :, :0], v)
-    gru(np.zeros((0, 6, 4)), tokens(0)), gru(np.zeros((2, 0, 4)), tokens(2))
-    gru.step(np.zeros((0, 4)), np.zeros((3, 0, 8)))
-    encoder(tokens(0, 6)), encoder(tokens(2, 0))
-    for batch, steps, keys in ((0, 5, 7), (2, 0, 7), (2, 5, 0)):
-        memory, state = np.zeros((batch, keys, 8)), np.zeros((3, batch, 8))
-        assert decoder(tokens(batch, steps), memory, state)[2].shape == (batch, steps, keys)
-        assert decoder.greedy(memory, state, bos=1, eos=2, max_steps=steps)[2].shape == (batch, steps, keys)
-        assert decoder.step(tokens(batch), state, decoder.prepare(memory))[2].shape == (batch, keys)
-mx.nd.waitall()
-print("alive")
-"""
-
-
-def test_odd_lengths_and_empty_axes_do_not_crash_the_process():
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run([sys.executable, "-c", CRASHES], env=environment, capture_output=True, text=True, timeout=300)
-    assert (ran.returncode, ran.stdout) == (0, "alive\n"), ran.stderr[-2000:]
-
-
-# ------------------------------------------------------------------------------------------------ the import
-
-
-def test_a_call_that_changes_its_argument_cannot_hide_behind_a_copy():
-    given = np.zeros(3)
-
-    def change(layer: None, array: np.ndarray) -> tuple[np.ndarray]:
-        with autograd.pause():
-            array[0] = 1.0
-        return (2 * array,)
-
-    vjp(change, {"array": given}, {0: np.ones(3)})
-    assert given.tolist() == [1.0, 0.0, 0.0] and given.grad is None
-
-
-@pytest.mark.parametrize(
-    ("module", "attribute", "value", "message"),
-    [
-        (numpy, "__version__", "2.0.0", "needs NumPy below 2, and this is 2.0.0: install 'numpy>=1.23.5,<2'"),
-        (sys, "version_info", (3, 13), "runs on Python up to 3.12: use Python 3.11"),
-    ],
-    ids=["numpy", "python"],
-)
-def test_what_is_too_new_is_named_before_mxnet_fails(module, attribute, value, message, monkeypatch):
-    with monkeypatch.context() as patched, pytest.raises(ImportError) as caught:
-        patched.setattr(module, attribute, value)
-        runpy.run_path(attention.__file__)
-    assert message in str(caught.value)
-
-
-def test_the_import_gives_numpy_the_alias_that_mxnet_reads():
-    assert vars(numpy)["bool"] is bool
-
-
-def test_the_import_switches_mxnet_to_numpy_arrays_and_shapes():
-    assert npx.is_np_array() and npx.is_np_shape()
-
-
-def test_a_rule_makes_its_mask_in_the_context_that_is_asked_for():
-    rules = {
-        "causal_mask": {},
-        "window_mask": {"left": 1, "right": 1},
-        "block_mask": {"size": 2},
-        "stride_mask": {"stride": 2},
-    }
-    for name, own in rules.items():
-        made = getattr(attention, name)(2, 3, **own, ctx=mx.cpu(1))
-        assert made.ctx == mx.cpu(1) and made.dtype == bool and made.shape == (1, 2, 3)
-
-
-def test_rules_count_far_beyond_what_float32_holds():
-    """MXNet counts in float32 unless told otherwise, which has no odd number beyond 2**24."""
-    mask = attention.causal_mask(1, 2, offset=2**24)
-    assert mask.asnumpy().all()
-    assert attention.stride_mask(1, 2, stride=2, offset=2**24 + 1).asnumpy().tolist() == [[[False, True]]]
-
-
-def test_an_additive_mask_in_bfloat16_is_refused():
-    with pytest.raises(OptionError) as raised:
-        attention.to_additive_mask(from_numpy(numpy.ones((2, 5, 7), bool)), dtype="bfloat16")
-    assert str(raised.value) == (
-        "to_additive_mask: dtype is 'bfloat16', expected one of 'float64', 'float32', 'float16': MXNet's arrays have "
-        "no bfloat16."
-    )

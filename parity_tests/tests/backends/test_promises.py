@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +18,7 @@ from parity_tests.cases.call import bind
 from parity_tests.cases.case import Case
 from parity_tests.cases.expected import cotangents
 from parity_tests.cases.suite import all_cases, select
+from parity_tests.tests.backends.blocks import on_path
 
 CASES = {case.id: case for case in all_cases()}
 # Encoders and translators hide it in a parameter, the embedding of the padding.
@@ -39,18 +38,6 @@ def layer_of(backend: SimpleNamespace, case: Case, dtype: str) -> Any:
     layer = backend.runtime.build(getattr(backend.package, case.operator), case.config, dtype)
     backend.package.set_parameters(layer, case.at(dtype)[1])
     return layer
-
-
-@contextmanager
-def on_path(backend: SimpleNamespace, path: str) -> Iterator[None]:
-    """Have the backend go the plain path or the blocked one, whatever the sizes."""
-    choice = importlib.import_module(f"backends.{backend.name}.blocked.choice")
-    before = choice.forced
-    choice.set_path(path)
-    try:
-        yield
-    finally:
-        choice.set_path(before)
 
 
 def answers(backend: SimpleNamespace, case: Case, dtype: str, **changed: np.ndarray) -> dict[str, np.ndarray]:

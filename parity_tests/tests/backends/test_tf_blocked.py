@@ -1,0 +1,157 @@
+"""What only TensorFlow does in blocks: second derivatives that are refused, unknown sizes, and what a graph keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from attention_core.draws import integers, uniform
+from attention_core.errors import AttentionError
+from backends import tf as attention
+from backends.tf import attention as attention_file
+from backends.tf import decoders
+from backends.tf.blocked import additive, choice, decoder_steps
+from parity_tests.tests.backends.blocks import in_graph
+
+
+def floats(name: str, *shape: int) -> np.ndarray:
+    return uniform(name, shape).astype(np.float32)
+
+
+QUERIES, KEYS, W_V = floats("queries", 3, 4, 5), floats("keys", 3, 7, 5), floats("w_v", 5)
+TOKENS, MEMORY, STATE = integers("target", (3, 4), 11), floats("values", 3, 7, 8), floats("state", 2, 3, 5)
+
+
+@pytest.fixture(autouse=True)
+def _blocked() -> Iterator[None]:
+    before = choice.forced
+    choice.set_path("blocked")
+    yield
+    choice.set_path(before)
+
+
+def decoder(num_layers: int = 2) -> layers.Layer:
+    return attention.BahdanauDecoder(11, 6, 5, num_layers, memory_size=8, attention_size=9)
+
+
+FUNCTIONS: dict[str, tuple[tuple[np.ndarray, np.ndarray], Callable[[tf.Tensor, tf.Tensor], tf.Tensor], str]] = {
+    "additive_score": (
+        (QUERIES, KEYS),
+        lambda q, k: attention.additive_score(q, k, tf.constant(W_V)),
+        "no second derivatives",
+    ),
+    "dot context": (
+        (QUERIES, KEYS),
+        lambda q, k: attention.DotProductAttention()(q, k, k, need_weights=False)[0],
+        "no second derivatives",
+    ),
+    "additive context": (
+        (QUERIES, KEYS),
+        lambda q, k: additive.blocked_additive_attention(q, k, k, None, tf.constant(W_V)),
+        "no second derivatives",
+    ),
+    "steps": (
+        (MEMORY, STATE),
+        lambda memory, state: decoder()(tf.constant(TOKENS), memory, state)[0],
+        "no second derivative is known where its steps are one function",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_second_derivatives_through_blocks_are_refused(name: str):
+    arrays, function, words = FUNCTIONS[name]
+    tensors = [tf.constant(array) for array in arrays]
+    with tf.GradientTape() as outer:
+        outer.watch(tensors)
+        with tf.GradientTape() as inner:
+            inner.watch(tensors[0])
+            output = function(*tensors)
+        gradient = inner.gradient(output, tensors[0])
+    with pytest.raises(AttentionError, match=words):
+        outer.gradient(gradient, tensors)
+
+
+def test_sizes_that_are_unknown_count_as_small():
+    taken: list[bool] = []
+    tensors = [tf.constant(array) for array in (TOKENS, STATE, MEMORY, MEMORY)]
+    in_graph(lambda *given: taken.append(decoder_steps.takes_steps(*given, None)), tensors)(*tensors)
+    choice.set_path(None)
+    pair = tf.constant(QUERIES), tf.constant(KEYS)
+    in_graph(lambda *given: taken.append(choice.use_blocks(*given, 1)), pair)(*pair)
+    assert taken == [False, False]
+
+
+def test_dropout_is_not_lost_with_the_weights():
+    layer, ones = attention.DotProductAttention(dropout=0.5), tf.ones((2, 3, 4))
+    context, _ = layer(ones, ones, ones, need_weights=False, dropout_mask=tf.zeros((2, 3, 3)))
+    np.testing.assert_array_equal(context, tf.zeros((2, 3, 4)))
+    assert not np.allclose(layer(ones, ones, ones, need_weights=False, training=True)[0], 1.0)
+
+
+def test_the_size_of_a_head_chooses_the_path_of_a_context(monkeypatch: pytest.MonkeyPatch):
+    choice.set_path(None)
+    layer, queries, keys = attention.DotProductAttention(), tf.zeros((2, 3, 4, 5)), tf.zeros((2, 3, 7, 5))
+    memory = layer.prepare(keys, keys)
+    monkeypatch.setattr(attention_file, "DOT_MIN_ELEMENTS", 4 * 7 * 5)
+    assert layer._in_blocks(queries, memory, False) is not None
+    monkeypatch.setattr(attention_file, "DOT_MIN_ELEMENTS", 4 * 7 * 5 + 1)
+    assert layer._in_blocks(queries, memory, False) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("AdditiveAttention", {"hidden_size": 9}),
+        ("ConcatAttention", {"hidden_size": 9}),
+        ("MultiHeadAttention", {"num_heads": 5, "value_size": 8, "score": "additive"}),
+    ],
+)
+def test_an_additive_context_alone_keeps_no_weights(name: str, options: dict[str, int | str]):
+    layer = getattr(attention, name)(query_size=5, key_size=6, **options)
+    arrays = floats("queries", 2, 11, 5), floats("keys", 2, 13, 6), floats("values", 2, 13, 8)
+
+    def kept(need_weights: bool) -> bool:
+        @tf.function(autograph=False)
+        def gradients(*arrays: tf.Tensor) -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                tape.watch(arrays)
+                context = layer(*arrays, need_weights=need_weights)[0]
+            return tape.gradient(context, arrays)
+
+        operations = gradients.get_concrete_function(*map(tf.constant, arrays)).graph.get_operations()
+        return any(out.shape.rank and out.shape[-2:] == (11, 13) for op in operations for out in op.outputs)
+
+    assert kept(True) and not kept(False)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_steps_in_a_graph_are_one_function_from_a_size_on(monkeypatch: pytest.MonkeyPatch, num_layers: int):
+    choice.set_path(None)
+    layer, called, steps = decoder(num_layers), [], decoders.blocked_steps
+    monkeypatch.setattr(decoders, "blocked_steps", lambda *given: called.append(1) or steps(*given))
+    given = {"encoder_outputs": tf.constant(MEMORY), "state": tf.constant(STATE[:num_layers])}
+
+    def gradients(given: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            outputs = layer(tf.constant(TOKENS), **given, valid_lens=tf.constant([6, 0, 7]))
+            loss = tf.add_n([tf.reduce_sum(own * floats("c", *own.shape)) for own in outputs])
+        sources = [*given.values(), *(parameter.value for parameter in layer.trainable_variables)]
+        return [*outputs, *map(tf.convert_to_tensor, tape.gradient(loss, sources))]
+
+    def decoded(least: int) -> list[tf.Tensor]:
+        monkeypatch.setattr(decoder_steps, "STEPS_MIN_ELEMENTS", least)
+        return tf.function(gradients, autograph=False)(given)
+
+    found = decoded(3 * 4 * 7 * 9)
+    assert called == [1]
+    for one, other in zip(found, decoded(3 * 4 * 7 * 9 + 1), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    monkeypatch.setattr(decoder_steps, "STEPS_MIN_ELEMENTS", 1)
+    gradients(given)
+    assert called == [1]
