@@ -20,7 +20,7 @@ from parity_tests.cases.selection import Cell
 from parity_tests.cases.suite import all_cases
 from parity_tests.judge.compare import judge
 from parity_tests.judge.question import Question
-from parity_tests.tests.backends.test_promises import on_path
+from parity_tests.tests.backends.blocks import on_path
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.package import Backend
 from parity_tests.workers.recordings import Recording, batch_of

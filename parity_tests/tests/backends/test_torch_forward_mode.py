@@ -11,7 +11,7 @@ from torch.func import functional_call, hessian, jacfwd, jacrev, jvp
 
 from attention_core.draws import uniform
 from backends import torch as attention
-from parity_tests.tests.backends.test_promises import on_path
+from parity_tests.tests.backends.blocks import on_path
 
 Function = Callable[..., torch.Tensor]
 
