@@ -29,7 +29,7 @@ def closing(folder: Path) -> Iterator[str]:
                 yield f"{path.parents[1].name:<12} {line}"
 
 
-def told(counts: Counter[str]) -> str:
+def described(counts: Counter[str]) -> str:
     """The counts in words."""
     return ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word]) or "no tests ran"
 
@@ -41,11 +41,11 @@ def main(folder: str, status: str, seconds: str) -> None:
     total: Counter[str] = Counter()
     for path in sorted(Path(folder).glob("*.xml")):
         counts = counted(path)
-        print(f"{path.stem:<12} {told(counts)}")
+        print(f"{path.stem:<12} {described(counts)}")
         total.update(counts)
     if status != "0" and not total["failed"]:
         total["failed"] += 1  # an environment that failed outside pytest: the parity run, ruff, mypy, an installation
-    print(f"===== {told(total)} in {float(seconds):.2f}s =====")
+    print(f"===== {described(total)} in {float(seconds):.2f}s =====")
 
 
 main(*sys.argv[1:])

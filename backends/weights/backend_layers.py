@@ -102,7 +102,7 @@ def read(
         if unknown or not matched:
             continue
         entries = {entry[0]: (names[name], entry[1]) for name, entry in matched.items() if entry is not None}
-        made = {canonical: _turned(canonical, arrays[name], axes) for canonical, (name, axes) in entries.items()}
+        made = {canonical: _rearranged(canonical, arrays[name], axes) for canonical, (name, axes) in entries.items()}
         try:
             which, config = _layer(made, layer, options)
         except WeightError as error:
@@ -117,7 +117,7 @@ def read(
     raise _foreign(framework, strange)
 
 
-def _turned(canonical: str, array: np.ndarray, axes: Axes) -> np.ndarray:
+def _rearranged(canonical: str, array: np.ndarray, axes: Axes) -> np.ndarray:
     """The array with the canonical axes; one that has another number of them is refused by its shape later."""
     if canonical.rpartition(".")[2] == "w" and array.shape == (1,):
         return array.reshape(())

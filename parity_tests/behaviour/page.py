@@ -256,7 +256,7 @@ def _entry(column: Column, found: dict[str, str]) -> str:
         return "takes none"
     if len(words) > 1 and len({*words.values()}) == 1 and column.title != "Half precision":
         return _broken(next(iter(words.values())))
-    return "<br>".join((SHORT[name] if len(words) > 1 else "") + _broken(own) for name, own in words.items())
+    return "<br>".join((SHORT[name] if len(words) > 1 else "") + _broken(text) for name, text in words.items())
 
 
 def _broken(words: str) -> str:
@@ -284,9 +284,9 @@ def _section(column: Column, records: Records) -> Iterator[str]:
     yield ""
     yield column.explained
     yield ""
-    for own in column.conventions:
-        line = own.line_in("torch") if own.line or own.lines else ""
-        yield f"- **{own.words}**: {own.meaning}." + (f"<br>`{line}`" if line else "")
+    for convention in column.conventions:
+        line = convention.line_in("torch") if convention.line or convention.lines else ""
+        yield f"- **{convention.words}**: {convention.meaning}." + (f"<br>`{line}`" if line else "")
     yield ""
     yield "Shown by:"
     yield ""
@@ -298,15 +298,17 @@ def _section(column: Column, records: Records) -> Iterator[str]:
 
 def _questions(column: Column, records: Records) -> list[Question]:
     """The questions of a column, each once."""
-    found: dict[tuple[str, str], Question] = {}
+    distinct: dict[tuple[str, str], Question] = {}
     for target in THIRD_PARTY:
         if target.id in records:
-            own = questions(target)
-            for question in (own[name] for name in column.asks or column.findings if name in own):
-                found.setdefault((question.source, question.change), question)
-    return list(found.values())
+            by_name = questions(target)
+            for question in (by_name[name] for name in column.asks or column.findings if name in by_name):
+                distinct.setdefault((question.source, question.change), question)
+    return list(distinct.values())
 
 
 def conventions() -> Iterable[Convention]:
     """Every convention with a line."""
-    return [own for column in COLUMNS for own in column.conventions if own.line or own.lines]
+    return [
+        convention for column in COLUMNS for convention in column.conventions if convention.line or convention.lines
+    ]

@@ -74,7 +74,7 @@ def questions_for(operator: str, takes: str, raw: bool = False) -> dict[str, Que
     else:
         questions["beyond"] = Question(lengths(BEYOND), rows.id, "lengths of 8, 9 and 12 for 7 keys")
         questions["below"] = Question(lengths(BELOW), rows.id, "lengths of -1 and -2")
-    return {name: replace(own, case=named(name, own.case, masked)) for name, own in questions.items()}
+    return {name: replace(question, case=named(name, question.case, masked)) for name, question in questions.items()}
 
 
 def named(name: str, case: Case, masked: bool) -> Case:

@@ -134,7 +134,7 @@ def numbered(family: Drawn, pick: Pick) -> Drawn:
     exact = isinstance(call.entry, Operator) and set(floating) & set(WHOLE) and "w_v" not in floating
     whole = bool(exact) and row.dtype in FULL and pick(RARELY)
     row = replace(row, whole=whole) if whole else with_magnitude(call, row, floating, pick)
-    layouts = {own.name: pick(("", *LAYOUTS)) for own in passed if own.axes and own.name not in family.shared}
+    layouts = {one.name: pick(("", *LAYOUTS)) for one in passed if one.axes and one.name not in family.shared}
     layouts = {name: layout for name, layout in layouts.items() if layout} if pick(NOW_AND_THEN) else {}
     # A hidden key would be a query, too, and hidden places differ along the axis that an expanded array repeats.
     hides = "queries" not in row.shared and "expanded" not in layouts.values()

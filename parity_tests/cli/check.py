@@ -100,7 +100,7 @@ def check(
     lines: tuple[str, ...],
     seconds: float | None,
     examples: int | None,
-    **asked: Any,
+    **chosen: Any,
 ) -> None:
     """Test an implementation against the specification: its outputs and gradients, case by case.
 
@@ -112,13 +112,13 @@ def check(
     Exits with 0 only if something was judged and nothing is red, and with 2 if the target cannot be judged.
     """
     fuzzing = seconds is not None or examples is not None
-    if lines and (fuzzing or asked["pattern"] or asked["operators"] or asked["training"] or seed is not None):
+    if lines and (fuzzing or chosen["pattern"] or chosen["operators"] or chosen["training"] or seed is not None):
         raise click.UsageError("--drawn says all of a case: give no --case, --operator, --training, --seed or --fuzz")
     if fuzzing and certificate_file is not None:
         raise click.UsageError("a certificate holds what can be repeated: --fuzz is for another run")
     if fuzzing:
         require_hypothesis()
-    request = Request(**asked, path=os.environ.get(PATH) or None)  # of --path, or as the environment says
+    request = Request(**chosen, path=os.environ.get(PATH) or None)  # of --path, or as the environment says
     if lines:
         request = replace(request, dtypes=dtypes_of(lines), drawn=lines)
     else:

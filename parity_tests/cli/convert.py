@@ -84,7 +84,7 @@ MOST_SHOWN = 5
 @options.python("Run a framework (torch, tf, jax, mxnet, onnx) with another interpreter.")
 @options.json_file
 @options.certificate
-def convert(file: Path, output: Path, json_file: Path | None, certificate_file: Path | None, **asked: Any) -> None:
+def convert(file: Path, output: Path, json_file: Path | None, certificate_file: Path | None, **chosen: Any) -> None:
     """Convert the weights in SOURCE to another framework, and validate that the layer stays the same function.
 
     SOURCE is a .safetensors, .pt, .pth, .bin, .weights.h5, .params or .onnx file. NAME is one of our backends, whose
@@ -94,7 +94,7 @@ def convert(file: Path, output: Path, json_file: Path | None, certificate_file: 
     the converted layer and of the reference are compared on the same inputs, each with each. FILE is written only if
     nothing is red. Exits with 0 if it is written, with 1 if something is red, and with 2 if SOURCE cannot be converted.
     """
-    request = Conversion(str(file), output=str(output), **asked)
+    request = Conversion(str(file), output=str(output), **chosen)
     if certificate_file is not None and request.how == "no":
         raise Refused("a certificate states a validation: leave --validate=no out.")
     with refusals():

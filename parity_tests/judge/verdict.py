@@ -66,7 +66,7 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """The verdict as an object; an error without measure, as of NaN, is null; reason has it."""
-        return {**asdict(self), "error": _told(self.error), "entry_error": _told(self.entry_error)}
+        return {**asdict(self), "error": _rounded(self.error), "entry_error": _rounded(self.entry_error)}
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,6 @@ class Explanation:
     red: int
 
 
-def _told(error: float | None) -> float | None:
+def _rounded(error: float | None) -> float | None:
     # Four digits: the reference's own last bits depend on where NumPy's arrays lie in memory.
     return None if error is None or not np.isfinite(error) else float(f"{error:.4g}")

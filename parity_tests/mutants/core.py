@@ -27,8 +27,8 @@ def killers_among(
     """
     names = {cell.key for cell in cells}
     full = {cell.key for cell in cells if cell.dtype in FULL}
-    found = {**known, **{f"{mutant.scope}: {mutant.name}": red for mutant, red in from_specification.items()}}
-    return {name: frozenset(red & full or red & names) for name, red in found.items()}
+    killers = {**known, **{f"{mutant.scope}: {mutant.name}": red for mutant, red in from_specification.items()}}
+    return {name: frozenset(red & full or red & names) for name, red in killers.items()}
 
 
 def chosen(mutants: Collection[frozenset[str]], sizes: Mapping[str, int], before: Mapping[str, str]) -> set[str]:

@@ -246,11 +246,11 @@ def killers(cells: Iterable[Cell], mistakes: Iterable[Derived]) -> dict[Derived,
     scopes: dict[str, list[Derived]] = defaultdict(list)
     for mistake in mistakes:
         scopes[mistake.scope].append(mistake)
-    found: dict[Derived, set[str]] = {mistake: set() for members in scopes.values() for mistake in members}
+    killers: dict[Derived, set[str]] = {mistake: set() for members in scopes.values() for mistake in members}
     for cell in cells:
         for mistake in _killed(cell, scopes[Call(find(cell.case.operator), cell.case.method).kin]):
-            found[mistake].add(cell.key)
-    return found
+            killers[mistake].add(cell.key)
+    return killers
 
 
 def _killed(cell: Cell, mistakes: Sequence[Derived]) -> Iterator[Derived]:

@@ -114,10 +114,10 @@ def gain_for_loss(original: Any) -> Any:
 def signs_cancel(losses: Any, head_mask: Any) -> Any:
     """First-order importance adds up with its sign."""
     cotangents = {"0": np.ones(len(head_mask))}
-    found = gradients(
+    slopes = gradients(
         lambda arrays: (losses(arrays["head_mask"]),), {"head_mask": head_mask}, cotangents, stacked=False
     )
-    return (head_mask * found["head_mask"]).mean(axis=0)
+    return (head_mask * slopes["head_mask"]).mean(axis=0)
 
 
 @mutant(

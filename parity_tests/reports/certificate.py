@@ -8,7 +8,7 @@ import json
 import platform
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ def certify(run: Run, request: Mapping[str, Any], files: Mapping[str, Path]) -> 
         },
         "inputs": _inputs(run),
         "drawn": dict(run.drawn),
-        "verdicts": [_said(verdict) for verdict in run.verdicts if verdict.status != "not-implemented"],
+        "verdicts": [_entry(verdict) for verdict in run.verdicts if verdict.status != "not-implemented"],
         "missing": missing(run.verdicts),
     }
     return {**content, "digest": _digest(content)}
@@ -71,11 +71,11 @@ def _inputs(run: Run) -> dict[str, str]:
     }
 
 
-def _said(verdict: Verdict) -> dict[str, Any]:
-    told = {name: value for name, value in verdict.as_json().items() if name != "device" and value not in (None, "")}
+def _entry(verdict: Verdict) -> dict[str, Any]:
+    entry = {name: value for name, value in verdict.as_json().items() if name != "device" and value not in (None, "")}
     if verdict.status in ("pass", "informational"):  # the tolerance's reason, which the project holds
-        told.pop("reason", None)
-    return told
+        entry.pop("reason", None)
+    return entry
 
 
 def _digest(content: Mapping[str, Any]) -> str:
@@ -112,48 +112,50 @@ def load(path: Path) -> Certificate:
 
 def differences(before: Certificate, after: Certificate) -> list[str]:
     """What a repetition says otherwise: other inputs, other verdicts, files that were changed. Rounding may differ."""
-    told = [
+    changes = [
         f"the {what} is {after[name]} here, and was {before[name]}"
         for name, what in (("specification", "version of the specification"), ("outcome", "outcome"))
         if after[name] != before[name]
     ]
     files = after["files"]
-    told += [
-        f"{name} is not the file that was judged" for name, own in before["files"].items() if files.get(name) != own
+    changes += [
+        f"{name} is not the file that was judged"
+        for name, digest in before["files"].items()
+        if files.get(name) != digest
     ]
     there, here = before["inputs"], after["inputs"]
     other = [cell for cell in there if cell in here and here[cell] != there[cell]]
-    told += [f"{cell} has other inputs" for cell in other]
+    changes += [f"{cell} has other inputs" for cell in other]
     drawn, anew = before.get("drawn", {}), after["drawn"]
     gone = [case for case in drawn if case not in anew]
-    if gone:  # told once, and not for every quantity
+    if gone:  # reported once, and not for every quantity
         seed = before["request"].get("seed")
-        told.append(
+        changes.append(
             f"{len(gone)} of {len(drawn)} drawn cases are other ones: seed {seed} draws otherwise in this version"
         )
     kept = {*drawn} & {*anew}
     statuses, again = (
         {
-            _place(said): said["status"]
-            for said in own["verdicts"]
-            if not gone or said["case"] in kept or said["case"] not in {*drawn, *anew}
+            _place(verdict): verdict["status"]
+            for verdict in certificate["verdicts"]
+            if not gone or verdict["case"] in kept or verdict["case"] not in {*drawn, *anew}
         }
-        for own in (before, after)
+        for certificate in (before, after)
     )
-    told += [
+    changes += [
         f"{place} was {statuses.get(place, 'not judged')}, and is {again.get(place, 'not judged')}"
         for place in [*statuses, *(place for place in again if place not in statuses)]
         if statuses.get(place) != again.get(place)
     ]
-    return told
+    return changes
 
 
 def environment_changes(before: Certificate, after: Certificate) -> list[str]:
     """Versions, devices and settings that differ from those of the certificate: worth knowing, and no fault."""
-    told = [] if before["attention_parity"] == after["attention_parity"] else ["attention_parity"]
-    changes = [f"attention-parity {before['attention_parity']} -> {after['attention_parity']}" for _ in told]
-    for name, own in before["judged"].items():
-        there, here = (dict(_flat(about)) for about in (own, after["judged"].get(name, {})))
+    versions = before["attention_parity"], after["attention_parity"]
+    changes = [f"attention-parity {versions[0]} -> {versions[1]}"] if versions[0] != versions[1] else []
+    for name, earlier in before["judged"].items():
+        there, here = (dict(_flat(about)) for about in (earlier, after["judged"].get(name, {})))
         for key in sorted({*there, *here}):
             if there.get(key) != here.get(key):
                 changes.append(f"{name} {key}: {there.get(key, 'none')} -> {here.get(key, 'none')}")
@@ -168,9 +170,9 @@ def _flat(about: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield prefix + name, value
 
 
-def _place(said: Mapping[str, Any]) -> str:
-    against = "" if said["against"] == "reference" else f" against {said['against']}"
-    return f"{said['backend']}{against} {said['case']} {said['dtype']} {said['quantity']}"
+def _place(verdict: Mapping[str, Any]) -> str:
+    against = "" if verdict["against"] == "reference" else f" against {verdict['against']}"
+    return f"{verdict['backend']}{against} {verdict['case']} {verdict['dtype']} {verdict['quantity']}"
 
 
 # ------------------------------------------------------------------------------------------------ for people
@@ -179,7 +181,7 @@ def _place(said: Mapping[str, Any]) -> str:
 def page(certificate: Certificate, name: str) -> str:
     """The certificate as a Markdown page."""
     verdicts = certificate["verdicts"]
-    counts = Counter(said["status"] for said in verdicts)
+    counts = Counter(verdict["status"] for verdict in verdicts)
     lines = [
         f"# {', '.join(certificate['judged'])}: {certificate['outcome']}",
         "",
@@ -204,16 +206,16 @@ def page(certificate: Certificate, name: str) -> str:
     ]
     for backend, about in certificate["judged"].items():
         settings = {**about.get("environment", {}), **about.get("determinism", {})}
-        versions = ", ".join(f"{own} {version}" for own, version in about.get("versions", {}).items())
+        versions = ", ".join(f"{package} {version}" for package, version in about.get("versions", {}).items())
         lines += [f"- **{backend}**: {about.get('framework', '')} on {about.get('device', '')} ({versions})"]
-        lines += ["", "  " + " ".join(f"`{own}={_shown(value)}`" for own, value in settings.items()), ""]
-    lines += [f"- `{own}`: SHA-256 {digest}" for own, digest in certificate["files"].items()]
+        lines += ["", "  " + " ".join(f"`{name}={_shown(value)}`" for name, value in settings.items()), ""]
+    lines += [f"- `{file}`: SHA-256 {digest}" for file, digest in certificate["files"].items()]
     cells = certificate["inputs"]
     lines += [f"- inputs of {len(cells):,} cells: SHA-256 {_digest(cells)}", ""]
-    lines += _told("Red", verdicts, lambda status: status not in NOT_RED)
-    lines += _told("Known divergences", verdicts, lambda status: status == "known-divergence")
+    lines += _reasons("Red", verdicts, lambda status: status not in NOT_RED)
+    lines += _reasons("Known divergences", verdicts, lambda status: status == "known-divergence")
     if certificate["missing"]:
-        lines += ["## Missing", "", *(f"- {told}" for told in certificate["missing"]), ""]
+        lines += ["## Missing", "", *(f"- {missing}" for missing in certificate["missing"]), ""]
     lines += ["## Repeat", "", "```", shlex.join(["attention-parity", "verify", name]), "```", ""]
     lines += ["runs", "", "```", str(certificate["request"].get("command", "")), "```", ""]
     lines += [f"again and compares. SHA-256 of the certificate: {certificate['digest']}", ""]
@@ -225,12 +227,12 @@ NOT_RED = ("pass", "informational", "not-applicable", "known-divergence")
 
 def _rows(verdicts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for said in verdicts:
-        groups.setdefault((said["operator"], said["dtype"]), []).append(said)
-    for (operator, dtype), own in groups.items():
-        measured = [said for said in own if said.get("error") is not None]
-        worst = max(measured, key=lambda said: said["error"], default=None)
-        cases = len({said["case"] for said in own})
+    for verdict in verdicts:
+        groups.setdefault((verdict["operator"], verdict["dtype"]), []).append(verdict)
+    for (operator, dtype), alike in groups.items():
+        measured = [verdict for verdict in alike if verdict.get("error") is not None]
+        worst = max(measured, key=lambda verdict: verdict["error"], default=None)
+        cases = len({verdict["case"] for verdict in alike})
         if worst is None:
             yield f"| {operator} | {dtype} | {cases} | | | |"
         else:
@@ -239,11 +241,13 @@ def _rows(verdicts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"| {operator} | {dtype} | {figures} | {where} |"
 
 
-def _told(title: str, verdicts: Sequence[Mapping[str, Any]], wanted: Any) -> list[str]:
+def _reasons(title: str, verdicts: Sequence[Mapping[str, Any]], chosen: Callable[[str], bool]) -> list[str]:
     reasons: dict[str, list[str]] = {}
-    for said in verdicts:
-        if wanted(said["status"]):
-            reasons.setdefault(said.get("reason", said["status"]), []).append(f"{said['case']} {said['quantity']}")
+    for verdict in verdicts:
+        if chosen(verdict["status"]):
+            reasons.setdefault(verdict.get("reason", verdict["status"]), []).append(
+                f"{verdict['case']} {verdict['quantity']}"
+            )
     if not reasons:
         return []
     lines = [

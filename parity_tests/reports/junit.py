@@ -46,8 +46,8 @@ def _tell(test: ElementTree.Element, verdicts: Sequence[Verdict], run: Run) -> N
         ElementTree.SubElement(test, "skipped", message=_legal(verdicts[0].reason))
     rest = [v for v in verdicts if v.status in ("known-divergence", "not-implemented", "informational")]
     if rest:
-        told = "\n".join(f"{v.status}: {v.quantity}: {v.reason}" for v in rest)
-        ElementTree.SubElement(test, "system-out").text = _legal(told)
+        text = "\n".join(f"{v.status}: {v.quantity}: {v.reason}" for v in rest)
+        ElementTree.SubElement(test, "system-out").text = _legal(text)
 
 
 def _count(element: ElementTree.Element) -> None:

@@ -49,13 +49,13 @@ def source(backend: str, file: str) -> str:
     known = available()
     if backend not in known:
         raise NoSource(f"no backend {backend!r}; there are {', '.join(known)}")
-    found = importlib.util.find_spec(known[backend].module)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(known[backend].module)
+    if spec is None or spec.origin is None:
         raise NoSource(f"{backend}: {known[backend].module} has no source here")
-    path = Path(found.origin).parent / f"{file}.py"
+    path = Path(spec.origin).parent / f"{file}.py"
     if not path.exists():
-        folder = Path(found.origin).parent
-        names = (own.relative_to(folder).with_suffix("") for own in folder.rglob("*.py") if own.stem != "__init__")
+        folder = Path(spec.origin).parent
+        names = (path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py") if path.stem != "__init__")
         files = sorted(map(str, names))
         raise NoSource(f"{backend} has no file {file!r}; there are {', '.join(files)}")
     return path.read_text(encoding="utf-8")

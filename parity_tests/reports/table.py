@@ -137,8 +137,8 @@ def not_applicable(verdicts: Sequence[Verdict]) -> Iterable[RenderableType]:
 
 def missing(verdicts: Sequence[Verdict]) -> list[str]:
     """What a target does not implement, where not all is asked for: what its functions lack, and those not there."""
-    lacking = [verdict for verdict in verdicts if verdict.status == "not-implemented"]
-    absent = dict.fromkeys(verdict.reason.removeprefix(ABSENT) for verdict in lacking if _is_absent(verdict))
+    missing = [verdict for verdict in verdicts if verdict.status == "not-implemented"]
+    absent = dict.fromkeys(verdict.reason.removeprefix(ABSENT) for verdict in missing if _is_absent(verdict))
     differentiated = {v.operator for v in verdicts if v.status != "not-implemented" and is_gradient(v.quantity)}
 
     def described(verdict: Verdict) -> str:
@@ -147,7 +147,7 @@ def missing(verdicts: Sequence[Verdict]) -> list[str]:
         whole = is_gradient(verdict.quantity) and verdict.operator not in differentiated
         return f"{verdict.operator} gives no {'gradients' if whole else verdict.quantity}"
 
-    counts = Counter(described(verdict) for verdict in lacking if not _is_absent(verdict))
+    counts = Counter(described(verdict) for verdict in missing if not _is_absent(verdict))
     lines = [f"{what} ({count})" for what, count in counts.items()]
     return lines + ([f"{len(absent)} functions: {', '.join(absent)}"] if absent else [])
 
@@ -214,12 +214,12 @@ def summary(run: Run) -> Text:
     if run.red:
         return Text(f"red         {len(run.red)} of {total} comparisons of {names}", style="bold red")
     counts = Counter(verdict.status for verdict in run.verdicts)
-    lacking, absent, known = (counts[name] for name in ("not-implemented", "not-applicable", "known-divergence"))
-    total = f"{len(run.verdicts) - lacking - absent:,}"
+    missing, absent, known = (counts[name] for name in ("not-implemented", "not-applicable", "known-divergence"))
+    total = f"{len(run.verdicts) - missing - absent:,}"
     if not run.judged:
         return Text(f"red         nothing was judged: {names} implements nothing that was asked for", style="bold red")
     tail = f", {known} known divergences" if known else ""
-    tail += f"; {lacking:,} more are missing" if lacking else ""
+    tail += f"; {missing:,} more are missing" if missing else ""
     reasons = dict.fromkeys(verdict.reason for verdict in run.verdicts if verdict.status == "not-applicable")
     tail += f"; {absent:,} not applicable: {'; '.join(reasons)}" if absent else ""
     tail += f"; {counts['informational']:,} of them informational" if counts["informational"] else ""
