@@ -88,6 +88,27 @@ FUNCTIONS: Table = {
             "7).",
         ),
         (
+            lambda b, a: b.masked_softmax(a(2, 5, 7), mask=a(2, 7, dtype=bool)),
+            "masked_softmax: mask has 2 axes, expected (batch, queries, keys) or (batch, heads, queries, keys). Give "
+            "mask[:, None, :] if its axes are (batch, keys). Shapes: scores=(2, 5, 7), mask=(2, 7).",
+        ),
+        (
+            lambda b, a: b.masked_softmax(a(2, 5, 7), mask=a(5, 7, dtype=bool)),
+            "masked_softmax: mask has 2 axes, expected (batch, queries, keys) or (batch, heads, queries, keys). Give "
+            "mask[None] if its axes are (queries, keys). Shapes: scores=(2, 5, 7), mask=(5, 7).",
+        ),
+        (
+            lambda b, a: b.attention_mask(7, mask=a(5, 7, dtype=bool)),
+            "attention_mask: mask has 2 axes, expected (batch, queries, keys) or (batch, heads, queries, keys). Give "
+            "mask[:, None, :] if its axes are (batch, keys) or mask[None] if its axes are (queries, keys). "
+            "Shapes: mask=(5, 7).",
+        ),
+        (
+            lambda b, a: b.masked_softmax(a(2, 5, 7), mask=a(4, 4, dtype=bool)),
+            "masked_softmax: mask has 2 axes, expected (batch, queries, keys) or (batch, heads, queries, keys). "
+            "Shapes: scores=(2, 5, 7), mask=(4, 4).",
+        ),
+        (
             lambda b, a: b.attention_pooling(a(2, 5, 7), a(2, 6, 4)),
             "attention_pooling: axis 'keys' is 6 in values but 7 in scores. Give one value, and one column of the "
             "mask, for each key. Shapes: scores=(2, 5, 7), values=(2, 6, 4).",
