@@ -126,14 +126,16 @@ def sampled(recording: Recording, cells: Sequence[Cell]) -> Recording:
     return replace(recording, cells={name: answers[name] for name in recording.cells})
 
 
-def batch_with(cells: Sequence[Cell], parameters: Arrays) -> Batch:
-    """The cells as a batch, with the parameters of a side."""
-    arrays, header = unpack_arrays(batch_of(cells).packed)
+def with_parameters(batch: Batch, parameters: Arrays) -> Batch:
+    """The batch with the parameters of a side."""
+    arrays, header = unpack_arrays(batch.packed)
     rest = {name: array for name, array in arrays.items() if name.split("/")[2] != "parameter"}
     sent = {
-        f"{cell.key}/parameter/{name}": array.astype(cell.dtype) for cell in cells for name, array in parameters.items()
+        f"{cell.key}/parameter/{name}": array.astype(cell.dtype)
+        for cell in batch.cells
+        for name, array in parameters.items()
     }
-    return Batch(cells, pack_arrays({**rest, **sent}, header))
+    return batch._replace(packed=pack_arrays({**rest, **sent}, header))
 
 
 # ------------------------------------------------------------------------------------------------ verdicts
@@ -158,15 +160,15 @@ def validate(
     cells = cells_of(validation_cases(layer, config, parameters), FULL)
     outcome = Run(cells, missing=dict(missing or {}), dtypes=FULL)
     with in_memory():
+        batch = batch_of(cells)
 
         def run(side: Side) -> Recording:
             begun = time.perf_counter()
-            recording = sampled(recorder(side.job, [batch_with(cells, side.parameters)], progress), cells)
+            recording = sampled(recorder(side.job, [with_parameters(batch, side.parameters)], progress), cells)
             recording.environment |= side.job.variables or {}
             outcome.seconds[side.job.name] = time.perf_counter() - begun
             return recording
 
-        batch_of(cells)  # computes the outputs once, before several threads need them
         with ThreadPoolExecutor(max_workers=max(1, len(sides))) as pool:
             futures = {side.job.name: pool.submit(run, side) for side in sides}
             begun = time.perf_counter()

@@ -331,7 +331,8 @@ class Server:
         waiting = list(batch.cells)
         with suppress(Interrupted):
             while waiting and self.lost is None:
-                progress(self.job.name, len(recording.answers), len(batch.cells), "starting" * (self._worker is None))
+                doing = "starting" if self._worker is None else ""
+                progress(self.job.name, len(recording.answers), len(batch.cells), doing)
                 try:
                     worker = self._started()
                 except WorkerFault as fault:

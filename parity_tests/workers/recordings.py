@@ -34,35 +34,30 @@ class Mismatch(ValueError):
 
 
 class Batch(NamedTuple):
-    """Cells that a worker answers in one go; packed are their inputs, parameters and cotangents."""
+    """Cells that a worker answers in one go: packed with inputs, parameters and cotangents, and a digest of each."""
 
     cells: Sequence[Cell]
     packed: bytes
-
-    @property
-    def digests(self) -> dict[str, str]:
-        """The digest of each cell."""
-        return {cell["key"]: cell["digest"] for cell in unpack_arrays(self.packed)[1]["cells"]}
+    digests: dict[str, str]
 
     def only(self, cells: Sequence[Cell]) -> Batch:
         """The same without the other cells."""
         arrays, header = unpack_arrays(self.packed)
         keys = {cell.key for cell in cells}
         described = [cell for cell in header["cells"] if cell["key"] in keys]
-        return Batch(cells, pack_arrays(arrays, {**header, "cells": described}))
+        return self._replace(cells=cells, packed=pack_arrays(arrays, {**header, "cells": described}))
 
 
 def batch_of(cells: Iterable[Cell]) -> Batch:
     """The cells as a batch."""
     cells = list(cells)
-    arrays: Arrays = {}
-    described = []
-    for cell in cells:
-        question, contents = _question(cell)
-        arrays |= {f"{cell.key}/{name}": array for name, array in contents.items()}
-        described.append({**question, "digest": _digest(question, contents)})
-    header = {"cells": described, "seed": SEED, "specification": SPECIFICATION_VERSION}
-    return Batch(cells, pack_arrays(arrays, header))
+    questions = [_question(cell) for cell in cells]
+    arrays = {
+        f"{question['key']}/{name}": array for question, contents in questions for name, array in contents.items()
+    }
+    header = {"cells": [question for question, _ in questions], "seed": SEED, "specification": SPECIFICATION_VERSION}
+    hashes = {question["key"]: _digest(question, contents) for question, contents in questions}
+    return Batch(cells, pack_arrays(arrays, header), hashes)
 
 
 def digests(cells: Iterable[Cell]) -> dict[str, str]:
