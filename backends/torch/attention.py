@@ -23,7 +23,7 @@ from backends.torch.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_addit
 from backends.torch.blocked.choice import use_blocks
 from backends.torch.blocked.dot_product import DOT_MIN_ELEMENTS, dot_attention
 from backends.torch.masking import _attention_mask, open_keys, softmax_over
-from backends.torch.module import Specified, drawn, drawn_mask
+from backends.torch.module import Matrix, Specified, as_module, drawn, drawn_mask, has_hooks
 from backends.torch.pooling import average
 from backends.torch.scoring import (
     _additive_score,
@@ -192,10 +192,11 @@ class Attention(Specified):
         context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
         """
         dropped = dropout_mask is not None or (self.dropout.training and self.dropout.p > 0.0)
-        blocked = None if dropped else scored._in_blocks(queries, memory, need_weights)
+        hooked = scored is not self and has_hooks(scored)
+        blocked = None if dropped or hooked else scored._in_blocks(queries, memory, need_weights)
         if blocked is not None:
             return blocked
-        scores = scored._score(queries, memory.keys)
+        scores = as_module(scored._score, queries, memory.keys) if hooked else scored._score(queries, memory.keys)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores)
         allowed = open_keys(scores, memory.mask)
@@ -426,7 +427,7 @@ class ConcatAttention(Attention):
         super().__init__(
             query_size=query_size, key_size=key_size, hidden_size=hidden_size, dropout=dropout, time_major=time_major
         )
-        self.W = nn.Linear(query_size + key_size, hidden_size, bias=False, dtype=dtype, device=device)
+        self.W = Matrix(query_size + key_size, hidden_size, bias=False, dtype=dtype, device=device)
         self.v = drawn((hidden_size,), hidden_size, dtype, device)
 
     def _project(self, keys: torch.Tensor) -> torch.Tensor:
@@ -559,6 +560,13 @@ class KernelAttention(Attention):
         """Give -½ ‖(q - k) w‖²."""
         constant = 1.0 / self.sizes["width"]
         return _gaussian_score(queries, keys, queries.new_full((), constant) if self.w is None else self.w)
+
+    # particular to PyTorch
+
+    def reset_parameters(self) -> None:
+        """Set w to 1/width, if it is learned."""
+        if self.w is not None:
+            nn.init.constant_(self.w, 1.0 / self.sizes["width"])
 
 
 LAYERS: dict[str, type[Attention]] = {name: globals()[name] for name in __all__ if name != "Memory"}

@@ -12,7 +12,7 @@ from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DE
 from backends.torch.attention import LAYERS, AdditiveAttention, Memory, attention_layer, zero_masked
 from backends.torch.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.torch.local import LocalAttention
-from backends.torch.module import Specified, check_ids, drawn, drawn_mask
+from backends.torch.module import Specified, as_module, check_ids, drawn, drawn_mask, has_hooks
 from backends.torch.pooling import average
 from backends.torch.recurrent import GRU, recurrent_layer
 from backends.torch.search import beam_search, greedy_search
@@ -285,7 +285,7 @@ class Decoder(Specified):
     ) -> Memory:
         if self.attention is None:
             return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
-        return self.attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
+        return as_module(self.attention._prepare, encoder_outputs, encoder_outputs, valid_lens, mask)
 
     def _start(self, memory: Memory, state: torch.Tensor | None) -> Any:
         if state is not None:
@@ -418,8 +418,10 @@ class BahdanauDecoder(Decoder):
     def _advance(self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
         previous = state[-1, :, : self.sizes["hidden_size"]]
-        context, weights = self.attention._attend(previous[:, None], memory, dropout_mask=attention_dropout_mask)
-        output, state = self.rnn._advance(torch.cat([context[:, 0], embedded], dim=-1), state, dropout_mask)
+        attended = {"dropout_mask": attention_dropout_mask}
+        context, weights = as_module(self.attention._attend, previous[:, None], memory, **attended)
+        inputs = torch.cat([context[:, 0], embedded], dim=-1)
+        output, state = as_module(self.rnn._advance, inputs, state, dropout_mask)
         if self.sizes["readout"] == "maxout":
             output = torch.cat([previous, embedded, context[:, 0]], dim=-1)
         return output, state, weights[:, 0]
@@ -428,7 +430,10 @@ class BahdanauDecoder(Decoder):
         """Run all steps, as one function with a backward by hand if `takes_steps`: (logits, state, weights)."""
         attention, rnn, (dropout_mask, attention_dropout_mask) = self.attention, self.rnn, masks
         usual = isinstance(attention, AdditiveAttention) and isinstance(rnn, GRU)
-        if not (usual and takes_steps(tokens, state, *memory, *masks)):
+        # The one function reads the parameters of both layers itself, so nobody may have hooked or replaced a module.
+        usual = usual and isinstance(attention.W_q, nn.Linear)
+        hooked = any(has_hooks(module) for layer in (attention, rnn) for module in layer.modules())
+        if hooked or not (usual and takes_steps(tokens, state, *memory, *masks)):
             return super()._run_forced(tokens, state, memory, masks)
         steps = tokens.shape[1]
         if dropout_mask is None:
@@ -556,9 +561,10 @@ class LuongDecoder(Decoder):
     def _advance(self, embedded: torch.Tensor, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
         inputs = torch.cat([embedded, state.attentional], dim=-1) if self.sizes["input_feeding"] else embedded
-        output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask)
-        at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
-        context, weights = self.attention._attend(output[:, None], memory, **at, dropout_mask=attention_dropout_mask)
+        output, rnn = as_module(self.rnn._advance, inputs, state.rnn, dropout_mask)
+        attended = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
+        attended["dropout_mask"] = attention_dropout_mask
+        context, weights = as_module(self.attention._attend, output[:, None], memory, **attended)
         attentional = torch.tanh(self.W_c(torch.cat([context[:, 0], output], dim=-1)))
         return attentional, LuongState(rnn, attentional, state.position + 1), weights[:, 0]
 
@@ -636,7 +642,7 @@ class FixedContextDecoder(Decoder):
             attention_dropout_mask = drawn_mask(self.dropout, weights)
         context = average(weights, memory.values, last, attention_dropout_mask)
         inputs = torch.cat([context[:, 0], embedded], dim=-1)
-        output, state = self.rnn._advance(inputs, state, dropout_mask)
+        output, state = as_module(self.rnn._advance, inputs, state, dropout_mask)
         return output, state, weights[:, 0]
 
 

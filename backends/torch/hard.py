@@ -9,6 +9,7 @@ import torch
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.torch.attention import Attention, Memory, attention_layer
 from backends.torch.masking import open_keys, precise
+from backends.torch.module import as_module
 from backends.torch.pooling import average
 
 __all__ = ["HardAttention"]
@@ -147,8 +148,8 @@ class HardAttention(Attention):
 
     def _project(self, keys: torch.Tensor) -> torch.Tensor:
         """As the layer of the score."""
-        return self.scored._project(keys)
+        return as_module(self.scored._project, keys)
 
     def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """As the layer of the score."""
-        return self.scored._score(queries, keys)
+        return as_module(self.scored._score, queries, keys)

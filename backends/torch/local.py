@@ -10,7 +10,7 @@ from torch import nn
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.torch.attention import Attention, Memory, attention_layer
 from backends.torch.masking import distances, precise
-from backends.torch.module import drawn, drawn_mask
+from backends.torch.module import Matrix, as_module, drawn, drawn_mask
 from backends.torch.pooling import _attention_pooling
 
 __all__ = ["LocalAttention"]
@@ -83,7 +83,7 @@ class LocalAttention(Attention):
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype, device=device)
         if mode == "predictive":
             hidden_size = self.sizes["hidden_size"]
-            self.W_p = nn.Linear(query_size, hidden_size, bias=False, dtype=dtype, device=device)
+            self.W_p = Matrix(query_size, hidden_size, bias=False, dtype=dtype, device=device)
             self.v_p = drawn((hidden_size,), hidden_size, dtype, device)
 
     def attend(
@@ -194,11 +194,11 @@ class LocalAttention(Attention):
 
     def _project(self, keys: torch.Tensor) -> torch.Tensor:
         """As the layer of the score."""
-        return self.scored._project(keys)
+        return as_module(self.scored._project, keys)
 
     def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """As the layer of the score."""
-        return self.scored._score(queries, keys)
+        return as_module(self.scored._score, queries, keys)
 
     def _centres(self, queries: torch.Tensor, mask: torch.Tensor | None, num_keys: int) -> torch.Tensor:
         """The position p that each query predicts, (batch, queries, 1), with heads or without; float32 at least."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -11,6 +11,8 @@ from torch import nn
 from attention_core.errors import check_options, check_tokens
 from attention_core.specification import Layer
 from backends.torch.arrays import autocast_dtype, check
+
+Answer = TypeVar("Answer")
 
 AUTOCAST = ("float32", "float16", "bfloat16")
 """The floating types that autocast casts."""
@@ -34,13 +36,22 @@ class Specified(nn.Module):
         operator = operator.time_major if self.sizes.get("time_major") else operator
         check(operator, self.sizes, dtype_of(self), castable(arguments.values()), **arguments)
 
+    # particular to PyTorch
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew, those of inner layers included, as the constructor draws them."""
+        for parameter in self.parameters(recurse=False):
+            redraw(parameter, self.sizes.get("hidden_size", parameter.shape[-1]))
+        reset_children(self)
+
 
 def drawn(
     shape: tuple[int, ...], fan_in: int, dtype: torch.dtype | None, device: torch.device | str | None
 ) -> nn.Parameter:
     """A parameter with values from PyTorch's own generator, uniform in ±1/√fan_in."""
-    bound = fan_in**-0.5
-    return nn.Parameter(torch.empty(shape, dtype=dtype, device=device).uniform_(-bound, bound))
+    parameter = nn.Parameter(torch.empty(shape, dtype=dtype, device=device))
+    redraw(parameter, fan_in)
+    return parameter
 
 
 def dtype_of(layer: nn.Module) -> torch.dtype | None:
@@ -70,3 +81,40 @@ def castable(arguments: Iterable[Any]) -> Collection[str]:
     """The floating types that autocast casts to its own, if it is on for the device of the arguments."""
     first = next((argument for argument in arguments if isinstance(argument, torch.Tensor)), None)
     return () if first is None or autocast_dtype(first) is None else AUTOCAST
+
+
+def redraw(parameter: nn.Parameter, fan_in: int) -> None:
+    """Fill a parameter with new values, uniform in ±1/√fan_in."""
+    nn.init.uniform_(parameter, -(fan_in**-0.5), fan_in**-0.5)
+
+
+def reset_children(module: nn.Module) -> None:
+    """Call `reset_parameters` of all modules below that have one."""
+    for child in module.children():
+        if hasattr(child, "reset_parameters"):
+            child.reset_parameters()
+        else:
+            reset_children(child)
+
+
+class Matrix(nn.Linear):
+    """A Linear whose weight a layer reads itself; `quantize_dynamic`, which goes by the type, leaves it as it is."""
+
+
+def has_hooks(layer: nn.Module) -> bool:
+    """Whether hooks are registered for the layer's calls."""
+    hooks = layer._forward_pre_hooks or layer._forward_hooks or layer._backward_pre_hooks or layer._backward_hooks
+    return bool(hooks) or nn.modules.module._has_any_global_hook()
+
+
+def as_module(method: Callable[..., Answer], *arguments: Any, **options: Any) -> Answer:
+    """Call a method of an inner layer as PyTorch calls a module: with its hooks, by which FSDP gathers parameters."""
+    layer: Any = method.__self__  # type: ignore[attr-defined]
+    if not has_hooks(layer):
+        return method(*arguments, **options)
+    layer.forward = method  # which hides that of the class
+    try:
+        answer: Answer = layer(*arguments, **options)
+    finally:
+        del layer.forward
+    return answer

@@ -12,6 +12,7 @@ from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_
 from backends.torch.arrays import check
 from backends.torch.attention import Answer, Attention, Memory, attention_layer
 from backends.torch.masking import _attention_mask
+from backends.torch.module import as_module
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 
@@ -217,7 +218,8 @@ class MultiHeadAttention(Attention):
                 allowed = allowed[:, None]
             hidden = ~allowed.any(dim=1).any(dim=1)[..., None]
             keys, values = keys.masked_fill(hidden, 0.0), values.masked_fill(hidden, 0.0)
-        return Memory(self.scored._project(self._split(self.W_k(keys))), self._split(self.W_v(values)), allowed)
+        projected = as_module(self.scored._project, self._split(self.W_k(keys)))
+        return Memory(projected, self._split(self.W_v(values)), allowed)
 
     def _attend(
         self,

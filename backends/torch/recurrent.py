@@ -11,7 +11,7 @@ from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.specification import Part
 from backends.torch.arrays import autocast_dtype
-from backends.torch.module import Specified, drawn, drawn_mask
+from backends.torch.module import Specified, drawn, drawn_mask, redraw
 
 __all__ = ["GRU", "LSTM"]
 
@@ -322,10 +322,18 @@ class Weights(nn.Module):
         device: torch.device | str | None,
     ) -> None:
         super().__init__()
+        self.fan_in = fan_in
         for path, shape in shapes.items():
             place, _, name = path.rpartition(".")
             if place == prefix:
                 self.register_parameter(name, drawn(shape, fan_in, dtype, device))
+
+    # particular to PyTorch
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        for parameter in self.parameters():
+            redraw(parameter, self.fan_in)
 
 
 LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
