@@ -26,8 +26,8 @@ from parity_tests.third_party import layers
 from parity_tests.workers.environment import collect_less, environment
 from parity_tests.workers.process import Job
 
-NEEDED = {"test_weights_onnx.py": "onnx", "test_weights_h5.py": "h5py"}
-"""The files that are about a library which is no framework."""
+NEEDED = {"test_weights_onnx.py": "onnx", "test_weights_h5.py": "h5py", "test_torch_onnx.py": "onnxscript"}
+"""The files that need a library which is no framework."""
 
 collect_ignore = ["fakes"]
 
