@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -51,9 +52,18 @@ def describe() -> dict[str, Any]:
 
 
 def build(layer: type[nn.Module], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> nn.Module:
-    """Make a layer of that floating type on the device, in evaluation mode, for parameters that are still to be set."""
-    keywords = {"dtype": getattr(torch, dtype), "device": device} if layer.specification.trainable else {}
-    return layer(**options, **keywords).eval()
+    """Make a layer of that floating type on the device, in evaluation mode, for parameters that are still to be set.
+
+    "mixed_bfloat16" and "mixed_float16", as Keras names such policies, are parameters in float32, and calls by `vjp` in
+    that autocast.
+    """
+    half = dtype.removeprefix("mixed_")
+    parameters = getattr(torch, dtype if half == dtype else "float32")
+    built = layer(**options, **({"dtype": parameters, "device": device} if layer.specification.trainable else {}))
+    if half != dtype:
+        autocast: Any = torch.autocast(torch.device(device).type, getattr(torch, half))
+        built.autocast = autocast
+    return built.eval()
 
 
 def vjp(
@@ -68,7 +78,7 @@ def vjp(
     cotangents nothing is differentiated, as where nobody asks for gradients, and there are none.
     """
     if not cotangents:
-        with torch.no_grad():
+        with torch.no_grad(), getattr(layer, "autocast", contextlib.nullcontext()):
             return function(layer, **arguments), {}, {}
     # Not copied: a call that changes its arguments shall be seen to do so.
     arguments = {
@@ -77,7 +87,8 @@ def vjp(
     }
     differentiable = {name: tensor for name, tensor in arguments.items() if tensor.requires_grad}
     parameters = [] if layer is None else list(layer.parameters())
-    outputs = function(layer, **arguments)
+    with getattr(layer, "autocast", contextlib.nullcontext()):
+        outputs = function(layer, **arguments)
     sources = [*differentiable.values(), *parameters]
     targets = [index for index in cotangents if outputs[index].requires_grad]
     if not sources or not targets:
@@ -86,7 +97,7 @@ def vjp(
         computed = torch.autograd.grad(
             [outputs[index] for index in targets],
             sources,
-            [cotangents[index] for index in targets],
+            [cotangents[index].to(outputs[index].dtype) for index in targets],  # where autocast leaves an output wide
             allow_unused=True,
             materialize_grads=True,
         )

@@ -24,6 +24,9 @@ EXACT = ("float64",)
 FULL = ("float64", "float32")
 DTYPES = (*FULL, "float16", "bfloat16")
 """float64 shows whether the formula is the same, the others whether the arithmetic is good."""
+MIXED = {"mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
+"""Mixed precision as Keras names it, and the dtype of the arithmetic, which the framework casts to: inputs, parameters
+and their gradients are float32."""
 SEED = 0
 
 
@@ -60,8 +63,20 @@ class Case:
         return f"{self.operator}-{self.name}"
 
     def at(self, dtype: str) -> tuple[Arrays, Arrays]:
-        """Inputs and parameters, rounded to the dtype."""
-        return _rounded(self.inputs, dtype), _rounded(self.parameters, dtype)
+        """Inputs and parameters, rounded to the dtype of the arithmetic, in the dtype that the framework is given."""
+        given = "float32" if dtype in MIXED else dtype
+        inputs, parameters = (_rounded(arrays, computed_in(dtype)) for arrays in (self.inputs, self.parameters))
+        return _rounded(inputs, given), _rounded(parameters, given)
+
+    def has(self, dtype: str) -> bool:
+        """Whether it is judged in that dtype; a call of a layer has mixed precision where it has half precision."""
+        mixed = dtype in MIXED and self.method not in ("", "train")
+        return computed_in(dtype) in self.dtypes if mixed else dtype in self.dtypes
+
+
+def computed_in(dtype: str) -> str:
+    """The dtype of the arithmetic."""
+    return MIXED.get(dtype, dtype)
 
 
 def _rounded(arrays: Arrays, dtype: str) -> Arrays:

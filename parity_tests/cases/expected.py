@@ -18,7 +18,7 @@ from attention_core.differentiation import gradients as complex_step
 from attention_core.operators import FILE_OF
 from backends.archives import ArchiveError, load_arrays, pack_arrays, save_arrays
 from parity_tests.cases.call import Function, bind, layer_of, output_names, repeated, train
-from parity_tests.cases.case import Arrays, Case, is_floating
+from parity_tests.cases.case import Arrays, Case, computed_in, is_floating
 
 CACHE = "ATTENTION_PARITY_CACHE"
 """The environment variable with the folder of the cache; workers do not get it."""
@@ -75,6 +75,7 @@ def held(cells: Iterable[tuple[Case, str]]) -> Iterator[Mapping[Path, Arrays]]:
 
 def files(case: Case, dtype: str) -> dict[str, Path]:
     """The cache files of a cell: of its outputs, and of its gradients."""
+    dtype = computed_in(dtype)
     parts = {"outputs": case.dtypes[0] if case.method == "train" else dtype}
     if case.gradients:
         parts["gradients"] = dtype
@@ -85,6 +86,7 @@ def outputs(case: Case, dtype: str) -> Arrays:
     """The reference's outputs by name."""
     if case.method == "train":  # starts with numbers that every dtype can represent, and is float64 in the reference
         dtype = case.dtypes[0]
+    dtype = computed_in(dtype)
     return _cached(case, dtype, "outputs", lambda: computed_outputs(case, *case.at(dtype)))
 
 
@@ -95,6 +97,7 @@ def gradients(case: Case, dtype: str, without: tuple[str, ...] = ()) -> Arrays:
     """
     if not case.gradients:
         return {}
+    dtype = computed_in(dtype)
     factors = cotangents(case, dtype, without)
     part = " without ".join(["gradients", *without])
     return _cached(case, dtype, part, lambda: computed_gradients(case, *case.at(dtype), factors))
@@ -111,7 +114,7 @@ def cotangents(case: Case, dtype: str, without: tuple[str, ...] = ()) -> dict[in
     if not case.gradients:
         return {}
     return {
-        position: draws.uniform(f"{case.again or case.id}/cotangent/{name}", array.shape).astype(dtype)
+        position: draws.uniform(f"{case.again or case.id}/cotangent/{name}", array.shape).astype(computed_in(dtype))
         for position, (name, array) in enumerate(outputs(case, dtype).items())
         if is_floating(array) and name not in without
     }

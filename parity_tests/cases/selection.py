@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from parity_tests.cases.call import TRAINING
-from parity_tests.cases.case import DTYPES, Case
+from parity_tests.cases.case import DTYPES, MIXED, Case
 from parity_tests.cases.suite import select
 
 
@@ -28,7 +28,7 @@ class Cell(NamedTuple):
 def cells_of(cases: Iterable[Case], dtypes: Iterable[str]) -> list[Cell]:
     """Every case in each of the dtypes that it has, ordered by dtype."""
     cases = list(cases)
-    return [Cell(case, dtype) for dtype in dtypes for case in cases if dtype in case.dtypes]
+    return [Cell(case, dtype) for dtype in dtypes for case in cases if case.has(dtype)]
 
 
 CORE = Path(__file__).with_name("core.txt")
@@ -46,7 +46,7 @@ class Selection:
     """Which cells are run: those of these dtypes whose case id matches the pattern, of these operators if any.
 
     Training cells are included only if requested, by training or as an operator. core restricts all other cells to the
-    core.
+    core, but for those in mixed precision, of which no mutant is killed.
     """
 
     dtypes: Sequence[str] = DTYPES
@@ -61,9 +61,11 @@ class Selection:
         chosen = [case for case in select(cases, self.pattern, self.operators) if training or case.operator != TRAINING]
         repeated = {case.again for case in chosen if case.again} - {case.id for case in chosen}
         chosen = [*(case for case in cases if case.id in repeated), *chosen]
-        return [case for case in chosen if set(self.dtypes) & set(case.dtypes)]
+        return [case for case in chosen if any(map(case.has, self.dtypes))]
 
     def cells(self, cases: Sequence[Case]) -> list[Cell]:
         """The cells of the cases given."""
         cells = cells_of(self.cases(cases), self.dtypes)
-        return [cell for cell in cells if not self.core or cell.case.operator == TRAINING or cell.key in core()]
+        if not self.core:
+            return cells
+        return [cell for cell in cells if cell.case.operator == TRAINING or cell.dtype in MIXED or cell.key in core()]

@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem, FishComplete, add_completion_
 
 import backends as registry
 from attention_core.errors import PATHS
-from parity_tests.cases.case import DTYPES, FULL
+from parity_tests.cases.case import DTYPES, FULL, MIXED
 from parity_tests.cases.suite import NAMES, all_cases
 from parity_tests.workers.environment import PATH
 
@@ -120,17 +120,23 @@ device = click.option(
     show_default=True,
     help="Where to run: cpu, cuda, or one of several, as cuda:1.",
 )
-dtypes = click.option(
-    "--dtype",
-    "dtypes",
-    type=CommaList(DTYPES),
-    metavar="DTYPES",
-    default=",".join(FULL),
-    show_default=True,
-    help="dtypes to judge in, with commas; there are " + ", ".join(DTYPES) + ".",
-)
-cells = combined(
-    dtypes,
+
+
+def dtypes_among(known: tuple[str, ...]) -> Callable[[Command], Command]:
+    """The option of the dtypes to judge in, of those."""
+    return click.option(
+        "--dtype",
+        "dtypes",
+        type=CommaList(known),
+        metavar="DTYPES",
+        default=",".join(FULL),
+        show_default=True,
+        help=f"dtypes to judge in, with commas; there are {', '.join(known)}.",
+    )
+
+
+dtypes = dtypes_among(DTYPES)
+selection = combined(
     click.option(
         "--case",
         "pattern",
@@ -159,7 +165,9 @@ cells = combined(
         help="Have backends take one path for all sizes, where they would choose by size.",
     ),
 )
-"""The fields of `Selection`, and the path."""
+cells = combined(dtypes, selection)
+cells_of_backends = combined(dtypes_among((*DTYPES, *MIXED)), selection)
+"""The fields of `Selection`, and the path. What mixed precision is, each backend says of its framework."""
 backends = click.option(
     "--backend",
     "names",

@@ -50,7 +50,7 @@ corpus_options = options.combined(
     epilog=options.examples("run", "run --backend torch,jax --all --dtype float64,bfloat16 --json verdicts.json"),
 )
 @options.backends
-@options.cells
+@options.cells_of_backends
 @options.worker
 @corpus_options
 @click.option(
@@ -143,7 +143,7 @@ def run(
     shell_complete=options.complete_backend,
     help="The backend to run.",
 )
-@options.cells
+@options.cells_of_backends
 @options.worker
 @corpus_options
 @options.output_file("-o", "--output", "file", required=True, help="Write the recording there.")

@@ -175,8 +175,8 @@ def _shape(pair: Pair) -> str | None:
 
 
 def _dtype(pair: Pair) -> str | None:
-    actual, expected = pair.actual.dtype.name, pair.quantity.expected_dtype
-    return None if actual == expected else f"{pair.quantity.name} is {actual}, expected {expected}"
+    actual, expected = pair.actual.dtype.name, pair.quantity.dtypes
+    return None if actual in expected else f"{pair.quantity.name} is {actual}, expected {' or '.join(expected)}"
 
 
 def _exact(pair: Pair) -> str | None:

@@ -15,6 +15,7 @@ from parity_tests.judge.tolerances import EntryTolerance, Tolerance
 class Quantity:
     """An array of the reference's answer in a dtype, with its tolerance, and with that of each entry if there is one.
 
+    dtype is that of the arithmetic, and stored has the dtypes that an answer may have: only this one unless given.
     beside is the tensor whose largest entry counts if it is the larger one (see `Tolerance.beside`).
     """
 
@@ -24,6 +25,7 @@ class Quantity:
     tolerance: Tolerance
     by_entry: EntryTolerance | None = None
     beside: np.ndarray | None = None
+    stored: tuple[str, ...] = ()
 
     @functools.cached_property
     def floating(self) -> bool:
@@ -31,9 +33,9 @@ class Quantity:
         return is_floating(self.reference)
 
     @functools.cached_property
-    def expected_dtype(self) -> str:
-        """The dtype that an answer must have."""
-        return self.dtype if self.floating else self.reference.dtype.name
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes that an answer may have."""
+        return self.stored or (self.dtype,) if self.floating else (self.reference.dtype.name,)
 
     @functools.cached_property
     def scale(self) -> float:

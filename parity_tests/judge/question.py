@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from parity_tests.cases import expected as reference
-from parity_tests.cases.case import Arrays
+from parity_tests.cases.case import MIXED, Arrays, computed_in
 from parity_tests.cases.selection import Cell
 from parity_tests.judge.condition import judgeable_as
 from parity_tests.judge.pair import Quantity
 from parity_tests.judge.tolerances import entry_tolerance_of, tolerance_of
+
+CAST = ("context", "predictions", "logits")
+"""What every framework's mixed precision computes in half precision, in a layer with parameters."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,22 @@ class Question:
         quantities = {}
         for name, array in arrays.items():
             if judged is None:
-                key = case.operator, case.id, dtype, name
+                key = case.operator, case.id, computed_in(dtype), name
                 tolerance, by_entry = tolerance_of(*key), entry_tolerance_of(*key)
             else:
                 tolerance, by_entry = judged.tolerances[name], judged.entry_tolerances.get(name)
-            quantities[name] = Quantity(name, dtype, array, tolerance, by_entry, arrays.get(tolerance.beside))
+            beside, stored = arrays.get(tolerance.beside), self._stored(name)
+            quantities[name] = Quantity(name, computed_in(dtype), array, tolerance, by_entry, beside, stored)
         return quantities
+
+    def _stored(self, name: str) -> tuple[str, ...]:
+        """The dtypes that a floating quantity may have; frameworks leave some outputs in float32, but none of CAST."""
+        case, dtype = self.cell
+        if dtype not in MIXED:
+            return (dtype,)
+        if name.startswith("gradient_"):
+            return ("float32",)
+        return (MIXED[dtype],) if case.parameters and name in CAST else (MIXED[dtype], "float32")
 
 
 class Questions:

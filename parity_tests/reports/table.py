@@ -224,7 +224,7 @@ def summary(run: Run) -> Text:
     tail += f"; {absent:,} not applicable: {'; '.join(reasons)}" if absent else ""
     tail += f"; {counts['informational']:,} of them informational" if counts["informational"] else ""
     core = f"the core, {len(run.cells):,} of {run.of:,} cells"
-    tail += f"; {core}: attention-parity run --all judges the rest" if run.of else ""
+    tail += f"; {core}: attention-parity run --all judges the rest" if len(run.cells) < run.of else ""
     return Text(f"green       {total} comparisons of {names}: all within tolerance{tail}", style="bold green")
 
 

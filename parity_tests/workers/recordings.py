@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from attention_core.operators import SPECIFICATION_VERSION
 from backends import FRAMEWORKS
 from backends.archives import ArchiveError, load_archive, pack_arrays, save_arrays, unpack_arrays
-from parity_tests.cases.case import DTYPES, SEED, Arrays, Case
+from parity_tests.cases.case import DTYPES, MIXED, SEED, Arrays, Case
 from parity_tests.cases.expected import cotangents
 from parity_tests.cases.selection import Cell, Selection
 from parity_tests.cases.suite import NAMES
@@ -180,7 +180,7 @@ def _is_selection(value: Any) -> bool:
         isinstance(value, dict)
         and set(value) == {"dtypes", "pattern", "operators", "training", "core"}
         and all(isinstance(value[name], bool) for name in ("training", "core"))
-        and among(value["dtypes"], DTYPES)
+        and among(value["dtypes"], (*DTYPES, *MIXED))
         and among(value["operators"], NAMES)
         and (value["pattern"] is None or _is_text(value["pattern"]))
     )
@@ -194,7 +194,7 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "device": (_is_device, "a name as cpu, cuda, or cuda:1"),
     "about": (_is_about, "names with values, or with tables of values"),
     "environment": (lambda value: _is_table(value, _is_text), "names with texts"),
-    "selection": (_is_selection, f"dtypes among {', '.join(DTYPES)}, a pattern, and known operators"),
+    "selection": (_is_selection, f"dtypes among {', '.join((*DTYPES, *MIXED))}, a pattern, and known operators"),
     "inputs": (_is_inputs, "cells with the SHA-256 of what each asks"),
     "answers": (_is_answers, f"cells with the status of each, one of {', '.join(RECORDED)}"),
 }

@@ -16,7 +16,7 @@ from attention_core.specification import Layer, Operator
 from parity_tests.cases import covering, design
 from parity_tests.cases.attention import LARGE, WITHOUT_LARGE
 from parity_tests.cases.call import bind
-from parity_tests.cases.case import DTYPES, FULL, Case, epsilon, first_steady, steady
+from parity_tests.cases.case import DTYPES, FULL, Case, epsilon, first_steady, is_floating, steady
 from parity_tests.cases.decoders import DECODER
 from parity_tests.cases.expected import build_reference, expected, gradients, outputs
 from parity_tests.cases.suite import all_cases, seeded, select
@@ -277,3 +277,17 @@ def test_every_function_and_method_is_asked_once_more_behind_all_others():
     first = {case.id: case for case in ALL}
     for case in repeated:
         assert case.inputs is first[case.again].inputs and set(case.dtypes) <= set(first[case.again].dtypes)
+
+
+def test_calls_of_layers_that_have_half_precision_have_mixed_precision_with_the_same_numbers():
+    layers = {entry.name for entry in LAYERS}
+    assert {case.operator for case in CASES if case.has("mixed_bfloat16")} == layers
+    for case in CASES:
+        assert case.has("mixed_float16") == (case.has("float16") and case.method not in ("", "train"))
+    case = by_id["AdditiveAttention-ragged"]
+    for half, mixed in zip(case.at("float16"), case.at("mixed_float16"), strict=True):
+        for name, array in half.items():
+            assert mixed[name].dtype == ("float32" if is_floating(array) else array.dtype)
+            assert np.array_equal(array, mixed[name], equal_nan=True)
+    of_mixed, of_half = (expected(case, dtype) for dtype in ("mixed_float16", "float16"))
+    assert of_mixed and all(np.array_equal(of_mixed[name], array) for name, array in of_half.items())

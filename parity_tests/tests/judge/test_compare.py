@@ -342,3 +342,22 @@ def test_verdicts_are_json_even_where_the_error_is_infinite(fake: ModuleType):
     (cell,) = json.loads(text)["cells"]
     names = "operator case backend against device dtype quantity status error tolerance reason check entry_error"
     assert cell["error"] is None and sorted(cell) == sorted(names.split())
+
+
+def mixed_reasons(**dtypes: str) -> list[str]:
+    """What is red of the reference's own answer in mixed precision, with quantities in other dtypes than float32."""
+    case = next(case for case in all_cases() if case.id == "AdditiveAttention-ragged")
+    question = Question(Cell(case, "mixed_bfloat16"))
+    assert question.quantities is not None
+    given = {"context": "bfloat16", **dtypes}
+    arrays = {name: q.reference.astype(given.get(name, "float32")) for name, q in question.quantities.items()}
+    recording = Recording("fake", "cpu", cells={question.cell.key: arrays}, answers={question.cell.key: Answer()})
+    return [verdict.reason for verdict in judge(question, recording) if verdict.red]
+
+
+def test_in_mixed_precision_the_framework_casts_and_gradients_are_in_the_dtype_of_the_parameters():
+    assert mixed_reasons() == [] == mixed_reasons(weights="bfloat16")
+    assert mixed_reasons(context="float32") == ["context is float32, expected bfloat16"]
+    assert mixed_reasons(weights="float16") == ["weights is float16, expected bfloat16 or float32"]
+    for name in ("gradient_W_q", "gradient_queries"):
+        assert mixed_reasons(**{name: "bfloat16"}) == [f"{name} is bfloat16, expected float32"]
