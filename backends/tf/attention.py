@@ -94,6 +94,7 @@ class Attention(Specified):
             ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        keys, values = self._cast((keys, values))
         return self._prepare(keys, values, valid_lens, mask)
 
     def attend(
@@ -123,6 +124,7 @@ class Attention(Specified):
             OptionError: an argument is outside its domain
         """
         self._check("attend", queries=queries, memory=memory, need_weights=need_weights, dropout_mask=dropout_mask)
+        queries, memory, dropout_mask = self._cast((queries, memory, dropout_mask))
         return self._attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask, training=training)
 
     def __call__(
@@ -380,7 +382,7 @@ class AdditiveAttention(Attention):
 
     def _additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Give W_q q, and w_v."""
-        return projected(self.W_q, queries), self.w_v.value
+        return projected(self.W_q, queries), self._cast(self.w_v.value)
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -491,7 +493,7 @@ class ConcatAttention(Attention):
 
     def _project(self, keys: tf.Tensor) -> tf.Tensor:
         """Give W [0; k]."""
-        return tf.matmul(keys, self.W.kernel[self.sizes["query_size"] :])
+        return tf.matmul(keys, self._cast(self.W.kernel)[self.sizes["query_size"] :])
 
     def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """Give v · tanh(W [q; 0] + W [0; k])."""
@@ -500,7 +502,8 @@ class ConcatAttention(Attention):
 
     def _additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Give W [q; 0], and v."""
-        return tf.matmul(queries, self.W.kernel[: self.sizes["query_size"]]), self.v.value
+        W = self._cast(self.W.kernel)[: self.sizes["query_size"]]
+        return tf.matmul(queries, W), self._cast(self.v.value)
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -640,7 +643,7 @@ class KernelAttention(Attention):
 
     def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """Give -½ ‖(q - k) w‖²."""
-        w = self.w.value if self.sizes["learned"] else tf.constant(1.0 / self.sizes["width"], queries.dtype)
+        w = self._cast(self.w.value) if self.sizes["learned"] else tf.constant(1.0 / self.sizes["width"], queries.dtype)
         return _gaussian_score(queries, keys, w)
 
 
@@ -653,7 +656,7 @@ def attention_layer(
 ) -> Attention:
     """Make and build the attention layer that another layer has inside."""
     with keras.name_scope(caller.name, caller=caller):
-        layer = layers[part.layer.name](**part.config, dtype=caller.variable_dtype, name=name)
+        layer = layers[part.layer.name](**part.config, dtype=caller.dtype_policy, name=name)
         layer.build(None)  # Keras does so at a first call, which a layer inside may never see
     return layer
 

@@ -49,7 +49,7 @@ class Decoder(Specified):
 
     def __init__(self, *, dtype: str | tf.DType | None, name: str | None, **options: Any) -> None:
         super().__init__(dtype=dtype, name=name, **options)
-        sizes, dtype = self.sizes, self.variable_dtype
+        sizes, dtype = self.sizes, self.dtype_policy
         parts = self.specification.inside(sizes)
         with keras.name_scope(self.name, caller=self):
             self.embedding = keras.layers.Embedding(
@@ -86,7 +86,7 @@ class Decoder(Specified):
             ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
         self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
-        return self._prepare(encoder_outputs, valid_lens, mask)
+        return self._prepare(self._cast(encoder_outputs), valid_lens, mask)
 
     def start(self, memory: Memory, state: tf.Tensor | None = None) -> Any:
         """Return the decoder's state before its first step.
@@ -104,6 +104,7 @@ class Decoder(Specified):
             OptionError: an argument is outside its domain
         """
         self._check("start", memory=memory, state=state)
+        memory, state = self._cast((memory, state))
         return self._start(memory, state)
 
     def step(
@@ -137,6 +138,7 @@ class Decoder(Specified):
         masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
         self._check("step", tokens=tokens, state=state, memory=memory, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
+        state, memory, masks = self._cast((state, memory, masks))
         between, factor = self._dropout_masks((size(memory.values, 0),), memory, **masks, training=training)
         return self._step(tokens, state, memory, (between, None if factor is None else factor[:, None]))
 
@@ -239,6 +241,7 @@ class Decoder(Specified):
         """
         options = {"bos": bos, "eos": eos, "max_steps": max_steps}
         self._check("greedy", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
+        encoder_outputs, state = self._cast((encoder_outputs, state))
         memory, step = self._prepare(encoder_outputs, valid_lens, mask), partial(self._step, layers=self._of_steps())
         return greedy_search(step, self._start(memory, state), memory, **options)
 
@@ -297,6 +300,7 @@ class Decoder(Specified):
             "length_penalty": length_penalty,
         }
         self._check("beam", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
+        encoder_outputs, state = self._cast((encoder_outputs, state))
         memory, step = self._prepare(encoder_outputs, valid_lens, mask), partial(self._step, layers=self._of_steps())
         return beam_search(
             step,
@@ -318,7 +322,7 @@ class Decoder(Specified):
         shape = (self.sizes["num_layers"], size(memory.values, 0), self.sizes["state_size"])
         if self.initial is None:
             return tf.zeros(shape, memory.values.dtype)
-        return tf.broadcast_to(self.initial.value[:, None], shape)
+        return tf.broadcast_to(self._cast(self.initial.value)[:, None], shape)
 
     def _step(
         self, tokens: tf.Tensor, state: Any, memory: Memory, masks: Masks = (None, None), layers: Layers | None = None
@@ -382,9 +386,9 @@ class Decoder(Specified):
         """Draw the masks that are not given, before the loop over the steps; lead is (batch,) or (batch, steps)."""
         if dropout_mask is None:
             between = (self.sizes["num_layers - 1"], *lead, self.sizes["hidden_size"])
-            dropout_mask = drawn_mask(self.dropout, tf.zeros(between, self.variable_dtype), training)
+            dropout_mask = drawn_mask(self.dropout, tf.zeros(between, self.compute_dtype), training)
         if attention_dropout_mask is None:
-            scores = tf.zeros((*lead, size(memory.values, 1)), self.variable_dtype)
+            scores = tf.zeros((*lead, size(memory.values, 1)), self.compute_dtype)
             attention_dropout_mask = drawn_mask(self.dropout, scores, training)
         return dropout_mask, attention_dropout_mask
 
@@ -529,7 +533,7 @@ class BahdanauDecoder(Decoder):
         """
         count = tokens.shape.num_elements()
         if count is not None and count > self.sizes["vocab_size"]:
-            known = keras.ops.take(self.rnn._project_known(self.embedding.embeddings.value), tokens, axis=0)
+            known = keras.ops.take(self.rnn._project_known(self._cast(self.embedding.embeddings.value)), tokens, axis=0)
         else:
             known = self.rnn._project_known(self.embedding(tokens))
         return known if self.sizes["readout"] == "dense" else tf.concat([known, self.embedding(tokens)], axis=-1)

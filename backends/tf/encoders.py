@@ -38,7 +38,7 @@ class Encoder(Specified):
             dtype=dtype,
             name=name,
         )
-        part, dtype = self.specification.inside(self.sizes)["rnn"], self.variable_dtype
+        part, dtype = self.specification.inside(self.sizes)["rnn"], self.dtype_policy
         with keras.name_scope(self.name, caller=self):
             self.embedding = keras.layers.Embedding(
                 self.sizes["vocab_size"], self.sizes["embed_size"], dtype=dtype, name="embedding"
@@ -203,7 +203,7 @@ class Bridge(Specified):
             dtype=dtype,
             name=name,
         )
-        shapes, dtype = self.specification.own_shapes(self.sizes), self.variable_dtype
+        shapes, dtype = self.specification.own_shapes(self.sizes), self.dtype_policy
         with keras.name_scope(self.name, caller=self):
             self.layers = [
                 Weights(shapes, f"{layer}", self.sizes["read_size"], dtype=dtype, name=f"layer_{layer}")
@@ -241,8 +241,9 @@ class Bridge(Specified):
             outputs = outputs[..., :hidden] + outputs[..., hidden:]
             return outputs, tf.reshape(tf.reduce_sum(both, axis=-2), (*lead, self.sizes["state_size"]))
         read = both[..., 1, :] if method == "backward" else tf.reshape(both, (*lead, parts, 2 * hidden))
+        parameters = self._cast([(weights.W.value, weights.b_s.value) for weights in self.layers])
         merged = [
-            tf.tanh(tf.einsum("bpi,poi->bpo", features, weights.W.value) + weights.b_s.value)
-            for features, weights in zip(tf.unstack(read), self.layers, strict=True)
+            tf.tanh(tf.einsum("bpi,poi->bpo", features, W) + b_s)
+            for features, (W, b_s) in zip(tf.unstack(read), parameters, strict=True)
         ]
         return outputs, tf.reshape(tf.stack(merged), (*lead, self.sizes["state_size"]))

@@ -95,6 +95,7 @@ class HardAttention(Attention):
             OptionError: an argument is outside its domain
         """
         self._check("attend", queries=queries, memory=memory, need_weights=need_weights, noise=noise)
+        queries, memory, noise = self._cast((queries, memory, noise))
         return self._attend(queries, memory, need_weights=need_weights, noise=noise)
 
     def __call__(  # type: ignore[override]

@@ -122,6 +122,7 @@ class LocalAttention(Attention):
         """
         options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
         self._check("attend", queries=queries, memory=memory, **options)
+        queries, memory, options = self._cast((queries, memory, options))
         return self._attend(queries, memory, **options, training=training)
 
     def __call__(
@@ -228,7 +229,7 @@ class LocalAttention(Attention):
 
     def _centres(self, queries: tf.Tensor, mask: tf.Tensor | None, num_keys: int | tf.Tensor) -> tf.Tensor:
         """The position p that each query predicts, (batch, queries, 1), with heads or without; float32 at least."""
-        kernel, v_p = precise(tf.convert_to_tensor(self.W_p.kernel)), precise(self.v_p.value)
+        kernel, v_p = (precise(self._cast(tf.convert_to_tensor(array))) for array in (self.W_p.kernel, self.v_p.value))
         share = tf.sigmoid(tf.linalg.matvec(tf.tanh(tf.matmul(precise(queries), kernel)), v_p))
         ends = num_keys
         if mask is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from attention_core.errors import check, check_options, check_tokens
-from attention_core.specification import Layer
+from attention_core.specification import DTYPES, Layer
 from backends.tf.masking import size
 
 
@@ -21,33 +21,48 @@ class Specified(keras.layers.Layer):
     Keras rewrites what is raised inside of `call`, so that `__call__` checks, and `call` is behind it.
 
     A layer without parameters takes inputs of any floating type, or of dtype if given.
+
+    A mixed policy of Keras, given as dtype or in force when the layer is made, is a request for a cast: inputs and
+    parameters are cast to its compute dtype. Without one nothing is cast.
     """
 
     specification: Layer
 
     def __init__(self, *, dtype: str | tf.DType | None = None, name: str | None = None, **options: Any) -> None:
-        super().__init__(dtype=parameter_dtype(dtype), name=name, autocast=False)
+        policy = keras.dtype_policies.get(dtype)
+        super().__init__(dtype=policy, name=name, autocast=policy.compute_dtype != policy.variable_dtype)
         self.sizes = check_options(self.specification, **options)
         self.options = options
-        self.required_dtype = None if dtype is None and not self.specification.trainable else self.variable_dtype
+        self.takes_any = dtype is None and not (self.specification.trainable or self.autocast)
 
     def _check(self, method: str, **arguments: Any) -> None:
         """Refuse arguments that do not fit the layer or each other."""
         operator = self.specification.method(method)
         operator = operator.time_major if self.sizes.get("time_major") else operator
-        check(operator, self.sizes, self.required_dtype, **arguments)
+        dtype = None if self.takes_any else self.compute_dtype
+        check(operator, self.sizes, dtype, DTYPES["floating"] if self.autocast else (), **arguments)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {**self.options, "dtype": self.required_dtype, "name": self.name}
+        return {**self.options, "dtype": None if self.takes_any else self.dtype_policy.name, "name": self.name}
 
     def _projection(self, name: str, input_size: int, units: int, use_bias: bool = False) -> keras.layers.Dense:
         """A projection, with its weights."""
         with keras.name_scope(self.name, caller=self):
             # Keras refuses whole numbers of NumPy.
-            dense = keras.layers.Dense(int(units), use_bias=use_bias, dtype=self.variable_dtype, name=name)
+            dense = keras.layers.Dense(int(units), use_bias=use_bias, dtype=self.dtype_policy, name=name)
             dense.build((None, int(input_size)))
         return dense
+
+    # particular to TensorFlow
+
+    def _cast(self, arrays: Any) -> Any:
+        """Cast what is floating to the compute dtype if the policy is mixed, as Keras casts the inputs of a call."""
+        if not self.autocast:
+            return arrays
+        return keras.tree.map_structure(
+            lambda array: self.dtype_policy.convert_input(array, True, self.compute_dtype), arrays
+        )
 
 
 def drawn(layer: keras.layers.Layer, name: str, shape: tuple[int, ...], fan_in: int) -> keras.Variable:
@@ -96,8 +111,3 @@ def projected(dense: keras.layers.Dense, inputs: tf.Tensor) -> tf.Tensor:
 def chosen(training: bool | None) -> dict[str, bool]:
     """`training` as a keyword if it was given: Keras lets an explicit None win over the mode of the layer around it."""
     return {} if training is None else {"training": training}
-
-
-def parameter_dtype(dtype: str | tf.DType | None) -> str:
-    """The type of parameters under that Keras policy; mixed policies would compute in another, by a silent cast."""
-    return keras.dtype_policies.get(dtype).variable_dtype

@@ -117,6 +117,7 @@ class MultiHeadAttention(Attention):
             ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+        keys, values = self._cast((keys, values))
         return self._prepare(keys, values, valid_lens, mask)
 
     def attend(
@@ -159,6 +160,7 @@ class MultiHeadAttention(Attention):
             "dropout_mask": dropout_mask,
         }
         self._check("attend", queries=queries, memory=memory, **options)
+        queries, memory, options = self._cast((queries, memory, options))
         return self._attend(queries, memory, **options, training=training)
 
     def __call__(

@@ -135,7 +135,7 @@ class LearnedPositions(Specified):
     def call(self, inputs: tf.Tensor, *, offset: int = 0) -> tf.Tensor:
         """Add the positions from offset on; Keras enters here."""
         # In a graph that knows the steps only when it runs, tf.slice refuses a step behind the last position.
-        return inputs + tf.slice(self.P.value, (offset, 0), (size(inputs, 1), self.sizes["features"]))
+        return inputs + tf.slice(self._cast(self.P.value), (offset, 0), (size(inputs, 1), self.sizes["features"]))
 
 
 def position_permutation(features: int) -> tf.Tensor:

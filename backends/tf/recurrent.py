@@ -48,7 +48,7 @@ class Recurrent(Specified):
             dtype=dtype,
             name=name,
         )
-        shapes, dtype = self.specification.own_shapes(self.sizes), self.variable_dtype
+        shapes, dtype = self.specification.own_shapes(self.sizes), self.dtype_policy
         with keras.name_scope(self.name, caller=self):
             self.layers = [
                 Weights(shapes, f"{index}", hidden_size, dtype=dtype, name=f"layer_{index}")
@@ -84,6 +84,7 @@ class Recurrent(Specified):
             OptionError: an argument is outside its domain
         """
         self._check("step", inputs=inputs, state=state, dropout_mask=dropout_mask)
+        inputs, state, dropout_mask = self._cast((inputs, state, dropout_mask))
         if dropout_mask is None:
             shape = self._between(size(inputs, 0))
             dropout_mask = drawn_mask(self.dropout, inputs, training, shape=shape)
@@ -231,8 +232,8 @@ class Recurrent(Specified):
     def _columns(self, weights: Weights, known: int = 0) -> tuple[tf.Tensor, ...]:
         """Arrange W without its last known features, b, and U with the gates side by side."""
         features = weights.W.shape[-1] - known
-        bias = tf.reshape(weights.b.value, (-1,))
-        return side_by_side(weights.W.value[..., :features]), bias, side_by_side(weights.U.value)
+        W, U, b = self._cast((weights.W.value, weights.U.value, weights.b.value))
+        return side_by_side(W[..., :features]), tf.reshape(b, (-1,)), side_by_side(U)
 
     def _of_steps(self, known: int = 0) -> list[tuple[tf.Tensor, ...]]:
         """Arrange the parameters of each layer once for all steps, layer 0's without its last known features."""
@@ -241,8 +242,9 @@ class Recurrent(Specified):
     def _project_known(self, inputs: tf.Tensor) -> tf.Tensor:
         """Compute layer 0's W x + b of the last features of x, where these are known for all steps before the first."""
         weights, features = self.layers[0], inputs.shape[-1]
-        columns = side_by_side(weights.W.value[..., self.sizes["input_size"] - features :])
-        rows = tf.matmul(tf.reshape(inputs, (-1, features)), columns) + tf.reshape(weights.b.value, (-1,))
+        W, b = self._cast((weights.W.value, weights.b.value))
+        columns = side_by_side(W[..., self.sizes["input_size"] - features :])
+        rows = tf.matmul(tf.reshape(inputs, (-1, features)), columns) + tf.reshape(b, (-1,))
         return tf.reshape(rows, [size(inputs, axis) for axis in range(inputs.shape.rank - 1)] + [rows.shape[-1]])
 
 
@@ -299,7 +301,7 @@ class GRU(Recurrent):
 
     def _columns(self, weights: Weights, known: int = 0) -> tuple[tf.Tensor, ...]:
         """Arrange W without its last known features, b, and U with the gates side by side; and b_hn."""
-        return *super()._columns(weights, known), weights.b_hn.value
+        return *super()._columns(weights, known), self._cast(weights.b_hn.value)
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")

@@ -51,10 +51,12 @@ def build(
 ) -> keras.layers.Layer:
     """Make a layer of that floating type on the device, for parameters that are still to be set.
 
-    Without parameters a layer takes any. A Keras layer is in evaluation mode unless told otherwise.
+    Without parameters a layer takes any, unless dtype is a mixed policy of Keras: parameters are in float32 then, and
+    computed with in the other type. A Keras layer is in evaluation mode unless told otherwise.
     """
+    fixed = layer.specification.trainable or dtype.startswith("mixed_")
     with tf.device(DEVICES[device]):
-        return layer(**options, **({"dtype": dtype} if layer.specification.trainable else {}))
+        return layer(**options, **({"dtype": dtype} if fixed else {}))
 
 
 def vjp(

@@ -99,7 +99,7 @@ class Translator(Specified):
             dtype=dtype,
             name=name,
         )
-        parts, dtype = self.specification.inside(self.sizes), self.variable_dtype
+        parts, dtype = self.specification.inside(self.sizes), self.dtype_policy
         with keras.name_scope(self.name, caller=self):
             self.encoder = ENCODERS[parts["encoder"].layer.name](**parts["encoder"].config, dtype=dtype, name="encoder")
             self.bridge = Bridge(**parts["bridge"].config, dtype=dtype, name="bridge") if "bridge" in parts else None

@@ -351,19 +351,6 @@ def test_autograph_keeps_the_words_of_a_refusal():
         tf.function(lambda: layer(tf.constant(KEYS), tf.constant(KEYS), tf.constant(VALUES)))()
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-def test_floats_are_refused_and_not_cast_whatever_the_policy(policy: str):
-    keras.config.set_dtype_policy(policy)
-    try:
-        layer, (queries, *others) = made("AdditiveAttention"), given("AdditiveAttention")
-        assert {output.dtype for output in layer(queries, *others)} == {tf.float32}
-        for dtype in (tf.float64, tf.float16):
-            with pytest.raises(DtypeError, match=f"queries is {dtype.name}"):
-                layer(tf.cast(queries, dtype), *others)
-    finally:
-        keras.config.set_dtype_policy("float32")
-
-
 @pytest.mark.parametrize("shape", [[None, None], None], ids=["sizes", "rank"])
 def test_masks_of_other_conventions_are_traced_without_known_sizes(shape: list[None] | None):
     @tf.function(input_signature=[tf.TensorSpec(shape, tf.bool)])
