@@ -23,7 +23,7 @@ from backends.tf.blocked.additive import ADDITIVE_MIN_ELEMENTS, SEQUENCE_MIN_ELE
 from backends.tf.blocked.choice import use_blocks
 from backends.tf.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
 from backends.tf.masking import _attention_mask, open_keys, size, softmax_over
-from backends.tf.module import Specified, chosen, drawn, drawn_mask, projected
+from backends.tf.module import Specified, chosen, drawn, drawn_mask, joined, projected
 from backends.tf.pooling import average
 from backends.tf.scoring import (
     _additive_score,
@@ -184,6 +184,7 @@ class Attention(Specified):
     def _prepare(
         self, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None
     ) -> Memory:
+        mask = joined(mask, keys, values, time_major=self.sizes["time_major"])
         memory = zero_masked(self._to_batch_first(keys), self._to_batch_first(values), valid_lens, mask)
         return memory._replace(keys=self._project(memory.keys))
 

@@ -14,7 +14,7 @@ from backends.tf.attention import LAYERS, AdditiveAttention, Memory, attention_l
 from backends.tf.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.tf.local import LocalAttention
 from backends.tf.masking import size
-from backends.tf.module import Specified, check_ids, chosen, drawn, drawn_mask
+from backends.tf.module import Specified, check_ids, chosen, drawn, drawn_mask, joined
 from backends.tf.pooling import average
 from backends.tf.recurrent import GRU, recurrent_layer
 from backends.tf.search import beam_search, greedy_search, shaped_as
@@ -56,6 +56,7 @@ class Decoder(Specified):
                 sizes["vocab_size"], sizes["embed_size"], dtype=dtype, name="embedding"
             )
             self.rnn = recurrent_layer(parts["rnn"], dtype=dtype, name="rnn")
+            self.embedding.supports_masking = True  # Keras attaches the mask of the tokens to the logits
             for layer in (self.embedding, self.rnn):
                 layer.build(None)
         self.attention = None
@@ -313,7 +314,7 @@ class Decoder(Specified):
 
     def _prepare(self, encoder_outputs: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None) -> Memory:
         if self.attention is None:
-            return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
+            return zero_masked(encoder_outputs, encoder_outputs, valid_lens, joined(mask, encoder_outputs))
         return self.attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
 
     def _start(self, memory: Memory, state: tf.Tensor | None) -> Any:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
 from backends.tf.masking import size
-from backends.tf.module import Specified, check_ids, chosen
+from backends.tf.module import Specified, attached_mask, check_ids, chosen, with_mask
 from backends.tf.recurrent import Weights, recurrent_layer
 
 __all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
@@ -44,6 +44,7 @@ class Encoder(Specified):
                 self.sizes["vocab_size"], self.sizes["embed_size"], dtype=dtype, name="embedding"
             )
             self.rnn = recurrent_layer(part, dtype=dtype, name="rnn")
+            self.embedding.supports_masking = True  # `call` hands the mask of the tokens on
             for layer in (self.embedding, self.rnn):
                 layer.build(None)
 
@@ -88,7 +89,7 @@ class Encoder(Specified):
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Encode a batch of token sequences; Keras enters here."""
-        embedded = self.embedding(tokens)
+        embedded = with_mask(self.embedding(tokens), attached_mask(tokens))
         return self.rnn(embedded, valid_lens, state, dropout_mask=dropout_mask, training=training)
 
 

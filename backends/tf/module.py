@@ -24,6 +24,9 @@ class Specified(keras.layers.Layer):
 
     A mixed policy of Keras, given as dtype or in force when the layer is made, is a request for a cast: inputs and
     parameters are cast to its compute dtype. Without one nothing is cast.
+
+    A mask that Keras has attached to an input, as Embedding(mask_zero=True) does, hides those keys or steps, together
+    with what is given by hand; that of the first input travels on with the first output.
     """
 
     specification: Layer
@@ -31,6 +34,7 @@ class Specified(keras.layers.Layer):
     def __init__(self, *, dtype: str | tf.DType | None = None, name: str | None = None, **options: Any) -> None:
         policy = keras.dtype_policies.get(dtype)
         super().__init__(dtype=policy, name=name, autocast=policy.compute_dtype != policy.variable_dtype)
+        self.supports_masking = True
         self.sizes = check_options(self.specification, **options)
         self.options = options
         self.takes_any = dtype is None and not (self.specification.trainable or self.autocast)
@@ -56,13 +60,30 @@ class Specified(keras.layers.Layer):
 
     # particular to TensorFlow
 
+    def compute_output_spec(self, *arguments: Any, **options: Any) -> Any:
+        """Trace a call, which knows the types of its outputs, too: Keras would take the compute dtype for each."""
+        return keras.Operation.compute_output_spec(self, *arguments, **options)
+
+    def compute_output_shape(self, *shapes: tuple[int | None, ...] | None, **named: tuple[int | None, ...]) -> Any:
+        """Compute the shapes of what a call returns from those of its arrays: in their order, or as <name>_shape."""
+        given = dict(zip(self.call_signature_parameters, shapes, strict=False))
+        given |= {name.removesuffix("_shape"): shape for name, shape in named.items()}
+        kinds = {tensor.name: tensor.kind for tensor in self.specification.method("call").inputs}
+        dtypes = {"floating": self.compute_dtype, "integer": "int32", "boolean": "bool"}
+        arrays = {
+            name: keras.KerasTensor(shape, dtypes[kinds[name]]) for name, shape in given.items() if shape is not None
+        }
+        return keras.tree.map_structure(lambda output: output.shape, self.compute_output_spec(**arrays))
+
     def _cast(self, arrays: Any) -> Any:
         """Cast what is floating to the compute dtype if the policy is mixed, as Keras casts the inputs of a call."""
         if not self.autocast:
             return arrays
-        return keras.tree.map_structure(
-            lambda array: self.dtype_policy.convert_input(array, True, self.compute_dtype), arrays
-        )
+
+        def cast(array: Any) -> Any:
+            return with_mask(self.dtype_policy.convert_input(array, True, self.compute_dtype), attached_mask(array))
+
+        return keras.tree.map_structure(cast, arrays)
 
 
 def drawn(layer: keras.layers.Layer, name: str, shape: tuple[int, ...], fan_in: int) -> keras.Variable:
@@ -96,6 +117,31 @@ def check_ids(
 
 
 # ------------------------------------------------------------------------------------------- particular to TensorFlow
+
+
+def attached_mask(array: Any) -> tf.Tensor | None:
+    """The mask that Keras has attached to an array: booleans for its leading axes, True where it holds something."""
+    return getattr(array, "_keras_mask", None)
+
+
+def with_mask(array: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+    """Attach a mask to an array, for Keras and for the layers that read it."""
+    if mask is not None:
+        array._keras_mask = mask
+    return array
+
+
+def joined(mask: tf.Tensor | None, *arrays: tf.Tensor, time_major: bool = False) -> tf.Tensor | None:
+    """Join the mask of an attention with those that Keras has attached to its keys or values, by logical and."""
+    for attached in {id(found): found for found in map(attached_mask, arrays) if found is not None}.values():
+        row = tf.expand_dims(tf.transpose(attached) if time_major else attached, axis=-2)
+        if mask is None:
+            mask = row
+        else:
+            with_heads = max(len(mask.shape), row.shape.rank) == 4
+            mask, row = (part[:, None] if with_heads and len(part.shape) == 3 else part for part in (mask, row))
+            mask = tf.logical_and(mask, row)
+    return mask
 
 
 def projected(dense: keras.layers.Dense, inputs: tf.Tensor) -> tf.Tensor:

@@ -12,7 +12,7 @@ from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.tf.attention import Answer, Attention, Memory, attention_layer
 from backends.tf.masking import _attention_mask, size
-from backends.tf.module import chosen, projected
+from backends.tf.module import chosen, joined, projected
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 
@@ -242,6 +242,7 @@ class MultiHeadAttention(Attention):
     def _prepare(
         self, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None
     ) -> Memory:
+        mask = joined(mask, keys, values, time_major=self.sizes["time_major"])
         keys, values = self._to_batch_first(keys), self._to_batch_first(values)
         allowed = _attention_mask(size(keys, -2), valid_lens, mask)
         if allowed is not None:

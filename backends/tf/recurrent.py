@@ -12,7 +12,7 @@ from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.specification import Part
 from backends.tf.masking import size
-from backends.tf.module import Specified, chosen, drawn, drawn_mask
+from backends.tf.module import Specified, attached_mask, chosen, drawn, drawn_mask, with_mask
 
 __all__ = ["GRU", "LSTM"]
 
@@ -137,6 +137,15 @@ class Recurrent(Specified):
             state = tf.zeros((self.sizes["num_layers"], batch, self.sizes["state_size"]), inputs.dtype)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, inputs, training, shape=self._between(batch, steps))
+        attached = attached_mask(inputs)
+        if attached is not None:  # masked steps may stand anywhere: they go behind the others, and come back
+            if valid_lens is not None:
+                attached = tf.logical_and(attached, valid_steps(steps, tf.cast(valid_lens, tf.int64))[:, :, 0])
+            valid_lens = tf.math.count_nonzero(attached, axis=1)
+            order = tf.argsort(tf.cast(attached, tf.int32), direction="DESCENDING", stable=True)
+            inputs = in_order(inputs, order)
+            if dropout_mask is not None:
+                dropout_mask = tf.transpose(in_order(tf.transpose(dropout_mask, (1, 2, 0, 3)), order), (2, 0, 1, 3))
         if valid_lens is not None:
             valid_lens = tf.clip_by_value(tf.cast(valid_lens, tf.int64), 0, tf.cast(steps, tf.int64))
             valid = valid_steps(steps, valid_lens)
@@ -155,7 +164,10 @@ class Recurrent(Specified):
             pairs = zip(*(last for _, last in runs), strict=True)
             states.append(tf.concat([vector for pair in pairs for vector in pair], axis=-1))
         # Padding stands at the end, so no valid step has read it: clearing it here, once, is enough.
-        return outputs if valid_lens is None else tf.where(valid, outputs, 0.0), tf.stack(states)
+        outputs = outputs if valid_lens is None else tf.where(valid, outputs, 0.0)
+        if attached is not None:
+            outputs = with_mask(in_order(outputs, tf.argsort(order)), attached)
+        return outputs, tf.stack(states)
 
     def _advance(
         self,
@@ -387,6 +399,11 @@ def reverse_steps(sequences: tf.Tensor, lens: tf.Tensor | None) -> tf.Tensor:
 
 
 # ------------------------------------------------------------------------------------------- particular to TensorFlow
+
+
+def in_order(sequences: tf.Tensor, order: tf.Tensor) -> tf.Tensor:
+    """Arrange the steps of each sequence in an order of its own, (batch, steps)."""
+    return tf.gather(sequences, order, axis=1, batch_dims=1)
 
 
 def side_by_side(gates: tf.Tensor) -> tf.Tensor:

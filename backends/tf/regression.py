@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from attention_core.operators.regression import NADARAYA_WATSON
 from backends.tf.attention import attention_layer
-from backends.tf.module import Specified
+from backends.tf.module import Specified, joined
 
 __all__ = ["NadarayaWatson"]
 
@@ -86,6 +86,7 @@ class NadarayaWatson(Specified):
         mask: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Predict at each query; Keras enters here."""
+        mask = joined(mask, keys, values)
         queries, keys, values = (tf.expand_dims(array, axis=-1) for array in (queries, keys, values))
         predictions, weights = self.kernel(queries, keys, values, valid_lens, mask)
         return tf.squeeze(predictions, axis=-1), weights

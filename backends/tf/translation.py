@@ -260,3 +260,8 @@ class Translator(Specified):
         self._check("beam", source=source, valid_lens=valid_lens, **options)
         outputs, state = self.encode(source, valid_lens, training=False)
         return self.decoder.beam(outputs, state, valid_lens, **options)
+
+    # particular to TensorFlow
+
+    def compute_mask(self, inputs: tf.Tensor, previous_mask: tf.Tensor | None) -> None:
+        """Attach nothing: the mask of the source ends here, and the decoder has attached that of its tokens."""
