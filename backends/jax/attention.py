@@ -24,7 +24,7 @@ from backends.jax.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additiv
 from backends.jax.blocked.choice import use_blocks
 from backends.jax.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
 from backends.jax.masking import _attention_mask, open_keys, softmax_over
-from backends.jax.module import Specified, drawn, drawn_mask, dropout_layer, drops
+from backends.jax.module import Specified, at_dtype, cast, drawn, drawn_mask, dropout_layer, drops
 from backends.jax.pooling import average
 from backends.jax.scoring import (
     _additive_score,
@@ -67,10 +67,11 @@ class Attention(Specified):
     bounded = False
     """Whether scores are finite for all queries and keys, as a sum of tanh is."""
 
-    def __init__(self, rngs: nnx.Rngs | None, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, rngs: nnx.Rngs | None, dtype: DTypeLike | None = None, **options: Any) -> None:
+        super().__init__(dtype, **options)
         self.dropout = dropout_layer(self.sizes.get("dropout", 0.0), rngs)
 
+    @at_dtype
     def prepare(
         self, keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None = None, mask: jax.Array | None = None
     ) -> Memory:
@@ -93,6 +94,7 @@ class Attention(Specified):
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return self._prepare(keys, values, valid_lens, mask)
 
+    @at_dtype
     def attend(
         self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, dropout_mask: jax.Array | None = None
     ) -> Answer:
@@ -115,6 +117,7 @@ class Attention(Specified):
         self._check("attend", queries=queries, memory=memory, need_weights=need_weights, dropout_mask=dropout_mask)
         return self._attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
 
+    @at_dtype
     def __call__(
         self,
         queries: jax.Array,
@@ -292,7 +295,9 @@ class AdditiveAttention(Attention):
         dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         W_q: (hidden_size, query_size), projects queries
@@ -317,20 +322,22 @@ class AdditiveAttention(Attention):
         *,
         dropout: float = 0.0,
         time_major: bool = False,
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
             rngs,
+            dtype,
             query_size=query_size,
             key_size=key_size,
             hidden_size=hidden_size,
             dropout=dropout,
             time_major=time_major,
         )
-        self.W_q = nnx.Linear(query_size, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
-        self.W_k = nnx.Linear(key_size, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
-        self.w_v = drawn((hidden_size,), hidden_size, dtype, rngs)
+        self.W_q = nnx.Linear(query_size, hidden_size, use_bias=False, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.W_k = nnx.Linear(key_size, hidden_size, use_bias=False, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.w_v = drawn((hidden_size,), hidden_size, param_dtype, rngs)
 
     def _project(self, keys: jax.Array) -> jax.Array:
         """Give W_k k."""
@@ -343,7 +350,7 @@ class AdditiveAttention(Attention):
 
     def _additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Give W_q q, and w_v."""
-        return self.W_q(queries), self.w_v[...]
+        return self.W_q(queries), cast(self.w_v, queries)
 
 
 class GeneralAttention(Attention):
@@ -357,7 +364,9 @@ class GeneralAttention(Attention):
         dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         W: (query_size, key_size), projects keys to the size of queries
@@ -378,11 +387,12 @@ class GeneralAttention(Attention):
         *,
         dropout: float = 0.0,
         time_major: bool = False,
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(rngs, query_size=query_size, key_size=key_size, dropout=dropout, time_major=time_major)
-        self.W = nnx.Linear(key_size, query_size, use_bias=False, param_dtype=dtype, rngs=rngs)
+        super().__init__(rngs, dtype, query_size=query_size, key_size=key_size, dropout=dropout, time_major=time_major)
+        self.W = nnx.Linear(key_size, query_size, use_bias=False, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
     def _project(self, keys: jax.Array) -> jax.Array:
         """Give W k."""
@@ -409,7 +419,9 @@ class ConcatAttention(Attention):
         dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         W: (hidden_size, query_size + key_size), projects [query; key]
@@ -433,23 +445,27 @@ class ConcatAttention(Attention):
         *,
         dropout: float = 0.0,
         time_major: bool = False,
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
             rngs,
+            dtype,
             query_size=query_size,
             key_size=key_size,
             hidden_size=hidden_size,
             dropout=dropout,
             time_major=time_major,
         )
-        self.W = nnx.Linear(query_size + key_size, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
-        self.v = drawn((hidden_size,), hidden_size, dtype, rngs)
+        self.W = nnx.Linear(
+            query_size + key_size, hidden_size, use_bias=False, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
+        self.v = drawn((hidden_size,), hidden_size, param_dtype, rngs)
 
     def _project(self, keys: jax.Array) -> jax.Array:
         """Give W [0; k]."""
-        return keys @ self.W.kernel[self.sizes["query_size"] :]
+        return keys @ cast(self.W.kernel, keys)[self.sizes["query_size"] :]
 
     def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
         """Give v · tanh(W [q; 0] + W [0; k])."""
@@ -458,7 +474,7 @@ class ConcatAttention(Attention):
 
     def _additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Give W [q; 0], and v."""
-        return queries @ self.W.kernel[: self.sizes["query_size"]], self.v[...]
+        return queries @ cast(self.W.kernel, queries)[: self.sizes["query_size"]], cast(self.v, queries)
 
 
 class CosineAttention(Attention):
@@ -510,7 +526,9 @@ class LocationAttention(Attention):
         dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         W: (num_positions, query_size), scores of each position
@@ -531,13 +549,14 @@ class LocationAttention(Attention):
         *,
         dropout: float = 0.0,
         time_major: bool = False,
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
-            rngs, query_size=query_size, num_positions=num_positions, dropout=dropout, time_major=time_major
+            rngs, dtype, query_size=query_size, num_positions=num_positions, dropout=dropout, time_major=time_major
         )
-        self.W = nnx.Linear(query_size, num_positions, use_bias=False, param_dtype=dtype, rngs=rngs)
+        self.W = nnx.Linear(query_size, num_positions, use_bias=False, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
     def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
         """Give W q, at the positions of the keys."""
@@ -555,7 +574,9 @@ class KernelAttention(Attention):
         learned (default False): whether w is a parameter with initial value 1/width, or the constant 1/width
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         w: (), inverse width of the kernel, if learned
@@ -576,16 +597,17 @@ class KernelAttention(Attention):
         width: float = 1.0,
         learned: bool = False,
         time_major: bool = False,
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        super().__init__(rngs, dropout=dropout, width=width, learned=learned, time_major=time_major)
+        super().__init__(rngs, dtype, dropout=dropout, width=width, learned=learned, time_major=time_major)
         if learned:
-            self.w = nnx.Param(jnp.array(1.0 / width, dtype))
+            self.w = nnx.Param(jnp.array(1.0 / width, param_dtype))
 
     def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
         """Give -½ ‖(q - k) w‖²."""
-        w = self.w[...] if self.sizes["learned"] else jnp.array(1.0 / self.sizes["width"], queries.dtype)
+        w = cast(self.w, queries) if self.sizes["learned"] else jnp.array(1.0 / self.sizes["width"], queries.dtype)
         return _gaussian_score(queries, keys, w)
 
 
@@ -594,10 +616,15 @@ LAYERS: dict[str, type[Attention]] = {name: globals()[name] for name in __all__ 
 
 
 def attention_layer(
-    part: Part, layers: Mapping[str, type[Attention]] = LAYERS, *, dtype: DTypeLike, rngs: nnx.Rngs | None
+    part: Part,
+    layers: Mapping[str, type[Attention]] = LAYERS,
+    *,
+    dtype: DTypeLike | None,
+    param_dtype: DTypeLike,
+    rngs: nnx.Rngs | None,
 ) -> Attention:
     """Make the attention layer that another layer has inside."""
-    keywords = {"dtype": dtype} if part.layer.trainable else {}
+    keywords = {"dtype": dtype, "param_dtype": param_dtype} if part.layer.trainable else {}
     return layers[part.layer.name](**part.config, **keywords, rngs=rngs)
 
 

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.jax.attention import LAYERS, Memory, attention_layer, zero_masked
 from backends.jax.local import LocalAttention
-from backends.jax.module import Specified, check_ids, drawn, drawn_mask, dropout_layer
+from backends.jax.module import Specified, at_dtype, cast, check_ids, drawn, drawn_mask, dropout_layer
 from backends.jax.pooling import average
 from backends.jax.recurrent import recurrent_layer
 from backends.jax.search import Masks, beam_search, greedy_search, steps_first
@@ -43,19 +43,26 @@ class Decoder(Specified):
 
     attention: Any = None
 
-    def __init__(self, *, dtype: DTypeLike, rngs: nnx.Rngs, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, *, dtype: DTypeLike | None, param_dtype: DTypeLike, rngs: nnx.Rngs, **options: Any) -> None:
+        super().__init__(dtype, **options)
         parts = self.specification.inside(self.sizes)
-        self.embedding = nnx.Embed(self.sizes["vocab_size"], self.sizes["embed_size"], param_dtype=dtype, rngs=rngs)
+        self.embedding = nnx.Embed(
+            self.sizes["vocab_size"], self.sizes["embed_size"], dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
         if "attention" in parts:
-            self.attention = attention_layer(parts["attention"], ATTENTION, dtype=dtype, rngs=rngs)
-        self.rnn = recurrent_layer(parts["rnn"], dtype=dtype, rngs=rngs)
-        self.dense = nnx.Linear(self.sizes["dense_size"], self.sizes["vocab_size"], param_dtype=dtype, rngs=rngs)
+            self.attention = attention_layer(
+                parts["attention"], ATTENTION, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+            )
+        self.rnn = recurrent_layer(parts["rnn"], dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.dense = nnx.Linear(
+            self.sizes["dense_size"], self.sizes["vocab_size"], dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
         if self.sizes["initial"] == "learned":
             shape = self.sizes["num_layers"], self.sizes["state_size"]
-            self.initial = drawn(shape, self.sizes["hidden_size"], dtype, rngs)
+            self.initial = drawn(shape, self.sizes["hidden_size"], param_dtype, rngs)
         self.dropout = dropout_layer(self.sizes["dropout"], rngs)
 
+    @at_dtype
     def prepare(
         self, encoder_outputs: jax.Array, valid_lens: jax.Array | None = None, mask: jax.Array | None = None
     ) -> Memory:
@@ -77,6 +84,7 @@ class Decoder(Specified):
         self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
         return self._prepare(encoder_outputs, valid_lens, mask)
 
+    @at_dtype
     def start(self, memory: Memory, state: jax.Array | None = None) -> Any:
         """Return the decoder's state before its first step.
 
@@ -95,6 +103,7 @@ class Decoder(Specified):
         self._check("start", memory=memory, state=state)
         return self._start(memory, state)
 
+    @at_dtype
     def step(
         self,
         tokens: jax.Array,
@@ -127,6 +136,7 @@ class Decoder(Specified):
         between, factor = self._dropout_masks(tokens.shape, memory, **masks)
         return self._step(tokens, state, memory, (between, None if factor is None else factor[:, None]))
 
+    @at_dtype
     def __call__(
         self,
         tokens: jax.Array,
@@ -171,6 +181,7 @@ class Decoder(Specified):
         drawn_masks = self._dropout_masks(tokens.shape, memory, **masks)
         return self._run_forced(tokens, self._start(memory, state), memory, drawn_masks)
 
+    @at_dtype
     def greedy(
         self,
         encoder_outputs: jax.Array,
@@ -217,6 +228,7 @@ class Decoder(Specified):
             **options,
         )
 
+    @at_dtype
     def beam(
         self,
         encoder_outputs: jax.Array,
@@ -294,7 +306,7 @@ class Decoder(Specified):
         shape = self.sizes["num_layers"], memory.values.shape[0], self.sizes["state_size"]
         if self.sizes["initial"] == "zero":
             return jnp.zeros(shape, memory.values.dtype)
-        return jnp.broadcast_to(self.initial[...][:, None], shape)
+        return jnp.broadcast_to(cast(self.initial, memory.values)[:, None], shape)
 
     def _step(self, tokens: jax.Array, state: Any, memory: Memory, masks: Masks = (None, None)) -> Decoded:
         embedded = self.embedding(tokens)
@@ -378,7 +390,9 @@ class BahdanauDecoder(Decoder):
             and the context: 'dense', 'maxout'
         maxout_size (default None): pairs in the maxout readout; hidden_size if None
         dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
@@ -416,7 +430,8 @@ class BahdanauDecoder(Decoder):
         readout: str = "dense",
         maxout_size: int | None = None,
         dropout: float = 0.0,
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
@@ -434,11 +449,14 @@ class BahdanauDecoder(Decoder):
             maxout_size=maxout_size,
             dropout=dropout,
             dtype=dtype,
+            param_dtype=param_dtype,
             rngs=rngs,
         )
         if readout == "maxout":
             pairs = 2 * self.sizes["maxout_size"]
-            self.readout = nnx.Linear(self.sizes["readout_size"], pairs, param_dtype=dtype, rngs=rngs)
+            self.readout = nnx.Linear(
+                self.sizes["readout_size"], pairs, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+            )
 
     def _advance(self, embedded: jax.Array, state: jax.Array, memory: Memory, masks: Masks) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
@@ -484,7 +502,9 @@ class LuongDecoder(Decoder):
         initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
             'zero', 'learned'
         dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
@@ -521,7 +541,8 @@ class LuongDecoder(Decoder):
         cell: str = "gru",
         initial: str = "encoder",
         dropout: float = 0.0,
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
@@ -540,10 +561,11 @@ class LuongDecoder(Decoder):
             initial=initial,
             dropout=dropout,
             dtype=dtype,
+            param_dtype=param_dtype,
             rngs=rngs,
         )
         joined = self.sizes["memory_size + hidden_size"]
-        self.W_c = nnx.Linear(joined, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
+        self.W_c = nnx.Linear(joined, hidden_size, use_bias=False, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
     def _start(self, memory: Memory, state: jax.Array | None) -> LuongState:
         rnn = super()._start(memory, state)
@@ -596,7 +618,9 @@ class FixedContextDecoder(Decoder):
         initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
             'zero', 'learned'
         dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
@@ -625,7 +649,8 @@ class FixedContextDecoder(Decoder):
         cell: str = "gru",
         initial: str = "encoder",
         dropout: float = 0.0,
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
@@ -638,6 +663,7 @@ class FixedContextDecoder(Decoder):
             initial=initial,
             dropout=dropout,
             dtype=dtype,
+            param_dtype=param_dtype,
             rngs=rngs,
         )
 

@@ -8,7 +8,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
-from backends.jax.module import Specified, check_ids
+from backends.jax.module import Specified, at_dtype, cast, check_ids
 from backends.jax.recurrent import Weights, recurrent_layer
 
 __all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
@@ -26,10 +26,12 @@ class Encoder(Specified):
         *,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
+            dtype,
             vocab_size=vocab_size,
             embed_size=embed_size,
             hidden_size=hidden_size,
@@ -37,9 +39,12 @@ class Encoder(Specified):
             dropout=dropout,
             bidirectional=bidirectional,
         )
-        self.embedding = nnx.Embed(vocab_size, embed_size, param_dtype=dtype, rngs=rngs)
-        self.rnn = recurrent_layer(self.specification.inside(self.sizes)["rnn"], dtype=dtype, rngs=rngs)
+        self.embedding = nnx.Embed(vocab_size, embed_size, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+        self.rnn = recurrent_layer(
+            self.specification.inside(self.sizes)["rnn"], dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
 
+    @at_dtype
     def __call__(
         self,
         tokens: jax.Array,
@@ -83,7 +88,9 @@ class GRUEncoder(Encoder):
         dropout (default 0.0): dropout rate between recurrent layers in training
         bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
             first
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
@@ -113,7 +120,9 @@ class LSTMEncoder(Encoder):
         dropout (default 0.0): dropout rate between recurrent layers in training
         bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
             first
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
@@ -142,7 +151,9 @@ class Bridge(Specified):
         method (default 'concatenate'): how to merge the two directions: 'concatenate', 'sum', 'project', 'backward'
         output_size (default None): hidden_size of the decoder, for 'project' and 'backward'; the encoder's if None
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         {layer}.W: (outputs and cells, output_size, both or backward), weights
@@ -166,10 +177,12 @@ class Bridge(Specified):
         method: str = "concatenate",
         output_size: int | None = None,
         cell: str = "gru",
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
+            dtype,
             hidden_size=hidden_size,
             num_layers=num_layers,
             method=method,
@@ -178,10 +191,11 @@ class Bridge(Specified):
         )
         shapes = self.specification.own_shapes(self.sizes)
         self.layers = nnx.List(
-            Weights(shapes, f"{layer}", self.sizes["read_size"], dtype=dtype, rngs=rngs)
+            Weights(shapes, f"{layer}", self.sizes["read_size"], param_dtype=param_dtype, rngs=rngs)
             for layer in range(num_layers if shapes else 0)
         )
 
+    @at_dtype
     def __call__(self, outputs: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Merge the outputs and the state of both directions into those that a decoder takes.
 
@@ -210,7 +224,7 @@ class Bridge(Specified):
             return outputs, both.sum(axis=-2).reshape(*lead, self.sizes["state_size"])
         read = both[..., 1, :] if method == "backward" else both.reshape(*lead, parts, 2 * hidden)
         merged = [
-            jnp.tanh(jnp.einsum("bpi,poi->bpo", features, weights.W[...]) + weights.b_s[...])
+            jnp.tanh(jnp.einsum("bpi,poi->bpo", features, cast(weights.W, state)) + cast(weights.b_s, state))
             for features, weights in zip(read, self.layers, strict=True)
         ]
         return outputs, jnp.stack(merged).reshape(*lead, self.sizes["state_size"])

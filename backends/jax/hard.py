@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.jax.attention import Attention, Memory, attention_layer
 from backends.jax.masking import open_keys, precise
+from backends.jax.module import at_dtype
 from backends.jax.pooling import average
 
 __all__ = ["HardAttention"]
@@ -35,7 +36,9 @@ class HardAttention(Attention):
         num_positions (default None): number of positions to score, for score='location' only
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         scored.*: the attention layer of score, which projects the keys and scores them
@@ -58,11 +61,13 @@ class HardAttention(Attention):
         hidden_size: int | None = None,
         num_positions: int | None = None,
         time_major: bool = False,
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
             rngs,
+            dtype,
             query_size=query_size,
             key_size=key_size,
             score=score,
@@ -70,8 +75,11 @@ class HardAttention(Attention):
             num_positions=num_positions,
             time_major=time_major,
         )
-        self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype, rngs=rngs)
+        self.scored = attention_layer(
+            self.specification.inside(self.sizes)["scored"], dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
 
+    @at_dtype
     def attend(  # type: ignore[override]
         self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, noise: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array | Any]:
@@ -96,6 +104,7 @@ class HardAttention(Attention):
         self._check("attend", queries=queries, memory=memory, need_weights=need_weights, noise=noise)
         return self._attend(queries, memory, need_weights=need_weights, noise=noise)
 
+    @at_dtype
     def __call__(  # type: ignore[override]
         self,
         queries: jax.Array,

@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.jax.attention import Attention, Memory, attention_layer
 from backends.jax.masking import distances, precise
-from backends.jax.module import drawn, drawn_mask
+from backends.jax.module import at_dtype, drawn, drawn_mask
 from backends.jax.pooling import _attention_pooling
 
 __all__ = ["LocalAttention"]
@@ -40,7 +40,9 @@ class LocalAttention(Attention):
         dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         W_p: (hidden_size, query_size), projects queries, if predictive
@@ -68,11 +70,13 @@ class LocalAttention(Attention):
         num_positions: int | None = None,
         dropout: float = 0.0,
         time_major: bool = False,
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
             rngs,
+            dtype,
             query_size=query_size,
             key_size=key_size,
             window=window,
@@ -83,12 +87,15 @@ class LocalAttention(Attention):
             dropout=dropout,
             time_major=time_major,
         )
-        self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype, rngs=rngs)
+        self.scored = attention_layer(
+            self.specification.inside(self.sizes)["scored"], dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
         if mode == "predictive":
             hidden_size = self.sizes["hidden_size"]
-            self.W_p = nnx.Linear(query_size, hidden_size, use_bias=False, param_dtype=dtype, rngs=rngs)
-            self.v_p = drawn((hidden_size,), hidden_size, dtype, rngs)
+            self.W_p = nnx.Linear(query_size, hidden_size, use_bias=False, param_dtype=param_dtype, rngs=rngs)
+            self.v_p = drawn((hidden_size,), hidden_size, param_dtype, rngs)
 
+    @at_dtype
     def attend(
         self,
         queries: jax.Array,
@@ -122,6 +129,7 @@ class LocalAttention(Attention):
         self._check("attend", queries=queries, memory=memory, **options)
         return self._attend(queries, memory, **options)
 
+    @at_dtype
     def __call__(
         self,
         queries: jax.Array,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,12 @@ from flax.core import freeze
 from jax.typing import DTypeLike
 
 from attention_core.errors import check, check_options, check_tokens
-from attention_core.specification import Layer
+from attention_core.specification import DTYPES, Layer
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+UNCAST = ("noise",)
+"""Arguments that keep their dtype: half precision would round a number that is drawn below 1 to 1."""
 
 
 class Specified(nnx.Module):
@@ -24,7 +30,8 @@ class Specified(nnx.Module):
 
     specification: Layer
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, dtype: DTypeLike | None = None, **options: Any) -> None:
+        self.dtype = None if dtype is None else jnp.dtype(dtype)
         # For a graphdef to be a static argument of jax.jit, all in a layer that is no array must have a hash.
         self.sizes: Mapping[str, Any] = freeze(check_options(self.specification, **options))
 
@@ -32,7 +39,10 @@ class Specified(nnx.Module):
         """Refuse arguments that do not fit the layer or each other."""
         operator = self.specification.method(method)
         operator = operator.time_major if self.sizes.get("time_major") else operator
-        check(operator, self.sizes, dtype_of(self), **arguments)
+        if self.dtype is None:
+            check(operator, self.sizes, dtype_of(self), **arguments)
+        else:
+            check(operator, self.sizes, self.dtype, DTYPES["floating"], **arguments)
 
 
 def drawn(shape: tuple[int, ...], fan_in: int, dtype: DTypeLike, rngs: nnx.Rngs) -> nnx.Param:
@@ -42,7 +52,7 @@ def drawn(shape: tuple[int, ...], fan_in: int, dtype: DTypeLike, rngs: nnx.Rngs)
 
 
 def dtype_of(layer: nnx.Module) -> jnp.dtype | None:
-    """The floating type that a layer has fixed: that of its parameters, or None where it has none."""
+    """The floating type of a layer's parameters, or None where it has none."""
     return next((node.dtype for _, node in nnx.iter_graph(layer) if isinstance(node, nnx.Param)), None)
 
 
@@ -65,6 +75,29 @@ def check_ids(title: str, name: str, tokens: jax.Array, vocab_size: int) -> None
 
 
 # ------------------------------------------------------------------------------------------------ particular to JAX
+
+
+def at_dtype(method: Method) -> Method:
+    """Have a public method cast its floating arrays to the layer's dtype, if it was made with one."""
+
+    @wraps(method)
+    def called(layer: Specified, *arguments: Any, **keywords: Any) -> Any:
+        def cast_leaf(array: Any) -> Any:
+            floating = hasattr(array, "dtype") and jnp.issubdtype(array.dtype, jnp.floating)
+            return jnp.asarray(array, layer.dtype) if floating else array
+
+        if layer.dtype is not None:
+            kept = {name: keywords.pop(name) for name in UNCAST if name in keywords}
+            arguments, keywords = jax.tree.map(cast_leaf, (arguments, keywords))
+            keywords |= kept
+        return method(layer, *arguments, **keywords)
+
+    return called  # type: ignore[return-value]
+
+
+def cast(parameter: nnx.Param, like: jax.Array) -> jax.Array:
+    """The values of a parameter, in the dtype of the array that they meet."""
+    return parameter[...].astype(like.dtype)
 
 
 def dropout_layer(rate: float, rngs: nnx.Rngs | None) -> nnx.Dropout:

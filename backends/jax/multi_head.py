@@ -15,7 +15,7 @@ from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.jax.attention import Answer, Attention, Memory, attention_layer
 from backends.jax.masking import _attention_mask
-from backends.jax.module import dropout_layer
+from backends.jax.module import at_dtype, dropout_layer
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 
@@ -40,7 +40,9 @@ class MultiHeadAttention(Attention):
         dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         W_q: (hidden_size, query_size), projects queries
@@ -75,11 +77,13 @@ class MultiHeadAttention(Attention):
         bias: bool = True,
         dropout: float = 0.0,
         time_major: bool = False,
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
             rngs,
+            dtype,
             query_size=query_size,
             num_heads=num_heads,
             key_size=key_size,
@@ -91,15 +95,18 @@ class MultiHeadAttention(Attention):
             dropout=dropout,
             time_major=time_major,
         )
-        linear = partial(nnx.Linear, use_bias=bias, param_dtype=dtype, rngs=rngs)
+        linear = partial(nnx.Linear, use_bias=bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         hidden_size = self.sizes["hidden_size"]
         self.W_q = linear(query_size, hidden_size)
         self.W_k = linear(self.sizes["key_size"], hidden_size)
         self.W_v = linear(self.sizes["value_size"], hidden_size)
         self.W_o = linear(hidden_size, query_size)
-        self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype, rngs=rngs)
+        self.scored = attention_layer(
+            self.specification.inside(self.sizes)["scored"], dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
         self.scored.dropout = dropout_layer(0.0, None)  # weights are dropped here, and need one stream of numbers
 
+    @at_dtype
     def prepare(
         self, keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None = None, mask: jax.Array | None = None
     ) -> Memory:
@@ -122,6 +129,7 @@ class MultiHeadAttention(Attention):
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return self._prepare(keys, values, valid_lens, mask)
 
+    @at_dtype
     def attend(
         self,
         queries: jax.Array,
@@ -162,6 +170,7 @@ class MultiHeadAttention(Attention):
         self._check("attend", queries=queries, memory=memory, **options)
         return self._attend(queries, memory, **options)
 
+    @at_dtype
     def __call__(
         self,
         queries: jax.Array,

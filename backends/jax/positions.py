@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from attention_core.errors import check
 from attention_core.operators.positions import LEARNED_POSITIONS, POSITION_PERMUTATION, SINUSOIDAL_POSITIONS
 from attention_core.sinusoids import rates
-from backends.jax.module import Specified, drawn
+from backends.jax.module import Specified, at_dtype, cast, drawn
 
 __all__ = ["SinusoidalPositions", "LearnedPositions", "position_permutation"]
 
@@ -80,7 +80,9 @@ class LearnedPositions(Specified):
     Args:
         num_positions: positions that have a vector
         features: features of an input
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         P: (num_positions, features), one row for each position
@@ -94,10 +96,19 @@ class LearnedPositions(Specified):
 
     specification = LEARNED_POSITIONS
 
-    def __init__(self, num_positions: int, features: int, *, dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs) -> None:
-        super().__init__(num_positions=num_positions, features=features)
-        self.P = drawn((num_positions, features), features, dtype, rngs)
+    def __init__(
+        self,
+        num_positions: int,
+        features: int,
+        *,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        super().__init__(dtype, num_positions=num_positions, features=features)
+        self.P = drawn((num_positions, features), features, param_dtype, rngs)
 
+    @at_dtype
     def __call__(self, inputs: jax.Array, *, offset: int = 0) -> jax.Array:
         """Add the positions, starting at offset.
 
@@ -114,7 +125,7 @@ class LearnedPositions(Specified):
         """
         self._check("call", offset=offset, inputs=inputs)
         end = offset + inputs.shape[-2]
-        return inputs + self.P[offset:end]
+        return inputs + cast(self.P, inputs)[offset:end]
 
 
 def position_permutation(features: int) -> jax.Array:

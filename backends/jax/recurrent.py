@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.specification import Part
-from backends.jax.module import Specified, drawn, drawn_mask, dropout_layer
+from backends.jax.module import Specified, at_dtype, cast, drawn, drawn_mask, dropout_layer
 
 __all__ = ["GRU", "LSTM"]
 
@@ -37,10 +37,12 @@ class Recurrent(Specified):
         *,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
+            dtype,
             input_size=input_size,
             hidden_size=hidden_size,
             num_layers=num_layers,
@@ -49,14 +51,15 @@ class Recurrent(Specified):
         )
         shapes = self.specification.own_shapes(self.sizes)
         self.layers = nnx.List(
-            Weights(shapes, f"{index}", hidden_size, dtype=dtype, rngs=rngs) for index in range(num_layers)
+            Weights(shapes, f"{index}", hidden_size, param_dtype=param_dtype, rngs=rngs) for index in range(num_layers)
         )
         self.backward_layers = nnx.List(
-            Weights(shapes, f"{index}.backward", hidden_size, dtype=dtype, rngs=rngs)
+            Weights(shapes, f"{index}.backward", hidden_size, param_dtype=param_dtype, rngs=rngs)
             for index in range(num_layers if bidirectional else 0)
         )
         self.dropout = dropout_layer(dropout, rngs)
 
+    @at_dtype
     def step(
         self, inputs: jax.Array, state: jax.Array, *, dropout_mask: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
@@ -77,6 +80,7 @@ class Recurrent(Specified):
         self._check("step", inputs=inputs, state=state, dropout_mask=dropout_mask)
         return self._advance(inputs, state, dropout_mask)
 
+    @at_dtype
     def __call__(
         self,
         inputs: jax.Array,
@@ -179,7 +183,9 @@ class GRU(Recurrent):
         dropout (default 0.0): dropout rate between recurrent layers in training
         bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
             first
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         {layer}.W: (3, hidden_size, input_size, then output_size), input weights of the gates r, z, n
@@ -207,9 +213,9 @@ class GRU(Recurrent):
     def _cell(weights: Weights, projected: jax.Array, state: State) -> State:
         """Compute h'."""
         x_r, x_z, x_n = jnp.split(projected, 3, axis=-1)
-        h_r, h_z, h_n = jnp.split(multiply(state[0], weights.U[...]), 3, axis=-1)
+        h_r, h_z, h_n = jnp.split(multiply(state[0], weights.U), 3, axis=-1)
         r, z = jax.nn.sigmoid(x_r + h_r), jax.nn.sigmoid(x_z + h_z)
-        n = jnp.tanh(x_n + r * (h_n + weights.b_hn[...]))
+        n = jnp.tanh(x_n + r * (h_n + cast(weights.b_hn, h_n)))
         return ((1.0 - z) * n + z * state[0],)
 
 
@@ -230,7 +236,9 @@ class LSTM(Recurrent):
         dropout (default 0.0): dropout rate between recurrent layers in training
         bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
             first
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         {layer}.W: (4, hidden_size, input_size, then output_size), input weights of the gates i, f, g, o
@@ -256,7 +264,7 @@ class LSTM(Recurrent):
     def _cell(weights: Weights, projected: jax.Array, state: State) -> State:
         """Compute h' and c'."""
         hidden, cells = state
-        i, f, g, o = jnp.split(projected + multiply(hidden, weights.U[...]), 4, axis=-1)
+        i, f, g, o = jnp.split(projected + multiply(hidden, weights.U), 4, axis=-1)
         cells = jax.nn.sigmoid(f) * cells + jax.nn.sigmoid(i) * jnp.tanh(g)
         return jax.nn.sigmoid(o) * jnp.tanh(cells), cells
 
@@ -265,20 +273,20 @@ class Weights(nnx.Module):
     """The parameters of a layer whose canonical names begin with that prefix: of one recurrent layer and direction."""
 
     def __init__(
-        self, shapes: Mapping[str, tuple[int, ...]], prefix: str, fan_in: int, *, dtype: DTypeLike, rngs: nnx.Rngs
+        self, shapes: Mapping[str, tuple[int, ...]], prefix: str, fan_in: int, *, param_dtype: DTypeLike, rngs: nnx.Rngs
     ) -> None:
         for path, shape in shapes.items():
             place, _, name = path.rpartition(".")
             if place == prefix:
-                setattr(self, name, drawn(shape, fan_in, dtype, rngs))
+                setattr(self, name, drawn(shape, fan_in, param_dtype, rngs))
 
 
 LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
 
 
-def recurrent_layer(part: Part, *, dtype: DTypeLike, rngs: nnx.Rngs) -> Recurrent:
+def recurrent_layer(part: Part, *, dtype: DTypeLike | None, param_dtype: DTypeLike, rngs: nnx.Rngs) -> Recurrent:
     """Make the recurrent layer inside another layer."""
-    return LAYERS[part.layer.name](**part.config, dtype=dtype, rngs=rngs)
+    return LAYERS[part.layer.name](**part.config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
 
 def valid_steps(steps: int, lens: jax.Array) -> jax.Array:
@@ -317,13 +325,13 @@ def scan(
 
 def project(weights: Weights, inputs: jax.Array) -> jax.Array:
     """Compute W x + b, the gates side by side."""
-    return multiply(inputs, weights.W[...]) + weights.b[...].reshape(-1)
+    return multiply(inputs, weights.W) + cast(weights.b, inputs).reshape(-1)
 
 
-def multiply(inputs: jax.Array, gates: jax.Array) -> jax.Array:
+def multiply(inputs: jax.Array, gates: nnx.Param) -> jax.Array:
     """Multiply inputs by the matrices of the gates, (gates, hidden_size, features), side by side."""
     # The barrier: XLA would fold the transpose into the product, which then takes twice the time on a CPU.
-    return inputs @ jax.lax.optimization_barrier(gates.reshape(-1, gates.shape[-1]).T)
+    return inputs @ jax.lax.optimization_barrier(cast(gates, inputs).reshape(-1, gates.shape[-1]).T)
 
 
 def time_first(array: jax.Array | None, axis: int = 1) -> jax.Array | None:

@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 
 from attention_core.operators.regression import NADARAYA_WATSON
 from backends.jax.attention import KernelAttention
-from backends.jax.module import Specified
+from backends.jax.module import Specified, at_dtype
 
 __all__ = ["NadarayaWatson"]
 
@@ -23,7 +23,9 @@ class NadarayaWatson(Specified):
     Args:
         width (default 1.0): standard deviation of the kernel, 1/w
         learned (default False): whether w is a parameter with initial value 1/width, or the constant 1/width
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         kernel.*: the KernelAttention that weighs the keys
@@ -42,12 +44,14 @@ class NadarayaWatson(Specified):
         *,
         width: float = 1.0,
         learned: bool = False,
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        super().__init__(width=width, learned=learned)
-        self.kernel = KernelAttention(width=width, learned=learned, dtype=dtype, rngs=rngs)
+        super().__init__(dtype, width=width, learned=learned)
+        self.kernel = KernelAttention(width=width, learned=learned, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
+    @at_dtype
     def __call__(
         self,
         queries: jax.Array,

@@ -40,7 +40,7 @@ def variables(cache: Path, device: str) -> dict[str, str]:
 
 REQUIREMENTS = Requirements(
     distributions=("jax", "flax", "optax"),
-    keywords=("dtype", "rngs"),
+    keywords=("dtype", "param_dtype", "rngs"),
     variables=variables,
     determinism={"jax_enable_x64": True, "jax_default_matmul_precision": "highest"},
 )

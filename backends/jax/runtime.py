@@ -77,7 +77,10 @@ def describe() -> dict[str, Any]:
 
 
 def build(layer: type[nnx.Module], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> nnx.Module:
-    """Make a layer of that floating type on the device, in evaluation mode, for parameters that are still to be set."""
+    """Make a layer of that floating type on the device, in evaluation mode, for parameters that are still to be set.
+
+    "mixed_bfloat16" and "mixed_float16", as Keras names such policies, compute so with parameters in float32.
+    """
     graphdef, state = shapes(layer, dtype, **options)  # type: ignore[arg-type]  # a class is hashable
     with jax.default_device(located(device)):
         built = nnx.merge(graphdef, jax.tree.map(blank, state))
@@ -88,7 +91,9 @@ def build(layer: type[nnx.Module], options: Mapping[str, Any], dtype: str, devic
 @functools.cache
 def shapes(layer: type[nnx.Module], dtype: str, **options: Any) -> tuple[nnx.GraphDef, nnx.State]:
     """The structure of a layer and the shapes of its arrays: drawing first values would compile a dozen functions."""
-    keywords = {"dtype": jnp.dtype(dtype)} if layer.specification.trainable else {}
+    kind, _, half = dtype.rpartition("_")
+    dtypes = {"dtype": jnp.dtype(half), "param_dtype": jnp.float32} if kind else {"param_dtype": jnp.dtype(dtype)}
+    keywords = dtypes if layer.specification.trainable else {}
     graphdef, state = nnx.split(nnx.eval_shape(lambda: layer(**options, **keywords, rngs=nnx.Rngs(0))))
     return graphdef, state
 
@@ -160,4 +165,5 @@ def forward_and_back(
         return {index: outputs[index] for index in cotangents}, outputs
 
     _, pull_back, outputs = jax.vjp(run, floating, parameters, has_aux=True)
-    return outputs, *pull_back(cotangents)
+    # Without parameters to follow, a layer answers float32 with float32 in mixed precision.
+    return outputs, *pull_back({index: array.astype(outputs[index].dtype) for index, array in cotangents.items()})

@@ -48,7 +48,9 @@ class Translator(Specified):
             'backward'
         readout (default None): the readout of Bahdanau's decoder; 'dense' if None: 'dense', 'maxout'
         dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
-        dtype: floating type of the parameters
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         encoder.*: the GRUEncoder or LSTMEncoder
@@ -80,10 +82,12 @@ class Translator(Specified):
         bridge: str | None = None,
         readout: str | None = None,
         dropout: float = 0.0,
-        dtype: DTypeLike = jnp.float32,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
         super().__init__(
+            dtype,
             source_vocab_size=source_vocab_size,
             target_vocab_size=target_vocab_size,
             embed_size=embed_size,
@@ -99,9 +103,17 @@ class Translator(Specified):
             dropout=dropout,
         )
         parts = self.specification.inside(self.sizes)
-        self.encoder = ENCODERS[parts["encoder"].layer.name](**parts["encoder"].config, dtype=dtype, rngs=rngs)
-        self.bridge = Bridge(**parts["bridge"].config, dtype=dtype, rngs=rngs) if "bridge" in parts else None
-        self.decoder = DECODERS[parts["decoder"].layer.name](**parts["decoder"].config, dtype=dtype, rngs=rngs)
+        self.encoder = ENCODERS[parts["encoder"].layer.name](
+            **parts["encoder"].config, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
+        self.bridge = (
+            Bridge(**parts["bridge"].config, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
+            if "bridge" in parts
+            else None
+        )
+        self.decoder = DECODERS[parts["decoder"].layer.name](
+            **parts["decoder"].config, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
 
     def encode(
         self, source: jax.Array, valid_lens: jax.Array | None, dropout_mask: jax.Array | None = None

@@ -28,6 +28,7 @@ CALL = {"torch": "forward", "tf": "__call__", "jax": "__call__", "mxnet": "__cal
 """The method that a user's call enters, in which arguments are named."""
 KEYWORDS = {
     "dtype": "floating type of the parameters",
+    "param_dtype": "floating type of the parameters",
     "device": "where to allocate",
     "rngs": "streams of random numbers, for the first values of the parameters and for dropout",
     "name": "the layer's name in Keras",
@@ -37,6 +38,11 @@ KEYWORDS = {
     "ctx": "where to allocate",
 }
 """The keywords that a framework's users expect, by name."""
+BESIDE_PARAM_DTYPE = {
+    "dtype": "floating type of the computation, to which floating inputs and parameters are cast; if None, that of the "
+    "parameters, and inputs of another one are refused"
+}
+"""What a keyword means beside a param_dtype, as Flax has both."""
 GIVEN = {"memory": "as `prepare` returns it", "state": "as `start` returns it"}
 RETURNED = {"memory": "a `Memory`, which `attend` and `step` take", "state": "what the next `step` takes"}
 """Arguments that have fields, where they come from, and where they go."""
@@ -89,7 +95,8 @@ def of_class(layer: Layer, keywords: Sequence[str], framework: str) -> str:
     """The docstring of a layer: what its constructor takes, and how it is called."""
     parameters = [f"{parameter.name}: {_axes(parameter.axes)}, {parameter.meaning}" for parameter in layer.parameters]
     parameters += [f"{name}.*: {what}" for name, what in layer.parts.items()]
-    options = [_option(option) for option in layer.options] + [f"{name}: {KEYWORDS[name]}" for name in keywords]
+    meanings = {**KEYWORDS, **(BESIDE_PARAM_DTYPE if "param_dtype" in keywords else {})}
+    options = [_option(option) for option in layer.options] + [f"{name}: {meanings[name]}" for name in keywords]
     blocks = [_block("Args", options), _block("Parameters", parameters)]
     blocks.append(_block("Raises", ["OptionError: an argument is outside its domain"] if layer.options else []))
     blocks += [f"Source: {layer.source}", _block("Example", example(layer, framework))]

@@ -33,7 +33,7 @@ NEEDED_KEYWORDS = {"jax": "rngs=nnx.Rngs(0)"}
 OWN_KEYWORDS = {
     "torch": "dtype=torch.float64, device='cuda'",
     "tf": "dtype='float64', name='attention'",
-    "jax": "dtype=jnp.float64, rngs=nnx.Rngs(0)",
+    "jax": "param_dtype=jnp.float64, rngs=nnx.Rngs(0)",
     "mxnet": "dtype='float64', prefix='attention_'",
 }
 """What a constructor takes in each framework beside the shared arguments."""
