@@ -7,6 +7,8 @@ import operator as python_operator
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from attention_core.specification import DTYPES, Layer, Operator, Option, Sizes, Tensor
 
 
@@ -88,9 +90,9 @@ def check(
     """Refuse arguments that do not fit the operator or each other; return the size of every axis.
 
     arguments are the operator's by name: options, and arrays, which are anything with `shape` and `dtype`, or None
-    where they are optional; `memory` stands for its fields. sizes and dtype are those of the layer, if any. A size or
-    a rank that is unknown while a framework traces (None) fits anything. castable are floating types that may be mixed,
-    since the framework was asked to cast them.
+    where they are optional; `memory` stands for its fields, and lengths may be a list. sizes and dtype are those of the
+    layer, if any. A size or a rank that is unknown while a framework traces (None) fits anything. castable are floating
+    types that may be mixed, since the framework was asked to cast them.
 
     Raises: OptionError, ShapeError, DtypeError, MaskError.
     """
@@ -235,6 +237,8 @@ def _present(operator: Operator, arrays: Mapping[str, Any]) -> dict[str, Any]:
             raise ShapeError(f"{operator.title}: {tensor.name} is None, expected {tensor.layout_text}.")
         if array is None:
             continue
+        if tensor.name == "valid_lens" and isinstance(array, (list, tuple)):
+            array = _lengths(operator, array)
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
             raise DtypeError(
                 f"{operator.title}: {tensor.name} is a {type(array).__name__}, expected an array {tensor.layout_text}. "
@@ -242,6 +246,21 @@ def _present(operator: Operator, arrays: Mapping[str, Any]) -> dict[str, Any]:
             )
         present[tensor.name] = array
     return present
+
+
+def _lengths(operator: Operator, lens: Sequence[Any]) -> np.ndarray:
+    """A list of lengths, or of one for each query, as an array."""
+    rows = lens if any(isinstance(row, (list, tuple)) for row in lens) else [lens]
+    whole = all(
+        isinstance(row, (list, tuple)) and all(type(length) is int or isinstance(length, np.integer) for length in row)
+        for row in rows
+    )
+    if not whole or len({len(row) for row in rows}) > 1:
+        raise ShapeError(
+            f"{operator.title}: valid_lens is a list, expected one whole number for each sequence in it, or a list of "
+            "one for each query, as long for every sequence."
+        )
+    return np.asarray(lens, np.int64)
 
 
 def _shape(array: Any) -> tuple[int | None, ...] | None:

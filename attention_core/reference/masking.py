@@ -62,6 +62,7 @@ def attention_mask(
     check(ATTENTION_MASK, {"keys": num_keys}, num_keys=num_keys, valid_lens=valid_lens, mask=mask)
     if valid_lens is None:
         return None if mask is None else mask & np.ones(num_keys, bool)
+    valid_lens = np.asarray(valid_lens)
     lens = valid_lens[:, None, None] if valid_lens.ndim == 1 else valid_lens[:, :, None]
     open_keys = np.arange(num_keys) < lens
     if mask is None:

@@ -89,7 +89,8 @@ class Recurrent(Specified):
         prefixes = ("", "backward.")[: self.sizes["output_size"] // hidden]
         shape = (*lead, self.sizes["num_layers"], batch, self.sizes["state_size"])
         state = np.zeros(shape) if state is None else promote(state)
-        real = np.ones((batch, steps), bool) if valid_lens is None else np.arange(steps) < valid_lens[:, None]
+        lens = np.full(batch, steps) if valid_lens is None else np.asarray(valid_lens)
+        real = np.arange(steps) < lens[:, None]
         outputs = np.where(real[..., None], outputs, 0.0)
         # (..., num_layers, batch, parts, directions, hidden_size)
         states = state.reshape(*state.shape[:-1], self.parts, len(prefixes), hidden)

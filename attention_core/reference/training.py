@@ -36,7 +36,7 @@ def masked_cross_entropy(logits: np.ndarray, targets: np.ndarray, valid_lens: np
     logits, (batch, steps) = promote(logits), targets.shape
     if targets.size:
         check_tokens("masked_cross_entropy", "targets", int(targets.min()), int(targets.max()), logits.shape[-1])
-    lens = np.full(batch, steps) if valid_lens is None else valid_lens
+    lens = np.full(batch, steps) if valid_lens is None else np.asarray(valid_lens)
     allowed = np.arange(steps) < lens[:, None]
     count = int(allowed.sum())
     if count == 0:

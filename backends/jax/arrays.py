@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import jax
 import numpy as np
 
 __all__ = ["from_numpy", "to_numpy"]
+
+Lengths: TypeAlias = jax.Array | Sequence[int] | Sequence[Sequence[int]]
+"""A length for each sequence, or one for each of its queries."""
 
 
 def from_numpy(array: np.ndarray, device: str = "cpu") -> jax.Array:

@@ -20,6 +20,7 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.specification import Part
+from backends.jax.arrays import Lengths
 from backends.jax.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additive_attention
 from backends.jax.blocked.choice import use_blocks
 from backends.jax.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
@@ -73,7 +74,7 @@ class Attention(Specified):
 
     @at_dtype
     def prepare(
-        self, keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None = None, mask: jax.Array | None = None
+        self, keys: jax.Array, values: jax.Array, valid_lens: Lengths | None = None, mask: jax.Array | None = None
     ) -> Memory:
         """Project the keys and zero what no query may attend to, once for many queries.
 
@@ -82,8 +83,8 @@ class Attention(Specified):
         Args:
             keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
         Returns:
@@ -123,7 +124,7 @@ class Attention(Specified):
         queries: jax.Array,
         keys: jax.Array,
         values: jax.Array,
-        valid_lens: jax.Array | None = None,
+        valid_lens: Lengths | None = None,
         mask: jax.Array | None = None,
         *,
         need_weights: bool = True,
@@ -137,8 +138,8 @@ class Attention(Specified):
             queries: (batch, [heads], queries, features or query_size); query vectors
             keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
@@ -156,7 +157,7 @@ class Attention(Specified):
         return self._attend(queries, memory, **options)
 
     def _prepare(
-        self, keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None
+        self, keys: jax.Array, values: jax.Array, valid_lens: Lengths | None, mask: jax.Array | None
     ) -> Memory:
         memory = zero_masked(self._to_batch_first(keys), self._to_batch_first(values), valid_lens, mask)
         return memory._replace(keys=self._project(memory.keys))
@@ -228,7 +229,7 @@ class Attention(Specified):
         queries: jax.Array,
         keys: jax.Array,
         values: jax.Array,
-        valid_lens: jax.Array | None,
+        valid_lens: Lengths | None,
         mask: jax.Array | None,
         need_weights: bool,
         dropout_mask: jax.Array | None,
@@ -628,7 +629,7 @@ def attention_layer(
     return layers[part.layer.name](**part.config, **keywords, rngs=rngs)
 
 
-def zero_masked(keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None) -> Memory:
+def zero_masked(keys: jax.Array, values: jax.Array, valid_lens: Lengths | None, mask: jax.Array | None) -> Memory:
     """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
     allowed = one_mask(keys, valid_lens, mask)
     if allowed is None:
@@ -640,7 +641,7 @@ def zero_masked(keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None
 # ------------------------------------------------------------------------------------------------ particular to JAX
 
 
-def one_mask(keys: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None) -> jax.Array | None:
+def one_mask(keys: jax.Array, valid_lens: Lengths | None, mask: jax.Array | None) -> jax.Array | None:
     """Join lengths and mask, with an axis for heads if the keys have one."""
     allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
     return allowed if allowed is None or allowed.ndim == keys.ndim else allowed[:, None]

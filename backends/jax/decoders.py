@@ -12,6 +12,7 @@ from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
+from backends.jax.arrays import Lengths
 from backends.jax.attention import LAYERS, Memory, attention_layer, zero_masked
 from backends.jax.local import LocalAttention
 from backends.jax.module import Specified, at_dtype, cast, check_ids, drawn, drawn_mask, dropout_layer
@@ -64,7 +65,7 @@ class Decoder(Specified):
 
     @at_dtype
     def prepare(
-        self, encoder_outputs: jax.Array, valid_lens: jax.Array | None = None, mask: jax.Array | None = None
+        self, encoder_outputs: jax.Array, valid_lens: Lengths | None = None, mask: jax.Array | None = None
     ) -> Memory:
         """Project the encoder's outputs and zero the hidden ones, once for all steps.
 
@@ -72,8 +73,8 @@ class Decoder(Specified):
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            valid_lens (default None): integers (batch, [steps]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
                 to a key; combined with valid_lens by logical and
         Returns:
@@ -142,7 +143,7 @@ class Decoder(Specified):
         tokens: jax.Array,
         encoder_outputs: jax.Array,
         state: jax.Array | None = None,
-        valid_lens: jax.Array | None = None,
+        valid_lens: Lengths | None = None,
         mask: jax.Array | None = None,
         *,
         dropout_mask: jax.Array | None = None,
@@ -157,8 +158,8 @@ class Decoder(Specified):
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
             state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
-            valid_lens (default None): integers (batch, [steps]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
                 to a key; combined with valid_lens by logical and
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
@@ -186,7 +187,7 @@ class Decoder(Specified):
         self,
         encoder_outputs: jax.Array,
         state: jax.Array | None = None,
-        valid_lens: jax.Array | None = None,
+        valid_lens: Lengths | None = None,
         mask: jax.Array | None = None,
         *,
         bos: int,
@@ -201,8 +202,8 @@ class Decoder(Specified):
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
             state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
-            valid_lens (default None): integers (batch,); number of valid keys: key j is open where j < valid_len; out-
-                of-range lengths are clipped
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
                 a key; combined with valid_lens by logical and
             bos: token that starts a sequence
@@ -233,7 +234,7 @@ class Decoder(Specified):
         self,
         encoder_outputs: jax.Array,
         state: jax.Array | None = None,
-        valid_lens: jax.Array | None = None,
+        valid_lens: Lengths | None = None,
         mask: jax.Array | None = None,
         *,
         bos: int,
@@ -255,8 +256,8 @@ class Decoder(Specified):
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
             state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
-            valid_lens (default None): integers (batch,); number of valid keys: key j is open where j < valid_len; out-
-                of-range lengths are clipped
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
                 a key; combined with valid_lens by logical and
             bos: token that starts a sequence
@@ -295,7 +296,7 @@ class Decoder(Specified):
             **options,
         )
 
-    def _prepare(self, encoder_outputs: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None) -> Memory:
+    def _prepare(self, encoder_outputs: jax.Array, valid_lens: Lengths | None, mask: jax.Array | None) -> Memory:
         if self.attention is None:
             return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
         return self.attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask)

@@ -8,6 +8,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
+from backends.jax.arrays import Lengths
 from backends.jax.module import Specified, at_dtype, cast, check_ids
 from backends.jax.recurrent import Weights, recurrent_layer
 
@@ -48,7 +49,7 @@ class Encoder(Specified):
     def __call__(
         self,
         tokens: jax.Array,
-        valid_lens: jax.Array | None = None,
+        valid_lens: Lengths | None = None,
         state: jax.Array | None = None,
         *,
         dropout_mask: jax.Array | None = None,
@@ -59,7 +60,8 @@ class Encoder(Specified):
 
         Args:
             tokens: integers (batch, steps); token ids
-            valid_lens (default None): integers (batch,); steps of each sequence; later ones output 0 and keep the state
+            valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones output 0 and
+                keep the state
             state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
                 layer but the top one: 0 or 1/(1 - rate)

@@ -10,6 +10,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from attention_core.operators.local import LOCAL_ATTENTION
+from backends.jax.arrays import Lengths
 from backends.jax.attention import Attention, Memory, attention_layer
 from backends.jax.masking import distances, precise
 from backends.jax.module import at_dtype, drawn, drawn_mask
@@ -135,7 +136,7 @@ class LocalAttention(Attention):
         queries: jax.Array,
         keys: jax.Array,
         values: jax.Array,
-        valid_lens: jax.Array | None = None,
+        valid_lens: Lengths | None = None,
         mask: jax.Array | None = None,
         *,
         need_weights: bool = True,
@@ -153,8 +154,8 @@ class LocalAttention(Attention):
             queries: (batch, [heads], queries, query_size); query vectors
             keys: (batch, [heads], keys, key_size); key vectors, one for each value
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored

@@ -21,6 +21,7 @@ from attention_core.operators.masking import (
     TO_KEY_PADDING_MASK,
     WINDOW_MASK,
 )
+from backends.jax.arrays import Lengths
 
 __all__ = [
     "attention_mask",
@@ -39,17 +40,15 @@ __all__ = [
 ]
 
 
-def attention_mask(
-    num_keys: int, valid_lens: jax.Array | None = None, mask: jax.Array | None = None
-) -> jax.Array | None:
+def attention_mask(num_keys: int, valid_lens: Lengths | None = None, mask: jax.Array | None = None) -> jax.Array | None:
     """Combine lengths and a boolean mask into one mask of what each query may attend to.
 
     open[b, i, j] = (j < valid_lens[b, i]) and mask[b, i, j]
 
     Args:
         num_keys: number of keys
-        valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j < valid_len;
-            out-of-range lengths are clipped
+        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
         mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
             attend to a key; combined with valid_lens by logical and
     Returns:
@@ -65,10 +64,11 @@ def attention_mask(
     return _attention_mask(num_keys, valid_lens, mask)
 
 
-def _attention_mask(num_keys: int, valid_lens: jax.Array | None, mask: jax.Array | None) -> jax.Array | None:
+def _attention_mask(num_keys: int, valid_lens: Lengths | None, mask: jax.Array | None) -> jax.Array | None:
     if valid_lens is None:
         return None if mask is None else jnp.broadcast_to(mask, (*mask.shape[:-1], num_keys))
-    lens = valid_lens[:, None, None] if valid_lens.ndim == 1 else valid_lens[:, :, None]
+    lens = jnp.asarray(valid_lens)
+    lens = lens[:, None, None] if lens.ndim == 1 else lens[:, :, None]
     open_keys = jnp.arange(num_keys) < lens
     if mask is None:
         return open_keys
@@ -314,15 +314,15 @@ def to_additive_mask(mask: jax.Array, *, dtype: str = "float32", finite: bool = 
     return jnp.where(mask, jnp.zeros((), dtype), jnp.asarray(hidden, dtype))
 
 
-def masked_softmax(scores: jax.Array, valid_lens: jax.Array | None = None, mask: jax.Array | None = None) -> jax.Array:
+def masked_softmax(scores: jax.Array, valid_lens: Lengths | None = None, mask: jax.Array | None = None) -> jax.Array:
     """Normalise scores over the keys each query may attend to.
 
     weights[i, j] = open[i, j] exp(scores[i, j]) / sum over open k of exp(scores[i, k])
 
     Args:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
-        valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j < valid_len;
-            out-of-range lengths are clipped
+        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
         mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
             attend to a key; combined with valid_lens by logical and
     Returns:

@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 
 from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
+from backends.jax.arrays import Lengths
 from backends.jax.attention import Answer, Attention, Memory, attention_layer
 from backends.jax.masking import _attention_mask
 from backends.jax.module import at_dtype, dropout_layer
@@ -108,7 +109,7 @@ class MultiHeadAttention(Attention):
 
     @at_dtype
     def prepare(
-        self, keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None = None, mask: jax.Array | None = None
+        self, keys: jax.Array, values: jax.Array, valid_lens: Lengths | None = None, mask: jax.Array | None = None
     ) -> Memory:
         """Project the keys and values of every head, once for many queries.
 
@@ -117,8 +118,8 @@ class MultiHeadAttention(Attention):
         Args:
             keys: (batch, keys, key_size); key vectors, one for each value
             values: (batch, keys, value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
         Returns:
@@ -176,7 +177,7 @@ class MultiHeadAttention(Attention):
         queries: jax.Array,
         keys: jax.Array,
         values: jax.Array,
-        valid_lens: jax.Array | None = None,
+        valid_lens: Lengths | None = None,
         mask: jax.Array | None = None,
         *,
         per_head: bool = False,
@@ -194,8 +195,8 @@ class MultiHeadAttention(Attention):
             queries: (batch, queries, query_size); query vectors
             keys: (batch, keys, key_size); key vectors, one for each value
             values: (batch, keys, value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             per_head (default False): whether to return the weights of every head, or their mean
@@ -220,7 +221,7 @@ class MultiHeadAttention(Attention):
         return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
 
     def _prepare(
-        self, keys: jax.Array, values: jax.Array, valid_lens: jax.Array | None, mask: jax.Array | None
+        self, keys: jax.Array, values: jax.Array, valid_lens: Lengths | None, mask: jax.Array | None
     ) -> Memory:
         keys, values = self._to_batch_first(keys), self._to_batch_first(values)
         allowed = _attention_mask(keys.shape[-2], valid_lens, mask)

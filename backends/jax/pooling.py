@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from attention_core.errors import check
 from attention_core.operators.pooling import ATTENTION_POOLING
+from backends.jax.arrays import Lengths
 from backends.jax.masking import _attention_mask, open_keys, softmax_over
 
 __all__ = ["attention_pooling"]
@@ -15,7 +16,7 @@ __all__ = ["attention_pooling"]
 def attention_pooling(
     scores: jax.Array,
     values: jax.Array,
-    valid_lens: jax.Array | None = None,
+    valid_lens: Lengths | None = None,
     mask: jax.Array | None = None,
     *,
     dropout_mask: jax.Array | None = None,
@@ -28,8 +29,8 @@ def attention_pooling(
     Args:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
         values: (batch, [heads], keys, value_features); value vectors, one for each key
-        valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j < valid_len;
-            out-of-range lengths are clipped
+        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
         mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
             attend to a key; combined with valid_lens by logical and
         dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)

@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.specification import Part
+from backends.jax.arrays import Lengths
 from backends.jax.module import Specified, at_dtype, cast, drawn, drawn_mask, dropout_layer
 
 __all__ = ["GRU", "LSTM"]
@@ -84,7 +85,7 @@ class Recurrent(Specified):
     def __call__(
         self,
         inputs: jax.Array,
-        valid_lens: jax.Array | None = None,
+        valid_lens: Lengths | None = None,
         state: jax.Array | None = None,
         *,
         dropout_mask: jax.Array | None = None,
@@ -98,7 +99,8 @@ class Recurrent(Specified):
 
         Args:
             inputs: (batch, steps, input_size); one vector for each step
-            valid_lens (default None): integers (batch,); steps of each sequence; later ones output 0 and keep the state
+            valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones output 0 and
+                keep the state
             state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
                 layer but the top one: 0 or 1/(1 - rate)
@@ -115,6 +117,7 @@ class Recurrent(Specified):
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, inputs, shape=self._between(batch, steps))
         if valid_lens is not None:
+            valid_lens = jnp.asarray(valid_lens)
             valid = valid_steps(steps, valid_lens)
             inputs = jnp.where(valid, inputs, 0.0)
         directions = [self.layers, self.backward_layers] if self.sizes["bidirectional"] else [self.layers]

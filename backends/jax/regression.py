@@ -8,6 +8,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from attention_core.operators.regression import NADARAYA_WATSON
+from backends.jax.arrays import Lengths
 from backends.jax.attention import KernelAttention
 from backends.jax.module import Specified, at_dtype
 
@@ -57,7 +58,7 @@ class NadarayaWatson(Specified):
         queries: jax.Array,
         keys: jax.Array,
         values: jax.Array,
-        valid_lens: jax.Array | None = None,
+        valid_lens: Lengths | None = None,
         mask: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """Predict at each query.
@@ -69,8 +70,8 @@ class NadarayaWatson(Specified):
             queries: (batch, queries); points at which to predict
             keys: (batch, keys); observed points
             values: (batch, keys); observed values
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, queries, keys), each axis its size or 1; True where a query may attend
                 to a key; combined with valid_lens by logical and
         Returns:

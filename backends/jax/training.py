@@ -14,6 +14,7 @@ from flax import nnx
 
 from attention_core.errors import check, check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from backends.jax.arrays import Lengths
 from backends.jax.masking import precise
 from backends.jax.module import check_ids
 from backends.jax.parameters import get_parameters, set_parameters
@@ -25,7 +26,7 @@ MOMENTS = {"m": "mu", "v": "nu"}
 """Where optax.adam keeps what the specification calls m and v."""
 
 
-def masked_cross_entropy(logits: jax.Array, targets: jax.Array, valid_lens: jax.Array | None = None) -> jax.Array:
+def masked_cross_entropy(logits: jax.Array, targets: jax.Array, valid_lens: Lengths | None = None) -> jax.Array:
     """Average the cross-entropy of the logits over the open steps; 0 if no step is open.
 
     loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
@@ -33,7 +34,8 @@ def masked_cross_entropy(logits: jax.Array, targets: jax.Array, valid_lens: jax.
     Args:
         logits: (batch, steps, vocab_size); scores of each token (natural logarithm)
         targets: integers (batch, steps); the correct tokens
-        valid_lens (default None): integers (batch,); step t is open where t < valid_len; other steps have no effect
+        valid_lens (default None): integers (batch,), or a list; step t is open where t < valid_len; other steps have no
+            effect
     Returns:
         loss: (); nats a token
     Raises:
@@ -47,7 +49,7 @@ def masked_cross_entropy(logits: jax.Array, targets: jax.Array, valid_lens: jax.
     check_ids("masked_cross_entropy", "targets", targets, logits.shape[-1])
     allowed = jnp.ones(targets.shape, bool)
     if valid_lens is not None:
-        allowed = jnp.arange(targets.shape[1]) < valid_lens[:, None]
+        allowed = jnp.arange(targets.shape[1]) < jnp.asarray(valid_lens)[:, None]
     # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient.
     visible = precise(jnp.where(allowed[:, :, None], logits, 0.0))
     # Not optax's cross-entropy, which subtracts a logit from the whole normaliser: large logits would cost it digits.

@@ -10,6 +10,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from attention_core.operators.translation import TRANSLATOR
+from backends.jax.arrays import Lengths
 from backends.jax.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder
 from backends.jax.encoders import Bridge, Encoder, GRUEncoder, LSTMEncoder
 from backends.jax.module import Specified
@@ -116,7 +117,7 @@ class Translator(Specified):
         )
 
     def encode(
-        self, source: jax.Array, valid_lens: jax.Array | None, dropout_mask: jax.Array | None = None
+        self, source: jax.Array, valid_lens: Lengths | None, dropout_mask: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
         """Give the encoder's outputs and state, in the form that the decoder takes."""
         outputs, state = self.encoder(source, valid_lens, dropout_mask=dropout_mask)
@@ -126,7 +127,7 @@ class Translator(Specified):
         self,
         source: jax.Array,
         inputs: jax.Array,
-        valid_lens: jax.Array | None = None,
+        valid_lens: Lengths | None = None,
         *,
         encoder_dropout_mask: jax.Array | None = None,
         decoder_dropout_mask: jax.Array | None = None,
@@ -140,7 +141,7 @@ class Translator(Specified):
         Args:
             source: integers (batch, keys); token ids of the sentences to translate
             inputs: integers (batch, steps); input tokens of the decoder: bos, then the translation
-            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
             encoder_dropout_mask (default None): (num_layers - 1, batch, keys, encoder_size); factor of the outputs of
                 every encoder layer but the top one: 0 or 1/(1 - rate)
             decoder_dropout_mask (default None): (num_layers - 1, batch, steps, decoder_size); factor of the outputs of
@@ -171,7 +172,7 @@ class Translator(Specified):
         return logits, weights
 
     def greedy(
-        self, source: jax.Array, valid_lens: jax.Array | None = None, *, bos: int, eos: int, max_steps: int
+        self, source: jax.Array, valid_lens: Lengths | None = None, *, bos: int, eos: int, max_steps: int
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Translate by feeding back the most probable token until the end token.
 
@@ -179,7 +180,7 @@ class Translator(Specified):
 
         Args:
             source: integers (batch, keys); token ids of the sentences to translate
-            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
             bos: token that starts a sequence
             eos: token that ends a sequence
             max_steps: maximum number of tokens to decode
@@ -200,7 +201,7 @@ class Translator(Specified):
     def beam(
         self,
         source: jax.Array,
-        valid_lens: jax.Array | None = None,
+        valid_lens: Lengths | None = None,
         *,
         bos: int,
         eos: int,
@@ -215,7 +216,7 @@ class Translator(Specified):
 
         Args:
             source: integers (batch, keys); token ids of the sentences to translate
-            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
             bos: token that starts a sequence
             eos: token that ends a sequence
             max_steps: maximum number of tokens to decode

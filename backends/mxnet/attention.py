@@ -18,6 +18,7 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.specification import Part
+from backends.mxnet.arrays import Lengths
 from backends.mxnet.masking import _attention_mask, open_keys, softmax_over
 from backends.mxnet.module import Number, Specified, Uniform, drawn_mask, initialise, linear, projected
 from backends.mxnet.pooling import average, shown
@@ -67,7 +68,7 @@ class Attention(Specified):
         self.dropout = self.sizes.get("dropout", 0.0)
 
     def prepare(
-        self, keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
+        self, keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None = None, mask: np.ndarray | None = None
     ) -> Memory:
         """Project the keys and zero what no query may attend to, once for many queries.
 
@@ -76,8 +77,8 @@ class Attention(Specified):
         Args:
             keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
         Returns:
@@ -115,7 +116,7 @@ class Attention(Specified):
         queries: np.ndarray,
         keys: np.ndarray,
         values: np.ndarray,
-        valid_lens: np.ndarray | None = None,
+        valid_lens: Lengths | None = None,
         mask: np.ndarray | None = None,
         *,
         need_weights: bool = True,
@@ -129,8 +130,8 @@ class Attention(Specified):
             queries: (batch, [heads], queries, features or query_size); query vectors
             keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
@@ -147,7 +148,7 @@ class Attention(Specified):
         return super().__call__(queries, keys, values, valid_lens, mask, options)
 
     def _prepare(
-        self, keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None
+        self, keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None, mask: np.ndarray | None
     ) -> Memory:
         memory = zero_masked(self._to_batch_first(keys), self._to_batch_first(values), valid_lens, mask)
         return memory._replace(keys=self._project(memory.keys))
@@ -196,7 +197,7 @@ class Attention(Specified):
         queries: np.ndarray,
         keys: np.ndarray,
         values: np.ndarray,
-        valid_lens: np.ndarray | None,
+        valid_lens: Lengths | None,
         mask: np.ndarray | None,
         options: Mapping[str, Any],
     ) -> Answer:
@@ -594,9 +595,9 @@ def attention_layer(part: Part, layers: Mapping[str, type[Attention]] = LAYERS, 
     return layers[part.layer.name](**part.config, **keywords)
 
 
-def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> Memory:
+def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None, mask: np.ndarray | None) -> Memory:
     """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
-    allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
+    allowed = _attention_mask(keys.shape[-2], valid_lens, mask, keys.ctx)
     if allowed is None:
         return Memory(keys, values, None)
     if allowed.ndim < keys.ndim:

@@ -9,6 +9,7 @@ import mxnet as mx
 from mxnet import autograd, np, npx
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
+from backends.mxnet.arrays import Lengths
 from backends.mxnet.attention import LAYERS, Memory, attention_layer, zero_masked
 from backends.mxnet.encoders import embedding
 from backends.mxnet.local import LocalAttention
@@ -58,7 +59,7 @@ class Decoder(Specified):
         initialise(self)
 
     def prepare(
-        self, encoder_outputs: np.ndarray, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
+        self, encoder_outputs: np.ndarray, valid_lens: Lengths | None = None, mask: np.ndarray | None = None
     ) -> Memory:
         """Project the encoder's outputs and zero the hidden ones, once for all steps.
 
@@ -66,8 +67,8 @@ class Decoder(Specified):
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            valid_lens (default None): integers (batch, [steps]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
                 to a key; combined with valid_lens by logical and
         Returns:
@@ -133,7 +134,7 @@ class Decoder(Specified):
         tokens: np.ndarray,
         encoder_outputs: np.ndarray,
         state: np.ndarray | None = None,
-        valid_lens: np.ndarray | None = None,
+        valid_lens: Lengths | None = None,
         mask: np.ndarray | None = None,
         *,
         dropout_mask: np.ndarray | None = None,
@@ -148,8 +149,8 @@ class Decoder(Specified):
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
             state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
-            valid_lens (default None): integers (batch, [steps]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
                 to a key; combined with valid_lens by logical and
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
@@ -174,7 +175,7 @@ class Decoder(Specified):
         self,
         encoder_outputs: np.ndarray,
         state: np.ndarray | None = None,
-        valid_lens: np.ndarray | None = None,
+        valid_lens: Lengths | None = None,
         mask: np.ndarray | None = None,
         *,
         bos: int,
@@ -189,8 +190,8 @@ class Decoder(Specified):
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
             state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
-            valid_lens (default None): integers (batch,); number of valid keys: key j is open where j < valid_len; out-
-                of-range lengths are clipped
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
                 a key; combined with valid_lens by logical and
             bos: token that starts a sequence
@@ -215,7 +216,7 @@ class Decoder(Specified):
         self,
         encoder_outputs: np.ndarray,
         state: np.ndarray | None = None,
-        valid_lens: np.ndarray | None = None,
+        valid_lens: Lengths | None = None,
         mask: np.ndarray | None = None,
         *,
         bos: int,
@@ -237,8 +238,8 @@ class Decoder(Specified):
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
             state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
-            valid_lens (default None): integers (batch,); number of valid keys: key j is open where j < valid_len; out-
-                of-range lengths are clipped
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
                 a key; combined with valid_lens by logical and
             bos: token that starts a sequence
@@ -277,7 +278,7 @@ class Decoder(Specified):
                 **options,
             )
 
-    def _prepare(self, encoder_outputs: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> Memory:
+    def _prepare(self, encoder_outputs: np.ndarray, valid_lens: Lengths | None, mask: np.ndarray | None) -> Memory:
         if self.attention is None:
             return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
         return self.attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask)

@@ -7,6 +7,7 @@ from mxnet import np, npx
 from mxnet.gluon import nn
 
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
+from backends.mxnet.arrays import Lengths
 from backends.mxnet.module import Specified, Uniform, check_ids, initialise
 from backends.mxnet.recurrent import Weights, recurrent_layer
 
@@ -47,7 +48,7 @@ class Encoder(Specified):
     def __call__(
         self,
         tokens: np.ndarray,
-        valid_lens: np.ndarray | None = None,
+        valid_lens: Lengths | None = None,
         state: np.ndarray | None = None,
         *,
         dropout_mask: np.ndarray | None = None,
@@ -58,7 +59,8 @@ class Encoder(Specified):
 
         Args:
             tokens: integers (batch, steps); token ids
-            valid_lens (default None): integers (batch,); steps of each sequence; later ones output 0 and keep the state
+            valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones output 0 and
+                keep the state
             state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
                 layer but the top one: 0 or 1/(1 - rate)
@@ -76,7 +78,7 @@ class Encoder(Specified):
     def forward(
         self,
         tokens: np.ndarray,
-        valid_lens: np.ndarray | None,
+        valid_lens: Lengths | None,
         state: np.ndarray | None,
         dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ import mxnet as mx
 from mxnet import np
 
 from attention_core.operators.hard import HARD_ATTENTION
+from backends.mxnet.arrays import Lengths
 from backends.mxnet.attention import Answer, Attention, Memory, attention_layer
 from backends.mxnet.masking import open_keys, positions
 from backends.mxnet.module import initialise
@@ -105,7 +106,7 @@ class HardAttention(Attention):
         queries: np.ndarray,
         keys: np.ndarray,
         values: np.ndarray,
-        valid_lens: np.ndarray | None = None,
+        valid_lens: Lengths | None = None,
         mask: np.ndarray | None = None,
         *,
         need_weights: bool = True,
@@ -120,8 +121,8 @@ class HardAttention(Attention):
             queries: (batch, [heads], queries, query_size); query vectors
             keys: (batch, [heads], keys, key_size); key vectors, one for each value
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored

@@ -8,6 +8,7 @@ import mxnet as mx
 from mxnet import np, npx
 
 from attention_core.operators.local import LOCAL_ATTENTION
+from backends.mxnet.arrays import Lengths
 from backends.mxnet.attention import Answer, Attention, Memory, attention_layer
 from backends.mxnet.masking import positions, precise
 from backends.mxnet.module import Uniform, drawn_mask, initialise, linear, projected
@@ -130,7 +131,7 @@ class LocalAttention(Attention):
         queries: np.ndarray,
         keys: np.ndarray,
         values: np.ndarray,
-        valid_lens: np.ndarray | None = None,
+        valid_lens: Lengths | None = None,
         mask: np.ndarray | None = None,
         *,
         need_weights: bool = True,
@@ -148,8 +149,8 @@ class LocalAttention(Attention):
             queries: (batch, [heads], queries, query_size); query vectors
             keys: (batch, [heads], keys, key_size); key vectors, one for each value
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored

@@ -22,6 +22,7 @@ from attention_core.operators.masking import (
     TO_KEY_PADDING_MASK,
     WINDOW_MASK,
 )
+from backends.mxnet.arrays import Lengths, lengths
 
 __all__ = [
     "attention_mask",
@@ -41,7 +42,7 @@ __all__ = [
 
 
 def attention_mask(
-    num_keys: int, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
+    num_keys: int, valid_lens: Lengths | None = None, mask: np.ndarray | None = None
 ) -> np.ndarray | None:
     """Combine lengths and a boolean mask into one mask of what each query may attend to.
 
@@ -49,8 +50,8 @@ def attention_mask(
 
     Args:
         num_keys: number of keys
-        valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j < valid_len;
-            out-of-range lengths are clipped
+        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
         mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
             attend to a key; combined with valid_lens by logical and
     Returns:
@@ -63,13 +64,16 @@ def attention_mask(
         mask = attention.attention_mask(num_keys, valid_lens)
     """
     check(ATTENTION_MASK, {"keys": num_keys}, num_keys=num_keys, valid_lens=valid_lens, mask=mask)
-    return _attention_mask(num_keys, valid_lens, mask)
+    return _attention_mask(num_keys, valid_lens, mask, None if mask is None else mask.ctx)
 
 
-def _attention_mask(num_keys: int, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> np.ndarray | None:
+def _attention_mask(
+    num_keys: int, valid_lens: Lengths | None, mask: np.ndarray | None, ctx: mx.Context | None = None
+) -> np.ndarray | None:
     if valid_lens is None:
         return None if mask is None else np.broadcast_to(mask, (*mask.shape[:-1], num_keys))
-    lens = valid_lens[:, None, None] if valid_lens.ndim == 1 else valid_lens[:, :, None]
+    lens = lengths(valid_lens, ctx)
+    lens = lens[:, None, None] if lens.ndim == 1 else lens[:, :, None]
     # MXNet compares only equal types, and int8 counts to 127. Its own sequence_mask crashes on lengths below 0.
     open_keys = np.arange(num_keys, dtype="int64", ctx=lens.ctx) < lens.astype("int64")
     if mask is None:
@@ -331,17 +335,15 @@ def to_additive_mask(mask: np.ndarray, *, dtype: str = "float32", finite: bool =
     return np.where(mask, zeros, zeros + hidden)
 
 
-def masked_softmax(
-    scores: np.ndarray, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
-) -> np.ndarray:
+def masked_softmax(scores: np.ndarray, valid_lens: Lengths | None = None, mask: np.ndarray | None = None) -> np.ndarray:
     """Normalise scores over the keys each query may attend to.
 
     weights[i, j] = open[i, j] exp(scores[i, j]) / sum over open k of exp(scores[i, k])
 
     Args:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
-        valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j < valid_len;
-            out-of-range lengths are clipped
+        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
         mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
             attend to a key; combined with valid_lens by logical and
     Returns:
@@ -353,7 +355,7 @@ def masked_softmax(
         weights = attention.masked_softmax(scores)
     """
     check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
-    return softmax_over(scores, open_keys(scores, _attention_mask(scores.shape[-1], valid_lens, mask)))
+    return softmax_over(scores, open_keys(scores, _attention_mask(scores.shape[-1], valid_lens, mask, scores.ctx)))
 
 
 def distances(num_queries: int, num_keys: int, offset: int, ctx: mx.Context | None) -> np.ndarray:

@@ -10,6 +10,7 @@ from mxnet import autograd, np
 
 from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
+from backends.mxnet.arrays import Lengths
 from backends.mxnet.attention import Answer, Attention, Memory, attention_layer
 from backends.mxnet.masking import _attention_mask, positions
 from backends.mxnet.module import initialise, linear, projected
@@ -102,7 +103,7 @@ class MultiHeadAttention(Attention):
         initialise(self)
 
     def prepare(
-        self, keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
+        self, keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None = None, mask: np.ndarray | None = None
     ) -> Memory:
         """Project the keys and values of every head, once for many queries.
 
@@ -111,8 +112,8 @@ class MultiHeadAttention(Attention):
         Args:
             keys: (batch, keys, key_size); key vectors, one for each value
             values: (batch, keys, value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
         Returns:
@@ -168,7 +169,7 @@ class MultiHeadAttention(Attention):
         queries: np.ndarray,
         keys: np.ndarray,
         values: np.ndarray,
-        valid_lens: np.ndarray | None = None,
+        valid_lens: Lengths | None = None,
         mask: np.ndarray | None = None,
         *,
         per_head: bool = False,
@@ -186,8 +187,8 @@ class MultiHeadAttention(Attention):
             queries: (batch, queries, query_size); query vectors
             keys: (batch, keys, key_size); key vectors, one for each value
             values: (batch, keys, value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             per_head (default False): whether to return the weights of every head, or their mean
@@ -212,10 +213,10 @@ class MultiHeadAttention(Attention):
         return super(Attention, self).__call__(queries, keys, values, valid_lens, mask, options)  # Gluon's
 
     def _prepare(
-        self, keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None
+        self, keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None, mask: np.ndarray | None
     ) -> Memory:
         keys, values = self._to_batch_first(keys), self._to_batch_first(values)
-        allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
+        allowed = _attention_mask(keys.shape[-2], valid_lens, mask, keys.ctx)
         if allowed is not None:
             if allowed.ndim == 3:
                 allowed = allowed[:, None]

@@ -7,6 +7,7 @@ from mxnet import np, npx
 
 from attention_core.errors import check
 from attention_core.operators.pooling import ATTENTION_POOLING
+from backends.mxnet.arrays import Lengths
 from backends.mxnet.masking import _attention_mask, open_keys, softmax_over
 
 __all__ = ["attention_pooling"]
@@ -15,7 +16,7 @@ __all__ = ["attention_pooling"]
 def attention_pooling(
     scores: np.ndarray,
     values: np.ndarray,
-    valid_lens: np.ndarray | None = None,
+    valid_lens: Lengths | None = None,
     mask: np.ndarray | None = None,
     *,
     dropout_mask: np.ndarray | None = None,
@@ -28,8 +29,8 @@ def attention_pooling(
     Args:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
         values: (batch, [heads], keys, value_features); value vectors, one for each key
-        valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j < valid_len;
-            out-of-range lengths are clipped
+        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
         mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
             attend to a key; combined with valid_lens by logical and
         dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -43,7 +44,8 @@ def attention_pooling(
         context, weights = attention.attention_pooling(scores, values)
     """
     check(ATTENTION_POOLING, scores=scores, values=values, valid_lens=valid_lens, mask=mask, dropout_mask=dropout_mask)
-    return _attention_pooling(scores, values, _attention_mask(scores.shape[-1], valid_lens, mask), dropout_mask)
+    allowed = _attention_mask(scores.shape[-1], valid_lens, mask, scores.ctx)
+    return _attention_pooling(scores, values, allowed, dropout_mask)
 
 
 def _attention_pooling(

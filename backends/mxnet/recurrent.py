@@ -11,6 +11,7 @@ from mxnet.gluon import Block, nn
 from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.specification import Part
+from backends.mxnet.arrays import Lengths, lengths
 from backends.mxnet.module import Specified, Uniform, drawn_mask, initialise
 
 __all__ = ["GRU", "LSTM"]
@@ -84,7 +85,7 @@ class Recurrent(Specified):
     def __call__(
         self,
         inputs: np.ndarray,
-        valid_lens: np.ndarray | None = None,
+        valid_lens: Lengths | None = None,
         state: np.ndarray | None = None,
         *,
         dropout_mask: np.ndarray | None = None,
@@ -98,7 +99,8 @@ class Recurrent(Specified):
 
         Args:
             inputs: (batch, steps, input_size); one vector for each step
-            valid_lens (default None): integers (batch,); steps of each sequence; later ones output 0 and keep the state
+            valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones output 0 and
+                keep the state
             state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
                 layer but the top one: 0 or 1/(1 - rate)
@@ -114,7 +116,7 @@ class Recurrent(Specified):
     def forward(
         self,
         inputs: np.ndarray,
-        valid_lens: np.ndarray | None,
+        valid_lens: Lengths | None,
         state: np.ndarray | None,
         dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -129,7 +131,7 @@ class Recurrent(Specified):
             dropout_mask = drawn_mask(self.dropout, self._between(batch, steps), inputs)
         inputs = np.swapaxes(inputs, 0, 1)  # the kernel takes time first
         if valid_lens is not None:
-            valid_lens = np.minimum(np.maximum(valid_lens.astype("int64"), 0), steps)
+            valid_lens = np.minimum(np.maximum(lengths(valid_lens, inputs.ctx).astype("int64"), 0), steps)
             inputs = npx.sequence_mask(inputs, valid_lens, use_sequence_length=True)
         directions = [self.layers, self.backward_layers] if self.sizes["bidirectional"] else [self.layers]
         outputs, states = inputs, []

@@ -6,6 +6,7 @@ import mxnet as mx
 from mxnet import np
 
 from attention_core.operators.regression import NADARAYA_WATSON
+from backends.mxnet.arrays import Lengths
 from backends.mxnet.attention import KernelAttention
 from backends.mxnet.module import Specified
 
@@ -54,7 +55,7 @@ class NadarayaWatson(Specified):
         queries: np.ndarray,
         keys: np.ndarray,
         values: np.ndarray,
-        valid_lens: np.ndarray | None = None,
+        valid_lens: Lengths | None = None,
         mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Predict at each query.
@@ -66,8 +67,8 @@ class NadarayaWatson(Specified):
             queries: (batch, queries); points at which to predict
             keys: (batch, keys); observed points
             values: (batch, keys); observed values
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, queries, keys), each axis its size or 1; True where a query may attend
                 to a key; combined with valid_lens by logical and
         Returns:
@@ -84,7 +85,7 @@ class NadarayaWatson(Specified):
         queries: np.ndarray,
         keys: np.ndarray,
         values: np.ndarray,
-        valid_lens: np.ndarray | None,
+        valid_lens: Lengths | None,
         mask: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Points are vectors of one feature; Gluon enters here."""

@@ -11,7 +11,7 @@ from mxnet import autograd, np, npx
 
 from attention_core.errors import check, check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
-from backends.mxnet.arrays import from_numpy
+from backends.mxnet.arrays import Lengths, from_numpy, lengths
 from backends.mxnet.masking import precise
 from backends.mxnet.module import check_ids
 from backends.mxnet.parameters import get_parameters, located
@@ -20,7 +20,7 @@ from backends.mxnet.translation import Translator
 __all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]
 
 
-def masked_cross_entropy(logits: np.ndarray, targets: np.ndarray, valid_lens: np.ndarray | None = None) -> np.ndarray:
+def masked_cross_entropy(logits: np.ndarray, targets: np.ndarray, valid_lens: Lengths | None = None) -> np.ndarray:
     """Average the cross-entropy of the logits over the open steps; 0 if no step is open.
 
     loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
@@ -28,7 +28,8 @@ def masked_cross_entropy(logits: np.ndarray, targets: np.ndarray, valid_lens: np
     Args:
         logits: (batch, steps, vocab_size); scores of each token (natural logarithm)
         targets: integers (batch, steps); the correct tokens
-        valid_lens (default None): integers (batch,); step t is open where t < valid_len; other steps have no effect
+        valid_lens (default None): integers (batch,), or a list; step t is open where t < valid_len; other steps have no
+            effect
     Returns:
         loss: (); nats a token
     Raises:
@@ -44,7 +45,8 @@ def masked_cross_entropy(logits: np.ndarray, targets: np.ndarray, valid_lens: np
         return np.zeros((), dtype=logits.dtype, ctx=logits.ctx)
     count = targets.size
     if valid_lens is not None:
-        lens = np.minimum(np.maximum(valid_lens.astype("int64"), 0), targets.shape[1])  # a negative one is a crash
+        lens = lengths(valid_lens, targets.ctx).astype("int64")
+        lens = np.minimum(np.maximum(lens, 0), targets.shape[1])  # a negative one is a crash
         count = np.maximum(np.sum(lens), 1)
         # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient. MXNet's where does
         # the same, 30 times slower.

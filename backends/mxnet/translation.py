@@ -8,6 +8,7 @@ import mxnet as mx
 from mxnet import autograd, np
 
 from attention_core.operators.translation import TRANSLATOR
+from backends.mxnet.arrays import Lengths
 from backends.mxnet.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder
 from backends.mxnet.encoders import Bridge, Encoder, GRUEncoder, LSTMEncoder
 from backends.mxnet.module import Specified
@@ -107,7 +108,7 @@ class Translator(Specified):
             self.decoder = DECODERS[parts["decoder"].layer.name](**parts["decoder"].config, dtype=dtype)
 
     def encode(
-        self, source: np.ndarray, valid_lens: np.ndarray | None, dropout_mask: np.ndarray | None = None
+        self, source: np.ndarray, valid_lens: Lengths | None, dropout_mask: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Give the encoder's outputs and state, in the form that the decoder takes."""
         outputs, state = self.encoder(source, valid_lens, dropout_mask=dropout_mask)
@@ -117,7 +118,7 @@ class Translator(Specified):
         self,
         source: np.ndarray,
         inputs: np.ndarray,
-        valid_lens: np.ndarray | None = None,
+        valid_lens: Lengths | None = None,
         *,
         encoder_dropout_mask: np.ndarray | None = None,
         decoder_dropout_mask: np.ndarray | None = None,
@@ -131,7 +132,7 @@ class Translator(Specified):
         Args:
             source: integers (batch, keys); token ids of the sentences to translate
             inputs: integers (batch, steps); input tokens of the decoder: bos, then the translation
-            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
             encoder_dropout_mask (default None): (num_layers - 1, batch, keys, encoder_size); factor of the outputs of
                 every encoder layer but the top one: 0 or 1/(1 - rate)
             decoder_dropout_mask (default None): (num_layers - 1, batch, steps, decoder_size); factor of the outputs of
@@ -153,7 +154,7 @@ class Translator(Specified):
         return super().__call__(source, inputs, valid_lens, *masks.values())
 
     def greedy(
-        self, source: np.ndarray, valid_lens: np.ndarray | None = None, *, bos: int, eos: int, max_steps: int
+        self, source: np.ndarray, valid_lens: Lengths | None = None, *, bos: int, eos: int, max_steps: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Translate by feeding back the most probable token until the end token.
 
@@ -161,7 +162,7 @@ class Translator(Specified):
 
         Args:
             source: integers (batch, keys); token ids of the sentences to translate
-            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
             bos: token that starts a sequence
             eos: token that ends a sequence
             max_steps: maximum number of tokens to decode
@@ -183,7 +184,7 @@ class Translator(Specified):
     def beam(
         self,
         source: np.ndarray,
-        valid_lens: np.ndarray | None = None,
+        valid_lens: Lengths | None = None,
         *,
         bos: int,
         eos: int,
@@ -198,7 +199,7 @@ class Translator(Specified):
 
         Args:
             source: integers (batch, keys); token ids of the sentences to translate
-            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
             bos: token that starts a sequence
             eos: token that ends a sequence
             max_steps: maximum number of tokens to decode
@@ -232,7 +233,7 @@ class Translator(Specified):
         self,
         source: np.ndarray,
         inputs: np.ndarray,
-        valid_lens: np.ndarray | None,
+        valid_lens: Lengths | None,
         encoder_dropout_mask: np.ndarray | None,
         decoder_dropout_mask: np.ndarray | None,
         attention_dropout_mask: np.ndarray | None,

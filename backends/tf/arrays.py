@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 import numpy as np
 import tensorflow as tf
 
 __all__ = ["from_numpy", "to_numpy"]
+
+Lengths: TypeAlias = tf.Tensor | Sequence[int] | Sequence[Sequence[int]]
+"""A length for each sequence, or one for each of its queries."""
 
 DEVICES = {"cpu": "/device:CPU:0", "cuda": "/device:GPU:0"}
 """TensorFlow's names of the judge's devices."""
@@ -20,3 +26,8 @@ def from_numpy(array: np.ndarray, device: str = "cpu") -> tf.Tensor:
 def to_numpy(tensor: tf.Tensor) -> np.ndarray:
     """Copy a tensor to a NumPy array."""
     return tf.convert_to_tensor(tensor).numpy().copy()
+
+
+def lengths(valid_lens: Lengths | None) -> tf.Tensor | None:
+    """Lengths as a tensor, which is all that Keras takes by position."""
+    return tf.constant(valid_lens, tf.int64) if isinstance(valid_lens, list | tuple) else valid_lens

@@ -19,6 +19,7 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.specification import Part
+from backends.tf.arrays import Lengths, lengths
 from backends.tf.blocked.additive import ADDITIVE_MIN_ELEMENTS, SEQUENCE_MIN_ELEMENTS, blocked_additive_attention
 from backends.tf.blocked.choice import use_blocks
 from backends.tf.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
@@ -75,7 +76,7 @@ class Attention(Specified):
         self.dropout = keras.layers.Dropout(self.sizes.get("dropout", 0.0), autocast=False)
 
     def prepare(
-        self, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None = None, mask: tf.Tensor | None = None
+        self, keys: tf.Tensor, values: tf.Tensor, valid_lens: Lengths | None = None, mask: tf.Tensor | None = None
     ) -> Memory:
         """Project the keys and zero what no query may attend to, once for many queries.
 
@@ -84,8 +85,8 @@ class Attention(Specified):
         Args:
             keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
         Returns:
@@ -132,7 +133,7 @@ class Attention(Specified):
         queries: tf.Tensor,
         keys: tf.Tensor,
         values: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: tf.Tensor | None = None,
         *,
         need_weights: bool = True,
@@ -147,8 +148,8 @@ class Attention(Specified):
             queries: (batch, [heads], queries, features or query_size); query vectors
             keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
@@ -163,14 +164,14 @@ class Attention(Specified):
         """
         options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
-        return self._entered(queries, keys, values, valid_lens, mask, **options, **chosen(training))
+        return self._entered(queries, keys, values, lengths(valid_lens), mask, **options, **chosen(training))
 
     def call(
         self,
         queries: tf.Tensor,
         keys: tf.Tensor,
         values: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: tf.Tensor | None = None,
         *,
         need_weights: bool = True,
@@ -182,7 +183,7 @@ class Attention(Specified):
         return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
 
     def _prepare(
-        self, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None
+        self, keys: tf.Tensor, values: tf.Tensor, valid_lens: Lengths | None, mask: tf.Tensor | None
     ) -> Memory:
         mask = joined(mask, keys, values, time_major=self.sizes["time_major"])
         memory = zero_masked(self._to_batch_first(keys), self._to_batch_first(values), valid_lens, mask)
@@ -662,7 +663,7 @@ def attention_layer(
     return layer
 
 
-def zero_masked(keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None) -> Memory:
+def zero_masked(keys: tf.Tensor, values: tf.Tensor, valid_lens: Lengths | None, mask: tf.Tensor | None) -> Memory:
     """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
     allowed = _attention_mask(size(keys, -2), valid_lens, mask)
     if allowed is None:

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
+from backends.tf.arrays import Lengths, lengths
 from backends.tf.attention import LAYERS, AdditiveAttention, Memory, attention_layer, zero_masked
 from backends.tf.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.tf.local import LocalAttention
@@ -69,7 +70,7 @@ class Decoder(Specified):
         self.dropout = keras.layers.Dropout(sizes["dropout"], autocast=False)
 
     def prepare(
-        self, encoder_outputs: tf.Tensor, valid_lens: tf.Tensor | None = None, mask: tf.Tensor | None = None
+        self, encoder_outputs: tf.Tensor, valid_lens: Lengths | None = None, mask: tf.Tensor | None = None
     ) -> Memory:
         """Project the encoder's outputs and zero the hidden ones, once for all steps.
 
@@ -77,8 +78,8 @@ class Decoder(Specified):
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            valid_lens (default None): integers (batch, [steps]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
                 to a key; combined with valid_lens by logical and
         Returns:
@@ -148,7 +149,7 @@ class Decoder(Specified):
         tokens: tf.Tensor,
         encoder_outputs: tf.Tensor,
         state: tf.Tensor | None = None,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: tf.Tensor | None = None,
         *,
         dropout_mask: tf.Tensor | None = None,
@@ -164,8 +165,8 @@ class Decoder(Specified):
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
             state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
-            valid_lens (default None): integers (batch, [steps]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
                 to a key; combined with valid_lens by logical and
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
@@ -186,14 +187,14 @@ class Decoder(Specified):
         self._check("call", tokens=tokens, state=state, **encoded, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         # Keras takes a mask given by keyword for one that belongs to the first input, and warns that it gets lost.
-        return super().__call__(tokens, encoder_outputs, state, valid_lens, mask, **masks, **chosen(training))
+        return super().__call__(tokens, encoder_outputs, state, lengths(valid_lens), mask, **masks, **chosen(training))
 
     def call(
         self,
         tokens: tf.Tensor,
         encoder_outputs: tf.Tensor,
         state: tf.Tensor | None = None,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: tf.Tensor | None = None,
         *,
         dropout_mask: tf.Tensor | None = None,
@@ -209,7 +210,7 @@ class Decoder(Specified):
         self,
         encoder_outputs: tf.Tensor,
         state: tf.Tensor | None = None,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: tf.Tensor | None = None,
         *,
         bos: int,
@@ -224,8 +225,8 @@ class Decoder(Specified):
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
             state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
-            valid_lens (default None): integers (batch,); number of valid keys: key j is open where j < valid_len; out-
-                of-range lengths are clipped
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
                 a key; combined with valid_lens by logical and
             bos: token that starts a sequence
@@ -250,7 +251,7 @@ class Decoder(Specified):
         self,
         encoder_outputs: tf.Tensor,
         state: tf.Tensor | None = None,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: tf.Tensor | None = None,
         *,
         bos: int,
@@ -272,8 +273,8 @@ class Decoder(Specified):
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
             state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
-            valid_lens (default None): integers (batch,); number of valid keys: key j is open where j < valid_len; out-
-                of-range lengths are clipped
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
                 a key; combined with valid_lens by logical and
             bos: token that starts a sequence
@@ -312,7 +313,7 @@ class Decoder(Specified):
             **options,
         )
 
-    def _prepare(self, encoder_outputs: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None) -> Memory:
+    def _prepare(self, encoder_outputs: tf.Tensor, valid_lens: Lengths | None, mask: tf.Tensor | None) -> Memory:
         if self.attention is None:
             return zero_masked(encoder_outputs, encoder_outputs, valid_lens, joined(mask, encoder_outputs))
         return self.attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask)

@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
+from backends.tf.arrays import Lengths, lengths
 from backends.tf.masking import size
 from backends.tf.module import Specified, attached_mask, check_ids, chosen, with_mask
 from backends.tf.recurrent import Weights, recurrent_layer
@@ -51,7 +52,7 @@ class Encoder(Specified):
     def __call__(
         self,
         tokens: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         state: tf.Tensor | None = None,
         *,
         dropout_mask: tf.Tensor | None = None,
@@ -63,7 +64,8 @@ class Encoder(Specified):
 
         Args:
             tokens: integers (batch, steps); token ids
-            valid_lens (default None): integers (batch,); steps of each sequence; later ones output 0 and keep the state
+            valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones output 0 and
+                keep the state
             state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
                 layer but the top one: 0 or 1/(1 - rate)
@@ -77,12 +79,12 @@ class Encoder(Specified):
         """
         self._check("call", tokens=tokens, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
-        return super().__call__(tokens, valid_lens, state, dropout_mask=dropout_mask, **chosen(training))
+        return super().__call__(tokens, lengths(valid_lens), state, dropout_mask=dropout_mask, **chosen(training))
 
     def call(
         self,
         tokens: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         state: tf.Tensor | None = None,
         *,
         dropout_mask: tf.Tensor | None = None,

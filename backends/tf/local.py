@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from attention_core.operators.local import LOCAL_ATTENTION
+from backends.tf.arrays import Lengths, lengths
 from backends.tf.attention import Attention, Memory, attention_layer
 from backends.tf.masking import distances, precise, size
 from backends.tf.module import chosen, drawn, drawn_mask
@@ -130,7 +131,7 @@ class LocalAttention(Attention):
         queries: tf.Tensor,
         keys: tf.Tensor,
         values: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: tf.Tensor | None = None,
         *,
         need_weights: bool = True,
@@ -149,8 +150,8 @@ class LocalAttention(Attention):
             queries: (batch, [heads], queries, query_size); query vectors
             keys: (batch, [heads], keys, key_size); key vectors, one for each value
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
@@ -166,14 +167,14 @@ class LocalAttention(Attention):
         """
         options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
-        return self._entered(queries, keys, values, valid_lens, mask, **options, **chosen(training))
+        return self._entered(queries, keys, values, lengths(valid_lens), mask, **options, **chosen(training))
 
     def call(
         self,
         queries: tf.Tensor,
         keys: tf.Tensor,
         values: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: tf.Tensor | None = None,
         *,
         need_weights: bool = True,

@@ -22,6 +22,7 @@ from attention_core.operators.masking import (
     TO_KEY_PADDING_MASK,
     WINDOW_MASK,
 )
+from backends.tf.arrays import Lengths
 
 __all__ = [
     "attention_mask",
@@ -41,7 +42,7 @@ __all__ = [
 
 
 def attention_mask(
-    num_keys: int | tf.Tensor, valid_lens: tf.Tensor | None = None, mask: tf.Tensor | None = None
+    num_keys: int | tf.Tensor, valid_lens: Lengths | None = None, mask: tf.Tensor | None = None
 ) -> tf.Tensor | None:
     """Combine lengths and a boolean mask into one mask of what each query may attend to.
 
@@ -49,8 +50,8 @@ def attention_mask(
 
     Args:
         num_keys: number of keys
-        valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j < valid_len;
-            out-of-range lengths are clipped
+        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
         mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
             attend to a key; combined with valid_lens by logical and
     Returns:
@@ -69,9 +70,7 @@ def attention_mask(
     return _attention_mask(num_keys, valid_lens, mask)
 
 
-def _attention_mask(
-    num_keys: int | tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None
-) -> tf.Tensor | None:
+def _attention_mask(num_keys: int | tf.Tensor, valid_lens: Lengths | None, mask: tf.Tensor | None) -> tf.Tensor | None:
     if valid_lens is None:
         return None if mask is None else tf.logical_and(mask, tf.ones([num_keys], tf.bool))
     lens = tf.cast(valid_lens, tf.int64)
@@ -319,15 +318,15 @@ def to_additive_mask(mask: tf.Tensor, *, dtype: str = "float32", finite: bool = 
     return tf.where(mask, tf.zeros([], chosen), tf.constant(chosen.min if finite else -math.inf, chosen))
 
 
-def masked_softmax(scores: tf.Tensor, valid_lens: tf.Tensor | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
+def masked_softmax(scores: tf.Tensor, valid_lens: Lengths | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
     """Normalise scores over the keys each query may attend to.
 
     weights[i, j] = open[i, j] exp(scores[i, j]) / sum over open k of exp(scores[i, k])
 
     Args:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
-        valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j < valid_len;
-            out-of-range lengths are clipped
+        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
         mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
             attend to a key; combined with valid_lens by logical and
     Returns:

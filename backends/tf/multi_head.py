@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
+from backends.tf.arrays import Lengths, lengths
 from backends.tf.attention import Answer, Attention, Memory, attention_layer
 from backends.tf.masking import _attention_mask, size
 from backends.tf.module import chosen, joined, projected
@@ -98,7 +99,7 @@ class MultiHeadAttention(Attention):
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], caller=self, name="scored")
 
     def prepare(
-        self, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None = None, mask: tf.Tensor | None = None
+        self, keys: tf.Tensor, values: tf.Tensor, valid_lens: Lengths | None = None, mask: tf.Tensor | None = None
     ) -> Memory:
         """Project the keys and values of every head, once for many queries.
 
@@ -107,8 +108,8 @@ class MultiHeadAttention(Attention):
         Args:
             keys: (batch, keys, key_size); key vectors, one for each value
             values: (batch, keys, value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
         Returns:
@@ -168,7 +169,7 @@ class MultiHeadAttention(Attention):
         queries: tf.Tensor,
         keys: tf.Tensor,
         values: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: tf.Tensor | None = None,
         *,
         per_head: bool = False,
@@ -187,8 +188,8 @@ class MultiHeadAttention(Attention):
             queries: (batch, queries, query_size); query vectors
             keys: (batch, keys, key_size); key vectors, one for each value
             values: (batch, keys, value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             per_head (default False): whether to return the weights of every head, or their mean
@@ -211,14 +212,14 @@ class MultiHeadAttention(Attention):
             "dropout_mask": dropout_mask,
         }
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
-        return self._entered(queries, keys, values, valid_lens, mask, **options, **chosen(training))
+        return self._entered(queries, keys, values, lengths(valid_lens), mask, **options, **chosen(training))
 
     def call(
         self,
         queries: tf.Tensor,
         keys: tf.Tensor,
         values: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: tf.Tensor | None = None,
         *,
         per_head: bool = False,
@@ -240,7 +241,7 @@ class MultiHeadAttention(Attention):
         )
 
     def _prepare(
-        self, keys: tf.Tensor, values: tf.Tensor, valid_lens: tf.Tensor | None, mask: tf.Tensor | None
+        self, keys: tf.Tensor, values: tf.Tensor, valid_lens: Lengths | None, mask: tf.Tensor | None
     ) -> Memory:
         mask = joined(mask, keys, values, time_major=self.sizes["time_major"])
         keys, values = self._to_batch_first(keys), self._to_batch_first(values)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from attention_core.errors import check
 from attention_core.operators.pooling import ATTENTION_POOLING
+from backends.tf.arrays import Lengths
 from backends.tf.masking import _attention_mask, open_keys, size, softmax_over
 
 __all__ = ["attention_pooling"]
@@ -14,7 +15,7 @@ __all__ = ["attention_pooling"]
 def attention_pooling(
     scores: tf.Tensor,
     values: tf.Tensor,
-    valid_lens: tf.Tensor | None = None,
+    valid_lens: Lengths | None = None,
     mask: tf.Tensor | None = None,
     *,
     dropout_mask: tf.Tensor | None = None,
@@ -27,8 +28,8 @@ def attention_pooling(
     Args:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
         values: (batch, [heads], keys, value_features); value vectors, one for each key
-        valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j < valid_len;
-            out-of-range lengths are clipped
+        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
         mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
             attend to a key; combined with valid_lens by logical and
         dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.specification import Part
+from backends.tf.arrays import Lengths, lengths
 from backends.tf.masking import size
 from backends.tf.module import Specified, attached_mask, chosen, drawn, drawn_mask, with_mask
 
@@ -93,7 +94,7 @@ class Recurrent(Specified):
     def __call__(
         self,
         inputs: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         state: tf.Tensor | None = None,
         *,
         dropout_mask: tf.Tensor | None = None,
@@ -108,7 +109,8 @@ class Recurrent(Specified):
 
         Args:
             inputs: (batch, steps, input_size); one vector for each step
-            valid_lens (default None): integers (batch,); steps of each sequence; later ones output 0 and keep the state
+            valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones output 0 and
+                keep the state
             state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
                 layer but the top one: 0 or 1/(1 - rate)
@@ -120,12 +122,12 @@ class Recurrent(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
         """
         self._check("call", inputs=inputs, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
-        return super().__call__(inputs, valid_lens, state, dropout_mask=dropout_mask, **chosen(training))
+        return super().__call__(inputs, lengths(valid_lens), state, dropout_mask=dropout_mask, **chosen(training))
 
     def call(
         self,
         inputs: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         state: tf.Tensor | None = None,
         *,
         dropout_mask: tf.Tensor | None = None,

@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from attention_core.operators.regression import NADARAYA_WATSON
+from backends.tf.arrays import Lengths, lengths
 from backends.tf.attention import attention_layer
 from backends.tf.module import Specified, joined
 
@@ -52,7 +53,7 @@ class NadarayaWatson(Specified):
         queries: tf.Tensor,
         keys: tf.Tensor,
         values: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Predict at each query.
@@ -64,8 +65,8 @@ class NadarayaWatson(Specified):
             queries: (batch, queries); points at which to predict
             keys: (batch, keys); observed points
             values: (batch, keys); observed values
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, queries, keys), each axis its size or 1; True where a query may attend
                 to a key; combined with valid_lens by logical and
         Returns:
@@ -75,14 +76,14 @@ class NadarayaWatson(Specified):
             ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-        return super().__call__(queries, keys, values, valid_lens, mask)
+        return super().__call__(queries, keys, values, lengths(valid_lens), mask)
 
     def call(
         self,
         queries: tf.Tensor,
         keys: tf.Tensor,
         values: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Predict at each query; Keras enters here."""

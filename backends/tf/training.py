@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from attention_core.errors import check, check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
-from backends.tf.arrays import from_numpy
+from backends.tf.arrays import Lengths, from_numpy
 from backends.tf.masking import precise, size
 from backends.tf.module import check_ids
 from backends.tf.parameters import get_parameters, located
@@ -20,7 +20,7 @@ from backends.tf.translation import Translator
 __all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]
 
 
-def masked_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, valid_lens: tf.Tensor | None = None) -> tf.Tensor:
+def masked_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, valid_lens: Lengths | None = None) -> tf.Tensor:
     """Average the cross-entropy of the logits over the open steps; 0 if no step is open.
 
     loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
@@ -28,7 +28,8 @@ def masked_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, valid_lens: tf.T
     Args:
         logits: (batch, steps, vocab_size); scores of each token (natural logarithm)
         targets: integers (batch, steps); the correct tokens
-        valid_lens (default None): integers (batch,); step t is open where t < valid_len; other steps have no effect
+        valid_lens (default None): integers (batch,), or a list; step t is open where t < valid_len; other steps have no
+            effect
     Returns:
         loss: (); nats a token
     Raises:

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from attention_core.operators.translation import TRANSLATOR
+from backends.tf.arrays import Lengths, lengths
 from backends.tf.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder
 from backends.tf.encoders import Bridge, Encoder, GRUEncoder, LSTMEncoder
 from backends.tf.module import Specified, check_ids, chosen
@@ -110,7 +111,7 @@ class Translator(Specified):
     def encode(
         self,
         source: tf.Tensor,
-        valid_lens: tf.Tensor | None,
+        valid_lens: Lengths | None,
         dropout_mask: tf.Tensor | None = None,
         *,
         training: bool | None = None,
@@ -123,7 +124,7 @@ class Translator(Specified):
         self,
         source: tf.Tensor,
         inputs: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         *,
         encoder_dropout_mask: tf.Tensor | None = None,
         decoder_dropout_mask: tf.Tensor | None = None,
@@ -138,7 +139,7 @@ class Translator(Specified):
         Args:
             source: integers (batch, keys); token ids of the sentences to translate
             inputs: integers (batch, steps); input tokens of the decoder: bos, then the translation
-            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
             encoder_dropout_mask (default None): (num_layers - 1, batch, keys, encoder_size); factor of the outputs of
                 every encoder layer but the top one: 0 or 1/(1 - rate)
             decoder_dropout_mask (default None): (num_layers - 1, batch, steps, decoder_size); factor of the outputs of
@@ -161,13 +162,13 @@ class Translator(Specified):
         # Encoder and decoder refuse these tokens, too, but Keras rewrites what is raised inside of a call.
         check_ids(self.encoder.specification.name, "tokens", source, self.sizes["source_vocab_size"])
         check_ids(self.decoder.specification.name, "tokens", inputs, self.sizes["target_vocab_size"])
-        return super().__call__(source, inputs, valid_lens, **masks, **chosen(training))
+        return super().__call__(source, inputs, lengths(valid_lens), **masks, **chosen(training))
 
     def call(
         self,
         source: tf.Tensor,
         inputs: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         *,
         encoder_dropout_mask: tf.Tensor | None = None,
         decoder_dropout_mask: tf.Tensor | None = None,
@@ -188,7 +189,7 @@ class Translator(Specified):
         return logits, weights
 
     def greedy(
-        self, source: tf.Tensor, valid_lens: tf.Tensor | None = None, *, bos: int, eos: int, max_steps: int
+        self, source: tf.Tensor, valid_lens: Lengths | None = None, *, bos: int, eos: int, max_steps: int
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Translate by feeding back the most probable token until the end token.
 
@@ -196,7 +197,7 @@ class Translator(Specified):
 
         Args:
             source: integers (batch, keys); token ids of the sentences to translate
-            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
             bos: token that starts a sequence
             eos: token that ends a sequence
             max_steps: maximum number of tokens to decode
@@ -217,7 +218,7 @@ class Translator(Specified):
     def beam(
         self,
         source: tf.Tensor,
-        valid_lens: tf.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         *,
         bos: int,
         eos: int,
@@ -232,7 +233,7 @@ class Translator(Specified):
 
         Args:
             source: integers (batch, keys); token ids of the sentences to translate
-            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
             bos: token that starts a sequence
             eos: token that ends a sequence
             max_steps: maximum number of tokens to decode

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +14,9 @@ from attention_core.errors import DtypeError, ShapeError
 from attention_core.specification import Operator, Sizes
 
 __all__ = ["from_numpy", "to_numpy"]
+
+Lengths: TypeAlias = torch.Tensor | Sequence[int] | Sequence[Sequence[int]]
+"""A length for each sequence, or one for each of its queries."""
 
 
 def from_numpy(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
@@ -35,6 +38,11 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
     return tensor.numpy().copy()
+
+
+def lengths(valid_lens: Lengths, device: torch.device | None) -> torch.Tensor:
+    """Lengths as a tensor; a list becomes one on the device."""
+    return valid_lens if isinstance(valid_lens, torch.Tensor) else torch.tensor(valid_lens, device=device)
 
 
 # ------------------------------------------------------------------------------------------------ particular to PyTorch

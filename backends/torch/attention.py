@@ -19,6 +19,7 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.specification import Part
+from backends.torch.arrays import Lengths
 from backends.torch.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additive_attention
 from backends.torch.blocked.choice import use_blocks
 from backends.torch.blocked.dot_product import DOT_MIN_ELEMENTS, dot_attention
@@ -77,7 +78,7 @@ class Attention(Specified):
         self,
         keys: torch.Tensor,
         values: torch.Tensor,
-        valid_lens: torch.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: torch.Tensor | None = None,
     ) -> Memory:
         """Project the keys and zero what no query may attend to, once for many queries.
@@ -87,8 +88,8 @@ class Attention(Specified):
         Args:
             keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
         Returns:
@@ -131,7 +132,7 @@ class Attention(Specified):
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        valid_lens: torch.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: torch.Tensor | None = None,
         *,
         need_weights: bool = True,
@@ -145,8 +146,8 @@ class Attention(Specified):
             queries: (batch, [heads], queries, features or query_size); query vectors
             keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
@@ -163,7 +164,7 @@ class Attention(Specified):
         return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
 
     def _prepare(
-        self, keys: torch.Tensor, values: torch.Tensor, valid_lens: torch.Tensor | None, mask: torch.Tensor | None
+        self, keys: torch.Tensor, values: torch.Tensor, valid_lens: Lengths | None, mask: torch.Tensor | None
     ) -> Memory:
         memory = zero_masked(self._to_batch_first(keys), self._to_batch_first(values), valid_lens, mask)
         return memory._replace(keys=self._project(memory.keys))
@@ -586,10 +587,10 @@ def attention_layer(
 
 
 def zero_masked(
-    keys: torch.Tensor, values: torch.Tensor, valid_lens: torch.Tensor | None, mask: torch.Tensor | None
+    keys: torch.Tensor, values: torch.Tensor, valid_lens: Lengths | None, mask: torch.Tensor | None
 ) -> Memory:
     """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
-    allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
+    allowed = _attention_mask(keys.shape[-2], valid_lens, mask, keys.device)
     if allowed is None:
         return Memory(keys, values, None)
     if allowed.ndim < keys.ndim:

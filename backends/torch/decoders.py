@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils._pytree import _register_namedtuple
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
+from backends.torch.arrays import Lengths
 from backends.torch.attention import LAYERS, AdditiveAttention, Memory, attention_layer, zero_masked
 from backends.torch.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.torch.local import LocalAttention
@@ -60,7 +61,7 @@ class Decoder(Specified):
         self.dropout = nn.Dropout(self.sizes["dropout"])
 
     def prepare(
-        self, encoder_outputs: torch.Tensor, valid_lens: torch.Tensor | None = None, mask: torch.Tensor | None = None
+        self, encoder_outputs: torch.Tensor, valid_lens: Lengths | None = None, mask: torch.Tensor | None = None
     ) -> Memory:
         """Project the encoder's outputs and zero the hidden ones, once for all steps.
 
@@ -68,8 +69,8 @@ class Decoder(Specified):
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            valid_lens (default None): integers (batch, [steps]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
                 to a key; combined with valid_lens by logical and
         Returns:
@@ -135,7 +136,7 @@ class Decoder(Specified):
         tokens: torch.Tensor,
         encoder_outputs: torch.Tensor,
         state: torch.Tensor | None = None,
-        valid_lens: torch.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: torch.Tensor | None = None,
         *,
         dropout_mask: torch.Tensor | None = None,
@@ -150,8 +151,8 @@ class Decoder(Specified):
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
             state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
-            valid_lens (default None): integers (batch, [steps]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
                 to a key; combined with valid_lens by logical and
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
@@ -178,7 +179,7 @@ class Decoder(Specified):
         self,
         encoder_outputs: torch.Tensor,
         state: torch.Tensor | None = None,
-        valid_lens: torch.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: torch.Tensor | None = None,
         *,
         bos: int,
@@ -193,8 +194,8 @@ class Decoder(Specified):
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
             state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
-            valid_lens (default None): integers (batch,); number of valid keys: key j is open where j < valid_len; out-
-                of-range lengths are clipped
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
                 a key; combined with valid_lens by logical and
             bos: token that starts a sequence
@@ -219,7 +220,7 @@ class Decoder(Specified):
         self,
         encoder_outputs: torch.Tensor,
         state: torch.Tensor | None = None,
-        valid_lens: torch.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: torch.Tensor | None = None,
         *,
         bos: int,
@@ -241,8 +242,8 @@ class Decoder(Specified):
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
             state (default None): (num_layers, batch, state_size); the encoder's last state; required if
                 initial='encoder', else None
-            valid_lens (default None): integers (batch,); number of valid keys: key j is open where j < valid_len; out-
-                of-range lengths are clipped
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
                 a key; combined with valid_lens by logical and
             bos: token that starts a sequence
@@ -280,9 +281,7 @@ class Decoder(Specified):
             **options,
         )
 
-    def _prepare(
-        self, encoder_outputs: torch.Tensor, valid_lens: torch.Tensor | None, mask: torch.Tensor | None
-    ) -> Memory:
+    def _prepare(self, encoder_outputs: torch.Tensor, valid_lens: Lengths | None, mask: torch.Tensor | None) -> Memory:
         if self.attention is None:
             return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
         return as_module(self.attention._prepare, encoder_outputs, encoder_outputs, valid_lens, mask)

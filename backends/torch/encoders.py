@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
+from backends.torch.arrays import Lengths
 from backends.torch.module import Specified, check_ids
 from backends.torch.recurrent import Weights, recurrent_layer
 
@@ -41,7 +42,7 @@ class Encoder(Specified):
     def forward(
         self,
         tokens: torch.Tensor,
-        valid_lens: torch.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         state: torch.Tensor | None = None,
         *,
         dropout_mask: torch.Tensor | None = None,
@@ -52,7 +53,8 @@ class Encoder(Specified):
 
         Args:
             tokens: integers (batch, steps); token ids
-            valid_lens (default None): integers (batch,); steps of each sequence; later ones output 0 and keep the state
+            valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones output 0 and
+                keep the state
             state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
                 layer but the top one: 0 or 1/(1 - rate)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from attention_core.operators.hard import HARD_ATTENTION
+from backends.torch.arrays import Lengths
 from backends.torch.attention import Attention, Memory, attention_layer
 from backends.torch.masking import open_keys, precise
 from backends.torch.module import as_module
@@ -98,7 +99,7 @@ class HardAttention(Attention):
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        valid_lens: torch.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: torch.Tensor | None = None,
         *,
         need_weights: bool = True,
@@ -113,8 +114,8 @@ class HardAttention(Attention):
             queries: (batch, [heads], queries, query_size); query vectors
             keys: (batch, [heads], keys, key_size); key vectors, one for each value
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from attention_core.operators.local import LOCAL_ATTENTION
+from backends.torch.arrays import Lengths
 from backends.torch.attention import Attention, Memory, attention_layer
 from backends.torch.masking import distances, precise
 from backends.torch.module import Matrix, as_module, drawn, drawn_mask
@@ -124,7 +125,7 @@ class LocalAttention(Attention):
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        valid_lens: torch.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: torch.Tensor | None = None,
         *,
         need_weights: bool = True,
@@ -142,8 +143,8 @@ class LocalAttention(Attention):
             queries: (batch, [heads], queries, query_size); query vectors
             keys: (batch, [heads], keys, key_size); key vectors, one for each value
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored

@@ -19,7 +19,7 @@ from attention_core.operators.masking import (
     TO_KEY_PADDING_MASK,
     WINDOW_MASK,
 )
-from backends.torch.arrays import check
+from backends.torch.arrays import Lengths, check, lengths
 
 __all__ = [
     "attention_mask",
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def attention_mask(
-    num_keys: int, valid_lens: torch.Tensor | None = None, mask: torch.Tensor | None = None
+    num_keys: int, valid_lens: Lengths | None = None, mask: torch.Tensor | None = None
 ) -> torch.Tensor | None:
     """Combine lengths and a boolean mask into one mask of what each query may attend to.
 
@@ -47,8 +47,8 @@ def attention_mask(
 
     Args:
         num_keys: number of keys
-        valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j < valid_len;
-            out-of-range lengths are clipped
+        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
         mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
             attend to a key; combined with valid_lens by logical and
     Returns:
@@ -61,13 +61,16 @@ def attention_mask(
         mask = attention.attention_mask(num_keys, valid_lens)
     """
     check(ATTENTION_MASK, {"keys": num_keys}, num_keys=num_keys, valid_lens=valid_lens, mask=mask)
-    return _attention_mask(num_keys, valid_lens, mask)
+    return _attention_mask(num_keys, valid_lens, mask, None if mask is None else mask.device)
 
 
-def _attention_mask(num_keys: int, valid_lens: torch.Tensor | None, mask: torch.Tensor | None) -> torch.Tensor | None:
+def _attention_mask(
+    num_keys: int, valid_lens: Lengths | None, mask: torch.Tensor | None, device: torch.device | None = None
+) -> torch.Tensor | None:
     if valid_lens is None:
         return None if mask is None else mask.expand(*mask.shape[:-1], num_keys)
-    lens = valid_lens[:, None, None] if valid_lens.ndim == 1 else valid_lens[:, :, None]
+    lens = lengths(valid_lens, device)
+    lens = lens[:, None, None] if lens.ndim == 1 else lens[:, :, None]
     open_keys = torch.arange(num_keys, device=lens.device) < lens
     if mask is None:
         return open_keys
@@ -326,7 +329,7 @@ def to_additive_mask(mask: torch.Tensor, *, dtype: str = "float32", finite: bool
 
 
 def masked_softmax(
-    scores: torch.Tensor, valid_lens: torch.Tensor | None = None, mask: torch.Tensor | None = None
+    scores: torch.Tensor, valid_lens: Lengths | None = None, mask: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Normalise scores over the keys each query may attend to.
 
@@ -334,8 +337,8 @@ def masked_softmax(
 
     Args:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
-        valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j < valid_len;
-            out-of-range lengths are clipped
+        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
         mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
             attend to a key; combined with valid_lens by logical and
     Returns:
@@ -347,7 +350,7 @@ def masked_softmax(
         weights = attention.masked_softmax(scores)
     """
     check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
-    return softmax_over(scores, open_keys(scores, _attention_mask(scores.shape[-1], valid_lens, mask)))
+    return softmax_over(scores, open_keys(scores, _attention_mask(scores.shape[-1], valid_lens, mask, scores.device)))
 
 
 def distances(

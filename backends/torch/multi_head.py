@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
-from backends.torch.arrays import check
+from backends.torch.arrays import Lengths, check
 from backends.torch.attention import Answer, Attention, Memory, attention_layer
 from backends.torch.masking import _attention_mask
 from backends.torch.module import as_module
@@ -98,7 +98,7 @@ class MultiHeadAttention(Attention):
         self,
         keys: torch.Tensor,
         values: torch.Tensor,
-        valid_lens: torch.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: torch.Tensor | None = None,
     ) -> Memory:
         """Project the keys and values of every head, once for many queries.
@@ -108,8 +108,8 @@ class MultiHeadAttention(Attention):
         Args:
             keys: (batch, keys, key_size); key vectors, one for each value
             values: (batch, keys, value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
         Returns:
@@ -165,7 +165,7 @@ class MultiHeadAttention(Attention):
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        valid_lens: torch.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: torch.Tensor | None = None,
         *,
         per_head: bool = False,
@@ -183,8 +183,8 @@ class MultiHeadAttention(Attention):
             queries: (batch, queries, query_size); query vectors
             keys: (batch, keys, key_size); key vectors, one for each value
             values: (batch, keys, value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             per_head (default False): whether to return the weights of every head, or their mean
@@ -209,10 +209,10 @@ class MultiHeadAttention(Attention):
         return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
 
     def _prepare(
-        self, keys: torch.Tensor, values: torch.Tensor, valid_lens: torch.Tensor | None, mask: torch.Tensor | None
+        self, keys: torch.Tensor, values: torch.Tensor, valid_lens: Lengths | None, mask: torch.Tensor | None
     ) -> Memory:
         keys, values = self._to_batch_first(keys), self._to_batch_first(values)
-        allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
+        allowed = _attention_mask(keys.shape[-2], valid_lens, mask, keys.device)
         if allowed is not None:
             if allowed.ndim == 3:
                 allowed = allowed[:, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from attention_core.operators.pooling import ATTENTION_POOLING
-from backends.torch.arrays import check
+from backends.torch.arrays import Lengths, check
 from backends.torch.masking import _attention_mask, open_keys, softmax_over
 
 __all__ = ["attention_pooling"]
@@ -14,7 +14,7 @@ __all__ = ["attention_pooling"]
 def attention_pooling(
     scores: torch.Tensor,
     values: torch.Tensor,
-    valid_lens: torch.Tensor | None = None,
+    valid_lens: Lengths | None = None,
     mask: torch.Tensor | None = None,
     *,
     dropout_mask: torch.Tensor | None = None,
@@ -27,8 +27,8 @@ def attention_pooling(
     Args:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
         values: (batch, [heads], keys, value_features); value vectors, one for each key
-        valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j < valid_len;
-            out-of-range lengths are clipped
+        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
         mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
             attend to a key; combined with valid_lens by logical and
         dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -42,7 +42,8 @@ def attention_pooling(
         context, weights = attention.attention_pooling(scores, values)
     """
     check(ATTENTION_POOLING, scores=scores, values=values, valid_lens=valid_lens, mask=mask, dropout_mask=dropout_mask)
-    return _attention_pooling(scores, values, _attention_mask(scores.shape[-1], valid_lens, mask), dropout_mask)
+    allowed = _attention_mask(scores.shape[-1], valid_lens, mask, scores.device)
+    return _attention_pooling(scores, values, allowed, dropout_mask)
 
 
 def _attention_pooling(

@@ -10,7 +10,7 @@ from torch import nn
 from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.specification import Part
-from backends.torch.arrays import autocast_dtype
+from backends.torch.arrays import Lengths, autocast_dtype, lengths
 from backends.torch.module import Specified, drawn, drawn_mask, redraw
 
 __all__ = ["GRU", "LSTM"]
@@ -81,7 +81,7 @@ class Recurrent(Specified):
     def forward(
         self,
         inputs: torch.Tensor,
-        valid_lens: torch.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         state: torch.Tensor | None = None,
         *,
         dropout_mask: torch.Tensor | None = None,
@@ -95,7 +95,8 @@ class Recurrent(Specified):
 
         Args:
             inputs: (batch, steps, input_size); one vector for each step
-            valid_lens (default None): integers (batch,); steps of each sequence; later ones output 0 and keep the state
+            valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones output 0 and
+                keep the state
             state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
                 layer but the top one: 0 or 1/(1 - rate)
@@ -114,7 +115,7 @@ class Recurrent(Specified):
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, inputs, shape=self._between(batch, steps))
         if valid_lens is not None:
-            valid_lens = valid_lens.long().clamp(0, steps)
+            valid_lens = lengths(valid_lens, inputs.device).long().clamp(0, steps)
             valid = valid_steps(steps, valid_lens)
             inputs = torch.where(valid, inputs, 0.0)
         directions = [self.layers, self.backward_layers] if self.sizes["bidirectional"] else [self.layers]

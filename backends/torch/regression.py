@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from attention_core.operators.regression import NADARAYA_WATSON
+from backends.torch.arrays import Lengths
 from backends.torch.attention import KernelAttention
 from backends.torch.module import Specified
 
@@ -50,7 +51,7 @@ class NadarayaWatson(Specified):
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
-        valid_lens: torch.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         mask: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Predict at each query.
@@ -62,8 +63,8 @@ class NadarayaWatson(Specified):
             queries: (batch, queries); points at which to predict
             keys: (batch, keys); observed points
             values: (batch, keys); observed values
-            valid_lens (default None): integers (batch, [queries]); number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, queries, keys), each axis its size or 1; True where a query may attend
                 to a key; combined with valid_lens by logical and
         Returns:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from attention_core.errors import check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
-from backends.torch.arrays import check, from_numpy
+from backends.torch.arrays import Lengths, check, from_numpy, lengths
 from backends.torch.masking import precise
 from backends.torch.module import check_ids
 from backends.torch.parameters import get_parameters, located
@@ -25,7 +25,7 @@ MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
 
 
 def masked_cross_entropy(
-    logits: torch.Tensor, targets: torch.Tensor, valid_lens: torch.Tensor | None = None
+    logits: torch.Tensor, targets: torch.Tensor, valid_lens: Lengths | None = None
 ) -> torch.Tensor:
     """Average the cross-entropy of the logits over the open steps; 0 if no step is open.
 
@@ -34,7 +34,8 @@ def masked_cross_entropy(
     Args:
         logits: (batch, steps, vocab_size); scores of each token (natural logarithm)
         targets: integers (batch, steps); the correct tokens
-        valid_lens (default None): integers (batch,); step t is open where t < valid_len; other steps have no effect
+        valid_lens (default None): integers (batch,), or a list; step t is open where t < valid_len; other steps have no
+            effect
     Returns:
         loss: (); nats a token
     Raises:
@@ -48,7 +49,7 @@ def masked_cross_entropy(
     check_ids("masked_cross_entropy", "targets", targets, logits.shape[-1])
     allowed = torch.ones_like(targets, dtype=torch.bool)
     if valid_lens is not None:
-        allowed = torch.arange(targets.shape[1], device=targets.device) < valid_lens[:, None]
+        allowed = torch.arange(targets.shape[1], device=targets.device) < lengths(valid_lens, targets.device)[:, None]
     # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient.
     visible = precise(logits.masked_fill(~allowed[:, :, None], 0.0))
     # The class axis comes second in PyTorch.

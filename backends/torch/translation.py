@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from attention_core.operators.translation import TRANSLATOR
+from backends.torch.arrays import Lengths
 from backends.torch.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder
 from backends.torch.encoders import Bridge, Encoder, GRUEncoder, LSTMEncoder
 from backends.torch.module import Specified
@@ -101,7 +102,7 @@ class Translator(Specified):
         self.decoder = DECODERS[parts["decoder"].layer.name](**parts["decoder"].config, dtype=dtype, device=device)
 
     def encode(
-        self, source: torch.Tensor, valid_lens: torch.Tensor | None, dropout_mask: torch.Tensor | None = None
+        self, source: torch.Tensor, valid_lens: Lengths | None, dropout_mask: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Give the encoder's outputs and state, in the form that the decoder takes."""
         outputs, state = self.encoder(source, valid_lens, dropout_mask=dropout_mask)
@@ -111,7 +112,7 @@ class Translator(Specified):
         self,
         source: torch.Tensor,
         inputs: torch.Tensor,
-        valid_lens: torch.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         *,
         encoder_dropout_mask: torch.Tensor | None = None,
         decoder_dropout_mask: torch.Tensor | None = None,
@@ -125,7 +126,7 @@ class Translator(Specified):
         Args:
             source: integers (batch, keys); token ids of the sentences to translate
             inputs: integers (batch, steps); input tokens of the decoder: bos, then the translation
-            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
             encoder_dropout_mask (default None): (num_layers - 1, batch, keys, encoder_size); factor of the outputs of
                 every encoder layer but the top one: 0 or 1/(1 - rate)
             decoder_dropout_mask (default None): (num_layers - 1, batch, steps, decoder_size); factor of the outputs of
@@ -157,7 +158,7 @@ class Translator(Specified):
 
     @torch.no_grad()
     def greedy(
-        self, source: torch.Tensor, valid_lens: torch.Tensor | None = None, *, bos: int, eos: int, max_steps: int
+        self, source: torch.Tensor, valid_lens: Lengths | None = None, *, bos: int, eos: int, max_steps: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Translate by feeding back the most probable token until the end token.
 
@@ -165,7 +166,7 @@ class Translator(Specified):
 
         Args:
             source: integers (batch, keys); token ids of the sentences to translate
-            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
             bos: token that starts a sequence
             eos: token that ends a sequence
             max_steps: maximum number of tokens to decode
@@ -187,7 +188,7 @@ class Translator(Specified):
     def beam(
         self,
         source: torch.Tensor,
-        valid_lens: torch.Tensor | None = None,
+        valid_lens: Lengths | None = None,
         *,
         bos: int,
         eos: int,
@@ -202,7 +203,7 @@ class Translator(Specified):
 
         Args:
             source: integers (batch, keys); token ids of the sentences to translate
-            valid_lens (default None): integers (batch,); tokens of each source; the rest is padding
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
             bos: token that starts a sequence
             eos: token that ends a sequence
             max_steps: maximum number of tokens to decode

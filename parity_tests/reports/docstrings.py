@@ -192,6 +192,7 @@ def _tensors(tensors: Iterable[Tensor], made: Mapping[str, str], options: Sequen
             continue
         kind = {"floating": "", "integer": "integers ", "boolean": "booleans "}[tensor.kind]
         broadcast = ", each axis its size or 1" if tensor.broadcast else ""
+        broadcast += ", or a list" if tensor.name == "valid_lens" else ""
         default = " (default None)" if tensor.optional and made is GIVEN else ""
         none = f"; None without {unless[tensor.name]}" if tensor.name in unless else ""
         lines[tensor.name] = f"{tensor.name}{default}: {kind}{_axes(tensor.axes)}{broadcast}; {tensor.meaning}{none}"

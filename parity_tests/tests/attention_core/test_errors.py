@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attention_core import errors, reference
-from attention_core.errors import AttentionError, DtypeError, OptionError, ParameterError
+from attention_core.errors import AttentionError, DtypeError, OptionError, ParameterError, ShapeError
 from parity_tests.tests.attention_core.refusals_of_functions import FUNCTIONS
 from parity_tests.tests.attention_core.refusals_of_layers import ADDITIVE, CONFIGS, CONSTRUCTORS, LAYERS
 
@@ -120,3 +120,9 @@ def test_a_size_that_is_unknown_while_tracing_fits_anything():
 def test_dtypes_have_one_name(name: str):
     kinds = [np.dtype(name), np.dtype(name).type, SimpleNamespace(name=name)]
     assert {errors.dtype_name(kind) for kind in kinds} == {name}
+
+
+@pytest.mark.parametrize("lens", [[1.5, 2.0], [[1, 2], [1]], [True, False], [1, [2]], ["1", "2"]])
+def test_a_list_of_lengths_has_whole_numbers_in_rows_of_one_size(lens: list[Any]):
+    with pytest.raises(ShapeError, match=r"^masked_softmax: valid_lens is a list, expected one whole number for each"):
+        reference.masked_softmax(np.zeros((2, 3, 4)), lens)  # type: ignore[arg-type]

@@ -308,3 +308,22 @@ def test_a_layer_keeps_nothing_of_a_call(backend: SimpleNamespace):
     layer(**arrays)
     assert set(vars(layer)) == before
     assert not [name for name in vars(layer) if "attention_weights" in name]
+
+
+WITH_LENGTHS = {
+    case.operator: case
+    for case in CASES.values()
+    if case.method in ("", "call") and not case.shared and case.inputs.get("valid_lens", np.empty(0)).dtype == np.int32
+}
+
+
+@pytest.mark.parametrize("name", WITH_LENGTHS)
+def test_lengths_may_be_a_list(backend: SimpleNamespace, name: str):
+    case = WITH_LENGTHS[name]
+    function = bind(backend.package, case.operator, case.method, case.options)
+    layer = layer_of(backend, case, "float32")
+    given = {name: backend.runtime.from_numpy(array) for name, array in case.at("float32")[0].items()}
+    expected = function(layer, **given)
+    listed = function(layer, **{**given, "valid_lens": case.inputs["valid_lens"].tolist()})
+    for actual, array in zip(listed, expected, strict=True):
+        np.testing.assert_array_equal(backend.runtime.to_numpy(actual), backend.runtime.to_numpy(array))
