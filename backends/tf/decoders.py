@@ -342,10 +342,14 @@ class Decoder(Specified):
         embedded, layers = self._embedded(tokens), self._of_steps()
         batch, steps, keys = size(tokens, 0), size(tokens, 1), size(memory.values, 1)
         dtype, width = embedded.dtype, "readout_size" if self.sizes.get("readout") == "maxout" else "hidden_size"
-        embedded = tf.TensorArray(dtype, size=steps).unstack(tf.transpose(embedded, (1, 0, 2)))
-        # Row 0 comes before the first step: an empty TensorArray cannot be stacked.
-        features = tf.TensorArray(dtype, size=steps + 1).write(0, tf.zeros((batch, self.sizes[width]), dtype))
-        weights = tf.TensorArray(dtype, size=steps + 1).write(0, tf.zeros((batch, keys), dtype))
+        embedded = tf.transpose(embedded, (1, 0, 2))
+        embedded = tf.TensorArray(dtype, size=steps, element_shape=embedded.shape[1:]).unstack(embedded)
+        # Row 0 comes before the first step: an empty TensorArray cannot be stacked. Without their shapes, TensorFlow
+        # Lite takes both for one.
+        features, weights = (
+            tf.TensorArray(dtype, size=steps + 1, element_shape=row.shape).write(0, row)
+            for row in (tf.zeros((batch, self.sizes[width]), dtype), tf.zeros((batch, keys), dtype))
+        )
 
         def advance(
             t: tf.Tensor, state: Any, features: tf.TensorArray, weights: tf.TensorArray

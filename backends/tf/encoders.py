@@ -213,7 +213,9 @@ class Bridge(Specified):
                 for layer in range(num_layers if shapes else 0)
             ]
 
-    def __call__(self, outputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def __call__(
+        self, outputs: tf.Tensor, state: tf.Tensor, *, training: bool | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Merge the outputs and the state of both directions into those that a decoder takes.
 
         state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
@@ -223,6 +225,7 @@ class Bridge(Specified):
             outputs: (batch, steps, both_outputs); forward outputs, then backward ones
             state: (num_layers, batch, both_states); forward states, then backward ones; of an LSTM, outputs first, then
                 cells
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             encoder_outputs: (batch, steps, memory_size); summed if method='sum', else unchanged
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
@@ -230,7 +233,7 @@ class Bridge(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
         """
         self._check("call", outputs=outputs, state=state)
-        return super().__call__(outputs, state)
+        return super().__call__(outputs, state, **chosen(training))
 
     def call(self, outputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Turn outputs and state of both directions into those that a decoder takes; Keras enters here."""

@@ -12,6 +12,7 @@ from attention_core.operators.hard import HARD_ATTENTION
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.attention import Attention, Memory, attention_layer
 from backends.tf.masking import open_keys, precise
+from backends.tf.module import chosen
 from backends.tf.pooling import average
 
 __all__ = ["HardAttention"]
@@ -109,6 +110,7 @@ class HardAttention(Attention):
         *,
         need_weights: bool = True,
         noise: tf.Tensor | None = None,
+        training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Prepare the keys and values, and attend to them.
 
@@ -126,6 +128,7 @@ class HardAttention(Attention):
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             noise (default None): (batch, [heads], queries, keys); uniform numbers between 0 and 1; with them, key j is
                 drawn with its softmax probability
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
@@ -135,7 +138,7 @@ class HardAttention(Attention):
         """
         options: dict[str, Any] = {"need_weights": need_weights, "noise": noise}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
-        return self._entered(queries, keys, values, lengths(valid_lens), mask, **options)
+        return self._entered(queries, keys, values, lengths(valid_lens), mask, **options, **chosen(training))
 
     def call(  # type: ignore[override]
         self,

@@ -155,5 +155,8 @@ def projected(dense: keras.layers.Dense, inputs: tf.Tensor) -> tf.Tensor:
 
 
 def chosen(training: bool | None) -> dict[str, bool]:
-    """`training` as a keyword if it was given: Keras lets an explicit None win over the mode of the layer around it."""
+    """`training` as a keyword if it was given: Keras lets an explicit None win over the mode of the layer around it.
+
+    A model of Keras gives it to every layer, also to one that drops nothing.
+    """
     return {} if training is None else {"training": training}

@@ -9,7 +9,7 @@ from attention_core.errors import check
 from attention_core.operators.positions import LEARNED_POSITIONS, POSITION_PERMUTATION, SINUSOIDAL_POSITIONS
 from attention_core.sinusoids import rates
 from backends.tf.masking import size
-from backends.tf.module import Specified, drawn
+from backends.tf.module import Specified, chosen, drawn
 
 __all__ = ["SinusoidalPositions", "LearnedPositions", "position_permutation"]
 
@@ -50,7 +50,7 @@ class SinusoidalPositions(Specified):
     ) -> None:
         super().__init__(features=features, layout=layout, dtype=dtype, name=name)
 
-    def __call__(self, inputs: tf.Tensor, *, offset: int = 0) -> tf.Tensor:
+    def __call__(self, inputs: tf.Tensor, *, offset: int = 0, training: bool | None = None) -> tf.Tensor:
         """Add the positions, starting at offset.
 
         outputs[t] = inputs[t] + P[t + offset]
@@ -60,6 +60,7 @@ class SinusoidalPositions(Specified):
         Args:
             inputs: (batch, steps, features); one vector for each position
             offset (default 0): position of the first step
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             outputs: (batch, steps, features); the inputs with their positions added
         Raises:
@@ -67,7 +68,7 @@ class SinusoidalPositions(Specified):
             OptionError: an argument is outside its domain
         """
         self._check("call", offset=offset, inputs=inputs)
-        return super().__call__(inputs, offset=offset)
+        return super().__call__(inputs, offset=offset, **chosen(training))
 
     def call(self, inputs: tf.Tensor, *, offset: int = 0) -> tf.Tensor:
         """Add the positions from offset on; Keras enters here."""
@@ -115,7 +116,7 @@ class LearnedPositions(Specified):
         super().__init__(num_positions=num_positions, features=features, dtype=dtype, name=name)
         self.P = drawn(self, "P", (num_positions, features), features)
 
-    def __call__(self, inputs: tf.Tensor, *, offset: int = 0) -> tf.Tensor:
+    def __call__(self, inputs: tf.Tensor, *, offset: int = 0, training: bool | None = None) -> tf.Tensor:
         """Add the positions, starting at offset.
 
         outputs[t] = inputs[t] + P[t + offset]
@@ -123,6 +124,7 @@ class LearnedPositions(Specified):
         Args:
             inputs: (batch, steps, features); one vector for each position
             offset (default 0): position of the first step
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             outputs: (batch, steps, features); the inputs with their positions added
         Raises:
@@ -130,7 +132,7 @@ class LearnedPositions(Specified):
             OptionError: an argument is outside its domain
         """
         self._check("call", offset=offset, inputs=inputs)
-        return super().__call__(inputs, offset=offset)
+        return super().__call__(inputs, offset=offset, **chosen(training))
 
     def call(self, inputs: tf.Tensor, *, offset: int = 0) -> tf.Tensor:
         """Add the positions from offset on; Keras enters here."""

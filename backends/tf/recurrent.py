@@ -212,9 +212,12 @@ class Recurrent(Specified):
         # The inputs of all steps are projected at once, before the loop.
         projected = tf.matmul(tf.reshape(tf.transpose(inputs, (1, 0, 2)), (-1, columns.shape[0])), columns) + bias
         projected = tf.reshape(projected, (steps, batch, bias.shape[0]))
-        projected = tf.TensorArray(inputs.dtype, size=steps).unstack(projected)
+        projected = tf.TensorArray(inputs.dtype, size=steps, element_shape=projected.shape[1:]).unstack(projected)
         # The state before the first step comes first: an empty TensorArray cannot be stacked.
-        states = [tf.TensorArray(vector.dtype, size=steps + 1).write(0, vector) for vector in state]
+        states = [
+            tf.TensorArray(vector.dtype, size=steps + 1, element_shape=vector.shape).write(0, vector)
+            for vector in state
+        ]
 
         def advance(t: tf.Tensor, state: State, states: list[tf.TensorArray]) -> tuple[Any, ...]:
             after = self._cell(recurrence, projected.read(t), state)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from attention_core.operators.regression import NADARAYA_WATSON
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.attention import attention_layer
-from backends.tf.module import Specified, joined
+from backends.tf.module import Specified, chosen, joined
 
 __all__ = ["NadarayaWatson"]
 
@@ -55,6 +55,8 @@ class NadarayaWatson(Specified):
         values: tf.Tensor,
         valid_lens: Lengths | None = None,
         mask: tf.Tensor | None = None,
+        *,
+        training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Predict at each query.
 
@@ -69,6 +71,7 @@ class NadarayaWatson(Specified):
                 j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, queries, keys), each axis its size or 1; True where a query may attend
                 to a key; combined with valid_lens by logical and
+            training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             predictions: (batch, queries); weighted averages of the values
             weights: (batch, queries, keys); probabilities over the keys
@@ -76,7 +79,7 @@ class NadarayaWatson(Specified):
             ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
         """
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-        return super().__call__(queries, keys, values, lengths(valid_lens), mask)
+        return super().__call__(queries, keys, values, lengths(valid_lens), mask, **chosen(training))
 
     def call(
         self,
