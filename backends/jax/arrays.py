@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Collection, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -12,6 +12,8 @@ __all__ = ["from_numpy", "to_numpy"]
 
 Lengths: TypeAlias = jax.Array | Sequence[int] | Sequence[Sequence[int]]
 """A length for each sequence, or one for each of its queries."""
+
+Tree = TypeVar("Tree")
 
 
 def from_numpy(array: np.ndarray, device: str = "cpu") -> jax.Array:
@@ -32,3 +34,27 @@ def located(device: str) -> jax.Device:
     """The device of that name, such as cpu, cuda, or cpu:1."""
     kind, _, index = device.partition(":")
     return jax.devices(kind)[int(index or 0)]
+
+
+def varying(start: Tree, *read: Any) -> Tree:
+    """The start of a loop, varying over the axes of a mesh over which it or what the loop reads varies.
+
+    Under jax.shard_map alone anything varies, and there a loop must give what it was started with, in this, too.
+    """
+    axes = frozenset().union(*map(axes_of, jax.tree.leaves((start, read))))
+    return jax.tree.map(lambda array: vary(array, axes - axes_of(array)), start)
+
+
+def axes_of(array: Any) -> frozenset[Any]:
+    """The axes of a mesh over which an array varies."""
+    kind: Any = jax.typeof(array)
+    return kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying  # the latter in later versions
+
+
+def vary(array: Any, axes: Collection[Any]) -> Any:
+    """An array that is the same along the axes of a mesh, as one that may differ."""
+    if not axes:
+        return array
+    if hasattr(jax.lax, "pcast"):  # in later versions, in place of pvary
+        return jax.lax.pcast(array, tuple(axes), to="varying")
+    return jax.lax.pvary(array, tuple(axes))

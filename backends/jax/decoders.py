@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
-from backends.jax.arrays import Lengths
+from backends.jax.arrays import Lengths, varying
 from backends.jax.attention import LAYERS, Memory, attention_layer, zero_masked
 from backends.jax.local import LocalAttention
 from backends.jax.module import Specified, at_dtype, cast, check_ids, drawn, drawn_mask, dropout_layer
@@ -336,7 +336,7 @@ class Decoder(Specified):
             return state, (features, attended)
 
         every = jnp.arange(len(embedded)), embedded, steps_first(masks)
-        state, (features, weights) = jax.lax.scan(step, state, every)
+        state, (features, weights) = jax.lax.scan(step, varying(state, self, memory, every), every)
         return self._logits(jnp.swapaxes(features, 0, 1)), state, jnp.swapaxes(weights, 0, 1)
 
     def _logits(self, features: jax.Array) -> jax.Array:

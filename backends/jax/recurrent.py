@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.specification import Part
-from backends.jax.arrays import Lengths
+from backends.jax.arrays import Lengths, varying
 from backends.jax.module import Specified, at_dtype, cast, drawn, drawn_mask, dropout_layer
 
 __all__ = ["GRU", "LSTM"]
@@ -311,7 +311,7 @@ def scan(
     backward: bool,
 ) -> tuple[jax.Array, State]:
     """Run one layer in one direction; padding, which a backward scan meets first, leaves the state alone."""
-    valid = None if lens is None else valid_steps(inputs.shape[1], lens)
+    valid, state = None if lens is None else valid_steps(inputs.shape[1], lens), varying(state, weights, inputs, lens)
 
     def step(state: State, at: tuple[jax.Array, jax.Array | None]) -> tuple[State, jax.Array]:
         projected, valid = at

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from backends.jax.arrays import varying
 from backends.jax.attention import Memory
 
 Step = Callable[..., tuple[jax.Array, Any, jax.Array]]
@@ -35,6 +36,7 @@ def greedy_search(
         return (token, state, running), (token, running, attended)
 
     start = (jnp.full(batch, bos, jnp.int32), state, jnp.full(batch, True))
+    start = varying(start, step, memory, masks)
     _, (tokens, running, weights) = jax.lax.scan(advance, start, steps_first(masks), length=max_steps)
     lengths = jnp.sum(running, axis=0, dtype=jnp.int32)
     return jnp.swapaxes(tokens, 0, 1), lengths, jnp.swapaxes(weights, 0, 1)
@@ -102,9 +104,10 @@ def beam_search(
         jnp.zeros((batch, width), jnp.int32),
         jnp.full((batch, width), True),
     )
+    start = varying(start, step, memory, masks)
     (_, _, totals, counts, running), kept = jax.lax.scan(advance, start, steps_first(masks), length=max_steps)
     hypotheses = jnp.broadcast_to(jnp.arange(num_best, dtype=jnp.int32), (batch, num_best))
-    _, (tokens, weights) = jax.lax.scan(back, hypotheses, kept, length=max_steps, reverse=True)
+    _, (tokens, weights) = jax.lax.scan(back, varying(hypotheses, kept), kept, length=max_steps, reverse=True)
     lengths = jnp.where(running, counts, jnp.maximum(counts - 1, 0))[:, :num_best]
     scores = (totals / penalty(counts, length_penalty, exact)).astype(dtype)[:, :num_best]
     return jnp.moveaxis(tokens, 0, -1), lengths, scores, jnp.moveaxis(weights, 0, 2)

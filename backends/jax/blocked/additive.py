@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from backends.jax.blocked.blocks import in_blocks, padded, positions, shared
+from backends.jax.arrays import varying
+from backends.jax.blocked.blocks import in_blocks, in_lanes, padded, positions, shared
 from backends.jax.blocked.dot_product import opened_keys
 from backends.jax.masking import softmax_over
 
@@ -52,27 +53,33 @@ def blocked_additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) 
     a TypeError: set_path("plain") has it.
     """
     precise = jnp.promote_types(queries.dtype, jnp.float32)
-    shape = (*queries.shape[:-1], keys.shape[-2])
-    together = math.prod(shape[:-2])
-    flat = [array.astype(precise).reshape(together, *array.shape[-2:]) for array in (queries, keys)]
-    return score(*flat, w_v.astype(precise)).reshape(shape).astype(queries.dtype)
+    q, k, w_v = varying([array.astype(precise) for array in (queries, keys, w_v)])
+    factored = narrow(q, k, w_v)
+
+    def scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
+        shape = (*queries.shape[:-1], keys.shape[-2])
+        flat = [array.reshape(math.prod(shape[:-2]), *array.shape[-2:]) for array in (queries, keys)]
+        return score(factored, *flat, w_v).reshape(shape)
+
+    return in_lanes(scores, q, k).astype(queries.dtype)
 
 
 @jax.custom_vjp
-def score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
-    """The scores of (batch, queries, hidden_size) and (batch, keys, hidden_size)."""
-    return jax.lax.cond(narrow(queries, keys, w_v), partial(there, FACTORED), partial(there, PLAIN), queries, keys, w_v)
+def score(factored: jax.Array, queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
+    """The scores of (batch, queries, hidden_size) and (batch, keys, hidden_size), FACTORED if they are `narrow`."""
+    return jax.lax.cond(factored, partial(there, FACTORED), partial(there, PLAIN), queries, keys, w_v)
 
 
-def score_there(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> tuple[jax.Array, Gradients]:
+def score_there(*arguments: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     """The scores, and what the backward pass reads: the arguments."""
-    return score(queries, keys, w_v), (queries, keys, w_v)
+    return score(*arguments), arguments
 
 
-def score_back(arguments: Gradients, cotangents: jax.Array) -> Gradients:
+def score_back(arguments: tuple[jax.Array, ...], cotangents: jax.Array) -> tuple[jax.Array | None, ...]:
     """The gradients of the arguments."""
-    branches = partial(back, FACTORED), partial(back, PLAIN)
-    return jax.lax.cond(narrow(*arguments), *branches, *arguments, cotangents)
+    factored, *sides = arguments
+    gradients = jax.lax.cond(factored, partial(back, FACTORED), partial(back, PLAIN), *sides, cotangents)
+    return None, *gradients
 
 
 score.defvjp(score_there, score_back)
@@ -211,13 +218,28 @@ def blocked_additive_attention(
     attend to need not be cleared before. float16 and bfloat16 are computed in float32. Second derivatives and forward
     mode: as of blocked_additive_score.
     """
-    precise, lead = jnp.promote_types(queries.dtype, jnp.float32), queries.shape[:-2]
+    precise = jnp.promote_types(queries.dtype, jnp.float32)
     if 0 in (*queries.shape[:-1], keys.shape[-2]):
         return jnp.zeros((*queries.shape[:-1], values.shape[-1]), values.dtype)
+    q, k, v, w_v, mask = varying((*(array.astype(precise) for array in (queries, keys, values, w_v)), mask))
+    if mask is not None:
+        k = jnp.where(jnp.any(mask, axis=-2)[..., None], k, 0.0)
+    return in_lanes(partial(context, narrow(q, k, w_v), w_v), q, k, v, mask).astype(values.dtype)
+
+
+def context(
+    factored: jax.Array,
+    w_v: jax.Array,
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    mask: jax.Array | None,
+) -> jax.Array:
+    """The context of each query, by blocks of queries; what is masked from all is cleared in the keys."""
+    lead = queries.shape[:-2]
     masks, numbers = shared(mask, lead, keys.shape[-2])
-    q, k, v = (array.astype(precise).reshape(len(numbers), *array.shape[-2:]) for array in (queries, keys, values))
-    w_v, opened = w_v.astype(precise), opened_keys(masks, numbers)
-    k = jnp.where(opened[..., None], k, 0.0)
+    q, k, v = (array.reshape(len(numbers), *array.shape[-2:]) for array in (queries, keys, values))
+    opened = opened_keys(masks, numbers)
 
     def allowed(masks: jax.Array, scores: jax.Array, rows: jax.Array, numbers: jax.Array) -> jax.Array:
         rows = jnp.minimum(rows, masks.shape[1] - 1)
@@ -226,7 +248,7 @@ def blocked_additive_attention(
     def visible() -> jax.Array:
         def any_query(keys: jax.Array, rows: jax.Array, others: tuple[jax.Array, ...]) -> jax.Array:
             queries, numbers = others
-            scores = blocked_additive_score(keys, queries, w_v)
+            scores = score(factored, keys, queries, w_v)
             return jnp.any(allowed(jnp.swapaxes(masks, 1, 2), scores, rows, numbers), axis=-1)
 
         return in_blocks(any_query, q.shape[1], (k, positions(k)), (q, numbers))
@@ -238,8 +260,8 @@ def blocked_additive_attention(
     @partial(jax.checkpoint, prevent_cse=False)  # each block is a step of a loop, where there is nothing to prevent
     def block(queries: jax.Array, rows: jax.Array, others: tuple[jax.Array, ...]) -> jax.Array:
         keys, values, numbers = others
-        scores = blocked_additive_score(queries, keys, w_v)
+        scores = score(factored, queries, keys, w_v)
         return softmax_over(scores, allowed(masks, scores, rows, numbers)) @ values
 
-    context = in_blocks(block, k.shape[1], (q, positions(q)), (k, v, numbers))
-    return context.reshape(*queries.shape[:-1], values.shape[-1]).astype(values.dtype)
+    contexts = in_blocks(block, k.shape[1], (q, positions(q)), (k, v, numbers))
+    return contexts.reshape(*queries.shape[:-1], values.shape[-1])

@@ -4,14 +4,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from backends.jax.arrays import axes_of
+
 BLOCK = 2**17
 """The elements of a block: in float32 half a MiB, which fits in the cache of a core."""
+
+
+def in_lanes(function: Callable[..., jax.Array], *arrays: jax.Array | None) -> jax.Array:
+    """function(*arrays), with a loop over batch or heads only where no mesh can have sharded them.
+
+    What a loop goes through is on every device, or XLA gathers it there. So batch and heads are split into as many
+    lanes as the devices can share evenly, which are computed side by side, by jax.vmap: each device has its own. With
+    one device there is one lane, and so under jax.shard_map, where a device has its own part already.
+
+    Shapes: arrays and the result (batch, [heads], rows, columns), each lead axis its size or 1; or None.
+    """
+    first, *_ = arrays
+    assert first is not None
+    for axis, size in enumerate(first.shape[:-2]):
+        width = 1 if axes_of(first) else math.gcd(size, jax.device_count())
+        if width > 1:
+            function = partial(side_by_side, function, axis, width)
+    return function(*arrays)
+
+
+def side_by_side(function: Callable[..., jax.Array], axis: int, width: int, *arrays: jax.Array | None) -> jax.Array:
+    """function(*arrays), that many parts of an axis at once; what has size 1 there is the same for all parts."""
+
+    def cut(array: jax.Array) -> jax.Array:
+        parts = array.reshape(*array.shape[:axis], width, -1, *array.shape[axis + 1 :])
+        return jnp.moveaxis(parts, axis, 0)
+
+    split = [array is not None and array.shape[axis] > 1 for array in arrays]
+    parts = [cut(array) if is_split else array for array, is_split in zip(arrays, split, strict=True)]
+    results = jax.vmap(function, in_axes=[0 if is_split else None for is_split in split])(*parts)
+    joined = jnp.moveaxis(results, 0, axis)
+    return joined.reshape(*joined.shape[:axis], -1, *joined.shape[axis + 2 :])
 
 
 def shared(mask: jax.Array | None, lead: tuple[int, ...], num_keys: int) -> tuple[jax.Array, jax.Array]:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from backends.jax.blocked.blocks import padded, parted, shared
+from backends.jax.arrays import varying
+from backends.jax.blocked.blocks import in_lanes, padded, parted, shared
 
 __all__ = ["blocked_dot_attention"]
 
@@ -40,13 +41,18 @@ def blocked_dot_attention(
     attend to need not be cleared before. float16 and bfloat16 are computed in float32. Second derivatives and forward
     mode: as of blocked_additive_score.
     """
-    precise, lead = jnp.promote_types(queries.dtype, jnp.float32), queries.shape[:-2]
+    precise = jnp.promote_types(queries.dtype, jnp.float32)
     if 0 in (*queries.shape[:-1], keys.shape[-2]):
         return jnp.zeros((*queries.shape[:-1], values.shape[-1]), values.dtype)
-    masks, numbers = shared(mask, lead, keys.shape[-2])
-    flat = (array.astype(precise).reshape(len(numbers), *array.shape[-2:]) for array in (queries, keys, values))
-    context = pooled(float(scale), *flat, masks, numbers)
-    return context.reshape(*queries.shape[:-1], values.shape[-1]).astype(values.dtype)
+    q, k, v, mask = varying((*(array.astype(precise) for array in (queries, keys, values)), mask))
+    finite = varying(jnp.all(in_lanes(finite_values, v, mask)), q)
+
+    def context(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array | None) -> jax.Array:
+        masks, numbers = varying(shared(mask, queries.shape[:-2], keys.shape[-2]), queries)
+        flat = (array.reshape(len(numbers), *array.shape[-2:]) for array in (queries, keys, values))
+        return pooled(float(scale), *flat, masks, numbers, finite).reshape(*queries.shape[:-1], values.shape[-1])
+
+    return in_lanes(context, q, k, v, mask).astype(values.dtype)
 
 
 class Blocks(NamedTuple):
@@ -132,13 +138,16 @@ def opened_keys(masks: jax.Array, numbers: jax.Array) -> jax.Array:
     return jnp.any(masks, axis=1)[numbers]
 
 
-def finite_where(opened: jax.Array, values: jax.Array) -> jax.Array:
-    """Whether all values are finite that any query may attend to."""
+def finite_values(values: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Whether all values of a head are finite that any query may attend to, (batch, heads, 1, 1)."""
+    masks, numbers = shared(mask, values.shape[:-2], values.shape[-2])
+    opened, flat = opened_keys(masks, numbers), values.reshape(len(numbers), *values.shape[-2:])
     # One head after the other: XLA would write down what is finite of all of them.
-    return jnp.all(jax.lax.map(lambda at: jnp.all(jnp.isfinite(at[1]) | ~at[0][:, None]), (opened, values)))
+    finite = jax.lax.map(lambda at: jnp.all(jnp.isfinite(at[1]) | ~at[0][:, None]), (opened, flat))
+    return finite.reshape(*values.shape[:-2], 1, 1)
 
 
-def visible_keys(scale: float, *arguments: jax.Array) -> jax.Array:
+def visible_keys(scale: float, finite: jax.Array, *arguments: jax.Array) -> jax.Array:
     """Whether any query may attend to the key, (heads, keys), by mask and by scores above -inf."""
     opened = opened_keys(*arguments[3:])
 
@@ -147,13 +156,14 @@ def visible_keys(scale: float, *arguments: jax.Array) -> jax.Array:
             def add(row: Any, visible: jax.Array) -> jax.Array:
                 return visible | jnp.any(blocks.scores(scale, row, column) != -jnp.inf, axis=0)
 
-            return jax.lax.fori_loop(0, len(blocks.queries), add, jnp.zeros_like(blocks.visible[0]))
+            none = varying(jnp.zeros_like(blocks.visible[0]), blocks)
+            return jax.lax.fori_loop(0, len(blocks.queries), add, none)
 
         return jax.lax.map(column_block, jnp.arange(len(blocks.keys)))
 
     # A weight of 0 does not silence a NaN, so values that no query may attend to are cleared; numbers it silences.
     return jax.lax.cond(
-        finite_where(opened, arguments[2]),
+        finite,
         lambda: opened,
         lambda: whole(by_heads(head, *arguments, opened), opened.shape[1]),
     )
@@ -161,15 +171,22 @@ def visible_keys(scale: float, *arguments: jax.Array) -> jax.Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def pooled(
-    scale: float, queries: jax.Array, keys: jax.Array, values: jax.Array, masks: jax.Array, numbers: jax.Array
+    scale: float,
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    masks: jax.Array,
+    numbers: jax.Array,
+    finite: jax.Array,
 ) -> jax.Array:
-    """The context of each query, (heads, queries, value_features)."""
-    return pooled_there(scale, queries, keys, values, masks, numbers)[0]
+    """The context of each query, (heads, queries, value_features); finite as all values that any may attend to."""
+    return pooled_there(scale, queries, keys, values, masks, numbers, finite)[0]
 
 
-def pooled_there(scale: float, *arguments: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+def pooled_there(scale: float, *given: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     """The context; and what the backward pass reads: arguments, visible keys, ln of the sum of e^s of each row."""
-    visible = visible_keys(scale, *arguments)
+    *arguments, finite = given
+    visible = visible_keys(scale, finite, *arguments)
 
     def head(blocks: Blocks) -> tuple[jax.Array, jax.Array]:
         def row_block(row: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -187,7 +204,7 @@ def pooled_there(scale: float, *arguments: jax.Array) -> tuple[jax.Array, tuple[
 
             rows, dtype = blocks.queries.shape[1], blocks.queries.dtype
             none = jnp.zeros((rows, blocks.values.shape[2]), dtype), jnp.zeros((rows, 1), dtype)
-            start = *none, jnp.full((rows, 1), -jnp.inf, dtype)
+            start = varying((*none, jnp.full((rows, 1), -jnp.inf, dtype)), blocks)
             total, z, top = jax.lax.fori_loop(0, len(blocks.keys), column_block, start)
             masked = z == 0.0
             z = jnp.where(masked, 1.0, z)
@@ -218,7 +235,8 @@ def pooled_back(scale: float, kept: tuple[jax.Array, ...], cotangents: jax.Array
                 return blocks.add(row, column, add, sums)
 
             none = jnp.zeros((len(blocks.keys), blocks.queries.shape[1], blocks.keys.shape[1]), logs.dtype)
-            weighed = jax.lax.fori_loop(0, len(blocks.keys), weigh, (none, none, jnp.zeros_like(logs[0])))
+            start = varying((none, none, jnp.zeros_like(logs[0])), blocks, cotangents)
+            weighed = jax.lax.fori_loop(0, len(blocks.keys), weigh, start)
 
             def back(column: Any, sums: tuple[jax.Array, ...]) -> Any:
                 def add(sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -232,18 +250,18 @@ def pooled_back(scale: float, kept: tuple[jax.Array, ...], cotangents: jax.Array
 
                 return blocks.add(row, column, add, sums)
 
-            start = jnp.zeros_like(blocks.queries[0]), *of_sides
+            start = varying(jnp.zeros_like(blocks.queries[0]), blocks, cotangents), *of_sides
             of_queries, *sides = jax.lax.fori_loop(0, len(blocks.keys), back, start)
             return tuple(sides), of_queries
 
-        none = jnp.zeros_like(blocks.keys), jnp.zeros_like(blocks.values)
+        none = varying((jnp.zeros_like(blocks.keys), jnp.zeros_like(blocks.values)), blocks, cotangents)
         (of_keys, of_values), of_queries = jax.lax.scan(row_block, none, jnp.arange(len(blocks.queries)))
         of_keys = jnp.where(blocks.opened[..., None], of_keys, 0.0)
         return of_queries, of_keys, jnp.where(blocks.visible[..., None], of_values, 0.0)
 
     by_head = by_heads(head, *arguments, cotangents, logs)
     gradients = (whole(array, argument.shape[1]) for array, argument in zip(by_head, arguments, strict=False))
-    return *gradients, None, None
+    return *gradients, None, None, None
 
 
 pooled.defvjp(pooled_there, pooled_back)

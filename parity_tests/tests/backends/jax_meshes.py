@@ -1,0 +1,137 @@
+"""What test_jax_sharding.py asks of a process with four devices: run as a module, it prints its answers as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from attention_core.draws import uniform
+from backends import jax as attention
+from backends.jax.blocked import additive, blocks, dot_product, set_path
+
+Function = Callable[..., jax.Array]
+
+MESH = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+SHARDED = PartitionSpec("data", "model")
+COLLECTIVES = re.compile(r"= (\S+) (all-gather|all-reduce|all-to-all|collective-\w+|reduce-scatter)(?:-start)?\(")
+LENS = jnp.array([5, 0, 7, 3])
+
+
+def drawn(name: str, *shape: int) -> jax.Array:
+    return jnp.asarray(uniform(name, shape), jnp.float32)
+
+
+def difference(actual: Any, expected: Any) -> float:
+    """The largest difference of floating numbers, or 1 where others differ."""
+
+    def one(first: jax.Array, second: jax.Array) -> float:
+        if jnp.issubdtype(first.dtype, jnp.floating):
+            return float(jnp.max(jnp.abs(first - second)))
+        return float((first != second).any())
+
+    return max(jax.tree.leaves(jax.tree.map(one, jax.tree.map(np.asarray, actual), jax.tree.map(np.asarray, expected))))
+
+
+def kernels() -> dict[str, tuple[Function, list[jax.Array]]]:
+    """Contexts in blocks as functions of queries, keys, values, a mask, and of weights that all devices share."""
+    queries, keys, values = drawn("queries", 4, 2, 6, 8), drawn("keys", 4, 2, 7, 8), drawn("values", 4, 2, 7, 4)
+    arrays = [queries, keys, values, (jnp.arange(7) < LENS[:, None])[:, None, None], drawn("w_v", 8)]
+
+    def dot(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array, w_v: jax.Array) -> jax.Array:
+        return dot_product.blocked_dot_attention(queries * w_v, keys, values, mask, 0.5)
+
+    return {"dot": (dot, arrays), "additive": (additive.blocked_additive_attention, arrays)}
+
+
+def under_jit(function: Function, arrays: list[jax.Array]) -> dict[str, Any]:
+    """The collectives of a program for the context and all gradients, whether these are sharded so, and their error."""
+
+    def squares(*given: jax.Array) -> tuple[jax.Array, jax.Array]:
+        context = function(*given)
+        return jnp.sum(context**2), context
+
+    def program(*given: jax.Array) -> tuple[jax.Array, ...]:
+        gradients, context = jax.grad(squares, argnums=(0, 1, 2, 4), has_aux=True)(*given)
+        return context, *gradients
+
+    *of_heads, _ = arrays
+    specs = [
+        PartitionSpec(*(axis if size > 1 else None for axis, size in zip(SHARDED, own.shape[:2], strict=True)))
+        for own in of_heads
+    ]
+    placed = [
+        jax.device_put(array, NamedSharding(MESH, spec))
+        for array, spec in zip(arrays, [*specs, PartitionSpec()], strict=True)
+    ]
+    made = jax.jit(program).lower(*placed).compile()
+    results = made(*placed)
+    return {
+        "collectives": sorted(f"{what} {of.partition('{')[0]}" for of, what in COLLECTIVES.findall(made.as_text())),
+        "sharded": [result.sharding.is_equivalent_to(placed[0].sharding, 4) for result in results[:4]],
+        "error": difference(results, jax.jit(program)(*arrays)),
+    }
+
+
+def layers() -> dict[str, tuple[Any, Function, list[jax.Array]]]:
+    """Layers, their calls, and arrays with the batch first."""
+    rngs = nnx.Rngs(0)
+    source, tokens = jnp.arange(28).reshape(4, 7) % 9, jnp.arange(12).reshape(4, 3) % 9
+    outputs, queries = drawn("outputs", 4, 7, 6), drawn("rows", 4, 3, 6)
+
+    def first(layer: Any, *given: jax.Array) -> jax.Array:
+        return layer(*given)[0]
+
+    def decoded(layer: Any, tokens: jax.Array, outputs: jax.Array, lens: jax.Array) -> jax.Array:
+        return layer(tokens, outputs, None, lens)[0]
+
+    def fed_back(layer: Any, outputs: jax.Array, lens: jax.Array) -> jax.Array:
+        return layer.greedy(outputs, None, lens, bos=1, eos=2, max_steps=3)[2]
+
+    def context(layer: Any, rows: jax.Array, keys: jax.Array, lens: jax.Array) -> jax.Array:
+        return layer(rows, keys, keys, lens, need_weights=False)[0]
+
+    decoder = attention.LuongDecoder(9, 4, 6, initial="zero", rngs=rngs)
+    return {
+        "encoder": (attention.GRUEncoder(9, 4, 6, bidirectional=True, rngs=rngs), first, [source, LENS]),
+        "decoder": (decoder, decoded, [tokens, outputs, LENS]),
+        "greedy": (decoder, fed_back, [outputs, LENS]),
+        "translator": (
+            attention.Translator(9, 9, 4, 6, cell="lstm", decoder="fixed", rngs=rngs),
+            first,
+            [source, tokens, LENS],
+        ),
+        "dot": (attention.DotProductAttention(), context, [queries, outputs, LENS]),
+        "additive": (attention.AdditiveAttention(6, 6, 8, rngs=rngs), context, [queries, outputs, LENS]),
+    }
+
+
+def under_shard_map(layer: Any, call: Function, arrays: list[jax.Array]) -> float:
+    """The error of a loss of the layer's output, and of its gradients by the parameters."""
+    graphdef, state = nnx.split(layer)
+
+    def loss(state: Any, *given: jax.Array) -> jax.Array:
+        return jnp.sum(call(nnx.merge(graphdef, state), *given) ** 2)
+
+    def summed(state: Any, *given: jax.Array) -> jax.Array:
+        return jax.lax.psum(loss(state, *given), "data")
+
+    specs = (PartitionSpec(), *[PartitionSpec("data")] * len(arrays))
+    mapped = jax.shard_map(summed, mesh=MESH, in_specs=specs, out_specs=PartitionSpec())
+    actual, expected = (jax.jit(jax.value_and_grad(of))(state, *arrays) for of in (mapped, loss))
+    return difference(actual, expected)
+
+
+if __name__ == "__main__":
+    set_path("blocked")
+    blocks.BLOCK, dot_product.ROWS, dot_product.COLUMNS = 32, 3, 4
+    kept = {name: under_jit(*given) for name, given in kernels().items()}
+    errors = {name: under_shard_map(*given) for name, given in layers().items()}
+    print(json.dumps({"jit": kept, "shard_map": errors}))
