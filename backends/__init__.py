@@ -25,6 +25,7 @@ from backends.archives import (
     load_archive,
     load_arrays,
     pack_arrays,
+    regular_file,
     save_arrays,
     unpack_arrays,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "load_arrays",
     "pack_arrays",
     "read_requirements",
+    "regular_file",
     "save_arrays",
     "unpack_arrays",
 ]

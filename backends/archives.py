@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from uuid import uuid4
 
 import numpy as np
 import safetensors.numpy
+
+from backends.schema import shown
 
 
 class ArchiveError(ValueError):
@@ -47,6 +50,22 @@ _DIGEST = slice(8 + len(_OPENING), 8 + len(_OPENING) + 64)
 """Where the digest stands in every file: in the header's first entry, behind the header's length and the opening."""
 
 
+def regular_file(path: str | Path) -> Path:
+    """The path, after checking that a regular file is there: reading from anything else may block, or never end.
+
+    Raises: ArchiveError if there is none, or it is a folder, a FIFO, a device or a socket.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        reason = "there is no such file" if isinstance(error, FileNotFoundError) else f"no file can be there: {error}"
+        raise ArchiveError(f"{path}: {reason}") from error
+    kinds = {stat.S_IFDIR: "folder", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
+    if not stat.S_ISREG(mode):
+        raise ArchiveError(f"{path}: this is a {kinds.get(stat.S_IFMT(mode), 'device')}, expected a regular file")
+    return Path(path)
+
+
 def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any] | None = None) -> None:
     """Write arrays to a safetensors file with a digest of all its bytes; replace the file in one step."""
     path = Path(path)
@@ -73,7 +92,7 @@ def load_archive(path: str | Path, kind: str | None = None) -> tuple[dict[str, n
     kind is what the header has to say that the file is, under the name "kind".
     Raises: ArchiveError if the file is damaged, carries no digest, or is of another kind.
     """
-    with open(path, "rb") as file:
+    with open(regular_file(path), "rb") as file:
         data = file.read(_DIGEST.stop)
         if data.startswith(_OPENING, 8):  # a file of others may be huge, or have no end
             data += file.read()
@@ -83,7 +102,7 @@ def load_archive(path: str | Path, kind: str | None = None) -> tuple[dict[str, n
         raise ArchiveError(f"{path}: {error}") from error
     actual = header.get("kind", "file of arrays")
     if kind not in (None, actual):
-        raise ArchiveError(f"{path}: this is a {_shown(actual)}, expected a {kind!r}")
+        raise ArchiveError(f"{path}: this is a {shown(actual)}, expected a {kind!r}")
     return arrays, header
 
 
@@ -130,7 +149,7 @@ def unpack_arrays(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     except ArchiveError:
         raise
     except (ValueError, RecursionError, safetensors.SafetensorError) as error:
-        raise ArchiveError(f"the header is wrong: {_shown(error)}") from error
+        raise ArchiveError(f"the header is wrong: {shown(error)}") from error
     header, names = content.get("header"), content.get("names")
     if not isinstance(header, dict) or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ArchiveError("the header is wrong: expected an object 'header' and a list 'names'")
@@ -152,7 +171,7 @@ def foreign_arrays(data: bytes) -> dict[str, np.ndarray]:
     try:
         stored = _deserialize(data)
     except (ValueError, safetensors.SafetensorError) as error:
-        raise ArchiveError(f"the header is wrong: {_shown(error)}") from error
+        raise ArchiveError(f"the header is wrong: {shown(error)}") from error
     for name, _ in stored:
         _check_name(name)
     return {name: _array(name, entry) for name, entry in stored}
@@ -177,7 +196,7 @@ def _check_name(name: str) -> None:
         or any(part in ("", ".", "..") for part in parts)
     ):
         raise ArchiveError(
-            f"an array is called {_shown(name)}: expected 1 to {LONGEST_NAME} printable characters, "
+            f"an array is called {shown(name)}: expected 1 to {LONGEST_NAME} printable characters, "
             "without '.' or '..' or nothing between slashes"
         )
 
@@ -185,7 +204,7 @@ def _check_name(name: str) -> None:
 def _array(name: str, stored: Mapping[str, Any]) -> np.ndarray:
     code = stored["dtype"]
     if code not in DTYPES:
-        raise ArchiveError(f"{name} is {_shown(code)}, expected one of {', '.join(DTYPES)}")
+        raise ArchiveError(f"{name} is {shown(code)}, expected one of {', '.join(DTYPES)}")
     if code == "BF16":
         import ml_dtypes  # noqa: F401  # teaches NumPy the name
     return np.frombuffer(stored["data"], np.dtype(DTYPES[code])).reshape(stored["shape"])
@@ -211,9 +230,3 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError("a number is not finite")
     return number
-
-
-def _shown(value: object) -> str:
-    """A value out of a file, short enough and harmless to print."""
-    text = str(value)
-    return ascii(text if len(text) <= 160 else text[:157] + "...")

@@ -161,9 +161,25 @@ def test_a_file_of_others_is_refused_with_advice(tmp_path: Path):
         load_arrays(path)
 
 
-def test_a_file_of_others_is_not_read_to_its_end():
-    with pytest.raises(ArchiveError, match="/dev/zero: the file carries no digest"):
-        load_arrays("/dev/zero")
+def test_a_file_of_others_is_not_read_to_its_end(tmp_path: Path):
+    (tmp_path / "huge").touch()
+    os.truncate(tmp_path / "huge", 2**40)
+    with pytest.raises(ArchiveError, match="huge: the file carries no digest"):
+        backends.load_archive(tmp_path / "huge")
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path):
+    """A FIFO without a writer would block, and /dev/zero has no end; a link to either is no better."""
+    (tmp_path / "file").write_bytes(b"x")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    (tmp_path / "nowhere").symlink_to("nothing")
+    kinds = {"": "a folder", "fifo": "a FIFO", "link": "a device", "nowhere": "no such file", "a\0b": "no file can be"}
+    for name, words in kinds.items():
+        for read in (backends.regular_file, backends.load_arrays):
+            with pytest.raises(ArchiveError, match=words):
+                read(f"{tmp_path}/{name}")
+    assert backends.regular_file(tmp_path / "file") == tmp_path / "file"
 
 
 def test_a_file_of_another_kind_is_refused_by_what_it_is(tmp_path: Path):
