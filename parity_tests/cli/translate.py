@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 from rich.text import Text
@@ -19,9 +20,9 @@ from rich.text import Text
 import backends as registry
 from attention_core.errors import AttentionError
 from attention_core.operators.attention import SCORE_NAMES
-from attention_core.operators.translation import DECODERS
 from backends.archives import ArchiveError
 from backends.requirements import XLA_LEVEL
+from backends.schema import SchemaError
 from parity_tests import plots
 from parity_tests.cases.expected import cache_folder, programs_folder
 from parity_tests.cli import options
@@ -29,7 +30,6 @@ from parity_tests.cli.terminal import Refused, console, pairs_in, progress
 from parity_tests.reports.trainings import epoch_line, score_line
 from parity_tests.translation import bleu
 from parity_tests.translation import corpus as corpora
-from parity_tests.translation.comparison import CLOSE
 from parity_tests.translation.corpus import CorpusError
 from parity_tests.translation.model import Data, Model, Settings, new_model, read_data
 from parity_tests.translation.preparation import (
@@ -56,8 +56,9 @@ def translate() -> None:
 def setting(
     flag: str, help: str, type: click.ParamType | None = None, name: str = ""
 ) -> Callable[[options.Command], options.Command]:
-    """An option that is a field of the settings, with their default; without a type it is a flag."""
+    """An option that is a field of the settings, with their default, and their bounds unless a type is given."""
     name = name or flag.lstrip("-").partition("/")[0].replace("-", "_")
+    type = type or type_of(SCHEMA[name])
     if type is None:
         return click.option(flag, name, is_flag=True, default=None, help=help)
     default = getattr(Settings(), name)
@@ -67,8 +68,20 @@ def setting(
     return click.option(flag, name, type=type, default=None, metavar=metavar, help=help)
 
 
-POSITIVE, COUNT, RATE = click.IntRange(min=1), click.IntRange(min=0), click.FloatRange(0.0, 1.0, max_open=True)
-ABOVE_ZERO = click.FloatRange(0.0, min_open=True)
+def type_of(annotation: Any) -> click.ParamType | None:
+    """The kind of an option that is annotated so; None for a flag."""
+    if get_origin(annotation) in (Union, UnionType):
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) is Literal:
+        return click.Choice(get_args(annotation))
+    if annotation is bool:
+        return None
+    kind, bounds = get_args(annotation)
+    return (click.IntRange if kind is int else click.FloatRange)(bounds.low, bounds.high)
+
+
+SCHEMA = get_type_hints(Settings, include_extras=True)
+POSITIVE = click.IntRange(min=1)
 
 corpus_options = options.combined(
     options.corpus,
@@ -78,30 +91,30 @@ corpus_options = options.combined(
 )
 training_options = options.combined(
     corpus_options,
-    setting("--split", "What a token is.", click.Choice(list(corpora.SPLITTERS))),
-    setting("--train", "Pairs to train on.", POSITIVE),
-    setting("--validation", "Pairs to validate on after each epoch.", POSITIVE),
-    setting("--test", "Pairs held out for `translate test`.", COUNT),
+    setting("--split", "What a token is."),
+    setting("--train", "Pairs to train on."),
+    setting("--validation", "Pairs to validate on after each epoch."),
+    setting("--test", "Pairs held out for `translate test`."),
     setting("--shuffle/--in-order", "Draw the pairs from the whole corpus, or take the first."),
-    setting("--max-tokens", "The most tokens of a sentence, the end token included.", click.IntRange(min=2)),
-    setting("--min-frequency", "How often a token has to occur to be in the vocabulary.", POSITIVE),
-    setting("--embed", "Features of an embedded token.", POSITIVE, name="embed_size"),
-    setting("--hidden", "Features of a recurrent layer.", POSITIVE, name="hidden_size"),
-    setting("--layers", "Recurrent layers of encoder and of decoder.", POSITIVE, name="num_layers"),
-    setting("--rnn", "The recurrent layer.", click.Choice(["gru", "lstm"]), name="cell"),
-    setting("--decoder", "Bahdanau's, Luong's, or without attention.", click.Choice(list(DECODERS))),
+    setting("--max-tokens", "The most tokens of a sentence, the end token included."),
+    setting("--min-frequency", "How often a token has to occur to be in the vocabulary."),
+    setting("--embed", "Features of an embedded token.", name="embed_size"),
+    setting("--hidden", "Features of a recurrent layer.", name="hidden_size"),
+    setting("--layers", "Recurrent layers of encoder and of decoder.", name="num_layers"),
+    setting("--rnn", "The recurrent layer.", name="cell"),
+    setting("--decoder", "Bahdanau's, Luong's, or without attention."),
     setting("--score", "How a key is scored; the default of the decoder unless given.", click.Choice(SCORE_NAMES)),
     setting("--bidirectional/--one-direction", "Whether the encoder reads both ways."),
-    setting("--dropout", "The rate of dropout.", RATE),
+    setting("--dropout", "The rate of dropout."),
     setting("--framework-dropout/--dropout-as-data", "Let the framework draw the dropout masks."),
-    setting("--optimizer", "The optimiser.", click.Choice(["adam", "sgd"])),
-    setting("--learning-rate", "The learning rate.", ABOVE_ZERO),
+    setting("--optimizer", "The optimiser."),
+    setting("--learning-rate", "The learning rate."),
     setting("--max-norm", "Clip gradients to this global norm; 0 clips nothing.", click.FloatRange(0.0)),
-    setting("--batch-size", "Pairs of a step.", POSITIVE),
-    setting("--epochs", "Epochs to train.", POSITIVE),
-    setting("--patience", "Stop after N epochs without a lower validation loss.", POSITIVE),
-    setting("--seed", "The seed of first parameters, orders and dropout masks.", COUNT),
-    setting("--dtype", "The dtype to compute in.", click.Choice(list(CLOSE))),
+    setting("--batch-size", "Pairs of a step."),
+    setting("--epochs", "Epochs to train."),
+    setting("--patience", "Stop after N epochs without a lower validation loss."),
+    setting("--seed", "The seed of first parameters, orders and dropout masks."),
+    setting("--dtype", "The dtype to compute in."),
 )
 beam_option = click.option(
     "--beam",
@@ -129,7 +142,7 @@ def refusals() -> Iterator[None]:
     """Report an error of the user in one line, and exit with 2."""
     try:
         yield
-    except (ArchiveError, AttentionError, ChildFailed, CorpusError, Diverged, ImportError) as error:
+    except (ArchiveError, AttentionError, SchemaError, ChildFailed, CorpusError, Diverged, ImportError) as error:
         raise Refused(str(error)) from error
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from attention_core.draws import integers, uniform
 from attention_core.operators.training import Batch
+from backends.archives import ArchiveError, regular_file
 
 SPECIAL = PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
 NAMES = "january february march april may june july august september october november december"
@@ -27,6 +28,8 @@ MONTHS = tuple(NAMES.split())
 DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 LONGEST_LINE = 10_000
 MOST_REPORTED = 3
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+"""What would steer a terminal, and is no part of a sentence."""
 
 PAIRS_ADDRESS = "http://d2l-data.s3-accelerate.amazonaws.com/fra-eng.zip"
 PAIRS_DIGEST = "94646ad1522d915e7b0f9296181140edcf86a4f5"
@@ -93,14 +96,16 @@ def read_corpus(path: str | Path) -> Corpus:
     skipped: list[tuple[int, str]] = []
     number = 0
     try:
-        for number, raw in _lines(path):
+        for number, raw in _lines(regular_file(path)):
             line = None if raw is None else raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
             if line is None or len(line) > LONGEST_LINE:
                 skipped.append((number, f"longer than {LONGEST_LINE:,} characters"))
                 continue
             source, tab, rest = line.partition("\t")
             target = rest.partition("\t")[0]
-            if tab and normalise(source) and normalise(target):
+            if CONTROL.search(source + target):
+                skipped.append((number, "a control character"))
+            elif tab and normalise(source) and normalise(target):
                 pairs.append((source, target))
             else:
                 skipped.append((number, "an empty sentence" if tab else "no tab"))
@@ -108,6 +113,8 @@ def read_corpus(path: str | Path) -> Corpus:
         raise CorpusError(f"{path}, line {number}, is not UTF-8: {error.reason}. Convert the file first.") from error
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {error.strerror}.") from error
+    except ArchiveError as error:
+        raise CorpusError(f"{error}.") from error
     if not pairs:
         warning = Corpus(pairs, skipped).warning
         raise CorpusError(f"{path} holds no sentence pairs{': ' if warning else ''}{warning}.")

@@ -11,17 +11,18 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
 import backends
 from attention_core import draws
-from attention_core.errors import AttentionError
+from attention_core.errors import AttentionError, check_options
 from attention_core.operators import SPECIFICATION_VERSION
 from attention_core.operators.training import Batch
 from attention_core.operators.translation import TRANSLATOR
 from backends.archives import ArchiveError
+from backends.schema import Range, SchemaError, shown, typed
 from parity_tests.translation import corpus
 from parity_tests.translation.corpus import Vocabulary
 
@@ -29,12 +30,15 @@ KIND = "translation model"
 DATES = "dates"
 """The name of the corpus that needs no file."""
 
+MOST_PAIRS, MOST_TOKENS = 10**8, 2**20
+"""The pairs of a list, and the tokens of a batch, at most."""
+
 Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All that determines a training, whatever the framework.
+    """All that determines a training, whatever the framework; the annotations are the schema of files and options.
 
     corpus is DATES, or the name of a file, and digest the SHA-256 of its pairs; train, validation and test are numbers
     of pairs, drawn from the whole corpus if shuffle, from its beginning otherwise. split says what a token is. A
@@ -44,44 +48,37 @@ class Settings:
 
     corpus: str = DATES
     digest: str = ""
-    split: str = "words"
-    train: int = 512
-    validation: int = 128
-    test: int = 0
+    split: Literal["words", "characters"] = "words"
+    train: Annotated[int, Range(1, MOST_PAIRS)] = 512
+    validation: Annotated[int, Range(1, MOST_PAIRS)] = 128
+    test: Annotated[int, Range(0, MOST_PAIRS)] = 0
     shuffle: bool = False
-    max_tokens: int = 10
-    min_frequency: int = 1
-    embed_size: int = 256
-    hidden_size: int = 256
-    num_layers: int = 2
-    cell: str = "gru"
-    decoder: str = "bahdanau"
+    max_tokens: Annotated[int, Range(2, 1024)] = 10
+    min_frequency: Annotated[int, Range(1, MOST_PAIRS)] = 1
+    embed_size: Annotated[int, Range(1, 2**14)] = 256
+    hidden_size: Annotated[int, Range(1, 2**14)] = 256
+    num_layers: Annotated[int, Range(1, 64)] = 2
+    cell: Literal["gru", "lstm"] = "gru"
+    decoder: Literal["bahdanau", "luong", "fixed"] = "bahdanau"
     score: str | None = None
     bidirectional: bool = False
-    dropout: float = 0.0
+    dropout: Annotated[float, Range(0.0, 0.999)] = 0.0
     framework_dropout: bool = False
-    optimizer: str = "adam"
-    learning_rate: float = 0.005
-    max_norm: float | None = 1.0
-    batch_size: int = 128
-    epochs: int = 30
-    patience: int | None = None
-    seed: int = 0
-    dtype: str = "float32"
+    optimizer: Literal["adam", "sgd"] = "adam"
+    learning_rate: Annotated[float, Range(1e-12, 1e3)] = 0.005
+    max_norm: Annotated[float, Range(1e-12, 1e12)] | None = 1.0
+    batch_size: Annotated[int, Range(1, 2**16)] = 128
+    epochs: Annotated[int, Range(1, 10**6)] = 30
+    patience: Annotated[int, Range(1, 10**6)] | None = None
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0
+    dtype: Literal["float32", "float64"] = "float32"
 
-    @classmethod
-    def of(cls, entries: Any) -> Settings:
-        """The settings in the header of a file.
-
-        Raises: ArchiveError if they are none.
-        """
-        types = {setting.name: str(setting.type) for setting in fields(cls)}
-        if not isinstance(entries, dict) or set(entries) != set(types):
-            raise ArchiveError("the settings are wrong: other names than those of this version")
-        for name, value in entries.items():
-            if ("None" if value is None else type(value).__name__) not in types[name].split(" | "):
-                raise ArchiveError(f"the settings are wrong: {name} is {value!r}, expected {types[name]}")
-        return cls(**entries)
+    def __post_init__(self) -> None:
+        if self.batch_size * self.max_tokens > MOST_TOKENS:
+            raise ValueError(
+                f"batch_size={self.batch_size} sentences of max_tokens={self.max_tokens} are more than the "
+                f"{MOST_TOKENS:,} tokens that a batch may have"
+            )
 
     def tokens(self, sentence: str) -> list[str]:
         """The tokens of a sentence."""
@@ -98,6 +95,32 @@ class Settings:
         sizes = {"source_vocab_size": len(source), "target_vocab_size": len(target)}
         located = {"num_positions": self.max_tokens} if self.score == "location" else {}
         return {**sizes, **located, **{name: getattr(self, name) for name in names}}
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What is known of an epoch: losses, speed, and the scores of `bleu.scores` on the validation pairs."""
+
+    loss: float
+    tokens_per_second: float
+    seconds: float
+    validation_loss: float
+    bleu: float
+    third_party: float
+    exact: float
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of a model's file: the schema."""
+
+    kind: Literal["translation model"]
+    specification: str
+    settings: Settings
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    backend: Annotated[str, Range(1, 64)]
+    history: list[Epoch]
 
 
 class Split(NamedTuple):
@@ -217,43 +240,52 @@ class Model:
 
         Raises: ArchiveError if the file is damaged, or is no model.
         """
-        arrays, header = backends.load_archive(path, KIND)
+        arrays, entries = backends.load_archive(path, KIND)
         try:
-            settings = Settings.of(header.get("settings"))
-            source, target = (_vocabulary(header.get(side)) for side in ("source", "target"))
+            header = typed(Header, entries)
+            settings = header.settings
+            if missing := sorted({setting.name for setting in fields(Settings)} - set(entries["settings"])):
+                raise SchemaError(f"settings.{missing[0]}", "missing")
+            source, target = _vocabulary("source", header.source), _vocabulary("target", header.target)
             groups: dict[str, Arrays] = {"parameter": {}, "last": {}, "state": {}}
+            steps: Arrays = {}
             for name, array in arrays.items():
-                group, slash, member = name.partition("/")
-                if slash:
-                    groups[group][member] = array
-            shapes = TRANSLATOR.shapes(TRANSLATOR.sizes(settings.model(source, target)))
+                group, _, member = name.partition("/")
+                (groups.get(group, steps) if member else steps)[member or group] = array
+            shapes = TRANSLATOR.shapes(check_options(TRANSLATOR, **settings.model(source, target)))
             for group in ("parameter", "last"):
-                if {name: array.shape for name, array in groups[group].items()} != shapes:
+                if {name: (array.shape, array.dtype.name) for name, array in groups[group].items()} != {
+                    name: (shape, settings.dtype) for name, shape in shapes.items()
+                }:
                     raise ArchiveError(f"the arrays of {group} are not those of the settings")
-            return cls(
-                settings,
-                source,
-                target,
-                str(header["backend"]),
-                groups["parameter"],
-                groups["last"],
-                groups["state"],
-                arrays["losses"].tolist(),
-                arrays["norms"].tolist(),
-                [{str(name): float(value) for name, value in epoch.items()} for epoch in header["history"]],
-            )
-        except ArchiveError as error:
-            raise ArchiveError(f"{path}: {error}") from error
-        except (KeyError, TypeError, ValueError, AttributeError, AttentionError) as error:
-            raise ArchiveError(f"{path}: this is no model that could be read: {error!r}") from error
+            if set(steps) != {"losses", "norms"} or any(array.dtype != np.float64 for array in steps.values()):
+                raise ArchiveError("expected losses and norms in float64 beside the parameters")
+            losses, norms = steps["losses"], steps["norms"]
+            if losses.ndim != 1 or losses.shape != norms.shape or not np.isfinite([losses, norms]).all():
+                raise ArchiveError("losses and norms are not finite numbers, one of each for a step")
+        except (SchemaError, ArchiveError, AttentionError) as error:
+            raise ArchiveError(f"{path}: this is no model that could be read: {error}") from error
+        return cls(
+            settings=settings,
+            source=source,
+            target=target,
+            backend=header.backend,
+            parameters=groups["parameter"],
+            last=groups["last"],
+            state=groups["state"],
+            losses=losses.tolist(),
+            norms=norms.tolist(),
+            history=[asdict(epoch) for epoch in header.history],
+        )
 
 
-def _vocabulary(tokens: Any) -> Vocabulary:
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise ArchiveError("a vocabulary is wrong: expected a list of tokens")
-    if tuple(tokens[:4]) != corpus.SPECIAL or len(set(tokens)) != len(tokens):
-        raise ArchiveError("a vocabulary is wrong: the special tokens come first, and each token occurs once")
-    return Vocabulary(tuple(tokens))
+def _vocabulary(path: str, tokens: tuple[str, ...]) -> Vocabulary:
+    if tokens[:4] != corpus.SPECIAL or len(set(tokens)) != len(tokens):
+        raise SchemaError(path, "the special tokens come first, and each token occurs once")
+    for number, token in enumerate(tokens):
+        if corpus.CONTROL.search(token):
+            raise SchemaError(f"{path}[{number}]", f"{shown(token)} has a control character, which no corpus has")
+    return Vocabulary(tokens)
 
 
 def new_model(settings: Settings, data: Data, backend: str) -> Model:

@@ -9,6 +9,7 @@ from typing import Any
 
 import backends
 from backends.archives import ArchiveError
+from backends.schema import typed
 from parity_tests.translation.corpus import CorpusError, Pair, dates, read_corpus
 from parity_tests.translation.model import DATES, Data, Model, Settings, digest_of, read_data
 
@@ -25,6 +26,8 @@ DATE_SETTINGS: dict[str, Any] = {
     "epochs": 6,
 }
 """The defaults for the corpus of dates that differ from those for sentences."""
+MOST_DATES = 2**20
+"""More than twice as many as there are, each in every form."""
 RESUMABLE = ("epochs", "patience")
 """The settings that may change when a training is resumed."""
 
@@ -42,16 +45,19 @@ def pairs_of(corpus: Path | None, chosen: Mapping[str, Any], read: Read) -> tupl
     if corpus is not None:
         return str(corpus), read(corpus)
     counts = (chosen.get(name) or DATE_SETTINGS[name] for name in ("train", "validation", "test"))
-    return DATES, dates(2 * sum(counts), chosen.get("seed") or 0)
+    return DATES, dates(min(2 * sum(counts), MOST_DATES), chosen.get("seed") or 0)
 
 
 def new_settings(
     corpus: Path | None, chosen: Mapping[str, Any], read: Read = read_pairs
 ) -> tuple[Settings, list[Pair]]:
-    """The chosen settings, with the defaults of the corpus, and its pairs."""
+    """The chosen settings, with the defaults of the corpus, and its pairs.
+
+    Raises: SchemaError with the name of the setting, CorpusError.
+    """
     name, pairs = pairs_of(corpus, chosen, read)
     defaults = DATE_SETTINGS if name == DATES else {}
-    return Settings(**{**defaults, **chosen, "corpus": name, "digest": digest_of(pairs)}), pairs
+    return typed(Settings, {**defaults, **chosen, "corpus": name, "digest": digest_of(pairs)}), pairs
 
 
 def data_of(settings: Settings, corpus: Path | None, read: Read = read_pairs) -> Data:

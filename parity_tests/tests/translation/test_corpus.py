@@ -65,8 +65,14 @@ def test_bad_lines_are_skipped_with_a_count_and_their_numbers(tmp_path: Path):
     assert corpus.Corpus([("a", "b")]).warning == ""
 
 
+def test_a_line_that_would_steer_a_terminal_is_skipped(tmp_path: Path):
+    (tmp_path / "pairs.txt").write_text("go .\tva !\nred\x1b[31m\trouge\n", encoding="utf-8")
+    content = corpus.read_corpus(tmp_path / "pairs.txt")
+    assert content.pairs == [("go .", "va !")] and content.skipped == [(2, "a control character")]
+
+
 def test_a_missing_file_is_reported(tmp_path: Path):
-    with pytest.raises(CorpusError, match=r"nothing.txt cannot be read: No such file"):
+    with pytest.raises(CorpusError, match=r"nothing.txt: there is no such file"):
         corpus.read_corpus(tmp_path / "nothing.txt")
 
 

@@ -11,7 +11,7 @@ import sys
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from click.testing import CliRunner
 import backends
 from attention_core import reference
 from attention_core.errors import OptionError
+from attention_core.operators.translation import DECODERS
 from backends.archives import ArchiveError
 from backends.requirements import XLA_LEVEL
 from parity_tests.cases.call import JUDGED_STEPS
@@ -27,8 +28,8 @@ from parity_tests.cli.main import main
 from parity_tests.cli.translate import train
 from parity_tests.tests.places import ROOT
 from parity_tests.translation import bleu, corpus
-from parity_tests.translation.comparison import compare
-from parity_tests.translation.model import Model, Settings, digest_of, new_model, read_data
+from parity_tests.translation.comparison import CLOSE, compare
+from parity_tests.translation.model import Epoch, Model, Settings, digest_of, new_model, read_data
 from parity_tests.translation.preparation import DATE_SETTINGS, new_settings
 from parity_tests.translation.trainer import Diverged, Worker
 
@@ -50,6 +51,7 @@ FLAGS = [
     *("--layers", "2", "--dropout", "0.25", "--batch-size", "16", "--epochs", "3", "--one-direction"),
 ]
 PAIRS = corpus.dates(120)
+EPOCH = Epoch(1.4, 900.0, 2.0, validation_loss=0.1 + 0.7, bleu=0.0, third_party=0.0, exact=0.0)
 COMMAND = """
 import signal
 from parity_tests.cli.main import main
@@ -228,7 +230,7 @@ def model() -> Model:
     settings = small()
     made = new_model(settings, read_data(settings, PAIRS), "torch")
     made.losses, made.norms = [2.5, 0.1 + 0.2], [1.0, 2.0]
-    made.history = [{"loss": 1.4, "validation_loss": 0.1 + 0.7}]
+    made.history = [asdict(EPOCH)]
     made.state = {"step": np.array(2, np.int64)}
     return made
 
@@ -256,14 +258,26 @@ def test_no_part_of_a_file_is_taken_for_the_whole(model: Model, tmp_path: Path):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"settings": {}}, "the settings are wrong: other names"),
-        ({"settings": {**asdict(Settings()), "epochs": "3"}}, "epochs is '3', expected int"),
-        ({"settings": {**asdict(Settings()), "cell": "rnn"}}, "this is no model"),
-        ({"source": ["a", "b"]}, "the special tokens come first"),
+        ({"settings": {}}, "settings.batch_size: missing"),
+        ({"settings": {**asdict(Settings()), "epochs": "3"}}, "settings.epochs: '3', expected an integer"),
+        ({"settings": {**asdict(Settings()), "cell": "rnn"}}, "settings.cell: 'rnn', expected one of 'gru', 'lstm'"),
+        ({"settings": {**asdict(Settings()), "batch_size": 0}}, "settings.batch_size: 0, expected an integer from 1"),
+        ({"settings": {**asdict(Settings()), "batch_size": 10**9}}, "settings.batch_size: 1000000000, expected"),
+        ({"settings": {**asdict(Settings()), "batch_size": 2**16, "max_tokens": 999}}, "settings: batch_size=65536"),
+        ({"settings": {**asdict(Settings()), "num_layers": 10**9}}, "settings.num_layers: 1000000000, expected"),
+        ({"settings": {**asdict(Settings()), "optimizer": "__class__"}}, "settings.optimizer: '__class__', expected"),
+        ({"settings": {**asdict(Settings()), "score": "__class__"}}, "score is '__class__', expected one of"),
+        ({"settings": {**asdict(Settings()), "learning_rate": True}}, "settings.learning_rate: True, expected a"),
+        ({"settings": {**asdict(Settings()), "\x1b[2J": 1}}, r"settings.'\x1b[2J': there is no such entry"),
+        ({"source": ["a", "b"]}, "source: the special tokens come first"),
         ({"source": [*corpus.SPECIAL, "a", "a"]}, "each token occurs once"),
-        ({"target": "abc"}, "expected a list of tokens"),
-        ({"history": [3]}, "this is no model"),
+        ({"source": [*corpus.SPECIAL, "a\x1b[2J"]}, r"source[4]: 'a\x1b[2J' has a control character"),
+        ({"source": [*corpus.SPECIAL, "\ud800"]}, r"source[4]: '\ud800' has a lone surrogate"),
+        ({"target": "abc"}, "target: 'abc', expected a list"),
+        ({"history": [3]}, "history[0]: 3, expected an object"),
+        ({"history": [{**asdict(EPOCH), "loss": None}]}, "history[0].loss: None, expected a finite number"),
         ({"target": [*corpus.SPECIAL, "a"]}, "the arrays of parameter are not those of the settings"),
+        ({"backend": ["torch"]}, "backend: a list of 1, expected text"),
         ({"kind": "recording"}, "this is a 'recording', expected a 'translation model'"),
     ],
 )
@@ -274,6 +288,44 @@ def test_a_header_that_is_not_that_of_a_model_is_refused(model: Model, tmp_path:
     backends.save_arrays(path, arrays, {**header, **changed})
     with pytest.raises(ArchiveError, match=re.escape(words)):
         Model.load(path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"losses": np.array(["a"] * 2).view(np.uint32)}, "expected losses and norms in float64"),
+        ({"losses": np.ones((2, 1))}, "one of each for a step"),
+        ({"norms": np.array([1.0, np.nan])}, "are not finite numbers"),
+        ({"other": np.ones(2)}, "expected losses and norms in float64"),
+        ({"last/encoder.embedding": np.ones(2)}, "the arrays of last are not those of the settings"),
+    ],
+)
+def test_arrays_that_are_not_those_of_a_model_are_refused(model: Model, tmp_path: Path, changed: dict, words: str):
+    path = tmp_path / "model.safetensors"
+    model.save(path)
+    arrays, header = backends.load_archive(path)
+    backends.save_arrays(path, {**arrays, **changed}, header)
+    with pytest.raises(ArchiveError, match=re.escape(words)):
+        Model.load(path)
+
+
+def test_settings_allow_what_the_specification_knows():
+    schema = get_type_hints(Settings, include_extras=True)
+    known = {"split": corpus.SPLITTERS, "decoder": DECODERS, "dtype": CLOSE}
+    assert all(set(get_args(schema[name])) == set(choices) for name, choices in known.items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--batch-size", "70000"], "70000 is not in the range 1<=x<=65536"),
+        (["--batch-size", "65536", "--max-tokens", "1000"], "are more than the 1,048,576 tokens that a batch may have"),
+        (["--corpus", "/dev/zero"], "this is a device, expected a regular file"),
+        (["--corpus", "/"], "this is a folder, expected a regular file"),
+    ],
+)
+def test_settings_that_would_fill_memory_are_refused(arguments: list[str], words: str):
+    assert words in invoke("train", "--backend", "torch", *arguments, code=2)
 
 
 def test_first_parameters_follow_from_the_seed_alone():
@@ -369,7 +421,7 @@ def test_losses_and_translations_that_differ_are_reported(model: Model):
     [
         (["train"], "--backend is missing: name one of torch, tf, jax, mxnet"),
         (["train", "--backend", "caffe", *FLAGS], "no backend 'caffe'"),
-        (["train", "--backend", "torch", "--corpus", "nothing.txt"], "nothing.txt cannot be read"),
+        (["train", "--backend", "torch", "--corpus", "nothing.txt"], "nothing.txt: there is no such file"),
         (["train", "--backend", "torch", "--corpus", "x", "--download"], "name two corpora: give one"),
         (
             ["train", "--backend", "torch", "--decoder", "fixed", "--score", "dot"],
