@@ -28,7 +28,10 @@ from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.certificate import certify
 from parity_tests.reports.table import times, titled
 
-OPTIONS = "In options of this command, source=... is --from, prefix=... is --prefix, and any other NAME=... is --set."
+OPTIONS = (
+    "In options of this command, source=... is --from, prefix=... is --prefix, max_bytes=... is --max-bytes, and any "
+    "other NAME=... is --set."
+)
 MOST_SHOWN = 5
 
 
@@ -80,6 +83,12 @@ MOST_SHOWN = 5
     default="full",
     show_default=True,
     help="Judge the source's layer and the converted one; the converted one alone; or nothing.",
+)
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="What the arrays of SOURCE may take in memory; 8 times its size and 16 MiB unless given.",
 )
 @options.python("Run a framework (torch, tf, jax, mxnet, onnx) with another interpreter.")
 @options.json_file

@@ -17,6 +17,8 @@ from attention_core.errors import dtype_name
 from attention_core.operators import LAYERS
 from attention_core.specification import FLOATING, Layer
 from backends import FRAMEWORKS, weights
+from backends.archives import LONGEST_NAME, ArchiveError
+from backends.schema import SchemaError, typed
 from backends.weights import SOURCES, Converted, WeightError
 from backends.weights.configs import check_shapes, config_of, layer_named
 from backends.weights.matching import fits
@@ -28,6 +30,9 @@ from parity_tests.judge.run import Run
 from parity_tests.third_party import layers
 from parity_tests.workers.environment import environment
 from parity_tests.workers.process import Job, Progress, untold
+
+Option = bool | int | float | str | None
+"""The value of a constructor's argument."""
 
 CANONICAL = "canonical"
 """The name of canonical arrays as a source."""
@@ -85,6 +90,7 @@ class Conversion:
     to_prefix: str = ""
     given: tuple[str, ...] = ()
     how: str = "full"
+    max_bytes: int | None = None
     pythons: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -95,6 +101,7 @@ class Conversion:
         options += ["--to-prefix", self.to_prefix] if self.to_prefix else []
         options += [part for entry in self.given for part in ("--set", entry)]
         options += [] if self.how == "full" else ["--validate", self.how]
+        options += [] if self.max_bytes is None else ["--max-bytes", str(self.max_bytes)]
         return shlex.join(["attention-parity", "convert", self.file, "--to", self.target, "-o", self.output, *options])
 
     @property
@@ -120,7 +127,7 @@ class Conversion:
         Raises: WeightError if it cannot be converted; ArchiveError if the file is damaged; AttentionError.
         """
         _check_places(Path(self.file), Path(self.output), self.target)
-        move = _read(Path(self.file), self.source, self.prefixes, self.options)
+        move = _read(Path(self.file), self.source, self.prefixes, self.options, self.max_bytes)
         return move, *_written(move, self.target, Path(self.output), self.to_prefix)
 
     def validated(self, move: Move, written: Arrays, progress: Progress = untold) -> Run:
@@ -154,8 +161,7 @@ class Conversion:
 
 
 def _check_places(file: Path, output: Path, target: str) -> None:
-    if not file.is_file():
-        raise WeightError(f"{file}: there is no such file.")
+    backends.regular_file(file)
     if target not in SOURCES and target not in FRAMEWORKS:
         raise WeightError(f"{target}: expected one of {', '.join(FRAMEWORKS)}, or of {', '.join(SOURCES)}.")
     if not output.absolute().parent.is_dir():
@@ -169,12 +175,14 @@ def _check_places(file: Path, output: Path, target: str) -> None:
 # ------------------------------------------------------------------------------------------------ reading
 
 
-def _read(file: Path, source: str | None, prefixes: tuple[str, ...], options: dict[str, Any]) -> Move:
+def _read(
+    file: Path, source: str | None, prefixes: tuple[str, ...], options: dict[str, Any], max_bytes: int | None
+) -> Move:
     """The arrays of the file, converted.
 
     Raises: WeightError if they cannot be; ArchiveError if the file is damaged.
     """
-    arrays = weights.read_arrays(file)
+    arrays = weights.read_arrays(file, max_bytes)
     header = _canonical_header(file)
     if source == CANONICAL or (source is None and header):
         return _canonical(arrays, {**header, **options})
@@ -205,10 +213,16 @@ def _prefix(converted: Converted, arrays: Arrays, options: Mapping[str, Any]) ->
 
 def _canonical_header(file: Path) -> dict[str, Any]:
     """The layer and its constructor's arguments, from the header of a file that this command wrote."""
-    if file.suffix != ".safetensors" or not backends.has_digest(file.read_bytes()):
-        return {}
+    with open(file, "rb") as data:
+        if file.suffix != ".safetensors" or not backends.has_digest(data.read(LONGEST_NAME)):
+            return {}
     header = backends.load_archive(file)[1]
-    return {"layer": header["layer"], **header["config"]} if "layer" in header and "config" in header else {}
+    if "layer" not in header or "config" not in header:
+        return {}
+    try:
+        return {**typed(dict[str, Option], header["config"], "config"), "layer": typed(str, header["layer"], "layer")}
+    except SchemaError as error:
+        raise ArchiveError(f"{file}: the header is wrong: {error}") from error
 
 
 def _canonical(arrays: Arrays, options: dict[str, Any]) -> Move:

@@ -42,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--backends", metavar="NAMES", help="backends to test, with commas, or none; default: all installed"
     )
+    parser.addoption("--attack", metavar="N", type=int, default=60, help="damaged files of each kind to read")
 
 
 @functools.cache  # every test is asked for it, and what is installed is read from many files

@@ -9,28 +9,42 @@ from uuid import uuid4
 import numpy as np
 
 import backends
+from attention_core.errors import dtype_name
 from backends.weights.errors import WeightError
 from backends.weights.formats import h5, onnx, params, pytorch, safetensors
+from backends.weights.formats.budget import Budget
 
 
-def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
+def read_arrays(path: str | Path, max_bytes: int | None = None) -> dict[str, np.ndarray]:
     """The arrays of a file by the names that they have there; the suffix says the kind.
 
     .safetensors (anybody's); .pt, .pth and .bin (a state_dict, read with weights_only=True); .h5 (.weights.h5 of
     Keras); .params of MXNet; .onnx (initialisers; those of a GRU or LSTM node under "<node>.W", ".R", ".B").
 
-    Raises: WeightError if there is no such file or kind, or it is empty, truncated, or not what its suffix says.
+    max_bytes: what the arrays may take together; 8 times the file's size and 16 MiB unless given.
+
+    Raises: WeightError if there is no such file or kind, or it is empty, truncated, or not what its suffix says, or its
+    arrays would take more than max_bytes.
     """
     path = Path(path)
     reader = _chosen(path, READERS, "read")
-    if not path.is_file():
-        raise WeightError(f"{path}: there is no such file.")
-    if path.stat().st_size == 0:
-        raise WeightError(f"{path}: the file is empty.")
     try:
-        arrays = reader(path)
+        budget = Budget(backends.regular_file(path), max_bytes)
+    except backends.ArchiveError as error:
+        raise WeightError(f"{error}.") from error
+    try:
+        if budget.size == 0:
+            raise WeightError("the file is empty")
+        arrays = reader(path, budget)
+        for name, array in arrays.items():
+            if array.dtype.kind not in "biufc" and dtype_name(array.dtype) != "bfloat16":
+                raise WeightError(f"{name} is {dtype_name(array.dtype)}, expected numbers of a dtype that NumPy has")
     except (WeightError, backends.ArchiveError) as error:
         raise WeightError(f"{path}: {error}.") from error
+    except OSError as error:
+        raise WeightError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except MemoryError as error:
+        raise WeightError(f"{path}: its arrays do not fit into memory.") from error
     if not arrays:
         raise WeightError(f"{path}: the file holds no arrays.")
     return arrays
@@ -60,7 +74,7 @@ def _chosen(path: Path, kinds: Mapping[str, Callable], done: str) -> Callable:
     raise WeightError(f"{path}: a file of this kind cannot be {done}; one can be: {', '.join(kinds)}.")
 
 
-READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
+READERS: dict[str, Callable[[Path, Budget], dict[str, np.ndarray]]] = {
     ".safetensors": safetensors.read,
     **dict.fromkeys((".pt", ".pth", ".bin"), pytorch.read),
     ".h5": h5.read,

@@ -7,33 +7,50 @@ from typing import Any
 
 import numpy as np
 
+from backends.schema import shown
 from backends.weights.errors import WeightError, needed
+from backends.weights.formats.budget import Budget
 
 INPUTS = {"GRU": {1: "W", 2: "R", 3: "B"}, "LSTM": {1: "W", 2: "R", 3: "B", 7: "P"}}
 """Which inputs of a node are weights."""
 ACTIVATIONS = {"GRU": ["sigmoid", "tanh"], "LSTM": ["sigmoid", "tanh", "tanh"]}
+KINDS = {
+    "direction": "STRING",
+    "activations": "STRINGS",
+    "linear_before_reset": "INT",
+    "clip": "FLOAT",
+    "input_forget": "INT",
+    "hidden_size": "INT",
+}
+"""The attributes of a node that are read, and the kind of each."""
+LARGEST = 2**31
+"""The bytes that protobuf can read, at most."""
 
 
-def read(path: Path) -> dict[str, np.ndarray]:
+def read(path: Path, budget: Budget) -> dict[str, np.ndarray]:
     """The arrays of a file, without the graph's own shapes and axes.
 
     Raises: WeightError if it is no model, or a GRU or LSTM node computes something else than the layers here.
     """
     onnx = needed("onnx")
+    if budget.size > LARGEST:
+        raise WeightError(f"the file is larger than {LARGEST:,} bytes, the most that an ONNX file can have")
     try:
-        model = onnx.load(str(path))
+        model = onnx.load(str(path), load_external_data=False)
         graph = model.graph
-        arrays = {entry.name: np.array(onnx.numpy_helper.to_array(entry)) for entry in graph.initializer}
+        arrays = {entry.name: _array(entry.name, entry, onnx, budget) for entry in graph.initializer}
         constants = {
-            node.output[0]: np.array(onnx.numpy_helper.to_array(attribute.t))
+            node.output[0]: _array(node.output[0], attribute.t, onnx, budget)
             for node in graph.node
-            if node.op_type == "Constant"
+            if node.op_type == "Constant" and node.output
             for attribute in node.attribute
             if attribute.name == "value"
         }
+    except WeightError:
+        raise
     except Exception as error:
         reason = str(error).splitlines() or [type(error).__name__]
-        raise WeightError(f"not a readable ONNX model ({reason[0]})") from error
+        raise WeightError(f"not a readable ONNX model ({shown(reason[0])})") from error
     if not model.ir_version or not graph.node:
         raise WeightError("not a readable ONNX model (it has no graph)")
     named: dict[str, np.ndarray] = {}
@@ -41,6 +58,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
     for index, node in enumerate(graph.node):
         if node.op_type in INPUTS and node.domain in ("", "ai.onnx"):
             name = node.name or f"{node.op_type}_{index}"
+            budget.take(name)
             weights = {
                 letter: node.input[place]
                 for place, letter in INPUTS[node.op_type].items()
@@ -49,10 +67,14 @@ def read(path: Path) -> dict[str, np.ndarray]:
             for letter, initializer in weights.items():
                 if initializer not in arrays and initializer not in constants:
                     raise WeightError(
-                        f"{name}.{letter} is computed in the graph ({initializer}), expected an initialiser: fold the "
-                        "constants of the model first"
+                        f"{name}.{letter} is computed in the graph ({shown(initializer)}), expected an initialiser: "
+                        "fold the constants of the model first"
                     )
                 named[f"{name}.{letter}"] = arrays[initializer] if initializer in arrays else constants[initializer]
+            if f"{name}.R" not in named:
+                raise WeightError(
+                    f"{name} has no recurrent weights, input 2 (R) of {node.op_type}: the file is damaged"
+                )
             _check(node, name, named[f"{name}.R"], onnx)
             taken |= set(weights.values())
     # Whole numbers in a row are shapes and axes of the graph.
@@ -60,11 +82,28 @@ def read(path: Path) -> dict[str, np.ndarray]:
     return named | {name: array for name, array in weights.items() if name not in taken}
 
 
+def _array(name: str, tensor: Any, onnx: Any, budget: Budget) -> np.ndarray:
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        raise WeightError(
+            f"{shown(name)} lies in another file, which is not read: save the model as one, with onnx.save(model, "
+            "FILE, save_as_external_data=False)"
+        )
+    budget.take(name, tensor.dims, 8)
+    return np.array(onnx.numpy_helper.to_array(tensor))
+
+
 def _check(node: Any, name: str, recurrent: np.ndarray, onnx: Any) -> None:
     """Refuse a node whose attributes ask for another function."""
-    given = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-    direction = given.get("direction", b"forward").decode()
-    activations = [text.decode().lower() for text in given.get("activations", [])]
+    given = {}
+    for attribute in node.attribute:
+        if attribute.name in KINDS:
+            if attribute.type != getattr(onnx.AttributeProto, KINDS[attribute.name]):
+                raise WeightError(f"{name} has an odd {attribute.name}, expected {KINDS[attribute.name]}")
+            given[attribute.name] = onnx.helper.get_attribute_value(attribute)
+    direction = given.get("direction", b"forward").decode(errors="replace")
+    activations = [text.decode(errors="replace").lower() for text in given.get("activations", [])]
+    if direction not in ("forward", "reverse", "bidirectional"):
+        raise WeightError(f"{name} has direction={shown(direction)}, expected forward, reverse or bidirectional")
     repeats = 2 if direction == "bidirectional" else 1
     if node.op_type == "GRU" and given.get("linear_before_reset", 0) != 1:
         raise WeightError(
@@ -74,7 +113,9 @@ def _check(node: Any, name: str, recurrent: np.ndarray, onnx: Any) -> None:
     if direction == "reverse":
         raise WeightError(f"{name} has direction='reverse' alone; a layer here reads forward, or in both directions")
     if activations not in ([], ACTIVATIONS[node.op_type] * repeats):
-        raise WeightError(f"{name} has the activations {', '.join(activations)}, expected those of the default")
+        raise WeightError(
+            f"{name} has the activations {', '.join(map(shown, activations))}, expected those of the default"
+        )
     for option in ("clip", "input_forget"):
         if given.get(option):
             raise WeightError(f"{name} has {option}={given[option]}, which the layers here have not")

@@ -8,6 +8,7 @@ The third version is the one of NumPy-style arrays, in which a shape may be () o
 from __future__ import annotations
 
 import math
+import mmap
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from backends.weights.errors import WeightError
+from backends.weights.formats.budget import Budget
 
 LIST = 0x112
 FIRST, SECOND, THIRD = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
@@ -40,7 +42,7 @@ MOST_AXES = 32
 class Bytes:
     """Bytes that are read from the front, and never beyond their end."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: mmap.mmap) -> None:
         self.data, self.place = data, 0
 
     def take(self, count: int) -> bytes:
@@ -57,25 +59,30 @@ class Bytes:
         return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))
 
 
-def read(path: Path) -> dict[str, np.ndarray]:
+def read(path: Path, budget: Budget) -> dict[str, np.ndarray]:
     """The arrays of a file by name; the marks "arg:" and "aux:" of a symbol's file are taken off.
 
     Raises: WeightError if the bytes are none, are truncated, or hold sparse arrays.
     """
-    data = path.read_bytes()
-    source = Bytes(data)
-    if len(data) < 24 or source.numbers("QQ")[0] != LIST:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return _read(Bytes(data), budget)
+
+
+def _read(source: Bytes, budget: Budget) -> dict[str, np.ndarray]:
+    if budget.size < 24 or source.numbers("QQ")[0] != LIST:
         raise WeightError("the file does not begin as MXNet's files of arrays do")
     (count,) = source.numbers("Q")
-    arrays = [_array(source) for _ in range(_plausible(count, source))]
+    arrays = [_array(source, budget) for _ in range(_plausible(count, source))]
     (named,) = source.numbers("Q")
     if named != count:
         raise WeightError(f"the file names {named} of its {count} arrays: save them by name, as save_parameters does")
     names = [_name(source) for _ in range(named)]
+    for name in names:
+        budget.take(name)
     if len(set(names)) < len(names):
         raise WeightError("the file names two arrays alike")
-    if source.place != len(data):
-        raise WeightError(f"{len(data) - source.place} bytes follow the last name: the file is damaged")
+    if source.place != budget.size:
+        raise WeightError(f"{budget.size - source.place} bytes follow the last name: the file is damaged")
     return dict(zip(names, arrays, strict=True))
 
 
@@ -93,7 +100,7 @@ def _name(source: Bytes) -> str:
         raise WeightError("the name of an array is no text: the file is damaged") from error
 
 
-def _array(source: Bytes) -> np.ndarray:
+def _array(source: Bytes, budget: Budget) -> np.ndarray:
     (version,) = source.numbers("I")
     if version in (SECOND, THIRD):
         (storage,) = source.numbers("i")
@@ -116,8 +123,7 @@ def _array(source: Bytes) -> np.ndarray:
     if DTYPES[code] == "bfloat16":
         import ml_dtypes  # noqa: F401  # teaches NumPy the name
     dtype = np.dtype(DTYPES[code])
-    if any(size < 0 for size in shape):
-        raise WeightError(f"an array has the shape {shape}: the file is damaged")
+    budget.take("an array", shape, dtype.itemsize)
     return np.frombuffer(source.take(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
 
 

@@ -2,50 +2,129 @@
 
 from __future__ import annotations
 
+import pickletools
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
+from backends.schema import shown
 from backends.weights.errors import WeightError, needed
+from backends.weights.formats.budget import Budget
+
+KINDS = {
+    "_rebuild_sparse_tensor": "a sparse tensor: make it dense first, with to_dense()",
+    "_rebuild_qtensor": "a quantised tensor: make it dense first, with dequantize()",
+    "_rebuild_nested_tensor": "a nested tensor: pad it first, with to_padded_tensor()",
+    "_rebuild_njt": "a nested tensor: pad it first, with to_padded_tensor()",
+    "_rebuild_meta_tensor_no_storage": "a meta tensor, which has no values: load the model on a device first",
+    "_rebuild_wrapper_subclass": "a tensor subclass, which is not loaded: save plain tensors instead",
+    "_rebuild_from_type_v2": "a tensor subclass, which is not loaded: save plain tensors instead",
+}
+"""What is no array of numbers, by the function that would rebuild it, and what to do; some of them fill memory."""
+PLAIN = {
+    "collections.OrderedDict",
+    "collections.Counter",
+    "builtins.set",
+    "_codecs.encode",
+    "torch.Size",
+    "torch.device",
+    "torch.nn.parameter.Parameter",
+    "torch.serialization._get_layout",
+    "torch.storage.TypedStorage",
+    "torch.storage.UntypedStorage",
+    *(f"torch._utils._rebuild_{name}" for name in ("tensor", "tensor_v2", "tensor_v3", "parameter")),
+    "torch._utils._rebuild_parameter_with_state",
+}
+"""The names that a file of tensors and numbers may use, beside dtypes and storages."""
 
 
-def read(path: Path) -> dict[str, np.ndarray]:
+def read(path: Path, budget: Budget) -> dict[str, np.ndarray]:
     """The tensors of a file by name."""
     torch = needed("torch")
     try:
+        with open(path, "rb") as file:
+            _check(file, budget)
         content = torch.load(path, map_location="cpu", weights_only=True)
+    except WeightError:
+        raise
     except Exception as error:
-        if "nsupported" in str(error) and "global" in str(error).lower():
-            raise WeightError(
-                "the file holds Python objects beside tensors, which are not loaded, since that can run any code: save "
-                "model.state_dict() instead"
-            ) from error
         raise WeightError("not a file that torch.save wrote, or not all of it is there") from error
     if not isinstance(content, Mapping):
         raise WeightError(f"the file holds a {type(content).__name__}, expected a state_dict: save model.state_dict()")
-    return {name: _from_torch(tensor, torch) for name, tensor in _tensors(content, torch)}
+    return {name: _from_torch(name, tensor, torch, budget) for name, tensor in _tensors(content, torch, budget)}
 
 
-def _tensors(content: Mapping, torch: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _check(file: IO[bytes], budget: Budget) -> None:
+    """Check an archive against its checksums, and what its pickle names, before anything is loaded."""
+    if file.read(4) != b"PK\3\4":  # the format before PyTorch 1.6: a row of pickles, the fourth of which is the content
+        file.seek(0)
+        for _ in range(5):
+            _check_names(file)
+        return
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        names = [member.filename for member in members]
+        if len({name.lower() for name in names}) < len(names):
+            raise WeightError("the archive has two files of one name: it is damaged")
+        for member in members:
+            budget.take(member.filename, (member.file_size,))
+        damaged = archive.testzip()
+        if damaged is not None:
+            raise WeightError(f"{damaged} in the archive does not match its checksum: the file is damaged")
+        if any(name.endswith("/constants.pkl") for name in names):
+            raise WeightError("the file is a program of TorchScript: save model.state_dict() instead")
+        budget.taken = 0
+        for name in names:
+            if name.endswith("/data.pkl"):
+                with archive.open(name) as content:
+                    _check_names(content)
+
+
+def _check_names(file: IO[bytes]) -> None:
+    """Refuse what is no plain tensor, before it is made."""
+    for code, argument, _ in pickletools.genops(file):
+        if code.name in ("GLOBAL", "INST"):
+            name = ".".join(str(argument).split(" "))
+            module, _, short = name.rpartition(".")
+            if short in KINDS:
+                raise WeightError(f"the file holds {KINDS[short]}")
+            if name not in PLAIN and (module not in ("torch", "torch.cuda") or short.endswith("Tensor")):
+                raise WeightError(
+                    f"the file holds Python objects beside tensors ({shown(name)}), which are not loaded, since that "
+                    "can run any code: save model.state_dict() instead"
+                )
+
+
+def _tensors(
+    content: Mapping, torch: Any, budget: Budget, prefix: str = "", depth: int = 0
+) -> Iterator[tuple[str, Any]]:
     """The tensors of a state_dict, and of one that stands in a checkpoint, under "name_in_checkpoint."."""
+    budget.enter(prefix, depth)
     for name, value in content.items():
+        if isinstance(value, (torch.Tensor, Mapping)) and not isinstance(name, (str, int)):
+            raise WeightError(f"a tensor is called by a {type(name).__name__}, expected a name")
         if isinstance(value, torch.Tensor):
             yield f"{prefix}{name}", value
         elif isinstance(value, Mapping):
-            yield from _tensors(value, torch, f"{prefix}{name}.")
+            yield from _tensors(value, torch, budget, f"{prefix}{name}.", depth + 1)
 
 
-def _from_torch(tensor: Any, torch: Any) -> np.ndarray:
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise WeightError("the file holds a sparse or quantised tensor: make it dense first")
-    tensor = tensor.detach().contiguous()
+def _from_torch(name: str, tensor: Any, torch: Any, budget: Budget) -> np.ndarray:
+    budget.take(name, tensor.shape, tensor.element_size())
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        raise WeightError(f"{name} is no dense tensor with values: make it one first, with to_dense() or dequantize()")
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if tensor.dtype is torch.bfloat16:
         import ml_dtypes
 
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.numpy()
+    try:
+        return tensor.numpy()
+    except TypeError as error:
+        raise WeightError(f"{name} is {tensor.dtype}, which NumPy has not: cast it to torch.float32 first") from error
 
 
 def write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

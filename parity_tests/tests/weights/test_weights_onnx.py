@@ -77,7 +77,7 @@ def test_both_directions_compute_what_one_does_in_each(kind: str, tmp_path: Path
     [
         ("GRU", 1, {}, "linear_before_reset=0, where the reset gate acts before the recurrent product"),
         ("GRU", 1, {"linear_before_reset": 1, "direction": "reverse"}, "direction='reverse' alone"),
-        ("LSTM", 1, {"activations": ["Sigmoid", "Relu", "Tanh"]}, "has the activations sigmoid, relu, tanh"),
+        ("LSTM", 1, {"activations": ["Sigmoid", "Relu", "Tanh"]}, "has the activations 'sigmoid', 'relu', 'tanh'"),
         ("LSTM", 1, {"clip": 3.0}, "has clip=3.0"),
         ("LSTM", 1, {"input_forget": 1}, "has input_forget=1"),
         ("LSTM", 1, {"direction": "bidirectional"}, r"R has shape \(1, 16, 4\), expected 2 directions"),
