@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickletools
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -45,9 +46,7 @@ def read(path: Path, budget: Budget) -> dict[str, np.ndarray]:
     """The tensors of a file by name."""
     torch = needed("torch")
     try:
-        with open(path, "rb") as file:
-            _check(file, budget)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(_checked(path, budget), map_location="cpu", weights_only=True)
     except WeightError:
         raise
     except Exception as error:
@@ -57,30 +56,36 @@ def read(path: Path, budget: Budget) -> dict[str, np.ndarray]:
     return {name: _from_torch(name, tensor, torch, budget) for name, tensor in _tensors(content, torch, budget)}
 
 
-def _check(file: IO[bytes], budget: Budget) -> None:
-    """Check an archive against its checksums, and what its pickle names, before anything is loaded."""
-    if file.read(4) != b"PK\3\4":  # the format before PyTorch 1.6: a row of pickles, the fourth of which is the content
-        file.seek(0)
-        for _ in range(5):
-            _check_names(file)
-        return
-    with zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
-        names = [member.filename for member in members]
+def _checked(path: Path, budget: Budget) -> Path | IO[bytes]:
+    """The file, after checking an archive against its checksums, and what its pickles name.
+
+    PyTorch heeds neither the checksums nor all that says where a record is: it gets an archive of what was checked.
+    """
+    if not zipfile.is_zipfile(path):  # the format before PyTorch 1.6: five pickles, and the storages behind them
+        with open(path, "rb") as file:
+            for _ in range(5):
+                _check_names(file)
+        return path
+    data = io.BytesIO()
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(data, "w") as copy:
+        names = archive.namelist()
         if len({name.lower() for name in names}) < len(names):
             raise WeightError("the archive has two files of one name: it is damaged")
-        for member in members:
-            budget.take(member.filename, (member.file_size,))
-        damaged = archive.testzip()
-        if damaged is not None:
-            raise WeightError(f"{damaged} in the archive does not match its checksum: the file is damaged")
         if any(name.endswith("/constants.pkl") for name in names):
             raise WeightError("the file is a program of TorchScript: save model.state_dict() instead")
-        budget.taken = 0
+        for member in archive.infolist():
+            budget.take(member.filename, (member.file_size,))
         for name in names:
+            try:
+                content = archive.read(name)
+            except zipfile.BadZipFile as error:
+                raise WeightError(f"{name} in the archive does not match its checksum: the file is damaged") from error
             if name.endswith("/data.pkl"):
-                with archive.open(name) as content:
-                    _check_names(content)
+                _check_names(io.BytesIO(content))
+            copy.writestr(name, content)
+    budget.taken = 0
+    data.seek(0)
+    return data
 
 
 def _check_names(file: IO[bytes]) -> None:
