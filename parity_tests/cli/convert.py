@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from backends.weights import SOURCES, WeightError
 from backends.weights.matching import fits
 from parity_tests.cli import options
 from parity_tests.cli.terminal import Refused, console, progress, write_certificate, write_json
-from parity_tests.conversion.conversion import CANONICAL, Conversion, Move, save
+from parity_tests.conversion.conversion import CANONICAL, Conversion, Move, next_lines, save
 from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.certificate import certify
@@ -111,21 +112,28 @@ def convert(file: Path, output: Path, json_file: Path | None, certificate_file: 
     for line in recognised(move, file):
         console.print(line, soft_wrap=True)
     outcome = None
-    if request.how != "no":
-        with progress() as bars:
-            outcome = request.validated(move, written, bars)
-        for line in validation(outcome):
-            console.print(line, soft_wrap=True)
-        if json_file is not None:
-            write_json(outcome, json_file)
-    if outcome is not None and outcome.red:
-        console.print(Text(f"red         {output} is not written", style="bold red"), soft_wrap=True)
-        sys.exit(1)
-    with refusals():
-        save(move, request.target, written, spelling, output)
+    # Written before anything runs, since a kind of file may need a library, and moved to its place if all is green.
+    with refusals(), tempfile.TemporaryDirectory(prefix=".convert-", dir=output.absolute().parent) as folder:
+        partial = Path(folder) / output.name
+        save(move, request.target, written, spelling, partial)
+        if request.how != "no":
+            with progress() as bars:
+                outcome = request.validated(move, written, bars)
+            for line in validation(outcome):
+                console.print(line, soft_wrap=True)
+            if json_file is not None:
+                write_json(outcome, json_file)
+        if outcome is not None and outcome.red:
+            console.print(Text(f"red         {output} is not written", style="bold red"), soft_wrap=True)
+            sys.exit(1)
+        partial.replace(output)
     console.print(verdict(move, request, outcome), soft_wrap=True)
     if outcome is not None and certificate_file is not None:
         write_certificate(certify(outcome, request.certified, request.files), certificate_file)
+    if request.target in FRAMEWORKS:
+        console.print(
+            Text("\n".join(["", "To load it:", "", *next_lines(move, request.target, output)])), soft_wrap=True
+        )
 
 
 @contextmanager

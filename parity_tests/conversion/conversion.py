@@ -34,6 +34,29 @@ from parity_tests.workers.process import Job, Progress, untold
 Option = bool | int | float | str | None
 """The value of a constructor's argument."""
 
+
+@dataclass(frozen=True)
+class Idiom:
+    """How a backend's layers are made: what is imported, a dtype, and what every constructor with parameters takes."""
+
+    imports: tuple[str, ...] = ()
+    dtype: str = '"{}"'
+    wide: str = ""
+    further: tuple[str, ...] = ()
+
+
+IDIOMS = {
+    "torch": Idiom(("import torch",), "torch.{}"),
+    "tf": Idiom(),
+    "jax": Idiom(
+        ("import jax", "from flax import nnx"),
+        '"{}"',
+        'jax.config.update("jax_enable_x64", True)',
+        ("rngs=nnx.Rngs(0)",),
+    ),
+    "mxnet": Idiom(),
+}
+
 CANONICAL = "canonical"
 """The name of canonical arrays as a source."""
 
@@ -131,8 +154,12 @@ class Conversion:
         return move, *_written(move, self.target, Path(self.output), self.to_prefix)
 
     def validated(self, move: Move, written: Arrays, progress: Progress = untold) -> Run:
-        """The verdicts on both sides."""
-        run = _validated(move, self.target, written, self.how == "full", self.pythons, progress)
+        """The verdicts on both sides.
+
+        Raises: WeightError, before anything runs, if a framework is missing; it names the ways out.
+        """
+        sides = _sides(move, self.target, written, self.how == "full", self.pythons)
+        run = validate(move.layer, move.converted.config, move.converted.arrays, sides, progress=progress)
         run.command = self.command
         return run
 
@@ -282,22 +309,49 @@ def save(move: Move, target: str, written: Arrays, spelling: int, output: Path) 
 # ------------------------------------------------------------------------------------------------ the validation
 
 
-def _validated(
-    move: Move, target: str, written: Arrays, both: bool, chosen: Mapping[str, str], progress: Progress
-) -> Run:
-    sides, missing = [], {}
-    converted = move.converted
+def _sides(move: Move, target: str, written: Arrays, both: bool, chosen: Mapping[str, str]) -> list[Side]:
+    """The layers that are compared, in frameworks that are there."""
+    sides, missing = [], []
+    source = move.converted.source
     parameters = {target: {f"0/{name}" if is_numbered(target) else name: array for name, array in written.items()}}
-    if converted.source != CANONICAL and both:
-        parameters = {converted.source: move.source_arrays, **parameters}
+    if source != CANONICAL and both:
+        parameters = {source: move.source_arrays, **parameters}
     for name, arrays in parameters.items():
         entry = layers.entry_of(name, arrays)
         framework = layers.framework_of(entry)
-        reason = None if framework in chosen else layers.absence(framework)
+        reason = layers.absence(framework, chosen.get(framework))
         if reason is not None:
-            missing[name] = reason
+            ways = [f"run it elsewhere, --python {framework}=PATH", "validate nothing, --validate no"]
+            ways[1:1] = [f"judge {target} alone, --validate own"] * (name == source)
+            missing.append(f"{name} cannot be validated here: {reason.rstrip('.')}. Or {'; or '.join(ways)}.")
             continue
         variables = environment(framework, programs_folder(), "cpu")
         job = Job(name, layers.place_of(entry), chosen.get(framework, sys.executable), variables=variables)
         sides.append(Side(job, arrays, framework))
-    return validate(move.layer, converted.config, converted.arrays, sides, missing=missing, progress=progress)
+    if missing:
+        raise WeightError(" ".join(missing))
+    return sides
+
+
+# ------------------------------------------------------------------------------------------------ what comes next
+
+
+def next_lines(move: Move, target: str, output: Path) -> list[str]:
+    """The lines of Python that load a file of canonical arrays into a layer of the backend."""
+    layer, config, idiom, dtype = move.layer, move.converted.config, IDIOMS[target], dtype_name(move.dtype)
+    arguments = [repr(config[option.name]) for option in layer.options if option.default is None]
+    arguments += [
+        f"{option.name}={config[option.name]!r}"
+        for option in layer.options
+        if option.default is not None and config.get(option.name, option.value) != option.value
+    ]
+    if layer.trainable:
+        arguments += [f"dtype={idiom.dtype.format(dtype)}"] * (dtype != "float32") + [*idiom.further]
+    return [
+        *idiom.imports,
+        "import backends",
+        f"from backends import {target} as attention",
+        *[idiom.wide] * (idiom.wide != "" and dtype == "float64"),
+        f"layer = attention.{layer.name}({', '.join(arguments)})",
+        f"attention.set_parameters(layer, backends.load_arrays({str(output)!r}))",
+    ]

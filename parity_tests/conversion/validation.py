@@ -147,18 +147,17 @@ def validate(
     parameters: Arrays,
     sides: Sequence[Side],
     *,
-    missing: Mapping[str, str] | None = None,
     progress: Progress = untold,
     recorder: Recorder = record,
 ) -> Run:
     """Judge every side against the reference with the canonical parameters, and each against each other.
 
-    Parameters are those of the file, cast up to float64. missing names the sides that cannot run here, with the reason;
-    they are red. Lengths, gradients or a dtype that a side does not have are reported, and not judged.
+    Parameters are those of the file, cast up to float64. Lengths, gradients or a dtype that a side does not have are
+    reported, and not judged.
     """
     start = time.perf_counter()
     cells = cells_of(validation_cases(layer, config, parameters), FULL)
-    outcome = Run(cells, missing=dict(missing or {}), dtypes=FULL)
+    outcome = Run(cells, dtypes=FULL)
     with in_memory():
         batch = batch_of(cells)
 
@@ -178,7 +177,6 @@ def validate(
     frameworks = {side.job.name: side.framework for side in sides}
     questions = Questions(answers)
     conclude(outcome, cells, questions, {}, frameworks=frameworks, forgive=excused, progress=progress)
-    outcome.verdicts += [missing_verdict(name, reason) for name, reason in outcome.missing.items()]
     outcome.verdicts += [
         missing_verdict(name, "nothing of it could be judged", layer.name)
         for name in outcome.recordings

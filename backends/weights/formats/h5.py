@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,9 @@ import numpy as np
 
 from backends.weights.errors import WeightError, needed
 from backends.weights.formats.budget import Budget
+
+DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3
+"""The filters of HDF5 that are read, by their numbers."""
 
 
 def read(path: Path, budget: Budget) -> dict[str, np.ndarray]:
@@ -27,17 +32,48 @@ def read(path: Path, budget: Budget) -> dict[str, np.ndarray]:
             if item.dtype.kind not in "fiub":
                 raise WeightError(f"{name} is {item.dtype}, expected numbers")
             budget.take(name, item.shape, item.dtype.itemsize)
-            budget.take(name, item.chunks or (), item.dtype.itemsize)  # a chunk is read as a whole
+            if item.chunks:
+                _check_chunks(name, item, budget)
             arrays[name] = item[()]
 
     try:
         with h5py.File(path, "r") as file:
             file.visititems(keep)  # which follows no link out of the file
-    except (OSError, RuntimeError, LookupError, TypeError, ValueError, ArithmeticError, MemoryError) as error:
+    except (
+        OSError,
+        RuntimeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        MemoryError,
+        zlib.error,
+    ) as error:
         if isinstance(error, WeightError):
             raise
         raise WeightError("not an HDF5 file, or not all of it is there") from error
     return arrays
+
+
+def _check_chunks(name: str, item: Any, budget: Budget) -> None:
+    """Check that every chunk of a dataset has as many bytes as it should: HDF5 reads beyond the end of a short one."""
+    properties = item.id.get_create_plist()
+    filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
+    if not set(filters) <= {DEFLATE, SHUFFLE, FLETCHER32}:
+        raise WeightError(f"{name} is compressed in a way that is not read: write it with gzip, or uncompressed")
+    budget.take(name, item.chunks, item.dtype.itemsize)
+    size = math.prod(item.chunks) * item.id.get_type().get_size()
+    for number in range(item.id.get_num_chunks()):
+        stored = item.id.get_chunk_info(number)
+        budget.take(name, (stored.size,))
+        skipped, data = item.id.read_direct_chunk(stored.chunk_offset)
+        for place, kind in reversed(list(enumerate(filters))):
+            if kind == DEFLATE and not skipped & 1 << place:
+                data = zlib.decompressobj().decompress(data, size + 5)  # not all of what may have no end
+            elif kind == FLETCHER32 and not skipped & 1 << place:
+                data = data[:-4]
+        if len(data) != size:
+            raise WeightError(f"a chunk of {name} has {len(data)} bytes, expected {size}: the file is damaged")
 
 
 def write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -205,6 +206,42 @@ def test_a_hostile_h5_file_is_refused(how: str, tmp_path: Path):
         return
     with pytest.raises(WeightError, match="its arrays take"):
         weights.read_arrays(tmp_path / "x.h5")
+
+
+def chunked(path: Path, chunk: bytes, **keywords: Any) -> None:
+    """Write a dataset whose only chunk is these bytes."""
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("w", (8,), chunks=(8,), dtype="float32", **keywords)
+        dataset.id.write_direct_chunk((0,), chunk)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "keywords", "words"),
+    [
+        (zlib.compress(bytes(20)), {"compression": "gzip"}, "a chunk of w has 20 bytes, expected 32"),
+        (zlib.compress(bytes(2**22)), {"compression": "gzip"}, "a chunk of w has 37 bytes, expected 32"),
+        (zlib.compress(bytes(32))[:-9], {"compression": "gzip"}, "expected 32"),
+        (b"no stream", {"compression": "gzip"}, "not an HDF5 file, or not all of it is there"),
+        (bytes(36), {"compression": "lzf"}, "w is compressed in a way that is not read"),
+    ],
+)
+def test_a_chunk_of_another_size_is_refused(chunk: bytes, keywords: dict[str, Any], words: str, tmp_path: Path):
+    """HDF5 1.14 dies of some of them."""
+    pytest.importorskip("h5py")
+    chunked(tmp_path / "x.h5", chunk, **keywords)
+    with pytest.raises(WeightError, match=words):
+        weights.read_arrays(tmp_path / "x.h5")
+
+
+@pytest.mark.parametrize("keywords", [{"shuffle": True, "fletcher32": True}, {"compression": 9, "chunks": (2, 5)}])
+def test_a_compressed_dataset_is_read(keywords: dict[str, Any], tmp_path: Path):
+    h5py = pytest.importorskip("h5py")
+    array = np.arange(77.0).reshape(7, 11)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("w", data=array, **{"compression": "gzip", **keywords})
+    assert np.array_equal(weights.read_arrays(tmp_path / "x.h5")["w"], array)
 
 
 def params(name: bytes, shape: tuple[int, ...], data: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import runpy
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -18,9 +19,11 @@ from attention_core.operators import find
 from backends import weights
 from parity_tests.cases.expected import programs_folder
 from parity_tests.cli.main import main
+from parity_tests.conversion import conversion
 from parity_tests.conversion.conversion import Move, is_numbered
 from parity_tests.conversion.validation import MOST_ENTRIES, Side, chosen_entries, validate
 from parity_tests.judge.run import Run
+from parity_tests.tests.commands import squeezed
 from parity_tests.tests.places import ROOT
 from parity_tests.third_party import layers
 from parity_tests.workers.answers import Answer
@@ -380,13 +383,67 @@ def test_the_command_refuses_a_missing_file(tmp_path: Path):
     assert result.exit_code == 2 and "there is no such file" in result.output
 
 
-def test_without_the_source_s_framework_nothing_is_written(file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(layers, "absence", lambda framework: f"{framework} is not installed: pip install it.")
-    out = tmp_path / "out.safetensors"
-    result = invoke(file(GRU), "--to", "jax", "-o", out)
-    assert result.exit_code == 1 and not out.exists()
-    for line in ("missing     torch.nn.GRU", "missing     jax", "torch is not installed", "is not written"):
-        assert line in result.output
+@pytest.fixture
+def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker may start, and nothing be judged."""
+    monkeypatch.setattr(conversion, "validate", lambda *arguments, **keywords: pytest.fail("a validation began"))
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_a_missing_framework_is_noticed_before_anything_runs(file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    reasons = {"torch": "not installed: torch. Run: pip install torch"}
+    monkeypatch.setattr(layers, "absence", lambda framework, python=None: reasons.get(framework))
+    result = invoke(file(GRU), "--to", "jax", "-o", tmp_path / "out.safetensors")
+    assert result.exit_code == 2 and [path.name for path in tmp_path.iterdir()] == ["given.safetensors"]
+    assert (
+        "torch.nn.GRU cannot be validated here: not installed: torch. Run: pip install torch. Or run it elsewhere, "
+        "--python torch=PATH; or judge jax alone, --validate own; or validate nothing, --validate no."
+    ) in squeezed(result)
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [("echo torch", "python does not have torch"), ("echo oh >&2; exit 3", "python does not run: oh")],
+)
+def test_an_interpreter_is_asked_for_what_it_needs(script: str, words: str, file, tmp_path: Path):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n", encoding="ascii")
+    python.chmod(0o755)
+    result = invoke(file(GRU), "--to", "jax", "-o", tmp_path / "out.safetensors", "--python", f"torch={python}")
+    assert result.exit_code == 2 and words in squeezed(result)
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_what_cannot_be_written_is_noticed_before_anything_runs(file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An .onnx file is never written, and Keras' file needs names that it finds."""
+    for target, name in (("onnx.GRU", "out.onnx"), ("flax.linen.GRUCell", "out.h5")):
+        result = invoke(file(GRU), "--to", target, "-o", tmp_path / name)
+        assert result.exit_code == 2 and {path.name for path in tmp_path.iterdir()} == {"given.safetensors"}
+
+
+PASTED = {
+    "torch": ("import torch", "layer = attention.GRU(4, 5, num_layers=2, dtype=torch.float64)"),
+    "tf": ("import backends", 'layer = attention.GRU(4, 5, num_layers=2, dtype="float64")'),
+    "jax": ("from flax import nnx", 'layer = attention.GRU(4, 5, num_layers=2, dtype="float64", rngs=nnx.Rngs(0))'),
+    "mxnet": ("import backends", 'layer = attention.GRU(4, 5, num_layers=2, dtype="float64")'),
+}
+
+
+@pytest.mark.parametrize("target", [of(name) for name in PASTED])
+def test_the_lines_to_paste_load_the_file(target: str, file, tmp_path: Path):
+    """The constructor has the arguments that differ from its defaults, and the lines run as they are printed."""
+    arrays = file(torch_gru(num_layers=2))
+    result = invoke(arrays, "--to", target, "-o", tmp_path / "out.safetensors", "--validate", "no")
+    lines = result.output.partition("To load it:\n\n")[2]
+    assert set(PASTED[target]) <= set(lines.splitlines())
+    (tmp_path / "pasted.py").write_text(lines, encoding="utf-8")
+    made = runpy.run_path(str(tmp_path / "pasted.py"))
+    parameters, written = (
+        made["attention"].get_parameters(made["layer"]),
+        backends.load_arrays(tmp_path / "out.safetensors"),
+    )
+    assert all(np.array_equal(parameters[name], array) for name, array in written.items())
 
 
 def test_without_a_validation_the_command_reports_the_file_as_unvalidated(file, tmp_path: Path):

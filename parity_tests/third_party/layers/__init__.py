@@ -6,11 +6,15 @@ imports the module.
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterable
 from importlib.util import find_spec
 
 import backends
 from backends.weights import SOURCES
+
+PROBE = "import sys; from importlib.util import find_spec; print(*(n for n in sys.argv[1:] if find_spec(n) is None))"
+"""Prints those of the modules that an interpreter does not have."""
 
 IN_GLUON = " in Gluon"
 
@@ -58,9 +62,24 @@ def place_of(name: str) -> str:
     return f"{__name__}.{PLACES[name]}" if name in PLACES else backends.available()[name].module
 
 
-def absence(framework: str) -> str | None:
-    """Why the framework cannot run here, if it cannot."""
+def absence(framework: str, python: str | None = None) -> str | None:
+    """Why the framework cannot run here, or with that interpreter, if it cannot."""
+    needed: tuple[str, ...] = ("onnx", "onnxruntime")
     if framework != "onnx":
-        return backends.available()[framework].reason
-    missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
-    return f"not installed: {', '.join(missing)}. Run: pip install {' '.join(missing)}" if missing else None
+        known = backends.available()[framework]
+        if python is None:
+            return known.reason
+        requirements = backends.read_requirements(known.module)
+        needed = requirements.distributions if requirements is not None else ()
+    if python is None:
+        missing = [name for name in needed if find_spec(name) is None]
+        return f"not installed: {', '.join(missing)}. Run: pip install {' '.join(missing)}" if missing else None
+    command = [python, "-c", PROBE, "numpy", "safetensors", *needed]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{python} does not run: {error}"
+    if done.returncode != 0:
+        return f"{python} does not run: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}"
+    missing = done.stdout.split()
+    return f"{python} does not have {', '.join(missing)}" if missing else None
