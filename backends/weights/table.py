@@ -85,6 +85,22 @@ def gates(names: str, order: str, path: str = STACKED) -> tuple[str, ...]:
     return tuple(held)
 
 
+READS_PADDING = (
+    "Where it was given no lengths it read padding, too: its state is that behind the padding, in which its backward "
+    "direction begins. With valid_lens, the specification's layer reads the text alone."
+)
+REPEATS = (
+    "Under a mask its padded steps repeat the last output, unless zero_output_for_mask=True; the specification's are 0."
+)
+GOES_ON = "seq_lengths choose its state alone: its outputs go on in padded steps; the specification's are 0."
+UNIFORM = (
+    "It fills hidden scores with a finite number: a query that may attend to nothing attends to every key alike, also "
+    "to padding; the specification's weights and context are 0."
+)
+NAN = "A query that may attend to nothing gets NaN; the specification's weights and context are 0."
+LOSES = "It fills hidden scores with -1e6: scores below that lose to the padding, and float16 cannot hold it."
+
+
 @dataclass(frozen=True)
 class Fixed:
     """What a source has no place for: zeros, or the identity of the size of the vector `like`, or else what to do."""
@@ -109,7 +125,8 @@ class Source:
     directions says for each spelling what {direction} stands for: in a layer with one direction, and, where there may
     be two, in the forward and in the backward one; "*" in it is any word. `fixed` names the canonical arrays (the end
     of their names) that the source cannot hold. `config` are constructor arguments that the source has always. `notes`
-    are said of every conversion, `without` where the rows of an optional group are absent. `also` are other tables of
+    are said of every conversion, `warnings` of padding and hidden keys, where no weights make the layers the same
+    function; `without` where the rows of an optional group are absent. `also` are other tables of
     the same name, for other arrays. `prefix_ends` are the characters that a prefix may end with. `framework` is that of
     a source without a table: the layers of a backend, which has the table.
     """
@@ -121,6 +138,7 @@ class Source:
     fixed: Mapping[str, Fixed] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     without: Mapping[str, str] = field(default_factory=dict)
     also: tuple[Source, ...] = ()
     prefix_ends: str = "."

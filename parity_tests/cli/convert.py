@@ -109,7 +109,7 @@ def convert(file: Path, output: Path, json_file: Path | None, certificate_file: 
         raise Refused("a certificate states a validation: leave --validate=no out.")
     with refusals():
         move, written, spelling = request.read()
-    for line in recognised(move, file):
+    for line in (*recognised(move, file), *warnings(move.converted.source, request.target)):
         console.print(line, soft_wrap=True)
     outcome = None
     # Written before anything runs, since a kind of file may need a library, and moved to its place if all is green.
@@ -162,6 +162,12 @@ def recognised(move: Move, file: Path) -> list[RenderableType]:
         titled(f"{file}: {converted.source}, {converted.layer}({config})", grid),
         *(Text(f"note        {note}") for note in converted.notes),
     ]
+
+
+def warnings(*names: str) -> list[RenderableType]:
+    """What a source does with padding and hidden keys that the specification does otherwise."""
+    sources = [SOURCES[name] for name in names if name in SOURCES]
+    return [Text(f"warning     {one.name}: {text}", style="yellow") for one in sources for text in one.warnings]
 
 
 def shape(array: np.ndarray) -> str:

@@ -6,11 +6,15 @@ https://flax-linen.readthedocs.io/en/latest/api_reference/flax.linen/layers.html
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source, gates
+from backends.weights.table import GOES_ON, READS_PADDING, Row, Source, gates
 
 SOURCE = Source(
     name="flax.linen.GRUCell",
     layer="GRU",
+    warnings=(
+        READS_PADDING,
+        GOES_ON,
+    ),
     directions=(("", "forward_rnn/cell/", "backward_rnn/cell/"),),
     rows=(
         Row("{direction}ir/kernel", "i h -> h i", gates("W", "r")),

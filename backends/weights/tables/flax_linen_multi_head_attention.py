@@ -5,11 +5,12 @@ https://flax-linen.readthedocs.io/en/latest/api_reference/flax.linen/layers.html
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source
+from backends.weights.table import UNIFORM, Row, Source
 
 SOURCE = Source(
     name="flax.linen.MultiHeadDotProductAttention",
     layer="MultiHeadAttention",
+    warnings=(UNIFORM,),
     config={"score": "scaled_dot"},
     rows=(
         Row("query/kernel", "q num_heads d -> (num_heads d) q", ("W_q",)),

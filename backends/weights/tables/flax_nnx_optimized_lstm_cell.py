@@ -5,11 +5,15 @@ https://flax.readthedocs.io/en/latest/api_reference/flax.nnx/nn/recurrent.html
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source, gates
+from backends.weights.table import GOES_ON, READS_PADDING, Row, Source, gates
 
 SOURCE = Source(
     name="flax.nnx.OptimizedLSTMCell",
     layer="LSTM",
+    warnings=(
+        READS_PADDING,
+        GOES_ON,
+    ),
     directions=(("", "forward_rnn.cell.", "backward_rnn.cell."),),
     rows=(
         Row("{direction}dense_i.kernel", "i (4 h) -> 4 h i", gates("W", "ifgo")),

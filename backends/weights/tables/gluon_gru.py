@@ -6,7 +6,7 @@ https://mxnet.apache.org/versions/1.9.1/api/python/docs/api/gluon/rnn/index.html
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source, gates
+from backends.weights.table import READS_PADDING, Row, Source, gates
 
 
 def named(array: str) -> str:
@@ -17,6 +17,7 @@ def named(array: str) -> str:
 SOURCE = Source(
     name="gluon.rnn.GRU",
     layer="GRU",
+    warnings=(READS_PADDING,),
     directions=(("", "l_cell.", "r_cell."), ("l", "l", "r")),
     rows=(
         Row(named("i2h_weight"), "(3 h) i -> 3 h i", gates("W", "rzn")),

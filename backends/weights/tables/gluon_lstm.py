@@ -6,12 +6,13 @@ https://mxnet.apache.org/versions/1.9.1/api/python/docs/api/gluon/rnn/index.html
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source, gates
+from backends.weights.table import READS_PADDING, Row, Source, gates
 from backends.weights.tables.gluon_gru import named
 
 SOURCE = Source(
     name="gluon.rnn.LSTM",
     layer="LSTM",
+    warnings=(READS_PADDING,),
     directions=(("", "l_cell.", "r_cell."), ("l", "l", "r")),
     rows=(
         Row(named("i2h_weight"), "(4 h) i -> 4 h i", gates("W", "ifgo")),

@@ -6,13 +6,14 @@ https://keras.io/api/layers/attention_layers/additive_attention/
 
 from __future__ import annotations
 
-from backends.weights.table import Fixed, Row, Source
+from backends.weights.table import UNIFORM, Fixed, Row, Source
 
 ADVICE = "it has no projections: set a Dense(use_bias=False) with kernel {0}.T before its {1}, and hand it the identity"
 
 SOURCE = Source(
     name="keras.AdditiveAttention",
     layer="AdditiveAttention",
+    warnings=(UNIFORM,),
     rows=(Row("scale | vars/0", "h -> h", ("w_v",)),),
     fixed={
         "W_q": Fixed(ADVICE.format("W_q", "queries"), like="w_v"),

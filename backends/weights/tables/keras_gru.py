@@ -6,7 +6,7 @@ https://keras.io/api/layers/recurrent_layers/gru/
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source, gates
+from backends.weights.table import READS_PADDING, REPEATS, Row, Source, gates
 
 DIRECTIONS = (("", "forward_*/", "backward_*/"), ("", "forward_layer/", "backward_layer/"), ("",))
 
@@ -19,6 +19,10 @@ def named(layer: str, variable: str, number: int) -> str:
 SOURCE = Source(
     name="keras.GRU",
     layer="GRU",
+    warnings=(
+        READS_PADDING,
+        REPEATS,
+    ),
     directions=DIRECTIONS,
     rows=(
         Row(named("gru", "kernel", 0), "i (3 h) -> 3 h i", gates("W", "zrn")),

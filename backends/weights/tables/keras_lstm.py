@@ -6,12 +6,16 @@ https://keras.io/api/layers/recurrent_layers/lstm/
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source, gates
+from backends.weights.table import READS_PADDING, REPEATS, Row, Source, gates
 from backends.weights.tables.keras_gru import DIRECTIONS, named
 
 SOURCE = Source(
     name="keras.LSTM",
     layer="LSTM",
+    warnings=(
+        READS_PADDING,
+        REPEATS,
+    ),
     directions=DIRECTIONS,
     rows=(
         Row(named("lstm", "kernel", 0), "i (4 h) -> 4 h i", gates("W", "ifgo")),

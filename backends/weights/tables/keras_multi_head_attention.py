@@ -6,11 +6,12 @@ https://keras.io/api/layers/attention_layers/multi_head_attention/
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source
+from backends.weights.table import UNIFORM, Row, Source
 
 SOURCE = Source(
     name="keras.MultiHeadAttention",
     layer="MultiHeadAttention",
+    warnings=(UNIFORM,),
     config={"score": "scaled_dot"},
     rows=(
         Row("query/kernel | query_dense/vars/0", "q num_heads d -> (num_heads d) q", ("W_q",)),

@@ -6,7 +6,7 @@ https://onnx.ai/onnx/operators/onnx__GRU.html
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source, gates
+from backends.weights.table import READS_PADDING, Row, Source, gates
 
 
 def table(
@@ -22,6 +22,7 @@ def table(
     return Source(
         name=f"onnx.{layer}",
         layer=layer,
+        warnings=(READS_PADDING,),
         rows=(
             Row("W", f"{directions} ({count} h) i -> ({directions} {count}) h i", each("W")),
             Row("R", f"{directions} ({count} h) h' -> ({directions} {count}) h h'", each("U")),

@@ -7,7 +7,7 @@ https://d2l.ai/chapter_attention-mechanisms-and-transformers/bahdanau-attention.
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source, inside
+from backends.weights.table import LOSES, UNIFORM, Row, Source, inside
 from backends.weights.tables import gluon_gru, gluon_lstm, torch_gru, torch_lstm
 
 
@@ -16,6 +16,10 @@ def table(cell: str, torch: Source, gluon: Source, *also: Source) -> Source:
     return Source(
         name="textbook.BahdanauDecoder",
         layer="BahdanauDecoder",
+        warnings=(
+            UNIFORM,
+            LOSES,
+        ),
         directions=(torch.words(0)[:1], gluon.words(0)[:1]),
         config={"score": "additive", "cell": cell, "readout": "dense", "initial": "encoder"},
         rows=(

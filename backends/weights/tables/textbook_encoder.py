@@ -6,7 +6,7 @@ https://d2l.ai/chapter_recurrent-modern/seq2seq.html
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source, inside
+from backends.weights.table import READS_PADDING, Row, Source, inside
 from backends.weights.tables import gluon_gru, gluon_lstm, torch_gru, torch_lstm
 
 
@@ -15,6 +15,7 @@ def table(layer: str, torch: Source, gluon: Source, *also: Source) -> Source:
     return Source(
         name="textbook.Encoder",
         layer=layer,
+        warnings=(READS_PADDING,),
         directions=(torch.words(0), gluon.words(0)),
         rows=(Row("embedding.weight", "t e -> t e", ("embedding",)), *inside("rnn", torch.rows, gluon.rows)),
         also=also,

@@ -5,7 +5,7 @@ https://github.com/tensorflow/addons/blob/master/tensorflow_addons/seq2seq/atten
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source
+from backends.weights.table import NAN, Row, Source
 
 NAME, LAYER = "tfa.BahdanauAttention", "AdditiveAttention"
 PROJECTIONS = (
@@ -16,6 +16,7 @@ PROJECTIONS = (
 SOURCE = Source(
     name=NAME,
     layer=LAYER,
+    warnings=(NAN,),
     rows=(*PROJECTIONS, Row("attention_v", "h -> h", ("w_v",))),
     also=(
         Source(

@@ -5,13 +5,14 @@ https://github.com/tensorflow/addons/blob/master/tensorflow_addons/seq2seq/atten
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source
+from backends.weights.table import NAN, Row, Source
 
 NAME, LAYER = "tfa.LuongAttention", "GeneralAttention"
 
 SOURCE = Source(
     name=NAME,
     layer=LAYER,
+    warnings=(NAN,),
     rows=(Row("memory_layer/kernel", "k q -> q k", ("W",)),),
     also=(
         Source(

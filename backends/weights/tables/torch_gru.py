@@ -5,11 +5,12 @@ https://docs.pytorch.org/docs/stable/generated/torch.nn.GRU.html
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source, gates
+from backends.weights.table import READS_PADDING, Row, Source, gates
 
 SOURCE = Source(
     name="torch.nn.GRU",
     layer="GRU",
+    warnings=(READS_PADDING,),
     directions=(("", "", "_reverse"),),
     rows=(
         Row("weight_ih_l{layer}{direction}", "(3 h) i -> 3 h i", gates("W", "rzn")),

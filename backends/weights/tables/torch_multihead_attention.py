@@ -5,7 +5,7 @@ https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source
+from backends.weights.table import NAN, Row, Source
 
 NAME, LAYER, CONFIG = "torch.nn.MultiheadAttention", "MultiHeadAttention", {"score": "scaled_dot"}
 SHARED = (
@@ -19,6 +19,7 @@ SHARED = (
 SOURCE = Source(
     name=NAME,
     layer=LAYER,
+    warnings=(NAN,),
     config=CONFIG,
     rows=(Row("in_proj_weight", "(3 e) e' -> 3 e e'", ("W_q", "W_k", "W_v")), *SHARED),
     also=(

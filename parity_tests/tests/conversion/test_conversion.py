@@ -422,6 +422,18 @@ def test_what_cannot_be_written_is_noticed_before_anything_runs(file, tmp_path: 
         assert result.exit_code == 2 and {path.name for path in tmp_path.iterdir()} == {"given.safetensors"}
 
 
+def test_padding_and_hidden_keys_come_with_a_warning(file, tmp_path: Path):
+    """Of both sides: the one that the arrays come from, and the one that they go to."""
+    result = invoke(file(GRU), "--to", "keras.GRU", "-o", tmp_path / "out.safetensors", "--validate", "no")
+    for words in ("torch.nn.GRU: Where it was given no lengths it read padding", "keras.GRU: Under a mask it repeats"):
+        assert f"warning {words}" in squeezed(result)
+
+
+def test_every_layer_of_a_framework_says_what_it_does_with_padding_or_hidden_keys():
+    known = {name for name, source in weights.SOURCES.items() if source.warnings}
+    assert known == {name for name, source in weights.SOURCES.items() if not source.framework}
+
+
 PASTED = {
     "torch": ("import torch", "layer = attention.GRU(4, 5, num_layers=2, dtype=torch.float64)"),
     "tf": ("import backends", 'layer = attention.GRU(4, 5, num_layers=2, dtype="float64")'),
