@@ -37,22 +37,21 @@ Option = bool | int | float | str | None
 
 @dataclass(frozen=True)
 class Idiom:
-    """How a backend's layers are made: what is imported, a dtype, and what every constructor with parameters takes."""
+    """How a backend's layers are made: imports, what float64 needs, a dtype, and what constructors take further."""
 
     imports: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
     dtype: str = '"{}"'
-    wide: str = ""
     further: tuple[str, ...] = ()
 
 
 IDIOMS = {
-    "torch": Idiom(("import torch",), "torch.{}"),
+    "torch": Idiom(("import torch",), dtype="torch.{}"),
     "tf": Idiom(),
     "jax": Idiom(
-        ("import jax", "from flax import nnx"),
-        '"{}"',
-        'jax.config.update("jax_enable_x64", True)',
-        ("rngs=nnx.Rngs(0)",),
+        ("from flax import nnx",),
+        ("import jax", 'jax.config.update("jax_enable_x64", True)'),
+        further=("rngs=nnx.Rngs(0)",),
     ),
     "mxnet": Idiom(),
 }
@@ -351,7 +350,7 @@ def next_lines(move: Move, target: str, output: Path) -> list[str]:
         *idiom.imports,
         "import backends",
         f"from backends import {target} as attention",
-        *[idiom.wide] * (idiom.wide != "" and dtype == "float64"),
+        *(idiom.wide if dtype == "float64" else ()),
         f"layer = attention.{layer.name}({', '.join(arguments)})",
         f"attention.set_parameters(layer, backends.load_arrays({str(output)!r}))",
     ]

@@ -466,6 +466,24 @@ def test_what_cannot_be_written_is_noticed_before_anything_runs(file, tmp_path: 
         assert result.exit_code == 2 and {path.name for path in tmp_path.iterdir()} == {"given.safetensors"}
 
 
+def test_the_textbooks_decoder_is_converted_out_of_a_whole_model(file, tmp_path: Path):
+    """As docs/porting.md has it, which begins with it."""
+    sizes = {"embed_size": 32, "hidden_size": 64, "num_layers": 2}
+    whole = {}
+    for part, vocab, layer in (("Encoder", 60, "GRUEncoder"), ("BahdanauDecoder", 70, "BahdanauDecoder")):
+        arrays, prefix = drawn(layer, {"vocab_size": vocab, **sizes}), f"{part[-7:].lower()}."
+        whole |= weights.from_canonical(layer, arrays, f"textbook.{part}", prefix=prefix)
+    whole = {name: array.astype(np.float32) for name, array in whole.items()}
+    out = tmp_path / "out.safetensors"
+    result = invoke(file(whole), "--prefix", "decoder.", "--to", "jax", "-o", out, "--validate", "no")
+    page = (ROOT / "docs" / "porting.md").read_text(encoding="utf-8")
+    constructor, setter = result.output.splitlines()[-2:]
+    assert "layer = attention.BahdanauDecoder(70, 32, 64, " in constructor and constructor in page
+    assert setter.replace(str(out), "decoder.safetensors") in page
+    for line in (line for line in result.output.splitlines() if line.startswith("warning")):
+        assert " ".join(line.split()) in " ".join(page.split())
+
+
 def test_padding_and_hidden_keys_come_with_a_warning(file, tmp_path: Path):
     """Of both sides: the one that the arrays come from, and the one that they go to."""
     result = invoke(file(GRU), "--to", "keras.GRU", "-o", tmp_path / "out.safetensors", "--validate", "no")
