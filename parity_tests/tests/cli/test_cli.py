@@ -229,7 +229,7 @@ def test_a_backend_that_is_asked_for_and_missing_is_red(only_fake):
         (2, "run --operator softmax", "'softmax': expected some of attention_mask, causal_mask"),
         (2, "run --python fake", "expected NAME=PATH"),
         (2, "run --python fake=/no/such/python", "does not exist"),
-        (2, "run --corpus /no/such/corpus", "cannot be read: No such file or directory"),
+        (2, "run --corpus /no/such/corpus", "there is no such file"),
         (2, "run --frobnicate", "No such option"),
         (2, "record --backend nobody -o {folder}/nobody.safetensors", "no backend 'nobody'"),
         (2, "fuzz --examples 1 --backend nobody", "no backend 'nobody'"),
