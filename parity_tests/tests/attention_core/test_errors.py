@@ -12,6 +12,7 @@ import pytest
 
 from attention_core import errors, reference
 from attention_core.errors import AttentionError, DtypeError, OptionError, ParameterError, ShapeError
+from attention_core.operators import MASKED_SOFTMAX
 from parity_tests.tests.attention_core.refusals_of_functions import FUNCTIONS
 from parity_tests.tests.attention_core.refusals_of_layers import ADDITIVE, CONFIGS, CONSTRUCTORS, LAYERS
 
@@ -125,4 +126,4 @@ def test_dtypes_have_one_name(name: str):
 @pytest.mark.parametrize("lens", [[1.5, 2.0], [[1, 2], [1]], [True, False], [1, [2]], ["1", "2"]])
 def test_a_list_of_lengths_has_whole_numbers_in_rows_of_one_size(lens: list[Any]):
     with pytest.raises(ShapeError, match=r"^masked_softmax: valid_lens is a list, expected one whole number for each"):
-        reference.masked_softmax(np.zeros((2, 3, 4)), lens)  # type: ignore[arg-type]
+        errors.check(MASKED_SOFTMAX, scores=np.zeros((2, 3, 4)), valid_lens=lens)
