@@ -6,15 +6,14 @@ import hashlib
 import json
 import math
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import safetensors.numpy
 
+from backends.files import FileError, check_regular, write_file
 from backends.schema import shown
 
 
@@ -56,26 +55,20 @@ def regular_file(path: str | Path) -> Path:
     Raises: ArchiveError if there is none, or it is a folder, a FIFO, a device or a socket.
     """
     try:
-        mode = Path(path).stat().st_mode
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        reason = "there is no such file" if isinstance(error, FileNotFoundError) else f"no file can be there: {error}"
-        raise ArchiveError(f"{path}: {reason}") from error
-    kinds = {stat.S_IFDIR: "folder", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
-    if not stat.S_ISREG(mode):
-        raise ArchiveError(f"{path}: this is a {kinds.get(stat.S_IFMT(mode), 'device')}, expected a regular file")
+        check_regular(Path(path), path)
+    except FileNotFoundError as error:
+        raise ArchiveError(f"{path}: there is no such file") from error
+    except FileError as error:
+        raise ArchiveError(str(error)) from error
     return Path(path)
 
 
 def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any] | None = None) -> None:
-    """Write arrays to a safetensors file with a digest of all its bytes; replace the file in one step."""
-    path = Path(path)
-    data = pack_arrays(arrays, header)
-    partial = path.with_name(f"{path.name}.{uuid4().hex}.partial")  # its own name: others may write the same file
-    try:
-        partial.write_bytes(data)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    """Write arrays to a safetensors file with a digest of all its bytes; replace the file in one step.
+
+    Raises: OSError if the path is no regular file, or cannot be written.
+    """
+    write_file(path, pack_arrays(arrays, header))
 
 
 def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
