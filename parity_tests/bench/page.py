@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 from parity_tests.bench.items import size_line
 from parity_tests.bench.runner import Bench, Length, Row
 
@@ -74,15 +71,9 @@ def place(bench: Bench) -> str:
     return f"{machine['cpu']}, {machine['cores']} cores, {where}{speed}; {versions}; {length}"
 
 
-def write_json(bench: Bench, path: Path) -> None:
-    """Write the bench as an object."""
-    path.write_text(json.dumps(bench.as_json(), indent=1) + "\n")
-
-
-def write_page(bench: Bench, path: Path) -> None:
-    """Put the table into a page between its marks, or at the end of a page without them."""
-    text = path.read_text() if path.exists() else ""
+def with_table(text: str, bench: Bench) -> str:
+    """A page with the table between its marks, or at the end if it has none."""
     before, opening, rest = text.partition(OPENING)
     after = rest.partition(CLOSING)[2] if opening else ""
     before = before if opening or not before else before.rstrip("\n") + "\n\n"
-    path.write_text(f"{before}{OPENING}\n{markdown(bench)}{CLOSING}{after or chr(10)}")
+    return f"{before}{OPENING}\n{markdown(bench)}{CLOSING}{after or chr(10)}"

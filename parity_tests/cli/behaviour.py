@@ -12,7 +12,7 @@ from rich.text import Text
 
 from parity_tests.behaviour import findings
 from parity_tests.behaviour.page import page
-from parity_tests.cli import options
+from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import console, progress
 from parity_tests.third_party.attention import BACKENDS, THIRD_PARTY
 
@@ -41,6 +41,8 @@ def command(modules: list[str] | None, pythons: dict[str, str], device: str, wri
     """
     if write and device != "cpu":
         raise click.UsageError("--write records what calls do on a CPU: leave --device out")
+    for file in (findings.DATA, findings.PAGE) if write else ():
+        paths.check_output(file)
     chosen = [target for target in THIRD_PARTY if target.module in (modules or MODULES)]
     targets = [target for target in chosen if target.module in pythons or findings.installed(target)]
     if not targets:
@@ -56,8 +58,9 @@ def command(modules: list[str] | None, pythons: dict[str, str], device: str, wri
         console.print(Text(f"changed     {change}", style="yellow"), soft_wrap=True)
     if write:
         records = findings.merged(records, answers)
-        findings.save(records, findings.DATA)
-        findings.PAGE.write_text(page(records), encoding="utf-8")
+        with paths.writing(findings.DATA):
+            findings.save(records, findings.DATA)
+        paths.write(findings.PAGE, page(records))
         console.print(Text(f"written     {findings.DATA}, {findings.PAGE}"), soft_wrap=True)
         return
     if changes and device == "cpu":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -18,9 +19,8 @@ from backends.requirements import XLA_LEVEL
 from parity_tests.bench import charts, runner
 from parity_tests.bench import page as pages
 from parity_tests.bench.items import ITEMS, LENGTH
-from parity_tests.cli import options
+from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import console, progress
-from parity_tests.plots import Undrawn, empty_figure
 
 COLOURS = {True: "green", False: "yellow", None: ""}
 
@@ -52,7 +52,9 @@ COLOURS = {True: "green", False: "yellow", None: ""}
 )
 @options.device
 @options.output_file("--json", "json_file", help="Write every ratio to a file.")
-@options.output_file("--chart", help="Draw the ratios, or time and memory over the length, to a picture.")
+@options.output_file(
+    "--chart", type=paths.Picture(), help="Draw the ratios, or time and memory over the length, to a picture."
+)
 @options.output_file("--page", help="Put the table into a page in Markdown.")
 def bench(
     names: list[str],
@@ -72,14 +74,6 @@ def bench(
     Ctrl-C ends the bench, and what was measured by then is printed and written.
     """
     os.environ.setdefault(XLA_LEVEL, "3")  # what JAX takes by itself
-    if chart is not None:
-        try:
-            empty_figure(1.0, 1.0)  # which fails before hours are spent, not after
-        except Undrawn as error:
-            raise click.ClickException(str(error)) from error
-    for option, file in {"--json": json_file, "--chart": chart, "--page": page}.items():
-        if file is not None and not file.absolute().parent.is_dir():
-            raise click.BadParameter(f"there is no folder {file.absolute().parent}", param_hint=option)
     with progress() as report:
         measured = runner.bench(
             [ITEMS[name] for name in names if name != LENGTH],
@@ -92,11 +86,12 @@ def bench(
         )
     print_bench(measured)
     if json_file is not None:
-        pages.write_json(measured, json_file)
+        paths.write(json_file, json.dumps(measured.as_json(), indent=1) + "\n")
     if page is not None:
-        pages.write_page(measured, page)
+        text = page.read_text(encoding="utf-8") if page.exists() else ""
+        paths.write(page, pages.with_table(text, measured))
     if chart is not None:
-        charts.chart(measured).savefig(chart)
+        paths.draw(charts.chart(measured), chart)
     missing = measured.missing if frameworks else set(FRAMEWORKS) <= set(measured.missing)
     sys.exit(128 + signal.SIGINT if measured.interrupted else 1 if measured.refused or missing else 0)
 

@@ -20,7 +20,7 @@ from backends.archives import ArchiveError
 from backends.requirements import XLA_LEVEL
 from backends.weights import WeightError
 from parity_tests.cases.drawn import parsed
-from parity_tests.cli import options
+from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import (
     Refused,
     console,
@@ -32,24 +32,41 @@ from parity_tests.cli.terminal import (
     write_json,
 )
 from parity_tests.conversion.conversion import Conversion
-from parity_tests.judge.check import known_divergences
+from parity_tests.judge.check import file_of, known_divergences
 from parity_tests.judge.divergences import DivergenceError
 from parity_tests.judge.drawn_cells import Abilities, LineError, release_seed
 from parity_tests.judge.request import Request
 from parity_tests.judge.run import CacheError, Run
 from parity_tests.mutants.explain import explanations
 from parity_tests.reports.certificate import CertificateError, certify, differences, environment_changes, load
-from parity_tests.reports.junit import write_junit
+from parity_tests.reports.junit import junit
 from parity_tests.reports.table import MOST_RED, report, report_campaign, report_finding, reproduce
 from parity_tests.workers.environment import PATH
 from parity_tests.workers.process import Server, WorkerFault
+
+
+class Target(click.ParamType):
+    """The place of an implementation; where that is a file, the command does not write it."""
+
+    name = "target"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The place as it was given."""
+        file = file_of(value)
+        if file is not None:
+            paths.claim(Path(file), "read", param, ctx)
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Files."""
+        return [CompletionItem(incomplete, type="file")]
 
 
 @click.command(
     short_help="Judge anybody's implementation.",
     epilog=options.examples("check mine.py", "check package.module:attention --operator masked_softmax --fuzz 60"),
 )
-@click.argument("target", metavar="TARGET", shell_complete=lambda *given: [CompletionItem(given[-1], type="file")])
+@click.argument("target", metavar="TARGET", type=Target())
 @options.cells
 @options.device
 @click.option(
@@ -60,7 +77,7 @@ from parity_tests.workers.process import Server, WorkerFault
 )
 @click.option(
     "--divergences",
-    type=click.Path(exists=True, dir_okay=False),
+    type=paths.InputFile(),
     metavar="FILE",
     help="Known divergences, each with a reason; one that does not diverge is red. Targets of ours have theirs.",
 )
@@ -100,6 +117,7 @@ def check(
     lines: tuple[str, ...],
     seconds: float | None,
     examples: int | None,
+    divergences: Path | None,
     **chosen: Any,
 ) -> None:
     """Test an implementation against the specification: its outputs and gradients, case by case.
@@ -118,7 +136,10 @@ def check(
         raise click.UsageError("a certificate holds what can be repeated: --fuzz is for another run")
     if fuzzing:
         require_hypothesis()
-    request = Request(**chosen, path=os.environ.get(PATH) or None)  # of --path, or as the environment says
+    known = None if divergences is None else str(divergences)
+    request = Request(
+        **chosen, divergences=known, path=os.environ.get(PATH) or None
+    )  # of --path, or as the environment says
     if lines:
         request = replace(request, dtypes=dtypes_of(lines), drawn=lines)
     else:
@@ -128,7 +149,7 @@ def check(
     if json_file is not None:
         write_json(run, json_file)
     if junit_file is not None:
-        write_junit(run, junit_file)
+        paths.write(junit_file, junit(run))
     if certificate_file is not None:
         write_certificate(certify(run, request.certified, request.files), certificate_file)
     differing = fuzzing and fuzz(request, secrets.randbits(32) if seed is None else seed, seconds, examples)
@@ -215,7 +236,7 @@ def optimised() -> Iterator[None]:
     short_help="Repeat what a certificate states.",
     epilog=options.examples("verify certificate.json", "verify certificate.json --python torch=venv/bin/python"),
 )
-@click.argument("certificate", metavar="CERTIFICATE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("certificate", metavar="CERTIFICATE", type=paths.InputFile())
 @click.option(
     "--python",
     "pythons",

@@ -11,7 +11,7 @@ import click
 
 import backends as registry
 from parity_tests.cases.call import JUDGED_STEPS
-from parity_tests.cli import options
+from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import console, pairs_in, progress
 from parity_tests.cli.translate import (
     beam_option,
@@ -42,7 +42,7 @@ from parity_tests.translation.preparation import new_settings
 @click.option(
     "--output",
     "folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=paths.OutputFolder(),
     metavar="DIR",
     default=Path("translators"),
     show_default=True,
@@ -82,8 +82,12 @@ def compare_trainings(
     check_backends(*names)
     if not names:
         raise click.ClickException("no backend can run here; `attention-parity backends` says why")
-    folder.mkdir(parents=True, exist_ok=True)
     files = {name: folder / f"{name}.safetensors" for name in names}
+    picture, page = folder / "curves.png", folder / "report.json"
+    with paths.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for file in (*files.values(), picture, page):
+        paths.check_output(file)
     with refusals():
         settings, pairs = new_settings(corpus_file(corpus, download), chosen_settings(given), pairs_in)
         data = read_data(settings, pairs)
@@ -92,8 +96,8 @@ def compare_trainings(
         models = {name: Model.load(file) for name, file in files.items()}
         with progress() as report_progress:
             translations = processes.translate(files, pythons, device, beam.get("width"), report_progress)
-        draw_curves(models, folder / "curves.png")
+        draw_curves(models, picture)
     report = compare(models, translations, JUDGED_STEPS)
-    (folder / "report.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    paths.write(page, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     print_comparison(console, models, report, translations, sentences)
     sys.exit(0 if report["near"] and report["same"] else 1)

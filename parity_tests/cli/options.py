@@ -15,6 +15,7 @@ import backends as registry
 from attention_core.errors import PATHS
 from parity_tests.cases.case import DTYPES, FULL, MIXED
 from parity_tests.cases.suite import NAMES, all_cases
+from parity_tests.cli import paths
 from parity_tests.workers.environment import PATH
 
 
@@ -92,12 +93,11 @@ def combined(*given: Callable[[Command], Command]) -> Callable[[Command], Comman
     return decorate
 
 
-input_file = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
-def output_file(*names: str, metavar: str = "FILE", **keywords: Any) -> Callable[[Command], Command]:
+def output_file(
+    *names: str, metavar: str = "FILE", type: click.ParamType | None = None, **keywords: Any
+) -> Callable[[Command], Command]:
     """An option that names a file to write."""
-    return click.option(*names, type=click.Path(dir_okay=False, path_type=Path), metavar=metavar, **keywords)
+    return click.option(*names, type=type or paths.OutputFile(), metavar=metavar, **keywords)
 
 
 def take_path(context: click.Context, option: click.Parameter, path: str | None) -> None:
@@ -180,6 +180,7 @@ json_file = output_file("--json", "json_file", help="Write every verdict to a fi
 certificate = output_file(
     "--certificate",
     "certificate_file",
+    type=paths.CertificateFile(),
     help="Write a certificate as JSON, and beside it, with the suffix .md, as a page.",
 )
 junit = output_file("--junit", "junit_file", help="Write the verdicts as JUnit XML, which CI services show.")

@@ -19,7 +19,7 @@ from backends.archives import ArchiveError
 from parity_tests.cases.expected import held
 from parity_tests.cases.selection import Cell, Selection
 from parity_tests.cases.suite import all_cases
-from parity_tests.cli import options
+from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import Refused, console, pairs_in, progress, signals, write_json
 from parity_tests.judge.divergences import load_divergences
 from parity_tests.judge.question import Questions
@@ -31,6 +31,8 @@ from parity_tests.workers.process import WAITING, Job, record
 from parity_tests.workers.recordings import Mismatch, Recording, batch_of, common_cells, named
 
 SENTENCES = 8
+REPORT = "report.json"
+"""The verdicts, in the folder of a run's recordings."""
 
 
 corpus_options = options.combined(
@@ -55,7 +57,7 @@ corpus_options = options.combined(
 @corpus_options
 @click.option(
     "--output",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=paths.OutputFolder(),
     metavar="DIR",
     help="Write the recordings and report.json there.",
 )
@@ -94,6 +96,11 @@ def run(
     jobs, missing = jobs_of(names, pythons, device)
     everything = everything or any(selected[name] for name in ("pattern", "operators", "training"))
     selection = Selection(**selected, core=not everything)
+    if output is not None:
+        with paths.writing(output):
+            output.mkdir(parents=True, exist_ok=True)
+        for name in (REPORT, *(recording_file(job.backend, job.device) for job in jobs)):
+            paths.check_output(output / name)
     with signals() as caught, progress() as report_progress:
         for job in jobs:
             report_progress(job.name, 0, 1, WAITING)
@@ -116,15 +123,20 @@ def run(
         outcome.of = len(_selected(replace(selection, core=False), corpus, sentences))
     report(outcome, console, every)
     if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
         for recording in outcome.recordings.values():
-            file = f"{recording.backend}-{recording.device.replace(':', '-')}.safetensors"
-            replace(recording, selection=selection).save(output / file)
-    for path in filter(None, (json_file, output and output / "report.json")):
+            file = output / recording_file(recording.backend, recording.device)
+            with paths.writing(file):
+                replace(recording, selection=selection).save(file)
+    for path in filter(None, (json_file, output and output / REPORT)):
         write_json(outcome, path)
     if outcome.interrupted:
         sys.exit(128 + caught[0])
     sys.exit(1 if outcome.red else 0)
+
+
+def recording_file(backend: str, device: str) -> str:
+    """The name of a recording in the folder of a run."""
+    return f"{backend}-{device.replace(':', '-')}.safetensors"
 
 
 @click.command(
@@ -160,14 +172,13 @@ def record_one(
 
     Exits with 0 only if every cell was answered.
     """
-    if not file.absolute().parent.is_dir():
-        raise click.BadParameter(f"there is no folder {file.absolute().parent}", param_hint="--output")
     job = jobs_of([name], pythons, device)[0][0]
     selection = Selection(**selected)
     cells = _selected(selection, corpus, sentences)
     with progress() as report_progress:
         recording = replace(record(job, [batch_of(cells)], report_progress), selection=selection)
-    recording.save(file)
+    with paths.writing(file):
+        recording.save(file)
     rest = recording.unanswered
     for cell, answer in list(rest.items())[:MOST_RED]:
         console.print(Text(f"{answer.status:<11} {cell}  {answer.message}"), soft_wrap=True)
@@ -184,19 +195,19 @@ def record_one(
         "compare torch.safetensors jax-cuda.safetensors", "compare *.safetensors --json verdicts.json"
     ),
 )
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=paths.InputFile())
 @corpus_options
 @options.json_file
-def compare(files: tuple[str, ...], corpus: Path | None, sentences: int, json_file: Path | None) -> None:
+def compare(files: tuple[Path, ...], corpus: Path | None, sentences: int, json_file: Path | None) -> None:
     """Judge recordings against the reference and against each other; no framework is needed.
 
     Exits with 0 only if nothing is red, and with 2 if a recording is damaged or of other cases: then nothing is judged.
     """
     start = time.perf_counter()
     try:
-        recordings = {file: Recording.load(file) for file in files}
+        recordings = {str(file): Recording.load(file) for file in files}
         cells = common_cells(recordings, all_cases(_pairs(corpus, sentences), trained=True))
-        outcome = Run(cells, recordings=named(recordings), dtypes=recordings[files[0]].selection.dtypes)
+        outcome = Run(cells, recordings=named(recordings), dtypes=recordings[str(files[0])].selection.dtypes)
     except (ArchiveError, Mismatch) as error:
         raise Refused(str(error)) from error
     with held(cells) as read, progress() as report_progress:

@@ -19,7 +19,7 @@ from parity_tests.cases.call import TRAINING
 from parity_tests.cases.case import Case
 from parity_tests.cases.expected import expected
 from parity_tests.cases.suite import all_cases
-from parity_tests.cli import options
+from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import Refused, console
 from parity_tests.judge import tolerances
 from parity_tests.reports import docstrings, operators_page, side_by_side
@@ -102,7 +102,8 @@ def diff(file: str, left: str, right: str, target: Path | None) -> None:
         sources = (side_by_side.source(left, file), side_by_side.source(right, file))
     except side_by_side.NoSource as error:
         raise Refused(str(error)) from error
-    target.write_text(side_by_side.page(file, (left, right), sources), encoding="utf-8")
+    paths.check_output(target)
+    paths.write(target, side_by_side.page(file, (left, right), sources))
     console.print(Text(f"written     {target}"), soft_wrap=True)
 
 
@@ -121,7 +122,7 @@ def print_operators(write: bool) -> None:
         raise click.UsageError("--write is for a checkout of the project: here is none")
     changed = [(path, text) for path, text in docstrings.pages() if path.read_text(encoding="utf-8") != text]
     for path, text in changed:
-        path.write_text(text, encoding="utf-8")
+        paths.write(path, text)
         click.echo(f"written     {path}")
 
 
@@ -162,7 +163,7 @@ def show(case_id: str, values: bool) -> None:
     short_help="Hold tolerances against the errors of reports.",
     epilog=options.examples("calibrate verdicts.json", "calibrate here.json elsewhere.json"),
 )
-@click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=paths.InputFile())
 def calibrate(reports: tuple[Path, ...]) -> None:
     """Show the worst error beside each tolerance, and what the tolerance would be by it.
 

@@ -16,8 +16,9 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
+from parity_tests.cli import paths
 from parity_tests.judge.run import Run
-from parity_tests.reports.certificate import Certificate, save
+from parity_tests.reports.certificate import Certificate, contents
 from parity_tests.translation.corpus import Pair, read_corpus
 from parity_tests.workers.process import WAITING, Progress
 
@@ -109,10 +110,11 @@ def progress(lines: bool = True) -> Iterator[Progress]:
 
 def write_certificate(certificate: Certificate, path: Path) -> None:
     """Write a certificate, and say where."""
-    save(certificate, path)
+    for file, content in contents(certificate, path).items():
+        paths.write(file, content)
     console.print(Text(f"certified   {path}, {path.with_suffix('.md')}"), soft_wrap=True)
 
 
 def write_json(outcome: Run, path: Path) -> None:
     """Write every verdict to a file."""
-    path.write_text(json.dumps(outcome.as_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    paths.write(path, json.dumps(outcome.as_json(), indent=1, allow_nan=False) + "\n")

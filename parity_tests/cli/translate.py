@@ -25,7 +25,7 @@ from backends.requirements import XLA_LEVEL
 from backends.schema import SchemaError
 from parity_tests import plots
 from parity_tests.cases.expected import cache_folder, programs_folder
-from parity_tests.cli import options
+from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import Refused, console, pairs_in, progress
 from parity_tests.reports.trainings import epoch_line, score_line
 from parity_tests.translation import bleu
@@ -123,9 +123,7 @@ beam_option = click.option(
     callback=lambda context, option, width: {} if width is None else {"width": width},
     help="Search with N hypotheses, not greedily.",
 )
-models_argument = click.argument(
-    "files", metavar="MODEL...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False)
-)
+models_argument = click.argument("files", metavar="MODEL...", nargs=-1, required=True, type=paths.InputFile())
 last_option = click.option(
     "--last", is_flag=True, help="Use the parameters after the last epoch, not those with the lowest validation loss."
 )
@@ -202,7 +200,7 @@ def chosen_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 )
 @click.option(
     "--resume",
-    type=options.input_file,
+    type=paths.InputFile(rewritten=True),
     metavar="MODEL",
     help="Resume the training of this model, in any backend; of the settings, only --epochs and --patience may change.",
 )
@@ -237,8 +235,7 @@ def train(
             output = output or Path(f"translator-{backend}.safetensors")
         if output.exists() and not overwrite and output != resume:
             raise click.UsageError(f"{output} exists: resume it by --resume {output}, or give --overwrite")
-        if not output.absolute().parent.is_dir():
-            raise click.UsageError(f"there is no folder {output.absolute().parent}")
+        paths.check_output(output)
         model.backend = backend
         if model.finished:
             console.print(f"{output} is done: {model.epoch} epochs. More are trained by --epochs.", soft_wrap=True)
@@ -249,7 +246,8 @@ def train(
         try:
             while not model.finished:
                 train_epoch(worker, data)
-                model.save(output)
+                with paths.writing(output):
+                    model.save(output)
                 console.print(Text(epoch_line(model)), soft_wrap=True)
         except KeyboardInterrupt:
             kept = f"{output} holds epoch {model.epoch}: resume it by --resume {output}"
@@ -295,13 +293,13 @@ def train_epoch(worker: Worker, data: Data) -> None:
         "translate run model.safetensors --beam 4 --heatmap heat.png 'i am home .'",
     ),
 )
-@click.argument("file", metavar="MODEL", type=options.input_file)
+@click.argument("file", metavar="MODEL", type=paths.InputFile())
 @click.argument("sentences", metavar="[SENTENCE]...", nargs=-1)
 @backend_option
 @options.device
 @beam_option
 @last_option
-@options.output_file("--heatmap", metavar="PICTURE", help="Draw what each word attended to.")
+@options.output_file("--heatmap", type=paths.Picture(), metavar="PICTURE", help="Draw what each word attended to.")
 def run(
     file: Path,
     sentences: tuple[str, ...],
@@ -331,7 +329,8 @@ def run(
         if heatmap is not None:
             columns = [[*tokens[: settings.max_tokens - 1], corpora.EOS] for tokens in tokenised]
             rows = [[*worker.words(ids), corpora.EOS][: len(weights)] for ids, weights in decoded]
-            plots.heatmap([weights for _, weights in decoded], rows, columns, titles=written).savefig(heatmap)
+            figure = plots.heatmap([weights for _, weights in decoded], rows, columns, titles=written)
+            paths.draw(figure, heatmap)
 
 
 def warn_of_losses(model: Model, sentence: str, tokens: list[str]) -> None:
@@ -366,7 +365,7 @@ def warn_of_losses(model: Model, sentence: str, tokens: list[str]) -> None:
 )
 @options.output_file("--json", "json_file", help="Write sources, translations and scores to a file.")
 def test(
-    files: tuple[str, ...],
+    files: tuple[Path, ...],
     corpus: Path | None,
     download: bool,
     backend: str | None,
@@ -393,10 +392,10 @@ def test(
             translations = [worker.words(ids) for ids in worker.translated(pairs.sources, **beam)]
             scores = bleu.scores(translations, pairs.references)
             console.print(Text(f"{file}  {len(translations):,} sentences  {score_line(scores)}"), soft_wrap=True)
-            about = {"model": file, "scores": scores, "history": model.history}
+            about = {"model": str(file), "scores": scores, "history": model.history}
             report.append({**about, "sources": pairs.written, "translations": translations})
     if json_file is not None:
-        json_file.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        paths.write(json_file, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
 
 
 @translate.command(
@@ -406,16 +405,18 @@ def test(
     )
 )
 @models_argument
-@options.output_file("-o", "--output", metavar="PICTURE", required=True, help="Where to draw them.")
+@options.output_file(
+    "-o", "--output", type=paths.Picture(), metavar="PICTURE", required=True, help="Where to draw them."
+)
 @click.option("--validation", is_flag=True, help="Draw the validation losses, too.")
-def curves(files: tuple[str, ...], output: Path, validation: bool) -> None:
+def curves(files: tuple[Path, ...], output: Path, validation: bool) -> None:
     """Draw the losses of trainings in one picture, with their distances below."""
     with refusals():
-        draw_curves({Path(file).stem: Model.load(file) for file in files}, output, validation)
+        draw_curves({file.stem: Model.load(file) for file in files}, output, validation)
 
 
 def draw_curves(models: Mapping[str, Model], output: Path, validation: bool = False) -> None:
     """Draw the losses of models."""
     losses = {name: model.losses for name, model in models.items()}
     ends = {name: [epoch["validation_loss"] for epoch in model.history] for name, model in models.items()}
-    plots.curves(losses, validation=ends if validation else None).savefig(output)
+    paths.draw(plots.curves(losses, validation=ends if validation else None), output)

@@ -82,10 +82,10 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def save(certificate: Certificate, path: Path) -> None:
-    """Write a certificate as JSON, and beside it, with the suffix .md, as a page for people."""
-    path.write_text(json.dumps(certificate, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    path.with_suffix(".md").write_text(page(certificate, path.name), encoding="utf-8")
+def contents(certificate: Certificate, path: Path) -> dict[Path, str]:
+    """What is written for a certificate: it as JSON, and beside it, with the suffix .md, a page for people."""
+    text = json.dumps(certificate, indent=1, allow_nan=False)
+    return {path: f"{text}\n", path.with_suffix(".md"): page(certificate, path.name)}
 
 
 def load(path: Path) -> Certificate:

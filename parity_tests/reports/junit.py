@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from xml.etree import ElementTree
 
 from parity_tests.judge.run import Run
@@ -13,8 +12,8 @@ from parity_tests.reports.table import reproduce
 from parity_tests.workers.answers import MISSING
 
 
-def write_junit(run: Run, path: Path) -> None:
-    """Write the run's verdicts to a file."""
+def junit(run: Run) -> bytes:
+    """The run's verdicts as a file."""
     suites: dict[str, dict[tuple[str, str, str], list[Verdict]]] = defaultdict(lambda: defaultdict(list))
     for verdict in run.verdicts:
         suites[verdict.operator][verdict.name, verdict.case, verdict.dtype].append(verdict)
@@ -31,7 +30,7 @@ def write_junit(run: Run, path: Path) -> None:
         _count(suite)
     _count(root)
     ElementTree.indent(root)
-    ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+    return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True))
 
 
 def _tell(test: ElementTree.Element, verdicts: Sequence[Verdict], run: Run) -> None:

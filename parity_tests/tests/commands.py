@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import click
 from click.testing import CliRunner, Result
 
 from parity_tests.cli.main import main
@@ -15,3 +18,12 @@ def invoke(*arguments: object) -> Result:
 def squeezed(result: Result) -> str:
     """What was printed, without line breaks."""
     return " ".join(result.output.split())
+
+
+def commands(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command with its names."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*before, name))
+        else:
+            yield (*before, name), command

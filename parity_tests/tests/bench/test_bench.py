@@ -285,14 +285,9 @@ def test_lengths_stop_at_the_first_that_does_not_fit():
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_table_stands_between_its_marks_and_the_rest_of_the_page_stays(tmp_path):
-    path = tmp_path / "performance.md"
+def test_the_table_stands_between_its_marks_and_the_rest_of_the_page_stays():
     measured = runner.bench([ITEMS["dot"]], ["torch", "tf"], run=answering(), lengths=True)
-    path.write_text("# Before\n")
-    page.write_page(measured, path)
-    path.write_text(path.read_text() + "after\n")
-    page.write_page(measured, path)
-    text = path.read_text()
+    text = page.with_table(page.with_table("# Before\n", measured) + "after\n", measured)
     assert text.startswith("# Before\n") and text.endswith("after\n") and text.count(page.OPENING) == 1
     assert "| dot | tf | forward | third party, tf.function | 3.00 | 3.00 to 3.00 | 1.1 | 1.3 → 2 | yes |" in text
     assert "| dot | torch | forward | third party | 3.00 | 3.00 to 3.00 | 1.1 | 5.4 → 7 | no |" in text

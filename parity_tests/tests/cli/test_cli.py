@@ -6,7 +6,7 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from parity_tests.cli.main import main
 from parity_tests.judge.run import SHARES, Run, batches_of, dealt, run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import MOST_ROWS, reproduce, rows
+from parity_tests.tests.commands import commands
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.process import Job, Progress, record
 from parity_tests.workers.recordings import Batch, Recording
@@ -62,15 +63,6 @@ def test_help_of_each_command_says_what_it_does():
         assert re.search(rf"^  {name} +\w", text, re.MULTILINE)
         assert invoke(name, "--help").exit_code == 0
     assert "Exits with 0 only if nothing is red." in invoke("run", "--help").output
-
-
-def commands(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command with its names."""
-    for name, command in group.commands.items():
-        if isinstance(command, click.Group):
-            yield from commands(command, (*before, name))
-        else:
-            yield (*before, name), command
 
 
 @pytest.mark.parametrize("names", [names for names, _ in commands(main)], ids=" ".join)

@@ -1,0 +1,163 @@
+"""The files that commands read and write: refused before any work where they cannot be, and written in one step."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from backends.files import regular_file, replaceable_file, write_file
+from parity_tests.plots import Undrawn, empty_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIMED = "attention_parity.files"
+"""The name, in a context, of the files that a command reads and writes, each with its option."""
+
+
+class InputFile(click.ParamType):
+    """A regular file that is there. The command writes no such file, unless it is `rewritten` by design."""
+
+    name = "file"
+
+    def __init__(self, rewritten: bool = False) -> None:
+        self.rewritten = rewritten
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path as it was given."""
+        path = Path(value)
+        try:
+            regular_file(path)
+        except FileNotFoundError:
+            self.fail(f"{path} does not exist", param, ctx)
+        except OSError as error:
+            self.fail(str(error), param, ctx)
+        if not self.rewritten:
+            claim(path, "read", param, ctx)
+        return path
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Files."""
+        return [CompletionItem(incomplete, type="file")]
+
+
+class OutputFile(InputFile):
+    """A file to write: what is there is a regular file, and that it can be written is tried at once."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path as it was given; where it is a link, what that names is written."""
+        path = Path(value)
+        for one in self.written(path):
+            check_output(one)
+            claim(one, "written", param, ctx)
+        return path
+
+    def written(self, path: Path) -> Iterable[Path]:
+        """All files that are written for one path."""
+        return (path,)
+
+
+class CertificateFile(OutputFile):
+    """A certificate, which is written as JSON, and as a page beside it."""
+
+    def written(self, path: Path) -> Iterable[Path]:
+        """Both files."""
+        if path.suffix == ".md":
+            raise click.BadParameter(f"{path} is where its page goes: name the JSON, as {path.with_suffix('.json')}")
+        return path, path.with_suffix(".md")
+
+
+class Picture(OutputFile):
+    """A picture to write, of a kind that can be drawn."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path as it was given."""
+        path = super().convert(value, param, ctx)
+        try:
+            kinds = empty_figure(1.0, 1.0).canvas.get_supported_filetypes()
+        except Undrawn as error:
+            raise click.ClickException(str(error)) from error
+        if path.suffix[1:].lower() not in kinds:
+            self.fail(f"{path}: expected a suffix among .{', .'.join(kinds)}", param, ctx)
+        return path
+
+
+class OutputFolder(click.ParamType):
+    """A folder to write to, which need not be there; the command checks the files in it by `check_output`."""
+
+    name = "folder"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path as it was given."""
+        path = Path(value)
+        there = next(one for one in (path.absolute(), *path.absolute().parents) if os.path.lexists(one))
+        if not there.is_dir():
+            self.fail(f"{there} is no folder", param, ctx)
+        check_output(there / CLAIMED)  # any name that is not there
+        return path
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Folders."""
+        return [CompletionItem(incomplete, type="dir")]
+
+
+def claim(path: Path, use: str, param: click.Parameter | None, ctx: click.Context | None) -> None:
+    """Refuse a file that a command would write twice, or read and write.
+
+    Raises: BadParameter.
+    """
+    if ctx is None or param is None:
+        return
+    name = param.get_error_hint(ctx)
+    other, before = ctx.meta.setdefault(CLAIMED, {}).setdefault(path.resolve(), (name, use))
+    if other != name and "written" in (before, use):
+        raise click.BadParameter(f"{path} is the file of {other}, too: name another", ctx, param)
+
+
+def check_output(path: Path) -> None:
+    """Refuse a file that cannot be written.
+
+    Raises: BadParameter, with the option if one is being read.
+    """
+    try:
+        replaceable_file(path)
+    except OSError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Write a file within the context.
+
+    Raises: ClickException if that fails after all, as on a disk that is full by now.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file of results in one step.
+
+    Raises: ClickException.
+    """
+    with writing(path):
+        write_file(path, content)
+
+
+def draw(figure: Figure, path: Path) -> None:
+    """Write a picture, of the kind that the suffix names.
+
+    Raises: ClickException.
+    """
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:].lower())
+    write(path, drawn.getvalue())
