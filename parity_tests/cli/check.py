@@ -18,6 +18,7 @@ from rich.text import Text
 from attention_core.errors import AttentionError
 from backends.archives import ArchiveError
 from backends.requirements import XLA_LEVEL
+from backends.schema import SchemaError, shown, typed
 from backends.weights import WeightError
 from parity_tests.cases.drawn import parsed
 from parity_tests.cli import options, paths
@@ -38,9 +39,18 @@ from parity_tests.judge.drawn_cells import Abilities, LineError, release_seed
 from parity_tests.judge.request import Request
 from parity_tests.judge.run import CacheError, Run
 from parity_tests.mutants.explain import explanations
-from parity_tests.reports.certificate import CertificateError, certify, differences, environment_changes, load
+from parity_tests.reports.certificate import (
+    UNPROVED,
+    CertificateError,
+    certify,
+    differences,
+    environment_changes,
+    load,
+    other_errors,
+)
 from parity_tests.reports.junit import junit
 from parity_tests.reports.table import MOST_RED, report, report_campaign, report_finding, reproduce
+from parity_tests.workers.answers import harmless
 from parity_tests.workers.environment import PATH
 from parity_tests.workers.process import Server, WorkerFault
 
@@ -137,9 +147,11 @@ def check(
     if fuzzing:
         require_hypothesis()
     known = None if divergences is None else str(divergences)
-    request = Request(
-        **chosen, divergences=known, path=os.environ.get(PATH) or None
-    )  # of --path, or as the environment says
+    path = os.environ.get(PATH) or None  # of --path, or as the environment says
+    try:
+        request = Request(**chosen, divergences=known, path=path)
+    except ValueError as error:
+        raise Refused(str(error)) from error
     if lines:
         request = replace(request, dtypes=dtypes_of(lines), drawn=lines)
     else:
@@ -151,7 +163,7 @@ def check(
     if junit_file is not None:
         paths.write(junit_file, junit(run))
     if certificate_file is not None:
-        write_certificate(certify(run, request.certified, request.files), certificate_file)
+        write_certificate(certify(run, request.certified, {**request.files, **run.files}), certificate_file)
     differing = fuzzing and fuzz(request, secrets.randbits(32) if seed is None else seed, seconds, examples)
     sys.exit(1 if run.red or differing or not run.judged else 0)
 
@@ -234,9 +246,12 @@ def optimised() -> Iterator[None]:
 
 @click.command(
     short_help="Repeat what a certificate states.",
-    epilog=options.examples("verify certificate.json", "verify certificate.json --python torch=venv/bin/python"),
+    epilog=options.examples(
+        "verify certificate.json mine.py", "verify gru.json gru.safetensors --python jax=venv/bin/python"
+    ),
 )
 @click.argument("certificate", metavar="CERTIFICATE", type=paths.InputFile())
+@click.argument("target", metavar="TARGET", type=Target())
 @click.option(
     "--python",
     "pythons",
@@ -244,57 +259,68 @@ def optimised() -> Iterator[None]:
     multiple=True,
     help="Run a target, or a framework by name, with another interpreter, as when it was certified.",
 )
-def verify(certificate: Path, pythons: tuple[str, ...]) -> None:
-    """Run what a certificate states again, from the same folder, and compare: inputs, files, and every verdict.
+@click.option("--allow-red", is_flag=True, help="Exit with 0 for a red certificate that is as it was certified, too.")
+def verify(certificate: Path, target: str, pythons: tuple[str, ...], allow_red: bool) -> None:
+    """Run TARGET as a certificate states, and compare: inputs, files, every verdict, and every error.
 
-    It may be one of `check` or of `convert`, which validates again and writes nothing. Other versions are reported, and
-    are no fault; neither is another rounding within the tolerances.
-    Exits with 0 only if all is as certified, and with 2 if the file is no certificate or cannot be repeated.
+    TARGET is what to judge, as `check` takes it, or the SOURCE of `convert`; what a certificate names is never run. A
+    certificate of `convert` is validated again, and nothing is written. Other versions are reported, and are no fault;
+    neither are the errors that they change within the tolerances: these are then called unproved.
+
+    Exits with 0 only if all is as certified and green, and with 2 if the file is no certificate or cannot be repeated.
     """
     try:
         before = load(certificate)
-        request = request_of(before["request"], pythons)
+        request, stated = request_of(before["request"], target, pythons)
     except CertificateError as error:
         raise Refused(str(error)) from error
-    after = certify(judged(request), request.certified, request.files)
-    for line in environment_changes(before, after):
+    console.print(Text(f"certified   {harmless(stated, MOST_NAME)}"), soft_wrap=True)
+    console.print(Text(f"judging     {target}"), soft_wrap=True)
+    run = judged(request)
+    after = certify(run, request.certified, {**request.files, **(run.files if isinstance(request, Request) else {})})
+    others = environment_changes(before, after)
+    for line in others:
         console.print(Text(f"other       {line}", style="yellow"), soft_wrap=True)
-    changes = differences(before, after)
+    changes, measured = differences(before, after), other_errors(before, after)
+    if not others:  # the same versions on the same processor: the same errors
+        changes += measured
     for line in changes[:MOST_RED]:
         console.print(Text(f"differs     {line}", style="bold red"), soft_wrap=True)
     if changes[MOST_RED:]:
         console.print(f"            ... and {len(changes) - MOST_RED} more")
-    count, outcome = len(before["verdicts"]), before["outcome"]
+    if others and measured:
+        words = f"{len(measured)} errors, which are others here, as {measured[0]}"
+        console.print(Text(f"unproved    {words}", style="yellow"), soft_wrap=True)
+    console.print(Text(f"unproved    {UNPROVED}", style="yellow"), soft_wrap=True)
+    count, red = len(before["verdicts"]), before["outcome"] == "red"
     if changes:
         console.print(Text(f"not verified {certificate}: {len(changes)} differences", style="bold red"), soft_wrap=True)
         sys.exit(1)
-    words = f"verified    {certificate}: {outcome}, {count:,} verdicts as certified {before['made']}"
-    console.print(Text(words, style="bold green"), soft_wrap=True)
+    words = f"verified    {certificate}: {before['outcome']}, {count:,} verdicts as certified"
+    console.print(Text(words, style="bold red" if red else "bold green"), soft_wrap=True)
+    sys.exit(1 if red and not allow_red else 0)
 
 
-KINDS: dict[str, type[Request | Conversion]] = {"check": Request, "convert": Conversion}
-"""What a certificate may be of."""
+MOST_NAME = 500
+"""The characters that are printed of a target that a certificate names."""
 
 
-def request_of(stated: Mapping[str, Any], pythons: tuple[str, ...]) -> Request | Conversion:
-    """The request that a certificate holds.
+def request_of(stated: Mapping[str, Any], target: str, pythons: tuple[str, ...]) -> tuple[Request | Conversion, str]:
+    """The request that a certificate holds, of that target, and the target that it names.
 
     Raises: CertificateError if it holds none.
     """
-    kind = KINDS.get(stated.get("kind", ""))
-    if kind is None:
-        raise CertificateError(f"the certificate is of {stated.get('kind')!r}, which `verify` cannot repeat")
-    if stated.get("other_python") and not pythons:
-        raise CertificateError("it was certified with another interpreter: give one with --python")
-    request = {name: value for name, value in stated.items() if name not in ("kind", "command", "other_python")}
-    request = {name: tuple(value) if isinstance(value, list) else value for name, value in request.items()}
-    if not isinstance(request.get("seed", 0), int | None):
-        raise CertificateError(f"the certificate's seed is {request['seed']!r}, expected a whole number")
+    kind = stated.get("kind")
+    fields: dict[str, Any] = {name: stated[name] for name in stated if name not in ("kind", "command", "other_python")}
     try:
-        if kind is Conversion:
-            return Conversion(**{**request, "pythons": options.interpreters(pythons)})
-        return Request(
-            **{**request, "dtypes": list(request.get("dtypes", ())), "python": pythons[0] if pythons else None}
-        )
-    except TypeError as error:
+        if typed(bool, stated.get("other_python"), "request.other_python") and not pythons:
+            raise CertificateError("it was certified with another interpreter: give one with --python")
+        if kind == "check":
+            request = typed(Request, fields, "request")
+            return replace(request, target=target, python=pythons[0] if pythons else None), request.target
+        if kind == "convert":
+            conversion = typed(Conversion, fields, "request")
+            return replace(conversion, file=target, pythons=options.interpreters(pythons)), conversion.file
+    except SchemaError as error:
         raise CertificateError(f"the certificate asks for something else: {error}") from error
+    raise CertificateError(f"the certificate is of {shown(kind)}, which `verify` cannot repeat")

@@ -16,6 +16,7 @@ from attention_core.errors import PATHS
 from parity_tests.cases.case import DTYPES, FULL, MIXED
 from parity_tests.cases.suite import NAMES, all_cases
 from parity_tests.cli import paths
+from parity_tests.judge.request import DEVICE
 from parity_tests.workers.environment import PATH
 
 
@@ -74,7 +75,7 @@ class Device(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The name as it is."""
-        if re.fullmatch(r"(cpu|cuda)(:[1-9][0-9]*)?", value) is None:
+        if re.fullmatch(DEVICE, value) is None:
             self.fail(f"{value!r}: expected cpu, cuda, or one of several, as cuda:1.", param, ctx)
         return str(value)
 

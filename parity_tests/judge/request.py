@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,11 +11,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from attention_core.errors import PATHS
+from parity_tests.cases.case import DTYPES
 from parity_tests.cases.drawn import NAMES
 from parity_tests.cases.expected import in_memory
 from parity_tests.cases.selection import Selection
+from parity_tests.cases.suite import NAMES as OPERATORS
 from parity_tests.cases.suite import all_cases
-from parity_tests.judge.check import Explain, file_of, job_of, known_divergences, unexplained
+from parity_tests.judge.check import Explain, job_of, known_divergences, unexplained
 from parity_tests.judge.check import check as judged
 from parity_tests.judge.condition import Judged
 from parity_tests.judge.divergences import Divergence
@@ -23,6 +27,9 @@ from parity_tests.judge.run import Run
 from parity_tests.workers.environment import PATH
 from parity_tests.workers.process import Job, Progress, Server, Stopped, untold
 from parity_tests.workers.recordings import Recording
+
+DEVICE = r"(cpu|cuda)(:[1-9][0-9]*)?"
+"""The names of devices, as a pattern."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,19 @@ class Request:
     """What the drawn part of the cases is drawn by; None for none."""
     drawn: tuple[str, ...] = ()
     """The lines of drawn cases, which are then all that is judged."""
+
+    def __post_init__(self) -> None:
+        for name, given, known in (("dtypes", self.dtypes, DTYPES), ("operators", self.operators, OPERATORS)):
+            if unknown := [one for one in given if one not in known]:
+                raise ValueError(f"{name}: {unknown[0]!r}, expected some of {', '.join(known)}")
+        if not self.dtypes:
+            raise ValueError(f"dtypes: none, expected some of {', '.join(DTYPES)}")
+        if re.fullmatch(DEVICE, self.device) is None:
+            raise ValueError(f"device: {self.device!r}, expected cpu, cuda, or one of several, as cuda:1")
+        if self.path not in (*PATHS, None):
+            raise ValueError(f"path: {self.path!r}, expected one of {', '.join(PATHS)}")
+        if self.seed is not None and self.seed < 0:
+            raise ValueError(f"seed: {self.seed}, expected 0 or more")
 
     @property
     def selection(self) -> Selection:
@@ -72,10 +92,8 @@ class Request:
 
     @property
     def files(self) -> dict[str, Path]:
-        """The files that it names: the target's, and that of known divergences."""
-        target = file_of(self.target)
-        named = {} if target is None else {target: Path(target)}
-        return named if self.divergences is None else {**named, self.divergences: Path(self.divergences)}
+        """The file of known divergences, if it names one; a run has those of the target (`Run.files`)."""
+        return {} if self.divergences is None else {self.divergences: Path(self.divergences)}
 
     def judge(
         self, progress: Progress = untold, stopped: Stopped = lambda: False, explain: Explain = unexplained

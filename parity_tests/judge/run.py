@@ -71,6 +71,11 @@ class Run:
     """So many cells there would have been; 0 if these are all."""
 
     @property
+    def files(self) -> dict[str, Path]:
+        """The files that targets were imported from, by their paths from the target's folder."""
+        return {name: Path(file) for one in self.recordings.values() for name, file in one.files.items()}
+
+    @property
     def judged(self) -> bool:
         """Whether anything was judged: all that was selected may be missing."""
         return any(verdict.judged for verdict in self.verdicts)

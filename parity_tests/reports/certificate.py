@@ -9,17 +9,21 @@ import platform
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from attention_core.operators import SPECIFICATION_VERSION
+from backends.files import regular_file
+from backends.schema import SchemaError, shown, typed
 from parity_tests.judge.run import Run
-from parity_tests.judge.verdict import Verdict
+from parity_tests.judge.verdict import Status, Verdict
 from parity_tests.reports.table import missing
 from parity_tests.workers.recordings import own_version
 
 KIND = "attention-parity certificate"
-FORMAT = 1
+FORMAT = 2
 MOST_TOLD = 20
 OF_THIS_MACHINE = ("JAX_COMPILATION_CACHE_DIR",)
 """What a worker is told that changes no number, and would say where files lie."""
@@ -27,8 +31,51 @@ OF_THIS_MACHINE = ("JAX_COMPILATION_CACHE_DIR",)
 Certificate = dict[str, Any]
 
 
+UNPROVED = "who made it, when and where: a digest is no signature"
+"""What no repetition can find out."""
+
+
 class CertificateError(ValueError):
     """A file is no certificate, or is not as it was written."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A verdict, as a certificate states it."""
+
+    operator: str
+    case: str
+    backend: str
+    against: str
+    dtype: str
+    quantity: str
+    status: Status
+    error: float | None = None
+    tolerance: float | None = None
+    reason: str = ""
+    check: str = ""
+    entry_error: float | None = None
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the file of a certificate holds."""
+
+    kind: str
+    format: int
+    made: str
+    attention_parity: str
+    specification: str
+    outcome: Literal["green", "red"]
+    request: dict[str, Any]
+    files: dict[str, str]
+    machine: str
+    judged: dict[str, dict[str, Any]]
+    inputs: dict[str, str]
+    drawn: dict[str, str]
+    verdicts: list[Entry]
+    missing: list[str]
+    digest: str
 
 
 def certify(run: Run, request: Mapping[str, Any], files: Mapping[str, Path]) -> Certificate:
@@ -41,8 +88,8 @@ def certify(run: Run, request: Mapping[str, Any], files: Mapping[str, Path]) -> 
         "specification": SPECIFICATION_VERSION,
         "outcome": "red" if run.red or not run.judged else "green",
         "request": dict(request),
-        "files": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()},
-        "machine": platform.machine(),
+        "files": {name: sha256(path) for name, path in sorted(files.items())},
+        "machine": processor(),
         "judged": {
             name: {
                 **recording.about,
@@ -58,6 +105,23 @@ def certify(run: Run, request: Mapping[str, Any], files: Mapping[str, Path]) -> 
         "missing": missing(run.verdicts),
     }
     return {**content, "digest": _digest(content)}
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file; why there is none, of what is no regular file."""
+    try:
+        return hashlib.sha256(regular_file(path).read_bytes()).hexdigest()
+    except OSError as error:
+        return f"none: {error.strerror or 'no regular file'}"
+
+
+def processor() -> str:
+    """The processor: another one rounds otherwise."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return f"{platform.machine()}, {line.partition(':')[2].strip()}"
+    return platform.machine()
 
 
 def _inputs(run: Run) -> dict[str, str]:
@@ -91,42 +155,39 @@ def contents(certificate: Certificate, path: Path) -> dict[Path, str]:
 def load(path: Path) -> Certificate:
     """Read a certificate.
 
-    Raises: CertificateError if the file is none, or is not as it was written.
+    Raises: CertificateError if the file is none, is not as it was written, or says what no certificate says.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(regular_file(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CertificateError(f"{path} is no certificate: {error}") from error
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise CertificateError(f"{path} is no certificate: expected a JSON file that `check --certificate` wrote")
     if content.get("format") != FORMAT:
-        raise CertificateError(f"{path} has the format {content.get('format')!r}, expected {FORMAT}")
-    digest = content.pop("digest", None)
-    if digest != _digest(content):
+        raise CertificateError(f"{path} has the format {shown(content.get('format'))}, expected {FORMAT}")
+    try:
+        typed(Content, content)
+    except SchemaError as error:
+        raise CertificateError(f"{path} is no certificate: {error}") from error
+    if content["digest"] != _digest({name: value for name, value in content.items() if name != "digest"}):
         raise CertificateError(f"{path} does not match its digest: it is not as it was written")
-    return {**content, "digest": digest}
+    return content
 
 
 # ------------------------------------------------------------------------------------------------ repeated
 
 
 def differences(before: Certificate, after: Certificate) -> list[str]:
-    """What a repetition says otherwise: other inputs, other verdicts, files that were changed. Rounding may differ."""
+    """What a repetition says otherwise: other inputs, files, verdicts or tolerances. Errors are in `other_errors`."""
     changes = [
-        f"the {what} is {after[name]} here, and was {before[name]}"
+        f"the {what} is {after[name]} here, and was {_safe(before[name])}"
         for name, what in (("specification", "version of the specification"), ("outcome", "outcome"))
         if after[name] != before[name]
     ]
-    files = after["files"]
-    changes += [
-        f"{name} is not the file that was judged"
-        for name, digest in before["files"].items()
-        if files.get(name) != digest
-    ]
-    there, here = before["inputs"], after["inputs"]
-    other = [cell for cell in there if cell in here and here[cell] != there[cell]]
-    changes += [f"{cell} has other inputs" for cell in other]
-    drawn, anew = before.get("drawn", {}), after["drawn"]
+    files, listed = after["files"], before["files"]
+    changes += [f"{_safe(name)} is not the file that was judged" for name in listed if files.get(name) != listed[name]]
+    changes += [f"{name} is judged here, and the certificate does not list it" for name in files if name not in listed]
+    drawn, anew = before["drawn"], after["drawn"]
     gone = [case for case in drawn if case not in anew]
     if gone:  # reported once, and not for every quantity
         seed = before["request"].get("seed")
@@ -134,31 +195,57 @@ def differences(before: Certificate, after: Certificate) -> list[str]:
             f"{len(gone)} of {len(drawn)} drawn cases are other ones: seed {seed} draws otherwise in this version"
         )
     kept = {*drawn} & {*anew}
-    statuses, again = (
-        {
-            _place(verdict): verdict["status"]
-            for verdict in certificate["verdicts"]
-            if not gone or verdict["case"] in kept or verdict["case"] not in {*drawn, *anew}
-        }
+
+    def compared(case: str) -> bool:
+        return not gone or case in kept or case not in {*drawn, *anew}
+
+    there, here = (
+        {cell: digest for cell, digest in one["inputs"].items() if compared(cell.partition("/")[0])}
+        for one in (before, after)
+    )
+    changes += [f"{_safe(cell)} has other inputs" for cell in {**there, **here} if there.get(cell) != here.get(cell)]
+    stated, again = (
+        {_place(one): one for one in certificate["verdicts"] if compared(one["case"])}
         for certificate in (before, after)
     )
-    changes += [
-        f"{place} was {statuses.get(place, 'not judged')}, and is {again.get(place, 'not judged')}"
-        for place in [*statuses, *(place for place in again if place not in statuses)]
-        if statuses.get(place) != again.get(place)
-    ]
+    for name, blank in (("status", "not judged"), ("tolerance", "none")):
+        for place in {**stated, **again}:
+            was, now = (one.get(place, {}).get(name, blank) for one in (stated, again))
+            if was != now:
+                of = "" if name == "status" else f": the {name}"
+                changes.append(f"{place}{of} was {was}, and is {now}")
+    if not gone:  # else it counts other cases
+        there, here = before["missing"], after["missing"]
+        changes += [f"{_safe(entry)} is missing here" for entry in here if entry not in there]
+        changes += [f"{_safe(entry)} was missing" for entry in there if entry not in here]
     return changes
+
+
+def other_errors(before: Certificate, after: Certificate) -> list[str]:
+    """The errors that a repetition measures otherwise: no fault of the target where the environment is another."""
+    again = {_place(verdict): verdict for verdict in after["verdicts"]}
+    return [
+        f"{place}: the {what} was {stated.get(name, 'none')}, and is {again[place].get(name, 'none')}"
+        for place, stated in ((_place(verdict), verdict) for verdict in before["verdicts"])
+        for name, what in (("error", "error"), ("entry_error", "error by entry"))
+        if place in again and stated.get(name) != again[place].get(name)
+    ]
 
 
 def environment_changes(before: Certificate, after: Certificate) -> list[str]:
     """Versions, devices and settings that differ from those of the certificate: worth knowing, and no fault."""
-    versions = before["attention_parity"], after["attention_parity"]
-    changes = [f"attention-parity {versions[0]} -> {versions[1]}"] if versions[0] != versions[1] else []
+    changes = [
+        f"{what} {_safe(before[name])} -> {_safe(after[name])}"
+        for name, what in (("attention_parity", "attention-parity"), ("machine", "machine"))
+        if before[name] != after[name]
+    ]
     for name, earlier in before["judged"].items():
         there, here = (dict(_flat(about)) for about in (earlier, after["judged"].get(name, {})))
         for key in sorted({*there, *here}):
             if there.get(key) != here.get(key):
-                changes.append(f"{name} {key}: {there.get(key, 'none')} -> {here.get(key, 'none')}")
+                changes.append(
+                    f"{_safe(name)} {_safe(key)}: {_safe(there.get(key, 'none'))} -> {_safe(here.get(key, 'none'))}"
+                )
     return changes
 
 
@@ -172,7 +259,13 @@ def _flat(about: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 def _place(verdict: Mapping[str, Any]) -> str:
     against = "" if verdict["against"] == "reference" else f" against {verdict['against']}"
-    return f"{verdict['backend']}{against} {verdict['case']} {verdict['dtype']} {verdict['quantity']}"
+    return _safe(f"{verdict['backend']}{against} {verdict['case']} {verdict['dtype']} {verdict['quantity']}")
+
+
+def _safe(value: object) -> str:
+    """A value from a file, without what could steer a terminal."""
+    text = str(value)
+    return text if text.isprintable() else ascii(text)
 
 
 # ------------------------------------------------------------------------------------------------ for people
@@ -216,9 +309,10 @@ def page(certificate: Certificate, name: str) -> str:
     lines += _reasons("Known divergences", verdicts, lambda status: status == "known-divergence")
     if certificate["missing"]:
         lines += ["## Missing", "", *(f"- {missing}" for missing in certificate["missing"]), ""]
-    lines += ["## Repeat", "", "```", shlex.join(["attention-parity", "verify", name]), "```", ""]
+    target = str(certificate["request"].get("target" if certificate["request"]["kind"] == "check" else "file"))
+    lines += ["## Repeat", "", "```", shlex.join(["attention-parity", "verify", name, target]), "```", ""]
     lines += ["runs", "", "```", str(certificate["request"].get("command", "")), "```", ""]
-    lines += [f"again and compares. SHA-256 of the certificate: {certificate['digest']}", ""]
+    lines += [f"again and compares. SHA-256 of the certificate, which is no signature: {certificate['digest']}", ""]
     return "\n".join(lines)
 
 

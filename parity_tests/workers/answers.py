@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
+from backends.schema import typed
+
+LONGEST_MESSAGE, LONGEST_TRACE = 4_000, 40_000
+"""The characters that are kept of a message and of a trace: half of them from each end."""
+
 AnswerStatus = Literal["ok", "not-applicable", "not-implemented", "error", "crash", "timeout", "missing"]
 
 RECORDED = tuple(status for status in get_args(AnswerStatus) if status != "missing")
@@ -31,12 +36,18 @@ class Answer:
     changed: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", harmless(self.message, LONGEST_MESSAGE))
+        object.__setattr__(self, "trace", harmless(self.trace, LONGEST_TRACE))
+
     @classmethod
     def of(cls, header: Mapping[str, Any]) -> Answer:
-        """Read the answer from the header of a frame, or from a file; other entries are left out."""
-        known: dict[str, Any] = {name: header[name] for name in FIELDS if name in header}
-        known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
-        return cls(**known)
+        """Read the answer from the header of a frame, or from a file; other entries are left out.
+
+        Raises: SchemaError if it says something else.
+        """
+        answer: Answer = typed(cls, {name: header[name] for name in FIELDS if name in header})
+        return answer
 
     def as_json(self) -> dict[str, Any]:
         """The answer as an object: its status, and what is not empty."""
@@ -51,6 +62,13 @@ class Answer:
     def withheld(self) -> tuple[str, ...]:
         """The outputs that the target does not give: its gradients are those of the others."""
         return tuple(name for name in self.missing if not is_gradient(name))
+
+
+def harmless(text: str, most: int) -> str:
+    """A text from outside, without what could steer a terminal or cannot be encoded, and no longer than that."""
+    if len(text) > most:
+        text = f"{text[: most // 2]} ... {len(text) - most:,} characters ... {text[-(most // 2) :]}"
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
 
 
 def is_gradient(name: str) -> bool:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,9 +20,10 @@ import attention_core
 import backends
 import parity_tests
 from backends.archives import ArchiveError, unpack_arrays
+from backends.schema import SchemaError, shown, typed
 from parity_tests.cases.expected import CACHE, programs_folder
 from parity_tests.cases.selection import Cell
-from parity_tests.workers.answers import Answer, AnswerStatus
+from parity_tests.workers.answers import Answer, AnswerStatus, harmless
 from parity_tests.workers.environment import environment
 from parity_tests.workers.recordings import Batch, Recording, joined, labelled
 from parity_tests.workers.worker import LIFELINE
@@ -87,6 +88,20 @@ class Job:
     def name(self) -> str:
         """The backend, with its device unless that is the CPU."""
         return labelled(self.backend, self.device)
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a worker says of itself, once it has imported what it is to run."""
+
+    backend: str
+    framework: str
+    device: str
+    versions: dict[str, Any]
+    determinism: dict[str, Any]
+    files: dict[str, str] = field(default_factory=dict)
+    implements: str = ""
+    gradients: str = ""
 
 
 class WorkerFault(Exception):
@@ -212,7 +227,11 @@ class Worker:
         header = self.frame(seconds)[1]
         kind = header.pop("kind", None)
         if kind != "hello":
-            raise self.fault("error", f"the worker began with a frame of {kind}, expected hello")
+            raise self.fault("error", f"the worker began with a frame of {shown(kind)}, expected hello")
+        try:
+            typed(Hello, header)
+        except SchemaError as error:
+            raise self.fault("error", f"the worker describes itself wrongly: {error}") from error
         return header
 
     def frame(self, seconds: float) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -285,7 +304,7 @@ class Worker:
 
     def _last_words(self) -> str:
         self._listen()
-        return self.printed.decode(errors="replace").strip()
+        return harmless(self.printed.decode(errors="replace").strip(), KEPT_BYTES)
 
 
 class Server:
@@ -310,6 +329,7 @@ class Server:
         self.cell_seconds = cell_seconds
         self.stopped = stopped
         self.about: dict[str, Any] = {}
+        self.files: dict[str, str] = {}
         self.started_in = 0.0
         self.deaths = 0
         self.deadly: set[tuple[str, str]] = set()
@@ -350,7 +370,7 @@ class Server:
                     waiting = self._spared(fatal, waiting)
         if self.lost is not None:
             recording.answers |= dict.fromkeys((cell.key for cell in waiting), self.lost)
-        recording.about = self.about
+        recording.about, recording.files = self.about, {**self.files, **recording.files}
         return recording
 
     def _received(self, worker: Worker, waiting: list[Cell], recording: Recording) -> Iterator[Cell]:
@@ -367,9 +387,14 @@ class Server:
                 waiting.insert(0, before)
                 raise worker.fault("error", "the worker answered this cell twice")
             if header.get("key") != waiting[0].key:
-                raise worker.fault("error", f"the worker answered {header.get('key')} out of turn")
+                raise worker.fault("error", f"the worker answered {shown(header.get('key'))} out of turn")
+            try:
+                answer = Answer.of(header)
+                recording.files |= typed(dict[str, str], header.get("files", {}), "files")
+            except SchemaError as error:
+                raise worker.fault("error", f"the worker sent a damaged frame: {error}") from error
             before = waiting.pop(0)
-            answer = recording.answers[before.key] = Answer.of(header)
+            recording.answers[before.key] = answer
             if answer.ok:
                 recording.cells[before.key] = arrays
 
@@ -398,6 +423,7 @@ class Server:
             try:
                 self._worker = Worker(self.job, self.stopped)
                 self.about = self._worker.hello(self.start_seconds)
+                self.files = self.about.pop("files", {})
             except WorkerFault as fault:
                 self.stop()
                 raise WorkerFault(fault.status, f"{self.job.backend} cannot start: {fault}", fault.trace) from fault

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from attention_core.operators import SPECIFICATION_VERSION
 from backends import FRAMEWORKS
 from backends.archives import ArchiveError, load_archive, pack_arrays, save_arrays, unpack_arrays
+from backends.schema import SchemaError
 from parity_tests.cases.case import DTYPES, MIXED, SEED, Arrays, Case
 from parity_tests.cases.expected import cotangents
 from parity_tests.cases.selection import Cell, Selection
@@ -222,6 +223,8 @@ class Recording:
     attention_parity: str = field(default_factory=own_version)
     start_seconds: float = 0.0
     """What cold starts took, from the process to the framework's import; not written to files."""
+    files: dict[str, str] = field(default_factory=dict)
+    """What a target was imported from, by its paths from the target's folder; not written to files."""
 
     @property
     def name(self) -> str:
@@ -251,7 +254,10 @@ class Recording:
         for cell in header["answers"]:
             if cell not in header["inputs"]:
                 raise ArchiveError(f"{path}: {cell} has a status but no inputs")
-        answers = {cell: Answer.of(_harmless(answer)) for cell, answer in header["answers"].items()}
+        try:
+            answers = {cell: Answer.of(answer) for cell, answer in header["answers"].items()}
+        except SchemaError as error:
+            raise ArchiveError(f"{path}: answers is wrong in the recording's header: {error}") from error
         return cls(
             **{name: header[name] for name in FIELDS if name not in ("selection", "answers")},
             selection=Selection(**header["selection"]),
@@ -281,15 +287,6 @@ def _arrays_by_cell(path: str | Path, arrays: Arrays, answers: Mapping[str, Answ
     return cells
 
 
-def _harmless(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The same without what could steer a terminal."""
-
-    def plain(text: str) -> str:
-        return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
-
-    return {name: plain(value) if isinstance(value, str) else value for name, value in answer.items()}
-
-
 def joined(*recordings: Recording) -> Recording:
     """What several workers of one backend answered, to other cells each."""
     whole = Recording(recordings[0].backend, recordings[0].device, environment=recordings[0].environment)
@@ -298,6 +295,7 @@ def joined(*recordings: Recording) -> Recording:
         whole.cells |= part.cells
         whole.answers |= part.answers
         whole.inputs |= part.inputs
+        whole.files |= part.files
         whole.start_seconds += part.start_seconds
     return whole
 

@@ -33,9 +33,11 @@ import importlib
 import importlib.util
 import inspect
 import json
+import os
 import platform
 import re
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -121,6 +123,46 @@ def _from_file(path: Path) -> ModuleType:
     sys.path.append(str(path.resolve().parent))  # behind all others, for what it imports from beside it
     specification.loader.exec_module(module)
     return module
+
+
+OURS = ("attention_core", "backends", "parity_tests")
+
+
+class Sources:
+    """The files that a target consists of: its own, and those that it imports and that nobody has installed."""
+
+    def __init__(self, where: str) -> None:
+        self.place = parted(where)[0]
+        self.seen = set(sys.modules)
+        self.installed = tuple({os.path.join(path, "") for path in sysconfig.get_paths().values()})
+
+    def imported(self) -> dict[str, str]:
+        """The files of what was imported since this was last asked, by their paths from the target's folder."""
+        names = (
+            [name for name in list(sys.modules) if name not in self.seen] if len(sys.modules) > len(self.seen) else ()
+        )
+        self.seen.update(names)
+        files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
+        own = [
+            os.path.abspath(file) for name, file in files.items() if file and self.belongs(name, os.path.abspath(file))
+        ]
+        return {os.path.relpath(file, self.folder): file for file in own if os.path.isfile(file)}
+
+    def belongs(self, name: str, file: str) -> bool:
+        """Whether a module is a part of the target: installed packages have a version, and this one has its own."""
+        package = self.place.partition(".")[0]
+        if name == self.place or name.startswith(f"{self.place}."):
+            return True
+        first = name.partition(".")[0]
+        return first not in OURS and (first == package or not file.startswith(self.installed))
+
+    @functools.cached_property
+    def folder(self) -> str:
+        """The folder that holds the target's file, or its package."""
+        if self.place.endswith(".py"):
+            return os.path.dirname(os.path.abspath(self.place))
+        package = sys.modules[self.place.partition(".")[0]]
+        return os.path.dirname([*getattr(package, "__path__", ()), str(package.__file__)][0])
 
 
 def opened(where: str, device: str) -> Backend | Target:

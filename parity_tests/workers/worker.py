@@ -19,7 +19,7 @@ import sys
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -28,7 +28,7 @@ from backends.archives import pack_arrays, unpack_arrays
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import collect_less
 from parity_tests.workers.package import Backend
-from parity_tests.workers.target import NotImplementedHere, Target, opened
+from parity_tests.workers.target import NotImplementedHere, Sources, Target, opened
 
 LIFELINE = "ATTENTION_PARITY_LIFELINE"
 """The variable that names the descriptor of a pipe whose other end the judge holds, and never writes to."""
@@ -43,11 +43,12 @@ def main() -> None:
     with os.fdopen(os.dup(0), "rb") as batches, os.fdopen(os.dup(1), "wb") as stream, open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
+        sources = Sources(place)
         backend = opened(place, device)
         collect_less()
-        send(stream, {}, {"kind": "hello", **backend.describe(), "backend": name})
+        send(stream, {}, {"kind": "hello", **backend.describe(), "backend": name, "files": sources.imported()})
         for arrays, header in map(unpack_arrays, frames(batches)):
-            answer_cells(stream, backend, grouped(arrays), header["cells"])
+            answer_cells(stream, backend, grouped(arrays), header["cells"], sources.imported)
         send(stream, {}, {"kind": "end"})
 
 
@@ -56,8 +57,12 @@ def answer_cells(
     backend: Backend | Target,
     arrays: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]],
     cells: Sequence[Mapping[str, Any]],
+    imported: Callable[[], dict[str, str]] = dict,
 ) -> None:
-    """Run the cells in order, and send what the backend answers to each, or what it raised."""
+    """Run the cells in order, and send what the backend answers to each, or what it raised.
+
+    imported returns the files that were imported since it was last asked.
+    """
     for cell in cells:
         start, compiled = time.perf_counter(), backend.compile_seconds()
         about = {"kind": "cell", "key": cell["key"]}
@@ -74,13 +79,21 @@ def answer_cells(
                 changed=tuple(outputs.changed),
                 missing=tuple(outputs.missing),
             )
-            send(stream, outputs.arrays, {**about, **answer.as_json()})
+            send(stream, outputs.arrays, {**about, **answer.as_json(), "files": imported()})
         except NotImplementedHere as error:
             send(stream, {}, {**about, **Answer("not-implemented", str(error)).as_json()})
         except BaseException as error:  # an implementation may raise anything, SystemExit too: it costs its own cell
             seconds = time.perf_counter() - start
-            answer = Answer("error", f"{type(error).__name__}: {error}", traceback.format_exc(), seconds)
+            answer = Answer("error", f"{type(error).__name__}: {printed(error)}", traceback.format_exc(), seconds)
             send(stream, {}, {**about, **answer.as_json()})
+
+
+def printed(error: BaseException) -> str:
+    """The message of an exception, which may raise one itself."""
+    try:
+        return str(error)
+    except Exception as another:
+        return f"its message cannot be printed: {type(another).__name__}"
 
 
 def follow_judge() -> None:

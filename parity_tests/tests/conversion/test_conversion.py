@@ -577,8 +577,8 @@ def test_a_wrong_table_is_red_and_nothing_is_written(file, tmp_path: Path, monke
 # ------------------------------------------------------------------------------------------------ certificates
 
 
-def verified(certificate: str) -> Result:
-    return CliRunner().invoke(main, ["verify", certificate])
+def verified(certificate: str, source: str) -> Result:
+    return CliRunner().invoke(main, ["verify", certificate, source])
 
 
 @pytest.mark.frameworks("torch")
@@ -592,10 +592,10 @@ def test_a_validated_file_is_written_certified_and_verified(file, tmp_path: Path
     assert '"cells"' in Path("verdicts.json").read_text(encoding="utf-8")
     page = Path("validation.md").read_text(encoding="utf-8")
     assert f"attention-parity convert {source} --to torch -o {new}" in page and f"`{new}`: SHA-256" in page
-    again = verified("validation.json")
+    again = verified("validation.json", source)
     assert again.exit_code == 0 and "verified" in again.output, again.output
     new.write_bytes(b"something else")
-    again = verified("validation.json")
+    again = verified("validation.json", source)
     assert again.exit_code == 1 and f"{new} is not the file that was judged" in " ".join(again.output.split())
 
 

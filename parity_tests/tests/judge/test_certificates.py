@@ -25,13 +25,15 @@ def certified(check: Check, tmp_path: Path) -> Path:
     return tmp_path / "own.json"
 
 
-def verify(path: Path, *arguments: str) -> Result:
-    return invoke("verify", path, *arguments)
+def verify(path: Path, *arguments: str, target: str = "mine.py") -> Result:
+    return invoke("verify", path, target, *arguments)
 
 
 def test_a_certificate_is_verified(certified: Path):
     result = verify(certified)
     assert result.exit_code == 0 and "verified" in result.output and "differs" not in result.output
+    assert "unproved who made it, when and where: a digest is no signature" in squeezed(result)
+    assert "no signature" in certified.with_suffix(".md").read_text()
 
 
 def test_a_certificate_says_what_was_judged_and_how(certified: Path):
@@ -47,7 +49,7 @@ def test_a_certificate_says_what_was_judged_and_how(certified: Path):
     for words in (
         "mine: green",
         "| masked_softmax | float64 | 21 |",
-        "attention-parity verify own.json",
+        "attention-parity verify own.json mine.py",
         "OMP_NUM_THREADS=1",
     ):
         assert words in page
@@ -109,7 +111,7 @@ def test_what_differs_from_a_certificate_is_told(
     [
         (lambda text: text.replace('"green"', '"red"'), "does not match its digest"),
         (lambda text: text.replace("attention-parity certificate", "something"), "is no certificate"),
-        (lambda text: text.replace('"format": 1', '"format": 7'), "has the format 7, expected 1"),
+        (lambda text: text.replace('"format": 2', '"format": 7'), "has the format 7, expected 2"),
         (lambda text: text[:100], "is no certificate"),
         (lambda text: "[" * 100_000, "is no certificate"),
     ],
@@ -124,3 +126,68 @@ def test_a_certificate_of_another_interpreter_is_verified_with_one(certified: Pa
     with rewritten(certified) as content:
         content["request"]["other_python"] = True
     assert verify(certified, "--python", sys.executable).exit_code == 0
+
+
+def test_all_that_can_be_computed_again_is_compared(certified: Path):
+    with rewritten(certified) as content:
+        content["files"].clear()
+        content["missing"].append("dot_score")
+        content["inputs"].popitem()
+        first, second, *_ = content["verdicts"]
+        first["error"], second["tolerance"] = 0.125, 1e9
+    result = verify(certified)
+    assert result.exit_code == 1
+    for words in (
+        "mine.py is judged here, and the certificate does not list it",
+        "has other inputs",
+        "the tolerance was 1000000000.0, and is ",
+        "the error was 0.125, and is 0.0",
+        "dot_score was missing",
+        ": 5 differences",
+    ):
+        assert words in squeezed(result)
+
+
+def test_errors_of_another_machine_are_called_unproved(certified: Path):
+    with rewritten(certified) as content:
+        content["machine"] = "a computer"
+        content["verdicts"][0]["error"] = 0.125
+    result = verify(certified)
+    assert result.exit_code == 0 and "unproved 1 errors, which are others here" in squeezed(result)
+
+
+def test_nothing_runs_but_the_target_on_the_command_line(certified: Path):
+    evil, moved = certified.with_name("evil.py"), certified.with_name("src") / "mine.py"
+    evil.write_text("open('executed', 'w')")
+    moved.parent.mkdir()
+    certified.with_name("mine.py").rename(moved)
+    with rewritten(certified) as content:
+        content["request"]["target"] = str(evil)
+    result = verify(certified, target="src/mine.py")
+    assert result.exit_code == 0 and not certified.with_name("executed").exists()
+    assert f"certified {evil} judging src/mine.py" in squeezed(result)
+    assert invoke("verify", certified).exit_code == 2
+
+
+def test_what_a_target_imports_is_among_its_files_whenever_it_does(check: Check, tmp_path: Path):
+    (tmp_path / "helpers").mkdir()
+    (tmp_path / "helpers" / "__init__.py").touch()
+    (tmp_path / "helpers" / "early.py").write_text("half = 0.5")
+    (tmp_path / "late.py").write_text("one = 1.0")
+    source = "from helpers import early\nimport json\n" + SOFTMAX.replace(
+        "    return raised", "    import late\n    total = total * late.one\n    return raised"
+    )
+    arguments = ("--case", "masked_softmax-mask", "--certificate", "own.json")
+    assert check(source, *arguments).exit_code == 0
+    files = json.loads((tmp_path / "own.json").read_text())["files"]
+    assert set(files) == {"mine.py", "helpers/__init__.py", "helpers/early.py", "late.py"}
+    (tmp_path / "late.py").write_text("one = 1.0  # changed")
+    result = verify(tmp_path / "own.json")
+    assert result.exit_code == 1 and "late.py is not the file that was judged" in squeezed(result)
+
+
+def test_a_red_certificate_is_red_unless_that_is_allowed(check: Check, tmp_path: Path):
+    assert check(WRONG, "--case", "masked_softmax-mask", "--certificate", "own.json").exit_code == 1
+    result = verify(tmp_path / "own.json")
+    assert result.exit_code == 1 and "red, " in result.output and "differs" not in result.output
+    assert verify(tmp_path / "own.json", "--allow-red").exit_code == 0

@@ -73,7 +73,7 @@ FAULTS = (
     Fault("rubbish", "error", "the worker sent something that is no frame: its length would be 18,446,744,073.*"),
     Fault("giant", "error", "the worker sent something that is no frame: its length would be 1,099,511,627,776"),
     Fault("damaged", "error", "the worker sent a damaged frame: .* does not match its digest.*"),
-    Fault("other-cell", "error", "the worker answered dot_score-large/float64 out of turn"),
+    Fault("other-cell", "error", "the worker answered 'dot_score-large/float64' out of turn"),
     Fault("twice", "error", "the worker answered this cell twice"),
     Fault("close", "error", "the worker closed its stream, and was killed"),
     Fault("no-array", "error", r"TypeError: weights is <U\d+, expected an array of numbers"),
@@ -156,7 +156,7 @@ def test_a_changed_argument_is_named(run):
         ("import", "cpu", "crash", "exit code 1; the last that it printed: ImportError: this backend was told not to"),
         ("", "cuda", "crash", "RuntimeError: NumPy sees no device 'cuda' here, only cpu"),
         ("hang", "cpu", "timeout", SILENT),
-        ("no-hello", "cpu", "error", "the worker began with a frame of end, expected hello"),
+        ("no-hello", "cpu", "error", "the worker began with a frame of 'end', expected hello"),
     ],
 )
 def test_a_worker_that_cannot_start_takes_all_its_cells_along(
