@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -22,7 +21,12 @@ from parity_tests.cases.suite import all_cases
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import Refused, console
 from parity_tests.judge import tolerances
+from parity_tests.judge.reports import ReportError, measured_by, verdicts_of
 from parity_tests.reports import docstrings, operators_page, side_by_side
+from parity_tests.workers.answers import harmless
+
+MOST_SHOWN = 200
+"""The characters that are printed of a place that a report names."""
 
 
 @click.command(
@@ -170,19 +174,12 @@ def calibrate(reports: tuple[Path, ...]) -> None:
     REPORT is a file that `attention-parity run --all --json` wrote; several, of other machines and devices, count
     together. A tolerance should be 2 to 10 times the worst error ever seen; where it is not, 3 times that is proposed.
     """
-    measured = []
-    for path in reports:
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            named = [cell[name] for name in ("operator", "case", "dtype", "quantity")]
-            against = "" if cell["against"] == "reference" else f" against {cell['against']}"
-            where = f"{cell['backend']}{against}, {cell['case']}, {cell['quantity']}, {cell['dtype']}"
-            tolerance, by_entry = tolerances.tolerance_of(*named), tolerances.entry_tolerance_of(*named)
-            if cell["tolerance"] and cell["check"] != "entry" and cell["tolerance"] != tolerance.eps:
-                continue  # a drawn case, whose tolerances follow from its conditioning
-            if cell["error"] is not None and cell["tolerance"] and cell["check"] != "entry":
-                measured.append((tolerance, cell["error"], where))
-            if by_entry is not None and cell.get("entry_error") is not None:
-                measured.append((by_entry, cell["entry_error"], where))
+    try:
+        measured = [one for path in reports for verdict in verdicts_of(path) for one in measured_by(verdict)]
+    except ReportError as error:
+        raise Refused(str(error)) from error
+    if not measured:
+        raise Refused("no error was measured in any of the reports: there is nothing to show")
     figures = (Column(name, justify="right", no_wrap=True) for name in ("measured", "seen", "tolerance", "would be"))
     table = Table("tolerance for, and the worst measured", *figures, header_style="bold", show_lines=True)
     for line in tolerances.calibrate(measured):
@@ -191,6 +188,6 @@ def calibrate(reports: tuple[Path, ...]) -> None:
         what = ", ".join([*tolerance.dtypes, *(part for part in names if part != "*")])
         what += ", by entry" if isinstance(tolerance, tolerances.EntryTolerance) else ""
         proposed = "[green]as it is[/]" if kept else f"[yellow]{line.proposed:g}[/]"
-        place = f"{what}\n[dim]{line.where}[/]"
+        place = f"{what}\n[dim]{escape(harmless(line.where, MOST_SHOWN))}[/]"
         table.add_row(place, f"{line.measured:.3g}", f"{tolerance.worst:g}", f"{tolerance.eps:g}", proposed)
     console.print(table)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Annotated, Any
 
+from backends.files import regular_file
+from backends.schema import Range, SchemaError, typed
 from parity_tests.cases.call import SECOND
 from parity_tests.judge.verdict import Verdict
 
 DIVERGING = ("fail", "error")
 """What a known divergence may be: another answer, or a refusal."""
+
+
+Name = Annotated[str, Range(1)]
+"""A text that is not empty."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +29,10 @@ class Divergence:
     backend, case, quantity, dtype and operator are patterns with * and ?. A quantity is that of a second call, too.
     """
 
-    backend: str
-    case: str
-    quantity: str
-    reason: str
+    backend: Name
+    case: Name
+    quantity: Name
+    reason: Name
     dtype: str = "*"
     operator: str = "*"
     link: str = ""
@@ -63,6 +70,13 @@ def _framework(backend: str) -> str:
     return backend.partition(":")[0]
 
 
+@dataclass(frozen=True)
+class Entries:
+    """What a file of known divergences holds."""
+
+    divergence: list[dict[str, Any]] = field(default_factory=list)
+
+
 class DivergenceError(ValueError):
     """A file of known divergences says something else."""
 
@@ -74,26 +88,18 @@ def load_divergences(path: Path | None = None, backend: str = "") -> list[Diverg
     """
     path = path or Path(__file__).with_name("divergences.toml")
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        content = tomllib.loads(regular_file(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise DivergenceError(f"{path}: {error}") from error
-    entries = content.pop("divergence", [])
-    if content or not isinstance(entries, list):
-        raise DivergenceError(
-            f"{path}: expected [[divergence]] entries alone, received {', '.join(content) or 'a value'}"
-        )
-    return [_entry(path, number, {"backend": backend, **entry}) for number, entry in enumerate(entries, start=1)]
-
-
-def _entry(path: Path, number: int, entry: dict[str, object]) -> Divergence:
-    known = {entry_field.name: entry_field.default is MISSING for entry_field in fields(Divergence)}
-    unknown = [name for name in entry if name not in known]
-    missing = [name for name, needed in known.items() if needed and not entry.get(name)]
-    wrong = [name for name, value in entry.items() if not isinstance(value, str)]
-    for names, what in ((unknown, "has an unknown"), (missing, "lacks"), (wrong, "has no text as")):
-        if names:
-            raise DivergenceError(f"{path}: entry {number} {what} {', '.join(names)}; an entry has {', '.join(known)}")
-    return Divergence(**{name: str(value) for name, value in entry.items()})
+    try:
+        entries = typed(Entries, content).divergence
+        return [
+            typed(Divergence, {"backend": backend, **entry}, f"divergence[{number}]")
+            for number, entry in enumerate(entries)
+        ]
+    except SchemaError as error:
+        names = ", ".join(entry.name for entry in fields(Divergence))
+        raise DivergenceError(f"{path}: {error}; an entry has {names}") from error
 
 
 def apply(verdicts: Iterable[Verdict], divergences: Sequence[Divergence], *, whole: bool = True) -> list[Verdict]:

@@ -208,7 +208,7 @@ def differences(before: Certificate, after: Certificate) -> list[str]:
         {_place(one): one for one in certificate["verdicts"] if compared(one["case"])}
         for certificate in (before, after)
     )
-    for name, blank in (("status", "not judged"), ("tolerance", "none")):
+    for name, blank in (("status", "not judged"), ("tolerance", "none"), ("operator", "none")):
         for place in {**stated, **again}:
             was, now = (one.get(place, {}).get(name, blank) for one in (stated, again))
             if was != now:
@@ -221,13 +221,17 @@ def differences(before: Certificate, after: Certificate) -> list[str]:
     return changes
 
 
+MEASURED = {"error": "error", "entry_error": "error by entry", "check": "check that failed", "reason": "reason"}
+"""What a verdict holds that rounding may change."""
+
+
 def other_errors(before: Certificate, after: Certificate) -> list[str]:
-    """The errors that a repetition measures otherwise: no fault of the target where the environment is another."""
+    """What a repetition measures otherwise: no fault of the target where the environment is another."""
     again = {_place(verdict): verdict for verdict in after["verdicts"]}
     return [
-        f"{place}: the {what} was {stated.get(name, 'none')}, and is {again[place].get(name, 'none')}"
+        f"{place}: the {what} was {_safe(stated.get(name, 'none'))}, and is {_safe(again[place].get(name, 'none'))}"
         for place, stated in ((_place(verdict), verdict) for verdict in before["verdicts"])
-        for name, what in (("error", "error"), ("entry_error", "error by entry"))
+        for name, what in MEASURED.items()
         if place in again and stated.get(name) != again[place].get(name)
     ]
 

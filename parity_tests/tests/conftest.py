@@ -212,3 +212,15 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[str]]:
         return found
 
     return wait
+
+
+@pytest.fixture
+def counted(capsys: pytest.CaptureFixture) -> Callable[[str, int, int], None]:
+    """Print how many attacks there were, and how many of them were refused."""
+
+    def count(what: str, tries: int, refused: int) -> None:
+        assert 0 < refused <= tries
+        with capsys.disabled():
+            print(f"\n{tries:,} {what}, {refused:,} refused")
+
+    return count

@@ -155,10 +155,13 @@ def test_a_known_divergence_is_not_red_as_long_as_it_diverges(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[[divergence]]\ncase = 'a'\nquantity = 'b'\n", "entry 1 lacks reason"),
-        ("[[divergence]]\ncase = 'a'\nquantity = 'b'\nreason = 'c'\nwhy = 'd'\n", "entry 1 has an unknown why"),
-        ("[[divergence]]\ncase = 'a'\nquantity = 3\nreason = 'c'\n", "entry 1 has no text as quantity"),
-        ("[other]\n", "expected [[divergence]] entries alone, received other"),
+        ("[[divergence]]\ncase = 'a'\nquantity = 'b'\n", "divergence[0].reason: missing; an entry has backend, case"),
+        (
+            "[[divergence]]\ncase = 'a'\nquantity = 'b'\nreason = 'c'\nwhy = 'd'\n",
+            "divergence[0].why: there is no such entry",
+        ),
+        ("[[divergence]]\ncase = 'a'\nquantity = 3\nreason = 'c'\n", "divergence[0].quantity: 3, expected text"),
+        ("[other]\n", "other: there is no such entry, expected divergence"),
         ("case = ", "mine.toml:"),
     ],
 )

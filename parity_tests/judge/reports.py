@@ -1,0 +1,57 @@
+"""Reports that were written as JSON, read again: what errors they measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backends.files import regular_file
+from backends.schema import typed
+from parity_tests.cases.case import DTYPES
+from parity_tests.judge.tolerances import Tolerance, entry_tolerance_of, tolerance_of
+from parity_tests.judge.verdict import Verdict
+
+
+class ReportError(ValueError):
+    """A file is no report."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the file of a report holds."""
+
+    header: dict[str, Any]
+    cells: list[Verdict]
+
+
+def verdicts_of(path: Path) -> list[Verdict]:
+    """The verdicts of a report.
+
+    Raises: ReportError if the file is none.
+    """
+    try:
+        report: Report = typed(Report, json.loads(regular_file(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:
+        what = "expected a JSON file that `run --json` wrote"
+        raise ReportError(f"{path} is no report: {error}; {what}") from error
+    return report.cells
+
+
+def measured_by(verdict: Verdict) -> Iterator[tuple[Tolerance, float, str]]:
+    """Each error of a verdict with the tolerance that decided on it, and where it was."""
+    if verdict.dtype not in DTYPES:
+        return  # of a backend that is missing
+    named = verdict.operator, verdict.case, verdict.dtype, verdict.quantity
+    against = "" if verdict.against == "reference" else f" against {verdict.against}"
+    where = f"{verdict.backend}{against}, {verdict.case}, {verdict.quantity}, {verdict.dtype}"
+    tolerance, by_entry = tolerance_of(*named), entry_tolerance_of(*named)
+    whole = verdict.check != "entry"
+    if verdict.tolerance and whole and verdict.tolerance != tolerance.eps:
+        return  # of a drawn case, whose tolerances follow from its conditioning
+    if verdict.error is not None and verdict.tolerance and whole:
+        yield tolerance, verdict.error, where
+    if by_entry is not None and verdict.entry_error is not None:
+        yield by_entry, verdict.entry_error, where
