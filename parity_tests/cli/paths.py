@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from backends.files import regular_file, replaceable_file, write_file
+from backends.archives import ArchiveError, regular_file
+from backends.files import replaceable_file, write_file
 from parity_tests.plots import Undrawn, empty_figure
 
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ class InputFile(click.ParamType):
         path = Path(value)
         try:
             regular_file(path)
-        except FileNotFoundError:
-            self.fail(f"{path} does not exist", param, ctx)
-        except OSError as error:
+        except ArchiveError as error:
             self.fail(str(error), param, ctx)
         if not self.rewritten:
             claim(path, "read", param, ctx)

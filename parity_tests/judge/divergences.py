@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
-from backends.files import regular_file
+from backends.archives import regular_file
 from backends.schema import Range, SchemaError, typed
 from parity_tests.cases.call import SECOND
 from parity_tests.judge.verdict import Verdict
@@ -89,7 +89,7 @@ def load_divergences(path: Path | None = None, backend: str = "") -> list[Diverg
     path = path or Path(__file__).with_name("divergences.toml")
     try:
         content = tomllib.loads(regular_file(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DivergenceError(f"{path}: {error}") from error
     try:
         entries = typed(Entries, content).divergence

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backends.files import regular_file
+from backends.archives import regular_file
 from backends.schema import typed
 from parity_tests.cases.case import DTYPES
 from parity_tests.judge.tolerances import Tolerance, entry_tolerance_of, tolerance_of

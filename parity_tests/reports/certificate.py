@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from attention_core.operators import SPECIFICATION_VERSION
-from backends.files import regular_file
+from backends.archives import ArchiveError, regular_file
 from backends.schema import SchemaError, shown, typed
 from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import Status, Verdict
@@ -111,8 +111,8 @@ def sha256(path: Path) -> str:
     """The SHA-256 of a file; why there is none, of what is no regular file."""
     try:
         return hashlib.sha256(regular_file(path).read_bytes()).hexdigest()
-    except OSError as error:
-        return f"none: {error.strerror or 'no regular file'}"
+    except (OSError, ArchiveError):
+        return "none: it cannot be read"
 
 
 def processor() -> str:

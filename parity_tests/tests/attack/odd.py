@@ -19,10 +19,10 @@ def make_circle(path: Path) -> None:
 
 
 ODD: dict[str, tuple[Callable[[Path], None], str]] = {
-    "folder": (Path.mkdir, "is a folder, expected a regular file"),
-    "FIFO": (os.mkfifo, "is a FIFO, expected a regular file"),
-    "socket": (make_socket, "is a socket, expected a regular file"),
-    "device": (lambda path: path.symlink_to("/dev/full"), "is a device, expected a regular file"),
-    "circle": (make_circle, "is no file: Too many levels of symbolic links"),
+    "folder": (Path.mkdir, "this is a folder, expected a regular file"),
+    "FIFO": (os.mkfifo, "this is a FIFO, expected a regular file"),
+    "socket": (make_socket, "this is a socket, expected a regular file"),
+    "device": (lambda path: path.symlink_to("/dev/full"), "this is a device, expected a regular file"),
+    "circle": (make_circle, "no file can be there: Too many levels of symbolic links"),
 }
 """How to make each, and what is said of it."""

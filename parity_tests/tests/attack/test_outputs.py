@@ -112,7 +112,7 @@ def test_what_stands_in_the_folder_of_a_run_is_looked_at_before_the_work(
     monkeypatch.setattr(backends, "available", lambda: {"fake": fake})
     (tmp_path / "fake-cpu.safetensors").symlink_to("/dev/full")
     result = invoke("run", "--output", tmp_path)
-    assert result.exit_code == 2 and "fake-cpu.safetensors is a device" in squeezed(result), result.output
+    assert result.exit_code == 2 and "fake-cpu.safetensors: this is a device" in squeezed(result), result.output
 
 
 @pytest.mark.parametrize(

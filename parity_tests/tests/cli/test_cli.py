@@ -230,7 +230,7 @@ def test_a_backend_that_is_asked_for_and_missing_is_red(only_fake):
         (2, "show nothing", "attention-parity list --cases"),
         (2, "diff nothing torch jax", "torch has no file 'nothing'"),
         (2, "check nowhere.py", "nowhere.py"),
-        (2, "compare nowhere.safetensors", "does not exist"),
+        (2, "compare nowhere.safetensors", "there is no such file"),
         (2, "bench --framework nobody", "'nobody': expected some of torch"),
         (2, "convert nowhere.safetensors --to jax -o {folder}/out.safetensors", "there is no such file"),
         (2, "translate train --backend nobody", "no backend 'nobody'"),
