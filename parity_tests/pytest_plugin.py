@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from parity_tests.workers.recordings import Recording
 
 MARK = "parity"
+OPTIONS = tuple(f"--parity-{name}" for name in ("target", "dtype", "case", "python", "divergences"))
+"""The options that take a text."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,6 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add a test for each cell that the target implements, and for each known divergence."""
     target = config.getoption("--parity-target")
+    for name in OPTIONS:
+        if config.getoption(name) == "":
+            raise pytest.UsageError(f"the value of {name} is empty: leave it out, or give a value")
     if target is not None:
         items += Target.from_parent(session, name=target, nodeid=target).collect()
 

@@ -113,7 +113,7 @@ class Target(click.ParamType):
 @click.option(
     "--fuzz",
     "seconds",
-    type=click.FloatRange(min=0.0),
+    type=options.SECONDS,
     metavar="SECONDS",
     help="Judge cases drawn by the thousand for so long afterwards, and shrink what differs to one line.",
 )

@@ -25,7 +25,7 @@ from parity_tests.workers.process import Server, WorkerFault
         "fuzz --seconds 60", "fuzz --backend mxnet --operator masked_softmax --seed 7 --first 128 --examples 1"
     ),
 )
-@click.option("--seconds", type=click.FloatRange(min=0.0), help="Stop when this time is over.")
+@click.option("--seconds", type=options.SECONDS, help="Stop when this time is over.")
 @click.option("--examples", type=click.IntRange(min=1), help="Stop after this many cases.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draw the cases of this seed.")
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Begin with this case.")
@@ -53,7 +53,7 @@ def fuzz_backends(
 ) -> None:
     """Put drawn cases to every backend, and shrink what differs from the reference to one line.
 
-    The same seed draws the same cases. Exits with 0 only if nothing differs.
+    The same seed draws the same cases. Exits with 0 only if something was judged and nothing differs.
     """
     require_hypothesis()
     from parity_tests.fuzz.campaign import Campaign
@@ -83,4 +83,4 @@ def fuzz_backends(
     except WorkerFault as fault:
         raise click.ClickException(f"{fault}\n{fault.trace}") from fault
     report_campaign(campaign, console)
-    sys.exit(1 if campaign.findings else 0)
+    sys.exit(1 if campaign.findings or not campaign.cases else 0)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import click
 
 from parity_tests.cli.behaviour import command as behaviour
@@ -14,9 +19,52 @@ from parity_tests.cli.mutate import mutate
 from parity_tests.cli.run import compare, record_one, run
 from parity_tests.cli.show import calibrate, diff, list_backends, list_operators, print_operators, show
 from parity_tests.cli.translate import translate
+from parity_tests.workers.answers import harmless
+
+LONGEST_ERROR = 4_000
+"""The characters that are printed of an error, which may repeat what a file says."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@contextmanager
+def harmless_errors() -> Iterator[None]:
+    """Clean the message of what is refused."""
+    try:
+        yield
+    except click.ClickException as error:
+        vars(error)["message"] = harmless(error.message, LONGEST_ERROR)
+        raise
+
+
+class Commands(click.Group):
+    """Commands, none of which takes an empty value, or repeats what could steer a terminal.
+
+    An empty variable in a CI file would choose everything, or nothing, where somebody meant a part.
+    """
+
+    def make_context(self, *given: Any, **extra: Any) -> click.Context:
+        """The context, whose errors are harmless."""
+        with harmless_errors():
+            return super().make_context(*given, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command, whose errors are harmless."""
+        with harmless_errors():
+            return super().invoke(ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The arguments, none of which is empty.
+
+        Raises: UsageError.
+        """
+        for before, word in zip(["", *args], args, strict=False):
+            if not word.strip() or re.fullmatch(r"--[\w-]+=\s*", word):
+                name = word.partition("=")[0] if word.strip() else before
+                what = f"the value of {name}" if name.startswith("-") else "an argument"
+                raise click.UsageError(f"{what} is empty: leave it out, or give a value", ctx)
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="attention-parity")
 def main() -> None:
     """Judge implementations of attention against one specification, down to rounding.

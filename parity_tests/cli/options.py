@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -61,7 +62,9 @@ class CommaList(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
         """The names as a list without repetitions."""
-        names = list(dict.fromkeys(filter(None, value.split(",")))) if isinstance(value, str) else list(value)
+        names = list(dict.fromkeys(value.split(","))) if isinstance(value, str) else list(value)
+        if isinstance(value, str) and not all(name.strip() for name in names):
+            self.fail(f"{value!r} has an empty name: expected names with commas between them.", param, ctx)
         for name in names:
             if self.choices and name not in self.choices:
                 self.fail(f"{name!r}: expected some of {', '.join(self.choices)}.", param, ctx)
@@ -79,6 +82,19 @@ class Device(click.ParamType):
             self.fail(f"{value!r}: expected cpu, cuda, or one of several, as cuda:1.", param, ctx)
         return str(value)
 
+
+class Seconds(click.FloatRange):
+    """A time that is neither none nor without end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        seconds = float(super().convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is not finite.", param, ctx)
+        return seconds
+
+
+SECONDS = Seconds(min=0.0, min_open=True)
 
 Command = Callable[..., None]
 

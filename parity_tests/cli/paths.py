@@ -70,7 +70,8 @@ class CertificateFile(OutputFile):
         """Both files."""
         if path.suffix == ".md":
             raise click.BadParameter(f"{path} is where its page goes: name the JSON, as {path.with_suffix('.json')}")
-        return path, path.with_suffix(".md")
+        yield path
+        yield path.with_suffix(".md")  # only of what is a file: / has no suffix
 
 
 class Picture(OutputFile):

@@ -126,6 +126,7 @@ def test_what_stands_in_the_folder_of_a_run_is_looked_at_before_the_work(
         ("check mine.py --divergences known.toml --junit known.toml", "is the file of '--divergences', too"),
         ("compare mine.py --json mine.py", "is the file of '--json', too"),
         ("translate curves mine.py link.png -o link.png", "is the file of '-o' / '--output', too"),
+        ("check mine.py --certificate /", "/: this is a folder"),
         ("bench --json out --page out", "is the file of '--json', too"),
         ("bench --chart picture.doc", "picture.doc: expected a suffix among ."),
     ],

@@ -52,6 +52,7 @@ def test_a_target_of_ours_has_its_known_divergences_in_pytest_too(project: Path)
     ("arguments", "told"),
     [
         (("--parity-target", "nowhere.py"), "nowhere.py cannot be judged"),
+        (("--parity-target", "mine.py", "--parity-divergences", ""), "the value of --parity-divergences is empty"),
         (("--parity-target", "mine.py", "--parity-dtype", "float8"), "expected some of float64, float32"),
         (("--parity-target", "mine.py", "--parity-case", "GRU-*"), "implements nothing that was asked for"),
     ],
