@@ -24,9 +24,9 @@ from parity_tests.bench.items import LENGTH, LENGTH_FRAMEWORKS, LENGTH_SIZES, LE
 from parity_tests.bench.measure import median, quartiles, ratios
 from parity_tests.cases.expected import programs_folder
 from parity_tests.workers.environment import environment
+from parity_tests.workers.keeper import LIFELINE
 from parity_tests.workers.process import Progress, untold
 from parity_tests.workers.recordings import own_version
-from parity_tests.workers.worker import LIFELINE
 
 ROUNDS = 7
 QUICK_ROUNDS = 3
@@ -176,9 +176,8 @@ def process(job: Mapping[str, Any]) -> dict[str, Any]:
                     raise Failed(f"took more than {LONGEST_SECONDS:.0f} s")
                 time.sleep(LOOKS_SECONDS)
         finally:
-            worker.kill()
+            os.close(kept)  # the keeper ends all
             worker.wait()
-            os.close(kept)
         output.seek(0)
         errors.seek(0)
         if worker.returncode:
@@ -196,9 +195,10 @@ def free_bytes() -> int:
 
 
 def resident_of(pid: int) -> int:
-    """The bytes of a process in memory, 0 once it is gone."""
+    """The bytes in memory of the process that a keeper keeps, 0 once it is gone."""
     with suppress(OSError, IndexError, ValueError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        kept = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
+        return int(Path(f"/proc/{kept}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 

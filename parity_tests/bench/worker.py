@@ -11,7 +11,7 @@ from typing import Any
 import backends as registry
 from parity_tests.bench.items import ADDITIVE_CONTEXT, ITEMS, LENGTH, Item, Problem
 from parity_tests.bench.measure import Disagreement, interleave, median, pin, rates, taken, validate, wall
-from parity_tests.workers.worker import follow_judge
+from parity_tests.workers.keeper import keep
 
 ANALYSIS, PEAK = "XLA's analysis", "peak of a fresh process"
 """How memory is measured."""
@@ -21,7 +21,7 @@ STEADY = 3
 
 def main() -> None:
     """Read the job from standard input; write what was measured as the last line of standard output."""
-    follow_judge()
+    keep()
     job = json.load(sys.stdin)
     pin()
     if job["task"] == "machine":

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,12 @@ CACHE = "ATTENTION_PARITY_CACHE"
 def cache_folder() -> Path:
     """The folder of expected values and compiled programs: $ATTENTION_PARITY_CACHE, or the user's cache folder."""
     chosen = os.environ.get(CACHE)
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(chosen) if chosen else base / "attention-parity"
+    if chosen:
+        return Path(chosen)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attention-parity"
+    except RuntimeError:  # a user without a home; nobody else can write there, either
+        return Path(os.devnull, "attention-parity")
 
 
 def programs_folder() -> Path:
@@ -220,8 +225,12 @@ def _cached(case: Case, dtype: str, part: str, compute: Callable[[], Arrays]) ->
         with contextlib.suppress(OSError, ArchiveError):
             return load_arrays(path)
     arrays = compute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_arrays(path, arrays)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_arrays(path, arrays)
+    except OSError as error:
+        reason = f"expected values are not kept in {path.parent}, and will be computed again"
+        warnings.warn(f"{reason}: {error.strerror or error}", stacklevel=1)
     if _held is not None:
         _held[path] = arrays
     return arrays

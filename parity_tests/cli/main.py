@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +34,18 @@ def harmless_errors() -> Iterator[None]:
     except click.ClickException as error:
         vars(error)["message"] = harmless(error.message, LONGEST_ERROR)
         raise
+
+
+def as_sentence(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning of ours as a sentence, without the line of source; others as Python writes them."""
+    return (
+        f"warning     {message}\n" if category is UserWarning else AS_PYTHON(message, category, filename, lineno, line)
+    )
+
+
+AS_PYTHON = warnings.formatwarning
 
 
 class Commands(click.Group):
@@ -71,6 +84,7 @@ def main() -> None:
 
     Without a framework installed, `list` and `show` print the specification.
     """
+    warnings.formatwarning = as_sentence
 
 
 JUDGING = (run, check, verify, record_one, compare, fuzz_backends, mutate)

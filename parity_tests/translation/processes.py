@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from parity_tests.folders import Folder
 from parity_tests.translation.model import Data, Settings, new_model
 from parity_tests.translation.preparation import check_settings
 
@@ -58,7 +58,7 @@ def translate(
     """Translate the validation sentences in each backend with the model of each: by backend, then by model."""
     beam = [] if width is None else ["--beam", str(width)]
     command = ["test", *map(str, files.values()), "--on", "validation", "--last", *beam, "--json"]
-    with tempfile.TemporaryDirectory(prefix="attention-parity-") as folder:
+    with Folder() as folder:
         answers = {name: Path(folder) / f"{name}.json" for name in files}
         commands = {name: [*command, str(answer)] for name, answer in answers.items()}
         run(commands, pythons, device, 1, os.cpu_count() or 1, progress)

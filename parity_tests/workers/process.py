@@ -7,8 +7,8 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,10 +23,11 @@ from backends.archives import ArchiveError, unpack_arrays
 from backends.schema import SchemaError, shown, typed
 from parity_tests.cases.expected import CACHE, programs_folder
 from parity_tests.cases.selection import Cell
+from parity_tests.folders import Folder
 from parity_tests.workers.answers import Answer, AnswerStatus, harmless
 from parity_tests.workers.environment import environment
+from parity_tests.workers.keeper import LIFELINE
 from parity_tests.workers.recordings import Batch, Recording, joined, labelled
-from parity_tests.workers.worker import LIFELINE
 
 START_SECONDS = 120.0
 CELL_SECONDS = 120.0
@@ -159,8 +160,14 @@ class Worker:
     def __init__(self, job: Job, stopped: Stopped = lambda: False) -> None:
         self.stopped = stopped
         self.printed = b""
-        self.folder = tempfile.TemporaryDirectory(prefix="attention-parity-")
-        if job.python != sys.executable:
+        try:
+            self.folder: Folder | None = Folder()
+        except OSError as error:  # a full or read-only disk; a worker can do without
+            self.folder = None
+            if job.python != sys.executable:
+                raise WorkerFault("error", f"there is no temporary folder for its packages: {error}") from error
+            warnings.warn(f"no temporary folder can be made ({error}): workers run without", stacklevel=1)
+        if self.folder is not None and job.python != sys.executable:
             _link_packages(Path(self.folder.name))
             path = self.folder.name
         else:
@@ -174,6 +181,7 @@ class Worker:
             "PYTHONPATH": path,
             "PYTHONSAFEPATH": "1",
             "PYTHONHASHSEED": "0",
+            **({} if self.folder is None else {"TMPDIR": self.folder.name}),
             **(job.variables or {}),
             LIFELINE: str(lifeline),
         }
@@ -185,13 +193,13 @@ class Worker:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 env=variables,
-                cwd=self.folder.name,
+                cwd=os.sep if self.folder is None else self.folder.name,
                 start_new_session=True,
                 pass_fds=(lifeline,),
             )
         except OSError as error:
             os.close(self.lifeline)
-            self.folder.cleanup()
+            self._remove_folder()
             raise WorkerFault("crash", f"{job.python} cannot be started: {error.strerror}") from error
         finally:
             os.close(lifeline)
@@ -204,13 +212,19 @@ class Worker:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with suppress(ProcessLookupError):  # the group outlives its first process as long as that has children
+        os.close(self.lifeline)  # the keeper ends all
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(GRACE_SECONDS)
+        with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         for stream in (self.batches, self.stream, self.errors):
             stream.close()
-        os.close(self.lifeline)
-        self.folder.cleanup()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        if self.folder is not None:
+            self.folder.cleanup()
 
     def send(self, data: bytes) -> None:
         """Send a packed batch; if the worker is gone, the next `frame` reports it."""

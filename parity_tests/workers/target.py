@@ -143,10 +143,10 @@ class Sources:
         )
         self.seen.update(names)
         files = {name: getattr(sys.modules.get(name), "__file__", None) for name in names}
-        own = [
+        paths = [
             os.path.abspath(file) for name, file in files.items() if file and self.belongs(name, os.path.abspath(file))
         ]
-        return {os.path.relpath(file, self.folder): file for file in own if os.path.isfile(file)}
+        return {os.path.relpath(file, self.folder): file for file in paths if os.path.isfile(file)}
 
     def belongs(self, name: str, file: str) -> bool:
         """Whether a module is a part of the target: installed packages have a version, and this one has its own."""

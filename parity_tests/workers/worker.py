@@ -11,10 +11,7 @@ answered before the next is read. What the framework prints goes to standard err
 from __future__ import annotations
 
 import faulthandler
-import fcntl
 import os
-import select
-import signal
 import sys
 import time
 import traceback
@@ -27,17 +24,15 @@ import numpy as np
 from backends.archives import pack_arrays, unpack_arrays
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import collect_less
+from parity_tests.workers.keeper import keep
 from parity_tests.workers.package import Backend
 from parity_tests.workers.target import NotImplementedHere, Sources, Target, opened
-
-LIFELINE = "ATTENTION_PARITY_LIFELINE"
-"""The variable that names the descriptor of a pipe whose other end the judge holds, and never writes to."""
 
 
 def main() -> None:
     """Answer the batches that come."""
     name, place, device = sys.argv[1:]
-    follow_judge()
+    keep()
     faulthandler.enable()
     # The framework may read and print: from here on there is nothing to read, and file descriptor 1 is standard error.
     with os.fdopen(os.dup(0), "rb") as batches, os.fdopen(os.dup(1), "wb") as stream, open(os.devnull, "rb") as nothing:
@@ -94,22 +89,6 @@ def printed(error: BaseException) -> str:
         return str(error)
     except Exception as another:
         return f"its message cannot be printed: {type(another).__name__}"
-
-
-def follow_judge() -> None:
-    """Have the kernel kill this process and its children once the judge is gone, even if it was killed itself.
-
-    The judge's end of the pipe closes with it. A signal then reaches the whole process group, also where a framework
-    computes without end and no thread of Python comes to its turn.
-    """
-    lifeline = int(os.environ.pop(LIFELINE, -1))
-    if lifeline < 0:  # started by hand
-        return
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]:
-        sys.exit("the judge was gone before this worker had started")
 
 
 def grouped(arrays: Mapping[str, np.ndarray]) -> Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]:

@@ -82,7 +82,7 @@ def start(running: Callable[[int], list[str]], tmp_path: Path):
         pytest.param(signal.SIGTERM, os.kill, 143, id="SIGTERM"),
     ],
 )
-@pytest.mark.parametrize(("fault", "count", "answered"), [(HANGING, 3, 1), ("hang", 2, 0)], ids=["cell", "start"])
+@pytest.mark.parametrize(("fault", "count", "answered"), [(HANGING, 4, 1), ("hang", 3, 0)], ids=["cell", "start"])
 def test_an_interrupted_run_tells_what_was_judged_and_leaves_nothing_behind(
     start, running, tmp_path: Path, fault: str, count: int, answered: int, number: int, send: Callable, code: int
 ):
@@ -102,7 +102,9 @@ def test_an_interrupted_run_tells_what_was_judged_and_leaves_nothing_behind(
     )
 
 
-@pytest.mark.parametrize(("fault", "count"), [(HANGING, 3), ("hang", 2)], ids=["cell", "start"])
+@pytest.mark.parametrize(
+    ("fault", "count"), [(HANGING, 4), ("in-a-session@valid_lens", 4), ("hang", 3)], ids=["cell", "session", "start"]
+)
 def test_workers_end_with_a_judge_that_is_killed(start, running, fault: str, count: int):
     process = start(fault, count)
     process.kill()

@@ -68,6 +68,7 @@ FAULTS = (
     Fault("hang", "timeout", SILENT + ", and was killed", limits=QUICK),
     Fault("compute-forever", "timeout", SILENT + ", and was killed", limits=QUICK),
     Fault("hang-with-child", "timeout", SILENT + ", and was killed", limits=QUICK),
+    Fault("in-a-session", "timeout", SILENT + ", and was killed", limits=QUICK),
     Fault("half-and-hang", "timeout", f"{SILENT}, {HALF}, and was killed", limits=QUICK),
     Fault("half-and-end", "crash", f"the worker ended with exit code 3, {HALF}"),
     Fault("rubbish", "error", "the worker sent something that is no frame: its length would be 18,446,744,073.*"),

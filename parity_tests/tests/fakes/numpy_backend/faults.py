@@ -92,6 +92,16 @@ def change_an_argument(arguments):
     arguments["scores"].flat[0] += 1.0
 
 
+def hang_in_a_session(arguments):
+    """A daemon, as people write one: no process group reaches it, and its parent has ended."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        hang()
+    compute_forever(arguments)
+
+
 def hang_with_a_child(arguments):
     """Once there is a child, the judge has read every answer that was given before."""
     caller = sys._getframe()
@@ -176,6 +186,7 @@ CALL = {
     "hang": lambda arguments: hang(),
     "compute-forever": compute_forever,
     "hang-with-child": hang_with_a_child,
+    "in-a-session": hang_in_a_session,
     "print": print_rubbish,
     "print-without-end": print_without_end,
     "leave-a-child": die_and_leave_a_child,
