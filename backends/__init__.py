@@ -37,6 +37,7 @@ __all__ = [
     "ArchiveError",
     "Availability",
     "Requirements",
+    "absence",
     "available",
     "foreign_arrays",
     "has_digest",
@@ -86,6 +87,16 @@ def load(name: str) -> ModuleType:
     return importlib.import_module(known[name].module)
 
 
+def absence(framework: str) -> str:
+    """What of a framework cannot be imported, and what to run; empty if all of it can."""
+    needed = read_requirements(f"{__name__}.{framework}")
+    return _advice([name for name in needed.distributions if importlib.util.find_spec(name) is None] if needed else [])
+
+
+def _advice(missing: list[str]) -> str:
+    return f"not installed: {', '.join(missing)}. Run: pip install {' '.join(missing)}" if missing else ""
+
+
 def _availability(name: str, module: str) -> Availability:
     needed = read_requirements(module)
     if needed is None:
@@ -102,8 +113,7 @@ def _availability(name: str, module: str) -> Availability:
         except PackageNotFoundError:
             missing.append(distribution)
     if missing:
-        reason = f"not installed: {', '.join(missing)}. Run: pip install {' '.join(missing)}"
-        return Availability(name, module, versions, reason)
+        return Availability(name, module, versions, _advice(missing))
     return Availability(name, module, versions)
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from parity_tests.shadowing import shadowed
+
 if TYPE_CHECKING:
     from parity_tests.cases.selection import Cell
     from parity_tests.judge.divergences import Divergence
@@ -50,6 +52,8 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     for name in OPTIONS:
         if config.getoption(name) == "":
             raise pytest.UsageError(f"the value of {name} is empty: leave it out, or give a value")
+    if target is not None and (sentence := shadowed()):
+        raise pytest.UsageError(sentence)
     if target is not None:
         items += Target.from_parent(session, name=target, nodeid=target).collect()
 

@@ -1,5 +1,10 @@
 """Attention for sequence-to-sequence models in JAX."""
 
+from backends import absence
+
+if absence("jax"):
+    raise ModuleNotFoundError(absence("jax"))
+
 from backends.jax import (
     attention,
     decoders,

@@ -4,6 +4,8 @@ import sys
 
 import numpy
 
+from backends import absence
+
 if sys.version_info >= (3, 13):
     raise ImportError("MXNet 1.9.1, the last release, runs on Python up to 3.12: use Python 3.11 for this backend.")
 if int(numpy.__version__.partition(".")[0]) >= 2:
@@ -11,6 +13,8 @@ if int(numpy.__version__.partition(".")[0]) >= 2:
         f"MXNet 1.9.1, the last release, needs NumPy below 2, and this is {numpy.__version__}: "
         "install 'numpy>=1.23.5,<2' for this backend."
     )
+if absence("mxnet"):
+    raise ModuleNotFoundError(absence("mxnet"))
 if "bool" not in vars(numpy):
     vars(numpy)["bool"] = bool  # MXNet reads this alias while it is imported; NumPy 1.24 removed it
 

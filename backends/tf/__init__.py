@@ -2,6 +2,11 @@
 
 import os
 
+from backends import absence
+
+if absence("tf"):
+    raise ModuleNotFoundError(absence("tf"))
+
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
 import keras

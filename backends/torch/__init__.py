@@ -1,5 +1,10 @@
 """Attention for sequence-to-sequence models in PyTorch."""
 
+from backends import absence
+
+if absence("torch"):
+    raise ModuleNotFoundError(absence("torch"))
+
 from backends.torch import (
     attention,
     decoders,
