@@ -225,5 +225,7 @@ def calibrate(measured: Iterable[tuple[Tolerance, float, str]]) -> list[Calibrat
 
 def rounded_up(value: float) -> float:
     """The next larger of 1, 1.5, 2, 3, 4, 5, 7.5 times a power of ten."""
+    if math.isinf(value):
+        return value
     power = 10.0 ** math.floor(math.log10(value)) if value > 0.0 else 1.0
     return next(step * power for step in (1, 1.5, 2, 3, 4, 5, 7.5, 10) if step * power >= value * (1 - 1e-12))

@@ -213,7 +213,7 @@ def differences(before: Certificate, after: Certificate) -> list[str]:
             was, now = (one.get(place, {}).get(name, blank) for one in (stated, again))
             if was != now:
                 of = "" if name == "status" else f": the {name}"
-                changes.append(f"{place}{of} was {was}, and is {now}")
+                changes.append(f"{place}{of} was {_safe(was)}, and is {_safe(now)}")
     if not gone:  # else it counts other cases
         there, here = before["missing"], after["missing"]
         changes += [f"{_safe(entry)} is missing here" for entry in here if entry not in there]
