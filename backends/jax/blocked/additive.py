@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from backends.jax.arrays import varying
-from backends.jax.blocked.blocks import in_blocks, in_lanes, padded, positions, shared
+from backends.jax.blocked.blocks import Arrays, in_blocks, in_lanes, linear, padded, positions, shared
 from backends.jax.blocked.dot_product import opened_keys
 from backends.jax.masking import softmax_over
 
@@ -48,9 +48,8 @@ def blocked_additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) 
     gradient of queries[i, h] = w_v[h] sum over j of g[i, j] (1 - t[i, j, h]²), of keys[j, h] the same sum over i, and
     of w_v[h] the sum over i and j of g[i, j] t[i, j, h].
 
-    Shapes: as additive_score. float16 and bfloat16 are computed in float32. Reverse mode can be repeated: a second
-    derivative is right, but allocates what the first one did not. JAX refuses forward mode (jax.jvp, jax.hessian) with
-    a TypeError: set_path("plain") has it.
+    Shapes: as additive_score. float16 and bfloat16 are computed in float32. Forward mode goes by blocks of plain tanh.
+    Both modes can be repeated and mixed: a second derivative is right, but allocates what the first one did not.
     """
     precise = jnp.promote_types(queries.dtype, jnp.float32)
     q, k, w_v = varying([array.astype(precise) for array in (queries, keys, w_v)])
@@ -64,25 +63,27 @@ def blocked_additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) 
     return in_lanes(scores, q, k).astype(queries.dtype)
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def score(factored: jax.Array, queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
     """The scores of (batch, queries, hidden_size) and (batch, keys, hidden_size), FACTORED if they are `narrow`."""
     return jax.lax.cond(factored, partial(there, FACTORED), partial(there, PLAIN), queries, keys, w_v)
 
 
-def score_there(*arguments: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """The scores, and what the backward pass reads: the arguments."""
-    return score(*arguments), arguments
+@score.defjvp
+def score_tangents(arguments: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.Array]:
+    """The scores and their tangents."""
+    return score(*arguments), linear(score_forward, score_back, arguments, tangents[1:])
 
 
-def score_back(arguments: tuple[jax.Array, ...], cotangents: jax.Array) -> tuple[jax.Array | None, ...]:
-    """The gradients of the arguments."""
+def score_forward(arguments: Arrays, tangents: Arrays) -> jax.Array:
+    """The tangents of the scores, by the plain tanh."""
+    return jax.jvp(partial(there, PLAIN), arguments[1:], tangents)[1]
+
+
+def score_back(arguments: Arrays, cotangents: jax.Array) -> Gradients:
+    """The gradients of queries, keys and w_v."""
     factored, *sides = arguments
-    gradients = jax.lax.cond(factored, partial(back, FACTORED), partial(back, PLAIN), *sides, cotangents)
-    return None, *gradients
-
-
-score.defvjp(score_there, score_back)
+    return jax.lax.cond(factored, partial(back, FACTORED), partial(back, PLAIN), *sides, cotangents)
 
 
 Side = tuple[jax.Array, ...]

@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from backends.jax.arrays import axes_of
 
@@ -108,3 +110,73 @@ def padded(array: jax.Array, axis: int, part: int, mode: str = "constant") -> ja
     if missing == 0:
         return array
     return jnp.pad(array, [(0, missing if at == axis else 0) for at in range(array.ndim)], mode=mode)
+
+
+# ------------------------------------------------------------------------------------------------ particular to JAX
+
+Arrays = tuple[jax.Array, ...]
+Linear = Callable[[Arrays, Arrays], jax.Array]
+Transpose = Callable[[Arrays, jax.Array], Arrays]
+
+# A primitive, since jax.custom_vjp refuses forward mode, and the transpose that JAX derives keeps what blocks do not.
+linear_p = Primitive("linear_with_transpose")
+linear_p.multiple_results = True
+
+
+def linear(forward: Linear, transpose: Transpose, kept: Arrays, tangents: Arrays) -> jax.Array:
+    """forward(kept, tangents), which is linear in the tangents; in reverse mode, transpose(kept, cotangent)."""
+    return linear_p.bind(*kept, *tangents, forward=forward, transpose=transpose, count=len(kept))[0]
+
+
+def compute(*arrays: jax.Array, forward: Linear, transpose: Transpose, count: int) -> list[jax.Array]:
+    """Compute forward alone, as where nothing is transposed."""
+    return [forward(arrays[:count], arrays[count:])]
+
+
+def result_types(*types: Any, **parameters: Any) -> Any:
+    """The type of the result, with what jax.shard_map asks of it."""
+    return jax.make_jaxpr(partial(compute, **parameters))(*types).out_avals
+
+
+def tangents_of(primals: Any, tangents: Any, *, count: int, **parameters: Any) -> tuple[Any, Any]:
+    """The result, and its tangent: by what is kept, as of any function, and by what it is linear in."""
+    kept, others = tuple(primals[:count]), tuple(primals[count:])
+    result = linear_p.bind(*primals, count=count, **parameters)
+    moved = [type(tangent) is not ad.Zero for tangent in tangents]
+    given = tuple(ad.instantiate_zeros(tangent) for tangent in tangents)
+    parts = []
+    if any(moved[:count]):
+        parts.append(jax.jvp(lambda *kept: parameters["forward"](kept, others), kept, given[:count])[1])
+    if any(moved[count:]):
+        parts += linear_p.bind(*kept, *given[count:], count=count, **parameters)
+    return result, [sum(parts[1:], parts[0])]
+
+
+def transposed(cotangents: Any, *arrays: Any, transpose: Transpose, count: int, **_: Any) -> list[Any]:
+    """The cotangents of what it is linear in; a tangent that is known has none."""
+    gradients = transpose(arrays[:count], ad.instantiate_zeros(cotangents[0]))
+    unknown = (ad.is_undefined_primal(array) for array in arrays[count:])
+    return [None] * count + [gradient if needs else None for gradient, needs in zip(gradients, unknown, strict=True)]
+
+
+def batched(arrays: Any, axes: Any, *, forward: Linear, transpose: Transpose, count: int) -> tuple[Any, list[int]]:
+    """The same of one more axis, the first, which all tangents are given."""
+    size = next(array.shape[axis] for array, axis in zip(arrays, axes, strict=True) if axis is not None)
+    front = []
+    for index, (array, axis) in enumerate(zip(arrays, axes, strict=True)):
+        if axis is not None:
+            array = jnp.moveaxis(array, axis, 0)
+        elif index >= count:
+            array = jnp.broadcast_to(array, (size, *array.shape))
+        front.append(array)
+    kept = tuple(None if axis is None else 0 for axis in axes[:count])
+    forward, transpose = jax.vmap(forward, (kept, 0)), jax.vmap(transpose, (kept, 0))
+    return linear_p.bind(*front, forward=forward, transpose=transpose, count=count), [0]
+
+
+linear_p.def_impl(compute)
+linear_p.def_abstract_eval(result_types)
+mlir.register_lowering(linear_p, mlir.lower_fun(compute, multiple_results=True))
+ad.primitive_jvps[linear_p] = tangents_of
+ad.primitive_transposes[linear_p] = transposed
+batching.primitive_batchers[linear_p] = batched

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from backends.jax.arrays import varying
-from backends.jax.blocked.blocks import in_lanes, padded, parted, shared
+from backends.jax.blocked.blocks import Arrays, in_lanes, linear, padded, parted, shared
 
 __all__ = ["blocked_dot_attention"]
 
@@ -169,7 +169,7 @@ def visible_keys(scale: float, finite: jax.Array, *arguments: jax.Array) -> jax.
     )
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
 def pooled(
     scale: float,
     queries: jax.Array,
@@ -183,7 +183,7 @@ def pooled(
     return pooled_there(scale, queries, keys, values, masks, numbers, finite)[0]
 
 
-def pooled_there(scale: float, *given: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+def pooled_there(scale: float, *given: jax.Array) -> tuple[jax.Array, Arrays]:
     """The context; and what the backward pass reads: arguments, visible keys, ln of the sum of e^s of each row."""
     *arguments, finite = given
     visible = visible_keys(scale, finite, *arguments)
@@ -217,9 +217,24 @@ def pooled_there(scale: float, *given: jax.Array) -> tuple[jax.Array, tuple[jax.
     return context, (*arguments, visible, logs)
 
 
-def pooled_back(scale: float, kept: tuple[jax.Array, ...], cotangents: jax.Array) -> tuple[jax.Array | None, ...]:
+@pooled.defjvp
+def pooled_tangents(scale: float, arguments: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.Array]:
+    """The context and its tangents."""
+    context, kept = pooled_there(scale, *arguments)
+    kept = *kept, arguments[-1]
+    return context, linear(partial(pooled_forward, scale), partial(pooled_back, scale), kept, tangents[:3])
+
+
+def pooled_forward(scale: float, kept: Arrays, tangents: Arrays) -> jax.Array:
+    """The tangents of the context."""
+    *arguments, _, _, finite = kept
+    sides, rest = tuple(arguments[:3]), (*arguments[3:], finite)
+    return jax.jvp(lambda *sides: pooled_there(scale, *sides, *rest)[0], sides, tangents)[1]
+
+
+def pooled_back(scale: float, kept: Arrays, cotangents: jax.Array) -> Arrays:
     """The gradients of queries, keys and values."""
-    *arguments, logs = kept
+    *arguments, logs, _ = kept
 
     def head(blocks: Blocks, cotangents: jax.Array, logs: jax.Array) -> tuple[jax.Array, ...]:
         def row_block(of_sides: tuple[jax.Array, jax.Array], row: jax.Array) -> tuple[Any, jax.Array]:
@@ -260,8 +275,4 @@ def pooled_back(scale: float, kept: tuple[jax.Array, ...], cotangents: jax.Array
         return of_queries, of_keys, jnp.where(blocks.visible[..., None], of_values, 0.0)
 
     by_head = by_heads(head, *arguments, cotangents, logs)
-    gradients = (whole(array, argument.shape[1]) for array, argument in zip(by_head, arguments, strict=False))
-    return *gradients, None, None, None
-
-
-pooled.defvjp(pooled_there, pooled_back)
+    return tuple(whole(array, argument.shape[1]) for array, argument in zip(by_head, arguments, strict=False))
