@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import mxnet as mx
 from mxnet import autograd, np, npx
 from mxnet.gluon import Block, nn
 
-from attention_core.errors import check, check_options, check_tokens
+from attention_core.errors import DtypeError, check, check_options, check_tokens
 from attention_core.specification import Layer
 
 
@@ -29,7 +30,26 @@ class Specified(Block):
         """Refuse arguments that do not fit the layer or each other."""
         operator = self.specification.method(method)
         operator = operator.time_major if self.sizes.get("time_major") else operator
+        refuse_symbols(operator.title, arguments)
         check(operator, self.sizes, dtype_of(self), **arguments)
+
+    # particular to MXNet
+
+    def initialize(
+        self,
+        init: mx.init.Initializer | None = None,
+        ctx: mx.Context | list[mx.Context] | None = None,
+        verbose: bool = False,
+        force_reinit: bool = False,
+    ) -> None:
+        """Give the matrices new values by an initializer; without one, all values are those of the constructor.
+
+        Vectors have initializers of their own, as biases in Gluon. A block around the layer needs force_reinit=True.
+        """
+        if init is not None or force_reinit:
+            super().initialize(init or mx.init.Uniform(), ctx, verbose, True)
+        elif ctx is not None:
+            self.collect_params().reset_ctx(ctx)
 
 
 def dtype_of(layer: Block) -> Any:
@@ -52,6 +72,19 @@ def check_ids(title: str, name: str, tokens: np.ndarray, vocab_size: int) -> Non
 
 
 # ------------------------------------------------------------------------------------------------ particular to MXNet
+
+
+def refuse_symbols(title: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse the symbols that a hybridized block calls its layers with.
+
+    Raises: DtypeError.
+    """
+    for name, argument in arguments.items():
+        if isinstance(argument, mx.sym.Symbol):
+            raise DtypeError(
+                f"{title}: {name} is a symbol, expected an array: the layer is imperative. Make its parent a Block, or "
+                "do not hybridize it."
+            )
 
 
 class Number(Block):
@@ -87,6 +120,8 @@ def initialise(block: Block) -> None:
     for parameter in block.collect_params().values():
         if parameter._data is None:
             parameter.initialize()
+            if len(parameter.shape) > 1:
+                parameter.init = None  # which would win against the initializer of a later call
 
 
 def linear(inputs: int, outputs: int, *, use_bias: bool, dtype: str) -> nn.Dense:

@@ -12,7 +12,7 @@ import pytest
 
 from attention_core import errors, reference
 from attention_core.errors import AttentionError, DtypeError, OptionError, ParameterError, ShapeError
-from attention_core.operators import MASKED_SOFTMAX
+from attention_core.operators.masking import MASKED_SOFTMAX
 from parity_tests.tests.attention_core.refusals_of_functions import FUNCTIONS
 from parity_tests.tests.attention_core.refusals_of_layers import ADDITIVE, CONFIGS, CONSTRUCTORS, LAYERS
 
