@@ -3,6 +3,7 @@
 A worker forks as it starts. The child goes on as the worker; the parent keeps it: once the child has ended, or the
 judge is gone, it kills every process that descends from it. On Linux, a process whose parent has ended becomes a child
 of the nearest ancestor that is a subreaper, which the keeper is: a session or group of its own does not help a process.
+Elsewhere the judge kills the worker's group.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -25,12 +27,11 @@ def keep() -> None:
     lifeline = int(os.environ.pop(LIFELINE, -1))
     if lifeline < 0:
         return
-    libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     keeper = os.getpid()
     child = os.fork()
     if child == 0:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # should the keeper be killed itself
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # should the keeper be killed itself
         os.close(lifeline)
         if os.getppid() != keeper:
             os._exit(1)
@@ -49,6 +50,12 @@ def keep() -> None:
     os._exit(code)
 
 
+def prctl(option: int, value: int) -> None:
+    """Set an attribute of this process, on Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
 def end_with_judge(lifeline: int, child: int) -> None:
     """Wait until the judge is gone, whose end of the pipe closes with it, and kill the worker."""
     os.read(lifeline, 1)
@@ -59,7 +66,7 @@ def end_with_judge(lifeline: int, child: int) -> None:
 def end_children() -> None:
     """Kill all processes that descend from this one: whose parent has ended is a child of this one by then."""
     children = Path(f"/proc/self/task/{os.getpid()}/children")
-    with suppress(ChildProcessError):  # there are no more
+    with suppress(ChildProcessError, FileNotFoundError):  # there are no more, or this is not Linux
         while True:
             for child in children.read_text().split():
                 with suppress(ProcessLookupError):
