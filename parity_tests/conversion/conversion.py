@@ -41,16 +41,17 @@ class Idiom:
 
     imports: tuple[str, ...] = ()
     wide: tuple[str, ...] = ()
-    dtype: str = '"{}"'
+    dtype: str = 'dtype="{}"'
     further: tuple[str, ...] = ()
 
 
 IDIOMS = {
-    "torch": Idiom(("import torch",), dtype="torch.{}"),
+    "torch": Idiom(("import torch",), dtype="dtype=torch.{}"),
     "tf": Idiom(),
     "jax": Idiom(
         ("from flax import nnx",),
         ("import jax", 'jax.config.update("jax_enable_x64", True)'),
+        dtype='param_dtype="{}"',
         further=("rngs=nnx.Rngs(0)",),
     ),
     "mxnet": Idiom(),
@@ -345,7 +346,7 @@ def next_lines(move: Move, target: str, output: Path) -> list[str]:
         if option.default is not None and config.get(option.name, option.value) != option.value
     ]
     if layer.trainable:
-        arguments += [f"dtype={idiom.dtype.format(dtype)}"] * (dtype != "float32") + [*idiom.further]
+        arguments += [idiom.dtype.format(dtype)] * (dtype != "float32") + [*idiom.further]
     return [
         *idiom.imports,
         "import backends",

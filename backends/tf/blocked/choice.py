@@ -6,6 +6,7 @@ import math
 import os
 
 import tensorflow as tf
+from tensorflow.python.eager import forwardprop_util
 
 from attention_core.errors import check_path
 
@@ -19,12 +20,12 @@ def use_blocks(queries: tf.Tensor, keys: tf.Tensor, least: int) -> bool:
 
     elements = batch · heads · queries · keys · features
 
-    A size that is unknown while a graph is traced counts as small.
+    A size that is unknown while a graph is traced counts as small. In forward mode the plain formula is taken: kernels
+    have no tangents.
     """
-    if forced is not None:
-        return forced == "blocked"
     shape = (*queries.shape, keys.shape[-2])
-    return None not in shape and math.prod(shape) >= least
+    large = forced == "blocked" if forced is not None else None not in shape and math.prod(shape) >= least
+    return large and not has_tangents(queries, keys)
 
 
 def set_path(path: str | None) -> None:
@@ -38,6 +39,11 @@ def set_path(path: str | None) -> None:
     global forced
     check_path(path)
     forced = path
+
+
+def has_tangents(*arrays: tf.Tensor) -> bool:
+    """Whether a tf.autodiff.ForwardAccumulator follows one of the arrays; not known while a graph is traced."""
+    return bool(forwardprop_util.pack_tangents([tf.convert_to_tensor(array) for array in arrays]).tangents)
 
 
 set_path(os.environ.get("ATTENTION_PARITY_PATH") or None)

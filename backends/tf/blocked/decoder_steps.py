@@ -33,6 +33,8 @@ def takes_steps(
         return False
     if mask is not None and mask.shape[1] != 1:
         return False
+    if choice.has_tangents(state, keys, values):
+        return False
     if choice.forced is not None:
         return choice.forced == "blocked"
     if tf.executing_eagerly() or tf.config.list_logical_devices("GPU"):

@@ -1,0 +1,72 @@
+"""Forward mode in TensorFlow: where a fast path has no tangents, the plain formula is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from attention_core.draws import uniform
+from backends import tf as attention
+from parity_tests.tests.backends.blocks import on_path
+
+QUERIES, KEYS, VALUES = uniform("queries", (2, 3, 4)), uniform("keys", (2, 5, 4)), uniform("values", (2, 5, 6))
+Function = Callable[..., tf.Tensor]
+
+
+def context(layer: tf.keras.layers.Layer) -> Function:
+    return lambda queries, keys, values: layer(queries, keys, values, need_weights=False)[0]
+
+
+def logits(layer: tf.keras.layers.Layer) -> Function:
+    return lambda keys, state: layer(tf.constant([[1, 2, 3], [4, 5, 6]]), keys, state)[0]
+
+
+FUNCTIONS: dict[str, tuple[Callable[[], Function], tuple[np.ndarray, ...]]] = {
+    "additive_score": (lambda: attention.additive_score, (QUERIES, KEYS, uniform("w_v", (4,)))),
+    "dot": (lambda: context(attention.DotProductAttention()), (QUERIES, KEYS, VALUES)),
+    "additive": (lambda: context(attention.AdditiveAttention(4, 4, 6, dtype="float64")), (QUERIES, KEYS, VALUES)),
+    "decoder": (
+        lambda: logits(attention.BahdanauDecoder(7, 3, 4, dtype="float64")),
+        (KEYS, uniform("state", (1, 2, 4))),
+    ),
+}
+
+
+def differences(function: Callable[..., tf.Tensor], primals: Sequence[tf.Tensor], index: int) -> np.ndarray:
+    """The derivative along ones of an argument, by central differences."""
+    step = 1e-5
+    moved = [
+        function(*(array + sign * step if at == index else array for at, array in enumerate(primals)))
+        for sign in (1.0, -1.0)
+    ]
+    return ((moved[0] - moved[1]) / (2.0 * step)).numpy()
+
+
+@pytest.mark.parametrize("path", ["plain", "blocked"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_argument_has_a_tangent(name: str, path: str):
+    make, arrays = FUNCTIONS[name]
+    function, primals = make(), [tf.constant(array) for array in arrays]
+    with on_path(SimpleNamespace(name="tf"), path):
+        for index, primal in enumerate(primals):
+            with tf.autodiff.ForwardAccumulator(primal, tf.ones_like(primal)) as followed:
+                output = function(*primals)
+            np.testing.assert_allclose(followed.jvp(output), differences(function, primals, index), atol=1e-8)
+
+
+def test_a_parameter_has_a_tangent_in_blocks():
+    layer = attention.AdditiveAttention(4, 4, 6, dtype="float64")
+    for parameter in layer.trainable_variables:
+        tangents = {}
+        for path in ("plain", "blocked"):
+            with on_path(SimpleNamespace(name="tf"), path):
+                ones = tf.ones_like(parameter.value)
+                with tf.autodiff.ForwardAccumulator(parameter.value, ones) as followed:
+                    output = context(layer)(*map(tf.constant, (QUERIES, KEYS, VALUES)))
+            tangents[path] = followed.jvp(output).numpy()
+        assert np.abs(tangents["plain"]).max() > 1e-3
+        np.testing.assert_allclose(tangents["blocked"], tangents["plain"], atol=1e-14)
