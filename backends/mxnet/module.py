@@ -46,10 +46,14 @@ class Specified(Block):
 
         Vectors have initializers of their own, as biases in Gluon. A block around the layer needs force_reinit=True.
         """
-        if init is not None or force_reinit:
-            super().initialize(init or mx.init.Uniform(), ctx, verbose, True)
-        elif ctx is not None:
-            self.collect_params().reset_ctx(ctx)
+        if init is not None and verbose:
+            init.set_verbosity(verbose)
+        for parameter in self.collect_params().values():
+            if init is not None or force_reinit:
+                chosen = init or parameter.drawn if hasattr(parameter, "drawn") else None
+                parameter.initialize(chosen, ctx, force_reinit=True)
+            elif ctx is not None:
+                parameter.reset_ctx(ctx)
 
 
 def dtype_of(layer: Block) -> Any:
@@ -120,8 +124,8 @@ def initialise(block: Block) -> None:
     for parameter in block.collect_params().values():
         if parameter._data is None:
             parameter.initialize()
-            if len(parameter.shape) > 1:
-                parameter.init = None  # which would win against the initializer of a later call
+            if len(parameter.shape) > 1:  # its initializer would win against that of a later call
+                parameter.drawn, parameter.init = parameter.init, None
 
 
 def linear(inputs: int, outputs: int, *, use_bias: bool, dtype: str) -> nn.Dense:

@@ -499,7 +499,10 @@ def test_every_layer_of_a_framework_says_what_it_does_with_padding_or_hidden_key
 PASTED = {
     "torch": ("import torch", "layer = attention.GRU(4, 5, num_layers=2, dtype=torch.float64)"),
     "tf": ("import backends", 'layer = attention.GRU(4, 5, num_layers=2, dtype="float64")'),
-    "jax": ("from flax import nnx", 'layer = attention.GRU(4, 5, num_layers=2, dtype="float64", rngs=nnx.Rngs(0))'),
+    "jax": (
+        "from flax import nnx",
+        'layer = attention.GRU(4, 5, num_layers=2, param_dtype="float64", rngs=nnx.Rngs(0))',
+    ),
     "mxnet": ("import backends", 'layer = attention.GRU(4, 5, num_layers=2, dtype="float64")'),
 }
 
