@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import operator as python_operator
 from collections.abc import Collection, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
-
-import numpy as np
 
 from attention_core.specification import DTYPES, Layer, Operator, Option, Sizes, Tensor
 
@@ -248,19 +247,18 @@ def _present(operator: Operator, arrays: Mapping[str, Any]) -> dict[str, Any]:
     return present
 
 
-def _lengths(operator: Operator, lens: Sequence[Any]) -> np.ndarray:
-    """A list of lengths, or of one for each query, as an array."""
+def _lengths(operator: Operator, lens: Sequence[Any]) -> SimpleNamespace:
+    """The shape and dtype of a list of lengths, or of lists with one for each query."""
     rows = lens if any(isinstance(row, (list, tuple)) for row in lens) else [lens]
-    whole = all(
-        isinstance(row, (list, tuple)) and all(type(length) is int or isinstance(length, np.integer) for length in row)
-        for row in rows
-    )
+    integers = ("int", *DTYPES["integer"])
+    whole = all(isinstance(row, (list, tuple)) and all(dtype_name(type(n)) in integers for n in row) for row in rows)
     if not whole or len({len(row) for row in rows}) > 1:
         raise ShapeError(
             f"{operator.title}: valid_lens is a list, expected one whole number for each sequence in it, or a list of "
             "one for each query, as long for every sequence."
         )
-    return np.asarray(lens, np.int64)
+    shape = (len(lens),) if rows[0] is lens else (len(lens), len(rows[0]))
+    return SimpleNamespace(shape=shape, dtype="int64")
 
 
 def _shape(array: Any) -> tuple[int | None, ...] | None:

@@ -150,12 +150,12 @@ def check(
     path = os.environ.get(PATH) or None  # of --path, or as the environment says
     try:
         request = Request(**chosen, divergences=known, path=path)
+        if lines:
+            request = replace(request, dtypes=dtypes_of(lines), drawn=lines)
+        else:
+            request = replace(request, seed=release_seed() if seed is None else seed)
     except ValueError as error:
         raise Refused(str(error)) from error
-    if lines:
-        request = replace(request, dtypes=dtypes_of(lines), drawn=lines)
-    else:
-        request = replace(request, seed=release_seed() if seed is None else seed)
     run = judged(request)
     report(run, console, every)
     if json_file is not None:

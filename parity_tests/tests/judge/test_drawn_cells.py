@@ -237,7 +237,7 @@ def test_a_seed_that_is_no_number_is_refused(certified: Path):
         ('Drawn("dot_score", sizes=3)', "sizes is 3, expected dict"),
         ('Drawn("dot_score", rows=1)', "rows is 1, expected bool"),
         ('Drawn("dot", seed=1)', "none are drawn of an operator 'dot'"),
-        ('Drawn("dot_score", dtype="float8")', "dtype is 'float8', expected one of float64, float32"),
+        ('Drawn("dot_score", dtype="float8")', "dtypes: 'float8', expected some of float64, float32"),
         ('Drawn("GRU", method="sing")', "is no case: "),
         ('Drawn("masked_softmax", given=("valid_lens",), types={"valid_lens": "int3"})', "is no case: "),
         ('Drawn("cosine_score", sizes={"features": 1})', "rounding alone could change the answer"),

@@ -431,7 +431,7 @@ def test_losses_and_translations_that_differ_are_reported(model: Model):
         (["train", "--backend", "torch", "--score", "dot", "--bidirectional"], "score='dot' compares them one by one"),
         (["train", "--resume", "model.safetensors", "--hidden", "7"], "leave --hidden out"),
         (["train", "--resume", "model.safetensors", "--corpus", "pairs.txt"], "holds other pairs than those"),
-        (["run", "model.safetensors", "  "], "there is nothing to translate"),
+        (["run", "model.safetensors"], "there is nothing to translate"),
         (["run", "pairs.txt", "go ."], "carries no digest"),
         (["compare", "--framework-dropout"], "another training in each framework"),
         (["compare", "--backend", "caffe"], "no backend 'caffe'; there are torch"),
