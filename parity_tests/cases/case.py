@@ -64,9 +64,10 @@ class Case:
 
     def at(self, dtype: str) -> tuple[Arrays, Arrays]:
         """Inputs and parameters, rounded to the dtype of the arithmetic, in the dtype that the framework is given."""
-        given = "float32" if dtype in MIXED else dtype
         inputs, parameters = (_rounded(arrays, computed_in(dtype)) for arrays in (self.inputs, self.parameters))
-        return _rounded(inputs, given), _rounded(parameters, given)
+        if dtype not in MIXED:
+            return inputs, parameters
+        return _rounded(inputs, "float32"), _rounded(parameters, "float32")
 
     def has(self, dtype: str) -> bool:
         """Whether it is judged in that dtype; a call of a layer has mixed precision where it has half precision."""
