@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax._src.xla_bridge import backends_are_initialized  # it has no public name
 
 from backends.jax.arrays import from_numpy, located, to_numpy
 from backends.jax.parameters import get_parameters
@@ -37,21 +38,29 @@ OLDER_EMITTERS = "--xla_cpu_use_fusion_emitters=false"
 """The flag for XLA's older emitters on a CPU."""
 
 
+FLAGS: list[str] = []
+"""The flags that XLA computes with in this process, once they are known."""
+
+
 def configure() -> dict[str, Any]:
     """Set every switch that changes results, and return them as read back."""
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_default_matmul_precision", "highest")
     jax.monitoring.register_event_duration_secs_listener(count_compilation)
-    flags = os.environ.get("XLA_FLAGS", "")  # read once, by the first computation: the caller's to set
-    # Where nothing is to be optimised, XLA's older emitters compile in half the time. Version 0.11 has no others.
-    older = "--xla_backend_optimization_level=0" in flags and jax.__version_info__ < (0, 11)
-    if older and OLDER_EMITTERS not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {OLDER_EMITTERS}"
+    # XLA reads them at the first computation alone, and JAX keeps each program under what they are at that moment.
+    computed = backends_are_initialized()
+    if not (computed and FLAGS):
+        FLAGS[:] = os.environ.get("XLA_FLAGS", "").split()
+        # Where nothing is to be optimised, XLA's older emitters compile in half the time. Version 0.11 has no others.
+        older = "--xla_backend_optimization_level=0" in FLAGS and jax.__version_info__ < (0, 11)
+        if older and not computed and OLDER_EMITTERS not in FLAGS:
+            FLAGS.append(OLDER_EMITTERS)
+    os.environ["XLA_FLAGS"] = " ".join(FLAGS)
     return {
         "jax_enable_x64": jax.config.jax_enable_x64,
         "jax_default_matmul_precision": jax.config.jax_default_matmul_precision,
-        "XLA_FLAGS": flags.replace(f" {OLDER_EMITTERS}", ""),
-        "older_emitters": older,
+        "XLA_FLAGS": " ".join(flag for flag in FLAGS if flag != OLDER_EMITTERS),
+        "older_emitters": OLDER_EMITTERS in FLAGS,
     }
 
 

@@ -27,6 +27,7 @@ from parity_tests.cases.suite import all_cases, select
 from parity_tests.judge.compare import judge_all
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import run
+from parity_tests.tests.places import ROOT
 from parity_tests.workers.environment import environment
 from parity_tests.workers.process import Job
 
@@ -59,6 +60,19 @@ def assert_close(actual: Any, desired: Any):
 
 def differ(first: Any, second: Any) -> bool:
     return any((a != b).any() for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True))
+
+
+def test_flags_are_those_that_xla_read_at_the_first_computation(monkeypatch: pytest.MonkeyPatch):
+    """JAX keeps programs under those of the environment. A file of tests that computes when imported is red here."""
+    before = runtime.configure()
+    assert before["older_emitters"] == (jax.__version_info__ < (0, 11))
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=3")
+    assert runtime.configure() == before and "--xla_backend_optimization_level=0" in os.environ["XLA_FLAGS"]
+    monkeypatch.undo()
+    code = "import jax.numpy; jax.numpy.zeros(1); from backends.jax import runtime; print(runtime.configure())"
+    flags = {"XLA_FLAGS": "--xla_backend_optimization_level=0", "PYTHONPATH": str(ROOT)}
+    answer = subprocess.run([sys.executable, "-c", code], env={**os.environ, **flags}, capture_output=True, text=True)
+    assert "'older_emitters': False" in answer.stdout, answer.stderr
 
 
 def test_bare_jax_inside_the_backend_is_the_framework():

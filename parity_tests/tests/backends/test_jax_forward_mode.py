@@ -20,9 +20,9 @@ Function = Callable[..., jax.Array]
 
 JAX = SimpleNamespace(name="jax")
 SMALL = {"dot_product.ROWS": 2, "dot_product.COLUMNS": 2, "blocks.BLOCK": 16}
-MASK = jnp.array([[True, False, True, True], [False] * 4, [True, False, True, False]])[None]
+MASK = np.array([[True, False, True, True], [False] * 4, [True, False, True, False]])[None]
 SHAPES = {"queries": (1, 3, 2), "keys": (1, 4, 2), "values": (1, 4, 2)}
-SIDES = tuple(jnp.asarray(uniform(f"forward mode {name}", shape)) for name, shape in SHAPES.items())
+SIDES = tuple(uniform(f"forward mode {name}", shape) for name, shape in SHAPES.items())
 
 
 def context(layer: attention.AdditiveAttention | attention.DotProductAttention) -> Function:
@@ -30,10 +30,10 @@ def context(layer: attention.AdditiveAttention | attention.DotProductAttention) 
     return lambda queries, keys, values: layer(queries, keys, values, mask=MASK, need_weights=False)[0]
 
 
-FUNCTIONS: dict[str, Function] = {
-    "dot": context(attention.DotProductAttention()),
-    "additive": context(attention.AdditiveAttention(2, 2, 3, param_dtype=jnp.float64, rngs=nnx.Rngs(0))),
-    "score": lambda queries, keys, values: attention.additive_score(queries, keys, values[0, 0]),
+FUNCTIONS: dict[str, Callable[[], Function]] = {
+    "dot": lambda: context(attention.DotProductAttention()),
+    "additive": lambda: context(attention.AdditiveAttention(2, 2, 3, param_dtype=jnp.float64, rngs=nnx.Rngs(0))),
+    "score": lambda: lambda queries, keys, values: attention.additive_score(queries, keys, values[0, 0]),
 }
 
 
@@ -55,6 +55,6 @@ def test_blocks_have_the_derivatives_of_the_plain_formula(name: str, transformat
     for path in (in_small_blocks(JAX, SMALL), on_path(JAX, "plain")):
         with path:
             # A new function, since JAX keeps what it has compiled for a path.
-            found.append(jax.jit(TRANSFORMED[transformation](lambda *given: FUNCTIONS[name](*given)))(*SIDES))
+            found.append(jax.jit(TRANSFORMED[transformation](FUNCTIONS[name]()))(*SIDES))
     for actual, expected in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-13)
