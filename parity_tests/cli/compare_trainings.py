@@ -16,6 +16,7 @@ from parity_tests.cli.terminal import console, pairs_in, progress
 from parity_tests.cli.translate import (
     beam_option,
     check_backends,
+    check_installed,
     chosen_settings,
     corpus_file,
     draw_curves,
@@ -91,6 +92,7 @@ def compare_trainings(
     with refusals():
         settings, pairs = new_settings(corpus_file(corpus, download), chosen_settings(given), pairs_in)
         data = read_data(settings, pairs)
+        check_installed(*(name for name in names if name not in pythons))
         with progress() as report_progress:
             processes.train(files, settings, data, pythons, device, in_turn, report_progress)
         models = {name: Model.load(file) for name, file in files.items()}

@@ -102,7 +102,8 @@ def convert(file: Path, output: Path, json_file: Path | None, certificate_file: 
 
     The source's layer runs in its framework with the arrays of the file. The outputs and gradients of this layer, of
     the converted layer and of the reference are compared on the same inputs, each with each. FILE is written only if
-    nothing is red. Exits with 0 if it is written, with 1 if something is red, and with 2 if SOURCE cannot be converted.
+    nothing is red. Exits with 0 if it is written, with 1 if something is red or missing, and with 2 if SOURCE cannot be
+    converted.
     """
     request = Conversion(str(file), output=str(output), **chosen)
     if certificate_file is not None and request.how == "no":
@@ -138,9 +139,11 @@ def convert(file: Path, output: Path, json_file: Path | None, certificate_file: 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Report what is wrong with a file or an option in one line, and exit with 2."""
+    """Report what is wrong with a file or an option in one line, and exit with 2; with 1 if a framework is missing."""
     try:
         yield
+    except ImportError as error:
+        raise click.ClickException(str(error)) from error
     except (WeightError, ArchiveError, AttentionError) as error:
         hint = f" {OPTIONS}" if "=..." in str(error) else ""
         raise Refused(f"{error}{hint}") from error

@@ -137,16 +137,18 @@ backend_option = click.option(
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """Report an error of the user in one line, and exit with 2."""
+    """Report an error of the user in one line, and exit with 2; with 1 if something is missing."""
     try:
         yield
-    except (ArchiveError, AttentionError, SchemaError, ChildFailed, CorpusError, Diverged, ImportError) as error:
+    except (ArchiveError, AttentionError, SchemaError, ChildFailed, CorpusError, Diverged) as error:
         raise Refused(str(error)) from error
+    except ImportError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def start_worker(model: Model, backend: str, device: str = "cpu") -> Worker:
     """A worker on the model in this process, with the determinism settings of the backend."""
-    check_backends(backend)
+    check_installed(backend)
     os.environ.setdefault(XLA_LEVEL, "3")
     os.environ.update(environment(backend, programs_folder(), device))
     return Worker(model, backend, device)
@@ -157,6 +159,17 @@ def check_backends(*names: str) -> None:
     known = registry.available()
     if unknown := [name for name in names if name not in known]:
         raise click.UsageError(f"no backend {unknown[0]!r}; there are {', '.join(known)}")
+
+
+def check_installed(*names: str) -> None:
+    """Refuse a backend that is not registered, or cannot run in this Python.
+
+    Raises: ImportError if it cannot run.
+    """
+    check_backends(*names)
+    known = registry.available()
+    if reasons := [reason for name in names if (reason := known[name].reason) is not None]:
+        raise ImportError("; ".join(reasons))
 
 
 def corpus_file(corpus: Path | None, download: bool) -> Path | None:
@@ -240,6 +253,7 @@ def train(
         if model.finished:
             console.print(f"{output} is done: {model.epoch} epochs. More are trained by --epochs.", soft_wrap=True)
             return
+        check_installed(backend)
         sizes = f"{len(model.source):,} source and {len(model.target):,} target tokens"
         console.print(f"training in {backend}: {model.settings.train:,} pairs, {sizes}", soft_wrap=True)
         worker = start_worker(model, backend, device)

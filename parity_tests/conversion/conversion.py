@@ -156,7 +156,7 @@ class Conversion:
     def validated(self, move: Move, written: Arrays, progress: Progress = untold) -> Run:
         """The verdicts on both sides.
 
-        Raises: WeightError, before anything runs, if a framework is missing; it names the ways out.
+        Raises: ImportError, before anything runs, if a framework is missing; it names the ways out.
         """
         sides = _sides(move, self.target, written, self.how == "full", self.pythons)
         run = validate(move.layer, move.converted.config, move.converted.arrays, sides, progress=progress)
@@ -329,7 +329,7 @@ def _sides(move: Move, target: str, written: Arrays, both: bool, chosen: Mapping
         job = Job(name, layers.place_of(entry), chosen.get(framework, sys.executable), variables=variables)
         sides.append(Side(job, arrays, framework))
     if missing:
-        raise WeightError(" ".join(missing))
+        raise ImportError(" ".join(missing))
     return sides
 
 

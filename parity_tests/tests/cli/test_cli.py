@@ -215,6 +215,8 @@ def test_a_backend_that_is_asked_for_and_missing_is_red(only_fake):
         (1, "record --backend gone -o {folder}/gone.safetensors", "no backend can run here"),
         (1, "fuzz --backend gone --examples 1", "no backend can run here"),
         (1, "bench --framework torch", "not measured: torch: torch is not installed."),
+        (1, "translate train --backend torch -o {folder}/model.safetensors", "Error: torch is not installed."),
+        (1, "translate compare --backend fake,torch --output {folder}/out", "Error: torch is not installed."),
         (2, "run --case nothing-*", "no case matches"),
         (2, "run --backend nobody", "no backend 'nobody'; there are fake, gone"),
         (2, "run --dtype float8", "'float8': expected some of float64, float32"),

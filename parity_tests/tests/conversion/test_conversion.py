@@ -438,7 +438,7 @@ def test_a_missing_framework_is_noticed_before_anything_runs(file, tmp_path: Pat
     reasons = {"torch": "not installed: torch. Run: pip install torch"}
     monkeypatch.setattr(layers, "absence", lambda framework, python=None: reasons.get(framework))
     result = invoke(file(GRU), "--to", "jax", "-o", tmp_path / "out.safetensors")
-    assert result.exit_code == 2 and [path.name for path in tmp_path.iterdir()] == ["given.safetensors"]
+    assert result.exit_code == 1 and [path.name for path in tmp_path.iterdir()] == ["given.safetensors"]
     assert (
         "torch.nn.GRU cannot be validated here: not installed: torch. Run: pip install torch. Or run it elsewhere, "
         "--python torch=PATH; or judge jax alone, --validate own; or validate nothing, --validate no."
@@ -455,7 +455,7 @@ def test_an_interpreter_is_asked_for_what_it_needs(script: str, words: str, file
     python.write_text(f"#!/bin/sh\n{script}\n", encoding="ascii")
     python.chmod(0o755)
     result = invoke(file(GRU), "--to", "jax", "-o", tmp_path / "out.safetensors", "--python", f"torch={python}")
-    assert result.exit_code == 2 and words in squeezed(result)
+    assert result.exit_code == 1 and words in squeezed(result)
 
 
 @pytest.mark.usefixtures("nothing_runs")
