@@ -47,7 +47,7 @@ def configure() -> dict[str, Any]:
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_default_matmul_precision", "highest")
     jax.monitoring.register_event_duration_secs_listener(count_compilation)
-    # XLA reads them at the first computation alone, and JAX keeps each program under what they are at that moment.
+    # XLA reads XLA_FLAGS once, at the first computation; JAX caches a program under what they are when it compiles it.
     computed = backends_are_initialized()
     if not (computed and FLAGS):
         FLAGS[:] = os.environ.get("XLA_FLAGS", "").split()

@@ -66,6 +66,7 @@ def test_flags_are_those_that_xla_read_at_the_first_computation(monkeypatch: pyt
     """JAX keeps programs under those of the environment. A file of tests that computes when imported is red here."""
     before = runtime.configure()
     assert before["older_emitters"] == (jax.__version_info__ < (0, 11))
+    jnp.zeros(1)
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=3")
     assert runtime.configure() == before and "--xla_backend_optimization_level=0" in os.environ["XLA_FLAGS"]
     monkeypatch.undo()
