@@ -16,7 +16,6 @@ from parity_tests.cli.terminal import console, pairs_in, progress
 from parity_tests.cli.translate import (
     beam_option,
     check_backends,
-    check_installed,
     chosen_settings,
     corpus_file,
     draw_curves,
@@ -80,7 +79,7 @@ def compare_trainings(
         raise click.UsageError("--framework-dropout is another training in each framework: there is nothing to compare")
     known = registry.available()
     names = names or [name for name, backend in known.items() if backend.reason is None or name in pythons]
-    check_backends(*names)
+    check_backends(*names, elsewhere=pythons)
     if not names:
         raise click.ClickException("no backend can run here; `attention-parity backends` says why")
     files = {name: folder / f"{name}.safetensors" for name in names}
@@ -92,7 +91,6 @@ def compare_trainings(
     with refusals():
         settings, pairs = new_settings(corpus_file(corpus, download), chosen_settings(given), pairs_in)
         data = read_data(settings, pairs)
-        check_installed(*(name for name in names if name not in pythons))
         with progress() as report_progress:
             processes.train(files, settings, data, pythons, device, in_turn, report_progress)
         models = {name: Model.load(file) for name, file in files.items()}

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import UnionType
@@ -148,28 +148,20 @@ def refusals() -> Iterator[None]:
 
 def start_worker(model: Model, backend: str, device: str = "cpu") -> Worker:
     """A worker on the model in this process, with the determinism settings of the backend."""
-    check_installed(backend)
+    check_backends(backend)
     os.environ.setdefault(XLA_LEVEL, "3")
     os.environ.update(environment(backend, programs_folder(), device))
     return Worker(model, backend, device)
 
 
-def check_backends(*names: str) -> None:
-    """Refuse a backend that is not registered."""
+def check_backends(*names: str, elsewhere: Collection[str] = ()) -> None:
+    """Refuse a backend that is not registered, and one that cannot run in this Python unless it runs elsewhere."""
     known = registry.available()
     if unknown := [name for name in names if name not in known]:
         raise click.UsageError(f"no backend {unknown[0]!r}; there are {', '.join(known)}")
-
-
-def check_installed(*names: str) -> None:
-    """Refuse a backend that is not registered, or cannot run in this Python.
-
-    Raises: ImportError if it cannot run.
-    """
-    check_backends(*names)
-    known = registry.available()
-    if reasons := [reason for name in names if (reason := known[name].reason) is not None]:
-        raise ImportError("; ".join(reasons))
+    reasons = [known[name].reason for name in names if name not in elsewhere]
+    if missing := "; ".join(filter(None, reasons)):
+        raise click.ClickException(missing)
 
 
 def corpus_file(corpus: Path | None, download: bool) -> Path | None:
@@ -253,7 +245,7 @@ def train(
         if model.finished:
             console.print(f"{output} is done: {model.epoch} epochs. More are trained by --epochs.", soft_wrap=True)
             return
-        check_installed(backend)
+        check_backends(backend)
         sizes = f"{len(model.source):,} source and {len(model.target):,} target tokens"
         console.print(f"training in {backend}: {model.settings.train:,} pairs, {sizes}", soft_wrap=True)
         worker = start_worker(model, backend, device)
