@@ -33,13 +33,13 @@ def takes_steps(
         return False
     if mask is not None and mask.shape[1] != 1:
         return False
-    if choice.has_tangents(state, keys, values):
-        return False
     if choice.forced is not None:
-        return choice.forced == "blocked"
-    if tf.executing_eagerly() or tf.config.list_logical_devices("GPU"):
-        return False
-    return math.prod((*keys.shape, tokens.shape[1])) >= STEPS_MIN_ELEMENTS
+        large = choice.forced == "blocked"
+    elif tf.executing_eagerly() or tf.config.list_logical_devices("GPU"):
+        large = False
+    else:
+        large = math.prod((*keys.shape, tokens.shape[1])) >= STEPS_MIN_ELEMENTS
+    return large and not choice.has_tangents(state, keys, values)
 
 
 def blocked_steps(
