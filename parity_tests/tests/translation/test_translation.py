@@ -434,6 +434,7 @@ def test_losses_and_translations_that_differ_are_reported(model: Model):
         (["train", "--resume", "model.safetensors", "--hidden", "7"], "leave --hidden out"),
         (["train", "--resume", "model.safetensors", "--corpus", "pairs.txt"], "holds other pairs than those"),
         (["run", "model.safetensors"], "there is nothing to translate"),
+        (["run", "model.safetensors", "  ", "go ."], "an argument is empty: leave it out, or give a value"),
         (["run", "pairs.txt", "go ."], "carries no digest"),
         (["compare", "--framework-dropout"], "another training in each framework"),
         (["compare", "--backend", "caffe"], "no backend 'caffe'; there are torch"),
