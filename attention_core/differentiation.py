@@ -27,23 +27,32 @@ def gradients(
     text. With stacked, many perturbations share one pass along a leading axis, which every array then has.
     """
     arrays = {name: array.astype(np.complex128) for name, array in arrays.items()}
-    result = {name: np.zeros(array.shape) for name, array in arrays.items()}
+    total, width = sum(array.size for array in arrays.values()), STACK if stacked else 1
+    entries = np.zeros(total)  # of all arrays, one after another
+    for start in range(0, total, width):
+        rows = min(width, total - start)
+        outputs = function(_perturbed(arrays, start, rows) if stacked else _perturbed(arrays, start))
+        entries[start : start + rows] = sum(
+            _contract(outputs[int(position)], cotangent, stacked) for position, cotangent in cotangents.items()
+        )
+    result = {}
     for name, array in arrays.items():
-        size = array.size
-        for start in range(0, size, STACK if stacked else 1):
-            entries = np.arange(start, min(start + STACK, size) if stacked else start + 1)
-            perturbed = np.repeat(array.reshape(1, size), len(entries), axis=0)
-            perturbed[np.arange(len(entries)), entries] += 1j * STEP
-            if stacked:
-                arguments = {k: np.broadcast_to(v, (len(entries), *v.shape)) for k, v in arrays.items()}
-                arguments[name] = perturbed.reshape(len(entries), *array.shape)
-            else:
-                arguments = {**arrays, name: perturbed.reshape(array.shape)}
-            outputs = function(arguments)
-            result[name].flat[entries] = sum(
-                _contract(outputs[int(position)], cotangent, stacked) for position, cotangent in cotangents.items()
-            )
+        result[name], entries = entries[: array.size].reshape(array.shape), entries[array.size :]
     return result
+
+
+def _perturbed(arrays: Arrays, start: int, rows: int | None = None) -> dict[str, np.ndarray]:
+    """The arrays in which entry `start` of all is perturbed; with rows, a stack that perturbs one more in each row."""
+    stacks, end = dict(arrays), start + (rows or 1)
+    for name, array in arrays.items():
+        if rows is not None:
+            stacks[name] = np.broadcast_to(array, (rows, *array.shape))
+        if start < array.size and end > 0:
+            entries = np.arange(max(start, 0), min(end, array.size))
+            stacks[name] = np.array(stacks[name], order="C")
+            stacks[name].reshape(rows or 1, -1)[entries - start, entries] += 1j * STEP
+        start, end = start - array.size, end - array.size
+    return stacks
 
 
 def _contract(output: np.ndarray, cotangent: np.ndarray, stacked: bool) -> np.ndarray:

@@ -74,7 +74,7 @@ class Option:
         """Whether None stands for a default that depends on the other arguments."""
         return self.default == "None"
 
-    @property
+    @cached_property
     def value(self) -> Any:
         """The default as a value."""
         return None if self.default is None else ast.literal_eval(self.default)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,8 +120,13 @@ def optimiser_cases() -> Iterator[Case]:
     yield case("adam", "epsilon", "Another epsilon.", epsilon=0.1)
 
 
-def cases() -> Iterator[Case]:
+@functools.cache
+def cases() -> tuple[Case, ...]:
     """Every training."""
+    return tuple(_cases())
+
+
+def _cases() -> Iterator[Case]:
     for optimizer, rates in RATES.items():
         for cell in ("gru", "lstm"):
             for score in ("additive", "dot"):

@@ -42,20 +42,21 @@ def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence
             red[verdict.operator][name].append(verdict)
         if _is_output(verdict) and name in recording.cells:
             outputs[verdict.operator][name].append(verdict)
-    by_key = {cell.key: cell for cell in cells}
+    answers = recording.answers
+    questions = {cell.key: Question(cell, answers[cell.key].withheld) for cell in cells if cell.key in recording.cells}
     for operator, cells_of_operator in red.items():
         telling = _first(cells_of_operator, _is_wrong_number, _is_output)
         answered = [name for name in telling if name in recording.cells]
         smallest = sorted(answered, key=lambda name: _size(recording, name))
         chosen = {name: telling[name] for name in smallest[:MOST_CELLS]}
         near = [mutant for mutant in MUTANTS if _near(mutant, operator)]
-        candidates = [(mutant, _explained(mutant, operator, chosen, by_key, recording)) for mutant in near]
+        candidates = [(mutant, _explained(mutant, operator, chosen, questions, recording)) for mutant in near]
         most = max(explanation.same for _, explanation in candidates)
         best = [candidate for candidate in candidates if candidate[1].same == most]
         if 2 * most <= best[0][1].red:
             continue
         if len(best) > 1 and operator != TRAINING:
-            best.sort(key=lambda one: -_explained(one[0], operator, outputs[operator], by_key, recording).same)
+            best.sort(key=lambda one: -_explained(one[0], operator, outputs[operator], questions, recording).same)
         yield best[0][1]
 
 
@@ -96,18 +97,20 @@ def _size(recording: Recording, name: str) -> int:
     return sum(array.size for array in recording.cells[name].values())
 
 
-def _explained(mutant: Mutant, operator: str, red: Red, cells: Mapping[str, Cell], recording: Recording) -> Explanation:
+def _explained(
+    mutant: Mutant, operator: str, red: Red, questions: Mapping[str, Question], recording: Recording
+) -> Explanation:
     """Count the red answers that are the mutant's."""
     same = 0
     for name, verdicts in red.items():
-        case, dtype = cells[name]
+        question = questions[name]
+        case, dtype = question.cell
         # A mutant that changes a finished answer is made for its cases; a broken formula breaks every case.
         if not mutant.broken and not any(fnmatchcase(case.id, pattern) for pattern in mutant.cases):
             continue
-        without = recording.answers[name].withheld
         whole = mutant.spoiled is not None or not all(map(_is_output, verdicts))
-        answered, wrong = answer(mutant, case if whole else replace(case, gradients=False), dtype, without)
-        quantities = Question(cells[name], without).quantities or {}
+        answered, wrong = answer(mutant, case if whole else replace(case, gradients=False), dtype, question.without)
+        quantities = question.quantities or {}
         actual = recording.cells[name]
         for verdict in verdicts:
             quantity = verdict.quantity

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from numpy.testing import assert_allclose
 
 from attention_core import reference
-from attention_core.differentiation import gradients
+from attention_core.differentiation import STACK, gradients
 from attention_core.draws import uniform
 from parity_tests.tests.attention_core.layers import decoding
 
@@ -40,3 +41,15 @@ def test_stacked_perturbations_are_the_single_ones():
     for name in arrays:
         assert_allclose(stacked[name], single[name], rtol=1e-13, atol=1e-16)
     assert (stacked["memory"][1] == 0).all() and np.abs(stacked["memory"][0]).min() > 0
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+def test_a_scalar_beside_a_large_and_an_empty_array_has_its_gradient(stacked: bool):
+    """Perturbations of several arrays share a pass, and those of a large one need several."""
+    large, scalar = uniform("large", (STACK + 7,)), np.float64(3.0)
+    arrays = {"empty": np.zeros((0, 2)), "large": large, "scalar": scalar}
+    factor = uniform("factor", large.shape)
+    slopes = gradients(lambda a: (a["large"] * a["scalar"][..., None],), arrays, {"0": factor}, stacked=stacked)
+    assert_allclose(slopes["large"], 3.0 * factor, rtol=1e-15)
+    assert_allclose(slopes["scalar"], large @ factor, rtol=1e-14)
+    assert slopes["empty"].shape == (0, 2) and slopes["scalar"].shape == ()

@@ -24,6 +24,8 @@ from parity_tests.tests.structure.source import (
     top,
 )
 
+pytestmark = pytest.mark.once
+
 ATTENTION = ROOT / "parity_tests" / "third_party" / "attention"
 SIGNATURES = "parity_tests.third_party.signatures"
 IMPORTED_BY_ATTENTION = {

@@ -14,6 +14,8 @@ import pytest
 from parity_tests.cli.main import main
 from parity_tests.tests.places import ROOT
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:

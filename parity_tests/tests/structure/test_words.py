@@ -9,6 +9,8 @@ import pytest
 
 from parity_tests.tests.places import ROOT
 
+pytestmark = pytest.mark.once
+
 PACKAGES = ("attention_core", "backends", "parity_tests", "examples")
 VAGUE = {"own", "told", "said", "asked", "wanted", "lacking", "unmet"}
 PRIVATE = {"saboteur", "sabotage", "tier", "tiers", "stranger", "strangers", "peers", "court", "perceptron"}

@@ -17,6 +17,8 @@ from parity_tests.judge.question import Question
 from parity_tests.workers.process import KEPT_BYTES, MOST_RESTARTS, Job, record
 from parity_tests.workers.recordings import Recording, batch_of
 
+pytestmark = pytest.mark.once
+
 CASES = ("dot_score-plain", "masked_softmax-ragged", "dot_score-heads", "scaled_dot_score-scale")
 FAULTY = 1
 """The position of the only case that has an argument named valid_lens, where the fault is."""
