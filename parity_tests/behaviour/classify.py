@@ -197,7 +197,7 @@ def lengths_below(answer: Answer) -> str:
 
 
 CLASSIFIERS: dict[str, Callable[[Answer], str]] = {
-    "closed": fully_masked_rows,
+    "fully_masked": fully_masked_rows,
     "hidden_value": hidden_nan,
     "hidden_key": hidden_nan,
     "large": right_rows,

@@ -31,7 +31,7 @@ Findings = dict[str, str]
 """The findings of a call, by question."""
 
 COLUMNS = {
-    "closed": "fully masked rows",
+    "fully_masked": "fully masked rows",
     "hidden_value": "NaN in a hidden value",
     "hidden_key": "NaN in a hidden key",
     "large": "scores to ±2e6",

@@ -70,7 +70,7 @@ class Column:
 COLUMNS = (
     Column(
         "Fully masked rows",
-        ("closed",),
+        ("fully_masked",),
         "A query that may attend to nothing: what its context is, and whether gradients flow through it.",
         (
             Convention(

@@ -34,7 +34,7 @@ class Question:
     change: str = ""
 
 
-SOURCES = ("open", "mask", "ragged", "ragged_rows", "closed", "hidden_nan")
+SOURCES = ("open", "mask", "ragged", "ragged_rows", "fully_masked", "hidden_nan")
 
 
 def questions_for(operator: str, takes: str, raw: bool = False) -> dict[str, Question]:
@@ -57,7 +57,7 @@ def questions_for(operator: str, takes: str, raw: bool = False) -> dict[str, Que
 
     large = large_scores(operator, plain)
     questions = {
-        "closed": Question(cases["closed"], cases["closed"].id)
+        "fully_masked": Question(cases["fully_masked"], cases["fully_masked"].id)
         if masked
         else Question(lengths(WITH_FULLY_MASKED), rows.id, "lengths of 0 among the others"),
         "hidden_value": Question(hidden_nan("keys"), cases["hidden_nan"].id, "the keys as they are without NaN"),

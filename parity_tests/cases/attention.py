@@ -28,7 +28,7 @@ from parity_tests.cases.masking import (
     some_mask,
 )
 
-BRIEF = ("open", "lens_and_mask", "closed", "heads_mask", "no_keys", "no_queries", "no_batch")
+BRIEF = ("open", "lens_and_mask", "fully_masked", "heads_mask", "no_keys", "no_queries", "no_batch")
 """The cases of a layer whose score or mode other cases cover in full."""
 
 
@@ -140,13 +140,13 @@ def context_cases(
 
     full = open_inputs(base(sizes, False), sizes)
     mixed = {**full, **FULLY_MASKED, **acting}
-    yield alone("closed", "Queries that may attend to nothing.", mixed)
+    yield alone("fully_masked", "Queries that may attend to nothing.", mixed)
     yield alone("prepared", "Prepare, then attend.", mixed, method="attend", dtypes=EXACT)
     if name not in ("DotProductAttention", "GeneralAttention", "MultiHeadAttention"):
         return
     for label, shows, inputs, dtypes in masked_variants(base):
         in_heads = label == "heads" and name == "MultiHeadAttention"
-        if label != "closed" and not in_heads and (label in BRIEF or name == "DotProductAttention"):
+        if label != "fully_masked" and not in_heads and (label in BRIEF or name == "DotProductAttention"):
             yield alone(label, shows, inputs, dtypes=dtypes)
     for label, shows, inputs in hidden_variants(full):
         yield alone(label, shows, inputs)
@@ -211,7 +211,7 @@ def regression_cases() -> Iterator[Case]:
     yield case("none", "Neither lengths nor mask.", points, EXACT)
     yield case("open", "Lengths and a mask that change nothing.", full, DTYPES)
     yield case("ragged", "Samples of different sizes.", {**full, "valid_lens": HIDDEN_KEYS}, DTYPES)
-    yield case("closed", "Queries that may attend to nothing.", {**full, **FULLY_MASKED})
+    yield case("fully_masked", "Queries that may attend to nothing.", {**full, **FULLY_MASKED})
     for label, shows, inputs in hidden_variants(full):
         yield case(label, shows, inputs)
     yield case("constant", "A kernel of width 1.", full, FULL, {}, {})

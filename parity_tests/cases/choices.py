@@ -68,7 +68,7 @@ def hard_cases() -> Iterator[Case]:
     drawn_key = case("noise", "A key sampled with a noise tensor.", {**full, "noise": noise}, HIDDEN)
     yield drawn_key
     masked = {**full, "noise": noise, **FULLY_MASKED}
-    yield replace(drawn_key, name="noise_closed", shows="The same under lengths and a mask.", inputs=masked)
+    yield replace(drawn_key, name="noise_fully_masked", shows="The same under lengths and a mask.", inputs=masked)
     for score, config, key_size in score_variants(9, "additive"):
         keys = draws.uniform(f"hard/{score}", (*plain["keys"].shape[:2], key_size), 1.0, SEED)
         options = {"query_size": 9, "key_size": key_size, **config}

@@ -92,7 +92,7 @@ def decoder_cases(name: str) -> Iterator[Case]:
     one_row = some_mask({**rows, "queries": 1})
     yield case("mask_row", "A mask with one row for all steps.", {**plain, "mask": one_row}, EXACT)
     nothing_open = {**full, "valid_lens": fully_masked_lens, "mask": fully_masked(rows)}
-    yield case("closed", "Steps, and a whole sequence, that may attend to nothing.", nothing_open)
+    yield case("fully_masked", "Steps, and a whole sequence, that may attend to nothing.", nothing_open)
     hidden = {**full, "valid_lens": np.repeat(KEY_LENS[:, None], sizes["steps"], axis=1)}
     for value in (np.nan, np.inf):
         shows = f"{value} in encoder outputs that no step may attend to."

@@ -80,7 +80,7 @@ def attention_mask_cases() -> Iterator[Case]:
     yield case("lens", "One length for each sequence.", valid_lens=BATCH_LENS)
     yield case("lens_int64", "Lengths of another integer type.", valid_lens=BATCH_LENS.astype(np.int64))
     yield case("row_lens", "One length for each query.", valid_lens=ROW_LENS)
-    yield case("closed", "Lengths of 0, below 0 and beyond the keys.", valid_lens=FULLY_MASKED_LENS)
+    yield case("fully_masked", "Lengths of 0, below 0 and beyond the keys.", valid_lens=FULLY_MASKED_LENS)
     yield case("mask", "A mask alone comes back as it is.", mask=some_mask(sizes))
     column = np.array([[[True]], [[False]]])
     yield case("mask_column", "A mask whose axes of size 1 stand for all keys and queries.", mask=column)
@@ -208,7 +208,7 @@ def converted_mask_cases() -> Iterator[Case]:
     for dtype in DTYPES:
         yield converted(dtype, f"-inf in {dtype}.", some, dtype)
         yield converted(f"finite_{dtype}", f"The least finite number of {dtype}.", some, dtype, finite=True)
-    yield converted("closed", "A query that may attend to nothing.", fully_masked(sizes))
+    yield converted("fully_masked", "A query that may attend to nothing.", fully_masked(sizes))
     yield converted("heads", "A mask for each head.", in_heads)
     yield converted("row", "One row for all heads and queries.", in_heads[:, :1, :1])
     for label, shows, mask in empty(some):
@@ -244,7 +244,7 @@ def masked_variants(
     both = {"valid_lens": ROW_LENS, "mask": some_mask(sizes)}
     yield "lens_and_mask", "Lengths and a mask combine by and; fully masked rows appear.", {**full, **both}, DTYPES
     shows = "Queries that may attend to nothing, by length 0, below 0, and by the mask."
-    yield "closed", shows, {**full, **FULLY_MASKED}, FULL
+    yield "fully_masked", shows, {**full, **FULLY_MASKED}, FULL
     with_heads = base(sizes, True)
     yield "heads", "Heads, with one length for each sequence.", {**with_heads, "valid_lens": BATCH_LENS}, EXACT
     both = {"valid_lens": ROW_LENS, "mask": some_mask(sizes, True)}

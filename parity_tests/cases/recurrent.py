@@ -51,7 +51,7 @@ def recurrent_variants(case: Callable[..., Case], sizes: Sizes, base: Callable[[
     yield case("none", "Neither lengths nor a state nor a dropout mask.", base(sizes), EXACT)
     yield case("open", "Lengths and a dropout mask that change nothing, and a state.", two, DTYPES)
     yield case("ragged", "Sequences of different lengths.", {**two, "valid_lens": STEP_LENS}, DTYPES)
-    yield case("closed", "Lengths of 0, below 0 and beyond the steps.", {**two, "valid_lens": EMPTY_STEP_LENS})
+    yield case("fully_masked", "Lengths of 0, below 0 and beyond the steps.", {**two, "valid_lens": EMPTY_STEP_LENS})
     dropped = draws.dropout_mask("between", two["dropout_mask"].shape, 0.4, SEED)
     yield case("dropout", "Dropout between the layers.", {**two, "dropout_mask": dropped})
     six = {**sizes, "batch": 6}
@@ -77,7 +77,7 @@ def both_variants(case: Callable[..., Case], sizes: Sizes, base: Callable[[Sizes
     yield case("both_open", "Both directions of whole sequences.", two, DTYPES)
     ragged = {**two, "valid_lens": STEP_LENS}
     yield case("both_ragged", "Backward from the last valid step.", ragged)
-    yield case("both_closed", "Both directions, with lengths of 0.", {**two, "valid_lens": EMPTY_STEP_LENS})
+    yield case("both_fully_masked", "Both directions, with lengths of 0.", {**two, "valid_lens": EMPTY_STEP_LENS})
     dropped = draws.dropout_mask("between", two["dropout_mask"].shape, 0.4, SEED)
     yield case("both_dropout", "Dropout between layers of both directions.", {**ragged, "dropout_mask": dropped})
     none = {**sizes, "steps": 0}
@@ -114,7 +114,7 @@ def recurrent_cases(name: str) -> Iterator[Case]:
     yield case("step_dropout", shows, {**step, "dropout_mask": dropped}, method="step")
 
 
-LSTM_ENCODER = ("none", "open", "ragged", "closed", "dropout", "many_steps", "no_steps")
+LSTM_ENCODER = ("none", "open", "ragged", "fully_masked", "dropout", "many_steps", "no_steps")
 """The cases of an LSTMEncoder: others cover its embedding and its LSTM in full."""
 
 
@@ -129,7 +129,7 @@ def encoder_cases(name: str) -> Iterator[Case]:
 
     made = recurrent_variants(case, sizes, base)
     yield from (one for one in made if name == "GRUEncoder" or one.name in LSTM_ENCODER)
-    yield from (one for one in both_variants(case, both, base) if one.name in ("both_ragged", "both_closed"))
+    yield from (one for one in both_variants(case, both, base) if one.name in ("both_ragged", "both_fully_masked"))
     ragged = {**full_inputs(sizes, 2, base(sizes)), "valid_lens": STEP_LENS}
     if name == "GRUEncoder":
         int64 = {**ragged, "tokens": ragged["tokens"].astype(np.int64)}

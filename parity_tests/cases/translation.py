@@ -63,8 +63,8 @@ def translator_cases() -> Iterator[Case]:
     ragged = {**plain, "valid_lens": LENS}
     yield translator_case("none", "No lengths.", plain)
     yield translator_case("ragged", "One length for each source.", ragged, DTYPES)
-    closed = {**plain, "valid_lens": np.array([0, 7, -2], np.int32)}
-    yield translator_case("closed", "Sources without a token.", closed, FULL)
+    fully_masked = {**plain, "valid_lens": np.array([0, 7, -2], np.int32)}
+    yield translator_case("fully_masked", "Sources without a token.", fully_masked, FULL)
     padding = np.arange(sizes["keys"]) >= LENS[:, None]
     source = np.where(padding, 0, np.maximum(plain["source"], 1)).astype(np.int32)
     for value in (np.nan, np.inf):
@@ -171,7 +171,7 @@ def cross_entropy_cases() -> Iterator[Case]:
     yield case("ragged", "One length for each sequence.", ragged, DTYPES)
     whole, none = np.array([7, 9], np.int32), np.array([-1, 4], np.int32)
     yield case("open", "Lengths that hide nothing, one beyond the end.", {**given, "valid_lens": whole})
-    yield case("closed", "A sequence without an open step.", {**given, "valid_lens": none}, FULL)
+    yield case("fully_masked", "A sequence without an open step.", {**given, "valid_lens": none}, FULL)
     yield case("targets_int64", "Targets of another integer type.", {**ragged, "targets": targets.astype(np.int64)})
     padding = np.arange(7) >= BATCH_LENS[:, None]
     for value in (np.nan, np.inf):

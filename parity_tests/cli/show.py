@@ -132,7 +132,7 @@ def print_operators(write: bool) -> None:
 
 @click.command(
     short_help="Show a case, and what the reference expects.",
-    epilog=options.examples("show masked_softmax-closed", "show GRU-ragged --values"),
+    epilog=options.examples("show masked_softmax-fully_masked", "show GRU-ragged --values"),
 )
 @click.argument("case_id", metavar="CASE", shell_complete=options.complete_case)
 @click.option("--values", is_flag=True, help="Print the arrays, too.")

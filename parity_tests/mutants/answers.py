@@ -60,7 +60,7 @@ def weights_all_the_same(case: Case, answer: Arrays) -> Arrays:
     return {**answer, "output_1": answer["context"]} if case.options else answer
 
 
-@mutant("AdditiveAttention-{none,closed}", of=ANSWER, red="AdditiveAttention-{none,closed}:gradient_w_v")
+@mutant("AdditiveAttention-{none,fully_masked}", of=ANSWER, red="AdditiveAttention-{none,fully_masked}:gradient_w_v")
 def axis_kept(case: Case, answer: Arrays) -> Arrays:
     """The gradient of a vector comes back as a matrix of one row."""
     return {**answer, "gradient_w_v": answer["gradient_w_v"][None]}

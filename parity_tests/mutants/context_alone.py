@@ -73,12 +73,12 @@ def _partial_block(case: Case, inputs: Arrays) -> bool:
 
 
 @mutant(
-    "DotProductAttention-{context_*,closed}",
+    "DotProductAttention-{context_*,fully_masked}",
     of=ATTEND,
     via=_context,
-    red="DotProductAttention-context_{closed,prepared,lens_and_mask,heads_mask}:{context,gradient_values}",
+    red="DotProductAttention-context_{fully_masked,prepared,lens_and_mask,heads_mask}:{context,gradient_values}",
 )
-def closed_rows_averaged(context: Any, scores: Any, allowed: Any, values: Any) -> Any:
+def fully_masked_averaged(context: Any, scores: Any, allowed: Any, values: Any) -> Any:
     """Without weights, a query that may attend to nothing gets the average of all values.
 
     A finite fill makes all keys alike.

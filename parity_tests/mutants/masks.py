@@ -152,7 +152,7 @@ def polarity_inverted(inputs: Arrays) -> Arrays:
 @mutant(
     "masked_softmax-*",
     of="masked_softmax",
-    red="masked_softmax-{mask,mask_row,lens_and_mask,closed,heads_mask,large}:*",
+    red="masked_softmax-{mask,mask_row,lens_and_mask,fully_masked,heads_mask,large}:*",
 )
 def mask_shifted(original: Any, mask: Any) -> Any:
     """The mask is shifted by one key."""
@@ -166,14 +166,16 @@ def first_mask(original: Any, mask: Any) -> Any:
     return original(mask=np.broadcast_to(mask[:, :1], mask.shape) if heads else mask)
 
 
-@mutant("attention_mask-*", of="attention_mask", red="attention_mask-{row_lens,closed,row_lens_and_mask,heads}:mask")
+@mutant(
+    "attention_mask-*", of="attention_mask", red="attention_mask-{row_lens,fully_masked,row_lens_and_mask,heads}:mask"
+)
 def first_length(original: Any, valid_lens: Any) -> Any:
     """All queries use the length of the first."""
     rows = valid_lens is not None and valid_lens.ndim == 2
     return original(valid_lens=np.broadcast_to(valid_lens[:, :1], valid_lens.shape) if rows else valid_lens)
 
 
-@mutant("attention_mask-*", of="attention_mask", red="attention_mask-{*lens*,closed,heads}:mask")
+@mutant("attention_mask-*", of="attention_mask", red="attention_mask-{*lens*,fully_masked,heads}:mask")
 def length_included(original: Any, valid_lens: Any) -> Any:
     """Key j is open where j <= valid_len."""
     return original(valid_lens=None if valid_lens is None else valid_lens + valid_lens.dtype.type(1))

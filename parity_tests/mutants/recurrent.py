@@ -85,14 +85,18 @@ def upper_layers_skipped(original: Any, prefix: str, inputs: Any) -> Any:
     return original() if prefix.startswith("0.") else inputs
 
 
-@mutant("GRU-{none,ragged,closed}", of="recurrent.GRU.__call__", red="GRU-{ragged,closed}:*", green="*:outputs")
+@mutant(
+    "GRU-{none,ragged,fully_masked}", of="recurrent.GRU.__call__", red="GRU-{ragged,fully_masked}:*", green="*:outputs"
+)
 def padding_moves_state(original: Any, inputs: Any) -> Any:
     """Padded steps move the state."""
     _, moved = original(inputs=np.where(np.isfinite(inputs), inputs, 0.0), valid_lens=None)
     return original()[0], moved
 
 
-@mutant("GRU-{none,ragged,closed}", of="recurrent.GRU.__call__", red="GRU-{ragged,closed}:*", green="*:state")
+@mutant(
+    "GRU-{none,ragged,fully_masked}", of="recurrent.GRU.__call__", red="GRU-{ragged,fully_masked}:*", green="*:state"
+)
 def padding_answers(original: Any, inputs: Any) -> Any:
     """Outputs of padded steps are not 0."""
     outputs, _ = original(inputs=np.where(np.isfinite(inputs), inputs, 0.0), valid_lens=None)
@@ -218,7 +222,7 @@ def outputs_as_computed(original: Any, backward: bool) -> Any:
 
 
 @mutant(
-    "LSTM-{none,ragged,both_ragged,closed}",
+    "LSTM-{none,ragged,both_ragged,fully_masked}",
     of="recurrent.Recurrent._run",
     touches=where_all(_ragged),
     source="keras-team/keras#7227",

@@ -16,7 +16,7 @@ from parity_tests.mutants.shared import where_all
 CLIPPED = "clip_by_global_norm-[pth]*:clipped.*"
 """Gradients larger than the norm: plain, tiny and huge ones."""
 
-RAGGED = "masked_cross_entropy-{ragged,closed,targets_int64,hidden_{nan,inf},large}:*"
+RAGGED = "masked_cross_entropy-{ragged,fully_masked,targets_int64,hidden_{nan,inf},large}:*"
 """The cases of the loss in which some steps are open and some are not."""
 
 

@@ -15,7 +15,7 @@ from parity_tests.mutants.shared import NOTHING, hides, where_all
 SOFTMAX = "{masking,pooling}.softmax_over"
 """Where weights are made of scores: in masked_softmax, and in what pools."""
 
-FULLY_MASKED = "masked_softmax-{lens_and_mask,closed,heads_mask,infinite}:weights"
+FULLY_MASKED = "masked_softmax-{lens_and_mask,fully_masked,heads_mask,infinite}:weights"
 
 
 def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -46,13 +46,13 @@ def finite_fill(scores: Any, allowed: Any) -> Any:
 
 
 @mutant("masked_softmax-*", of="masking.softmax_over", red=FULLY_MASKED, source="microsoft/onnxruntime#28904")
-def closed_row_uniform(original: Any, scores: Any, allowed: Any) -> Any:
+def fully_masked_uniform(original: Any, scores: Any, allowed: Any) -> Any:
     """A fully masked row attends to all keys alike."""
     return np.where(allowed.any(axis=-1, keepdims=True), original(), 1.0 / max(scores.shape[-1], 1))
 
 
 @mutant("masked_softmax-*", of="masking.softmax_over", red=FULLY_MASKED, source="pytorch/pytorch#41508")
-def closed_row_nan(original: Any, allowed: Any) -> Any:
+def fully_masked_nan(original: Any, allowed: Any) -> Any:
     """A fully masked row is NaN."""
     return np.where(allowed.any(axis=-1, keepdims=True), original(), np.nan)
 
@@ -109,7 +109,7 @@ def weights_kept_from_zero(original: Any) -> Any:
 
 
 @mutant(
-    "masked_softmax-{*mask*,open}",
+    "masked_softmax-{mask*,*_mask,open}",
     of="masked_softmax",
     red="masked_softmax-{mask,mask_row,lens_and_mask,heads_mask}:argument_scores",
 )

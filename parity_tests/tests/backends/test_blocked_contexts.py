@@ -143,7 +143,7 @@ def test_a_context_in_blocks_takes_empty_axes(backend: SimpleNamespace, axis: st
     "layer", [layer for layer in LAYERS if layer.name.endswith("Attention")], ids=lambda layer: layer.name
 )
 def test_who_needs_no_weights_gets_none_on_either_path(backend: SimpleNamespace, layer: Layer):
-    (case,) = select(all_cases(), f"{layer.name}-closed")
+    (case,) = select(all_cases(), f"{layer.name}-fully_masked")
     inputs, parameters = case.at("float64")
     dropout = {"dropout": 0.5} if any(option.name == "dropout" for option in layer.options) else {}
     made = backend.runtime.build(getattr(backend.package, layer.name), {**case.config, **dropout}, "float64")

@@ -31,11 +31,11 @@ from parity_tests.tests.places import ROOT
 from parity_tests.workers.environment import environment
 from parity_tests.workers.process import Job
 
-FUNCTIONS = ["attention_mask-lens_and_mask", "masked_softmax-ragged", "attention_pooling-closed"]
-ATTENTION = [f"{name}Attention-closed" for name in ("DotProduct", "Additive", "General", "Concat", "Cosine")]
+FUNCTIONS = ["attention_mask-lens_and_mask", "masked_softmax-ragged", "attention_pooling-fully_masked"]
+ATTENTION = [f"{name}Attention-fully_masked" for name in ("DotProduct", "Additive", "General", "Concat", "Cosine")]
 RECURRENT = ["GRU-ragged", "GRUEncoder-ragged", "BahdanauDecoder-ragged"]
 DROPPING = ["AdditiveAttention-open", "GRU-open", "BahdanauDecoder-open"]
-HIDING = ["masked_softmax-closed", "attention_pooling-hidden_nan", "AdditiveAttention-hidden_nan"]
+HIDING = ["masked_softmax-fully_masked", "attention_pooling-hidden_nan", "AdditiveAttention-hidden_nan"]
 
 
 def found(case_id: str, dtype: str = "float64", **config: Any) -> tuple[Case, Any, dict[str, jax.Array]]:
@@ -126,7 +126,7 @@ def test_greedy_under_nnx_jit_equals_the_plain_call():
 
 
 def test_new_values_of_known_shapes_are_not_traced_again():
-    _, layer, arrays = found("AdditiveAttention-closed")
+    _, layer, arrays = found("AdditiveAttention-fully_masked")
     traces = []
 
     @nnx.jit
@@ -164,8 +164,8 @@ def test_vjp_compiles_once_for_new_parameters_and_for_a_second_layer():
         traces.append(1)
         return layer(**arrays)
 
-    case, layer, arrays = found("AdditiveAttention-closed")
-    _, second, _ = found("AdditiveAttention-closed")
+    case, layer, arrays = found("AdditiveAttention-fully_masked")
+    _, second, _ = found("AdditiveAttention-fully_masked")
     attention.set_parameters(second, {name: 0.5 * a for name, a in attention.get_parameters(layer).items()})
     factors = {index: jnp.asarray(array) for index, array in cotangents(case, "float64").items()}
     _, _, first = runtime.vjp(counted, arrays, factors, layer)
@@ -174,7 +174,7 @@ def test_vjp_compiles_once_for_new_parameters_and_for_a_second_layer():
 
 
 def test_nnx_grad_by_the_parameters_equals_the_references_gradient():
-    case, layer, arrays = found("AdditiveAttention-closed")
+    case, layer, arrays = found("AdditiveAttention-fully_masked")
     factors = cotangents(case, "float64")
     graphdef, parameters, rest = nnx.split(layer, nnx.Param, ...)
 
@@ -210,7 +210,7 @@ def test_a_step_of_gradient_descent_changes_every_parameter():
 
 
 @pytest.mark.parametrize("case_id", HIDING)
-def test_debug_nans_finds_none_where_all_are_hidden_and_rows_are_closed(case_id: str):
+def test_debug_nans_finds_none_where_all_are_hidden_and_rows_are_fully_masked(case_id: str):
     """It does where a hidden score is float16 or bfloat16, outside of jit: in the cast to float32, NaN is visible."""
     case, layer, arrays = found(case_id, "float32")
     function = bind(attention, case.operator, case.method, case.options)

@@ -129,7 +129,7 @@ def mxnet_gradients(function: Any, given: dict[str, Any], factors: dict[int, Any
         "additive_score-plain",
         "masked_softmax-lens_and_mask",
         "AdditiveAttention-lens_and_mask",
-        "AdditiveAttention-context_closed",
+        "AdditiveAttention-context_fully_masked",
         "DotProductAttention-lens_and_mask",
         "MultiHeadAttention-lens_and_mask",
         "GRU-ragged",
@@ -151,7 +151,7 @@ def test_a_second_backward_gives_the_same_bits(backend: SimpleNamespace, case_id
 
 
 CLOSED = [
-    f"{operator}-{prefix}closed"
+    f"{operator}-{prefix}fully_masked"
     for operator in (
         "masked_softmax",
         "attention_pooling",
@@ -167,13 +167,13 @@ def test_a_query_that_may_attend_to_nothing_gets_zero(backend: SimpleNamespace, 
     (case,) = select(all_cases(), case_id)
     found = answers(backend, case, "float32")
     lens, mask = case.inputs["valid_lens"], case.inputs["mask"]
-    closed = ~(mask & (np.arange(mask.shape[-1]) < lens[..., None])).any(axis=-1)
-    assert closed.sum() == 5
+    fully_masked = ~(mask & (np.arange(mask.shape[-1]) < lens[..., None])).any(axis=-1)
+    assert fully_masked.sum() == 5
     # The context of several heads is projected, with a bias; what hard attention chooses has no gradient.
     left_out = {"output 0"} if "MultiHead" in case_id else {"gradient queries"} if "Hard" in case_id else set()
     for name in {"output 0", "output 1", "gradient queries", "gradient scores"} - left_out:
         if name in found:
-            assert (found[name][closed] == 0).all() and (found[name][~closed] != 0).any(), name
+            assert (found[name][fully_masked] == 0).all() and (found[name][~fully_masked] != 0).any(), name
 
 
 def test_the_gradient_of_a_hidden_key_is_zero(backend: SimpleNamespace):

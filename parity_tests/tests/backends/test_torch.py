@@ -155,7 +155,7 @@ def test_a_layer_is_one_graph_for_torch_compile(name: str):
         torch.testing.assert_close(graph, eager, rtol=1e-5, atol=1e-6)
 
 
-def test_inductor_compiles_a_layer_with_closed_rows():
+def test_inductor_compiles_a_layer_with_fully_masked_rows():
     torch._dynamo.reset()
     layer = attention.DotProductAttention()
     arguments = (drawn("q", 2, 5, 4), drawn("k", 2, 7, 4), drawn("v", 2, 7, 6), torch.tensor([0, 6]))
@@ -259,8 +259,8 @@ def test_the_target_of_the_page_has_the_two_defects_that_it_is_said_to_have(tmp_
     drawn = [cell for cell in cells if "-cover_" in cell["case"] or "-drawn_" in cell["case"]]
     assert {cell["check"] for cell in drawn if cell["status"] == "fail"} == {"nan"}
     red = {cell["case"] for cell in cells if cell["status"] == "fail" and cell not in drawn}
-    # Rows of one length below 1 and one mask that is closed: "lens_and_mask", "heads_mask".
-    shapes = ("closed", "infinite", "hidden_nan", "hidden_inf", "lens_and_mask", "heads_mask")
+    # Rows of one length below 1 and one mask that opens nothing: "lens_and_mask", "heads_mask".
+    shapes = ("fully_masked", "infinite", "hidden_nan", "hidden_inf", "lens_and_mask", "heads_mask")
     assert red == {f"{name}-{case}" for name in ("masked_softmax", "AdditiveAttention") for case in shapes} & {
         cell["case"] for cell in cells
     } - {"masked_softmax-hidden_nan", "masked_softmax-hidden_inf"}

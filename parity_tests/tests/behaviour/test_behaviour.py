@@ -118,13 +118,13 @@ def answered(name: str, change: str, operator: str = "DotProductAttention") -> A
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("closed", "", "0; ∇ 0"),
-        ("closed", "uniform", "uniform; ∇ 0"),
-        ("closed", "without mask", "as without a mask; ∇ 0"),
-        ("closed", "context NaN", "NaN; ∇ 0"),
-        ("closed", "gradient NaN", "0; ∇ NaN"),
-        ("closed", "gradient", "0; ∇ flows"),
-        ("closed", "gradients absent", "0"),
+        ("fully_masked", "", "0; ∇ 0"),
+        ("fully_masked", "uniform", "uniform; ∇ 0"),
+        ("fully_masked", "without mask", "as without a mask; ∇ 0"),
+        ("fully_masked", "context NaN", "NaN; ∇ 0"),
+        ("fully_masked", "gradient NaN", "0; ∇ NaN"),
+        ("fully_masked", "gradient", "0; ∇ flows"),
+        ("fully_masked", "gradients absent", "0"),
         ("hidden_value", "", "ignored"),
         ("hidden_value", "context NaN", "NaN"),
         ("hidden_key", "gradient NaN", "ignored; ∇ NaN"),
@@ -156,7 +156,7 @@ def test_a_crash_beyond_the_array_is_one_of_its_undefined_answers(name: str, wor
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize(("change", "words"), [("", "0; ∇ 0"), ("uniform", "uniform; ∇ 0")])
 def test_fully_masked_rows_have_the_same_name_in_every_operator(operator: str, change: str, words: str):
-    assert classify.classify("closed", answered("closed", change, operator)) == words
+    assert classify.classify("fully_masked", answered("fully_masked", change, operator)) == words
 
 
 def test_gradients_are_off_where_they_are():
@@ -167,7 +167,7 @@ def test_gradients_are_off_where_they_are():
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_uniform_is_the_mean_of_all_values(operator: str):
     """As the page has it: in every operator, the context does not depend on the query."""
-    case = questions_for(operator, "mask")["closed"].case
+    case = questions_for(operator, "mask")["fully_masked"].case
     context = classify.without_scores(case, "float64")
     np.testing.assert_allclose(context, np.broadcast_to(context[:, :1], context.shape))
     if operator != "MultiHeadAttention":
@@ -196,21 +196,21 @@ def entry(versions: str, **found: str) -> dict[str, object]:
     return {"versions": versions, "found": found}
 
 
-TWO = {"jax:attend": [entry("jax 0.7.1", closed="NaN"), entry("jax 0.10.2", closed="uniform")]}
+TWO = {"jax:attend": [entry("jax 0.7.1", fully_masked="NaN"), entry("jax 0.10.2", fully_masked="uniform")]}
 
 
 def test_a_change_names_call_question_versions_and_both_findings():
-    (change,) = changes(TWO, {"jax:attend": ("jax 0.11.0", {"closed": "0"})})
+    (change,) = changes(TWO, {"jax:attend": ("jax 0.11.0", {"fully_masked": "0"})})
     assert change == "jax:attend: fully masked rows: was 'uniform' (jax 0.10.2), is '0' (jax 0.11.0)"
 
 
 def test_a_recorded_version_is_compared_with_its_own_record():
-    assert not list(changes(TWO, {"jax:attend": ("jax 0.7.1", {"closed": "NaN"})}))
-    assert list(changes(TWO, {"jax:attend": ("jax 0.7.1", {"closed": "uniform"})}))
+    assert not list(changes(TWO, {"jax:attend": ("jax 0.7.1", {"fully_masked": "NaN"})}))
+    assert list(changes(TWO, {"jax:attend": ("jax 0.7.1", {"fully_masked": "uniform"})}))
 
 
 def test_a_new_version_with_the_same_finding_is_no_change():
-    assert not list(changes({"a": [entry("a 1", closed="0")]}, {"a": ("a 2", {"closed": "0"})}))
+    assert not list(changes({"a": [entry("a 1", fully_masked="0")]}, {"a": ("a 2", {"fully_masked": "0"})}))
 
 
 @pytest.mark.parametrize(("was", "now", "same"), [("≤ 1", "≤ 3", True), ("≤ 10", "≤ 3", True), ("≤ 1", "≤ 10", False)])
@@ -219,20 +219,20 @@ def test_figures_of_half_precision_may_move_by_a_step(was: str, now: str, same: 
 
 
 def test_a_call_without_a_record_is_a_change():
-    assert list(changes({}, {"a": ("a 1", {"closed": "0"})})) == ["a (a 1) has no record"]
+    assert list(changes({}, {"a": ("a 1", {"fully_masked": "0"})})) == ["a (a 1) has no record"]
 
 
 def test_versions_are_recorded_in_order_and_replaced():
-    records = {"a": [entry("a 0.9", closed="0"), entry("a 0.10", closed="1")]}
-    new = merged(records, {"a": ("a 0.9", {"closed": "2"})})
+    records = {"a": [entry("a 0.9", fully_masked="0"), entry("a 0.10", fully_masked="1")]}
+    new = merged(records, {"a": ("a 0.9", {"fully_masked": "2"})})
     assert [own["versions"] for own in new["a"]] == ["a 0.9", "a 0.10"]
-    assert new["a"][0]["found"] == {"closed": "2"} and records["a"][0]["found"] == {"closed": "0"}
+    assert new["a"][0]["found"] == {"fully_masked": "2"} and records["a"][0]["found"] == {"fully_masked": "0"}
 
 
 def test_the_page_has_the_findings_of_an_older_version_that_differ():
     target = THIRD_PARTY[0]
     newest = RECORDS[target.id][-1]
-    older = {"versions": "torch 1.0.0", "found": {**newest["found"], "closed": "NaN; ∇ NaN"}}
+    older = {"versions": "torch 1.0.0", "found": {**newest["found"], "fully_masked": "NaN; ∇ NaN"}}
     text = page({**RECORDS, target.id: [older, newest]})
     assert f"{target.call} in torch 1.0.0: fully masked rows: NaN; ∇ NaN" in text
 
@@ -249,7 +249,7 @@ def changed_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(findings, "DATA", tmp_path / "behaviour.json")
     monkeypatch.setattr(findings, "PAGE", tmp_path / "behaviour.md")
     findings.save(RECORDS, findings.DATA)
-    newest[THIRD_PARTY[0].id][1]["closed"] = "NaN"
+    newest[THIRD_PARTY[0].id][1]["fully_masked"] = "NaN"
     return tmp_path
 
 
@@ -278,7 +278,7 @@ def test_the_records_are_those_of_a_cpu(changed_records: Path):
 def test_the_command_writes_records_and_page(changed_records: Path):
     assert CliRunner().invoke(command, ["--write"]).exit_code == 0
     records = findings.load(findings.DATA)
-    assert records[THIRD_PARTY[0].id][-1]["found"]["closed"] == "NaN"
+    assert records[THIRD_PARTY[0].id][-1]["found"]["fully_masked"] == "NaN"
     assert findings.PAGE.read_text(encoding="utf-8") == page(records)
     assert CliRunner().invoke(command, []).exit_code == 0
 

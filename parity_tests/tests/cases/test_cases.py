@@ -52,7 +52,17 @@ def test_every_score_stands_inside_every_layer_that_takes_one():
 
 
 def test_the_issue_of_every_operator_with_a_mask_is_covered():
-    expected_names = {"none", "ragged", "ragged_rows", "mask", "closed", "one_key", "no_keys", "no_queries", "no_batch"}
+    expected_names = {
+        "none",
+        "ragged",
+        "ragged_rows",
+        "mask",
+        "fully_masked",
+        "one_key",
+        "no_keys",
+        "no_queries",
+        "no_batch",
+    }
     expected_names |= {"large", "hidden_nan", "hidden_inf", "heads", "heads_mask"}
     attention = [layer.name for layer in LAYERS if layer.name.endswith("Attention")]
     undecided = sorted({*attention} - {*LARGE, *WITHOUT_LARGE})
@@ -66,7 +76,7 @@ def test_the_issue_of_every_operator_with_a_mask_is_covered():
     for operator in recurrent:
         names = {case.name for case in CASES if case.operator == operator}
         long = {"many_steps"} if operator != "Translator" else set()  # which its parts have
-        assert {"hidden_nan", "closed", "dropout", "no_steps"} | long <= names, operator
+        assert {"hidden_nan", "fully_masked", "dropout", "no_steps"} | long <= names, operator
     for operator in ("GRUEncoder", "BahdanauDecoder"):
         assert "three_layers" in {case.name for case in CASES if case.operator == operator}
 

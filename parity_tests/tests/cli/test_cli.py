@@ -89,7 +89,7 @@ def test_the_help_of_each_command_ends_with_two_examples_that_it_takes(names: tu
         ("run --path", "", {"plain", "blocked"}),
         ("fuzz --backend", "mx", {"mxnet"}),
         ("record --backend", "j", {"jax"}),
-        ("show", "GRUEncoder-cl", {"GRUEncoder-closed"}),
+        ("show", "GRUEncoder-fu", {"GRUEncoder-fully_masked"}),
         ("diff scoring torch", "m", {"mxnet"}),
         ("convert --to", "keras.G", {"keras.GRU"}),
         ("translate train --dtype", "float6", {"float64"}),
@@ -116,8 +116,8 @@ def test_list_names_every_operator_with_formula_and_source():
     text = invoke("list").output
     assert "masked_softmax(scores, valid_lens=None, mask=None)" in text
     assert "Bahdanau et al. 2015" in text and "r = σ(W0 x" in text
-    assert "masked_softmax-closed" not in text
-    assert "masked_softmax-closed" in invoke("list", "--cases").output
+    assert "masked_softmax-fully_masked" not in text
+    assert "masked_softmax-fully_masked" in invoke("list", "--cases").output
 
 
 def test_show_prints_formula_shapes_and_source():
