@@ -232,13 +232,13 @@ class Attention(Specified):
         """Compute in blocks if there is a kernel for the score and the sizes warrant it, else give None.
 
         The context alone: inner products do from DOT_MIN_ELEMENTS elements of one head on, additive scores from
-        ADDITIVE_MIN_ELEMENTS of all and SEQUENCE_MIN_ELEMENTS of one sequence.
+        ADDITIVE_MIN_ELEMENTS of all and SEQUENCE_MIN_ELEMENTS of one sequence; in eager mode both later.
         """
         if need_weights:
             return None
         features, keys, sequences = queries.shape[-1], memory.keys, math.prod(n or 1 for n in queries.shape[:-2])
         scale = None if features is None else self._dot_scale(features)
-        if scale is not None and use_blocks(queries, keys, sequences * DOT_MIN_ELEMENTS):
+        if scale is not None and use_blocks(queries, keys, DOT_MIN_ELEMENTS, sequences):
             if has_tangents(memory.values):
                 return None
             return blocked_dot_attention(queries, *memory, scale), None

@@ -97,10 +97,25 @@ def test_the_size_of_a_head_chooses_the_path_of_a_context(monkeypatch: pytest.Mo
     choice.set_path(None)
     layer, queries, keys = attention.DotProductAttention(), tf.zeros((2, 3, 4, 5)), tf.zeros((2, 3, 7, 5))
     memory = layer.prepare(keys, keys)
+    monkeypatch.setattr(choice, "EAGER_MIN_ELEMENTS", 0)
     monkeypatch.setattr(attention_file, "DOT_MIN_ELEMENTS", 4 * 7 * 5)
     assert layer._in_blocks(queries, memory, False) is not None
     monkeypatch.setattr(attention_file, "DOT_MIN_ELEMENTS", 4 * 7 * 5 + 1)
     assert layer._in_blocks(queries, memory, False) is None
+
+
+def test_eager_mode_takes_blocks_later_than_a_graph(monkeypatch: pytest.MonkeyPatch):
+    """There the first call waits longer for blocks than they gain, unless it is large."""
+    choice.set_path(None)
+    pair = tf.zeros((3, 4, 5)), tf.zeros((3, 7, 5))
+    elements, taken = 3 * 4 * 7 * 5, []
+    for eager, in_eager_mode in ((elements, True), (elements + 1, False)):
+        monkeypatch.setattr(choice, "EAGER_MIN_ELEMENTS", eager)
+        assert choice.use_blocks(*pair, elements) == in_eager_mode and not choice.use_blocks(*pair, elements + 1)
+    tf.function(lambda *given: taken.append(choice.use_blocks(*given, elements)), autograph=False)(*pair)
+    assert taken == [True]
+    monkeypatch.setattr(choice, "EAGER_MIN_ELEMENTS", elements // 3)
+    assert choice.use_blocks(*pair, 1, sequences=3) and not choice.use_blocks(*pair, 1, sequences=4)
 
 
 @pytest.mark.parametrize(
