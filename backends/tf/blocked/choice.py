@@ -18,16 +18,15 @@ EAGER_MIN_ELEMENTS = 2**28
 forced: str | None = None
 
 
-def use_blocks(queries: tf.Tensor, keys: tf.Tensor, least: int, sequences: int = 1) -> bool:
-    """Whether to compute in blocks: from `least` elements of each of so many sequences on, or as `set_path` says.
+def use_blocks(queries: tf.Tensor, keys: tf.Tensor, least: int) -> bool:
+    """Whether to compute in blocks: from `least` elements on, or as `set_path` says.
 
     elements = batch · heads · queries · keys · features
 
-    In eager mode EAGER_MIN_ELEMENTS takes the place of what is less. A size that is unknown while a graph is traced
-    counts as small. In forward mode the plain formula is taken: kernels have no tangents.
+    A size that is unknown while a graph is traced counts as small. In forward mode the plain formula is taken: kernels
+    have no tangents.
     """
     shape = (*queries.shape, keys.shape[-2])
-    least = sequences * (max(least, EAGER_MIN_ELEMENTS) if tf.executing_eagerly() else least)
     large = forced == "blocked" if forced is not None else None not in shape and math.prod(shape) >= least
     return large and not has_tangents(queries, keys)
 
@@ -43,6 +42,14 @@ def set_path(path: str | None) -> None:
     global forced
     check_path(path)
     forced = path
+
+
+# ------------------------------------------------------------------------------------------- particular to TensorFlow
+
+
+def gaining(least: int) -> int:
+    """The elements from which on the first call gains from blocks: `least` in a graph, in eager mode many more."""
+    return max(least, EAGER_MIN_ELEMENTS) if tf.executing_eagerly() else least
 
 
 def has_tangents(*arrays: tf.Tensor) -> bool:

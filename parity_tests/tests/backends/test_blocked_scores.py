@@ -120,10 +120,7 @@ def test_blocks_take_empty_axes(backend: SimpleNamespace, axis: str):
     assert_close(by_blocks(backend, "score", SMALL, arrays, cotangent), expected, 0.0)
 
 
-def test_the_number_of_elements_chooses_the_path_unless_one_is_forced(
-    backend: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(blocked(backend, "choice"), "EAGER_MIN_ELEMENTS", 0, raising=False)  # TensorFlow's alone
+def test_the_number_of_elements_chooses_the_path_unless_one_is_forced(backend: SimpleNamespace):
     queries, keys = (backend.runtime.from_numpy(np.zeros((3, count, 5), np.float32)) for count in (4, 7))
     use_blocks, elements = blocked(backend, "choice").use_blocks, 3 * 4 * 7 * 5
     for path, expected in ((None, [True, False]), ("blocked", [True, True]), ("plain", [False, False])):

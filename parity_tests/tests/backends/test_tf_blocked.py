@@ -13,7 +13,7 @@ from attention_core.draws import integers, uniform
 from attention_core.errors import AttentionError
 from backends import tf as attention
 from backends.tf import attention as attention_file
-from backends.tf import decoders
+from backends.tf import decoders, scoring
 from backends.tf.blocked import additive, choice, decoder_steps
 from parity_tests.tests.backends.blocks import in_graph
 
@@ -104,18 +104,43 @@ def test_the_size_of_a_head_chooses_the_path_of_a_context(monkeypatch: pytest.Mo
     assert layer._in_blocks(queries, memory, False) is None
 
 
-def test_eager_mode_takes_blocks_later_than_a_graph(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("name", "sizes", "elements"),
+    [("DotProductAttention", (), 4 * 7 * 5), ("AdditiveAttention", (5, 5, 5), 2 * 3 * 4 * 7 * 5)],
+)
+def test_eager_mode_takes_blocks_later_than_a_graph(
+    name: str, sizes: tuple[int, ...], elements: int, monkeypatch: pytest.MonkeyPatch
+):
     """There the first call waits longer for blocks than they gain, unless it is large."""
     choice.set_path(None)
-    pair = tf.zeros((3, 4, 5)), tf.zeros((3, 7, 5))
-    elements, taken = 3 * 4 * 7 * 5, []
-    for eager, in_eager_mode in ((elements, True), (elements + 1, False)):
+    for least in ("DOT_MIN_ELEMENTS", "ADDITIVE_MIN_ELEMENTS", "SEQUENCE_MIN_ELEMENTS"):
+        monkeypatch.setattr(attention_file, least, 1)
+    layer = getattr(attention, name)(*sizes)
+    queries, keys = tf.zeros((2, 3, 4, 5)), tf.zeros((2, 3, 7, 5))
+    taken: list[bool] = []
+
+    def call() -> None:
+        taken.append(layer._in_blocks(queries, layer.prepare(keys, keys), False) is not None)
+
+    for eager in (elements, elements + 1):
         monkeypatch.setattr(choice, "EAGER_MIN_ELEMENTS", eager)
-        assert choice.use_blocks(*pair, elements) == in_eager_mode and not choice.use_blocks(*pair, elements + 1)
-    tf.function(lambda *given: taken.append(choice.use_blocks(*given, elements)), autograph=False)(*pair)
-    assert taken == [True]
-    monkeypatch.setattr(choice, "EAGER_MIN_ELEMENTS", elements // 3)
-    assert choice.use_blocks(*pair, 1, sequences=3) and not choice.use_blocks(*pair, 1, sequences=4)
+        call()
+    tf.function(call, autograph=False)()
+    assert taken == [True, False, True]
+
+
+def test_eager_mode_computes_scores_in_blocks_later_than_a_graph(monkeypatch: pytest.MonkeyPatch):
+    choice.set_path(None)
+    taken: list[int] = []
+    monkeypatch.setattr(scoring, "ADDITIVE_MIN_ELEMENTS", 1)
+    monkeypatch.setattr(scoring, "blocked_additive_score", lambda *given: taken.append(len(taken)) or given[0])
+    arrays = tf.constant(QUERIES), tf.constant(KEYS), tf.constant(W_V)
+    attention.additive_score(*arrays)
+    assert not taken
+    tf.function(attention.additive_score, autograph=False)(*arrays)
+    monkeypatch.setattr(choice, "EAGER_MIN_ELEMENTS", 3 * 4 * 7 * 5)
+    attention.additive_score(*arrays)
+    assert len(taken) == 2
 
 
 @pytest.mark.parametrize(
