@@ -97,8 +97,8 @@ MOST_SHOWN = 5
 def convert(file: Path, output: Path, json_file: Path | None, certificate_file: Path | None, **chosen: Any) -> None:
     """Convert the weights in SOURCE to another framework, and validate that the layer stays the same function.
 
-    SOURCE is a .safetensors, .pt, .pth, .bin, .weights.h5, .params or .onnx file. NAME is one of our backends, whose
-    set_parameters takes the written arrays, or a layer such as keras.GRU, whose arrays are written.
+    SOURCE is a .safetensors, .pt, .pth, .bin, .weights.h5, .keras, .params or .onnx file. NAME is one of our backends,
+    whose set_parameters takes the written arrays, or a layer such as keras.GRU, whose arrays are written.
 
     The source's layer runs in its framework with the arrays of the file. The outputs and gradients of this layer, of
     the converted layer and of the reference are compared on the same inputs, each with each. FILE is written only if

@@ -11,7 +11,7 @@ import numpy as np
 import backends
 from attention_core.errors import dtype_name
 from backends.weights.errors import WeightError
-from backends.weights.formats import h5, onnx, params, pytorch, safetensors
+from backends.weights.formats import h5, keras, onnx, params, pytorch, safetensors
 from backends.weights.formats.budget import Budget
 
 
@@ -19,7 +19,8 @@ def read_arrays(path: str | Path, max_bytes: int | None = None) -> dict[str, np.
     """The arrays of a file by the names that they have there; the suffix says the kind.
 
     .safetensors (anybody's); .pt, .pth and .bin (a state_dict, read with weights_only=True); .h5 (.weights.h5 of
-    Keras); .params of MXNet; .onnx (initialisers; those of a GRU or LSTM node under "<node>.W", ".R", ".B").
+    Keras); .keras (its file of weights); .params of MXNet; .onnx (initialisers; those of a GRU or LSTM node under
+    "<node>.W", ".R", ".B").
 
     max_bytes: what the arrays may take together; 8 times the file's size and 16 MiB unless given.
 
@@ -78,6 +79,7 @@ READERS: dict[str, Callable[[Path, Budget], dict[str, np.ndarray]]] = {
     ".safetensors": safetensors.read,
     **dict.fromkeys((".pt", ".pth", ".bin"), pytorch.read),
     ".h5": h5.read,
+    ".keras": keras.read,
     ".params": params.read,
     ".onnx": onnx.read,
 }

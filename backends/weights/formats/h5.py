@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3
 """The filters of HDF5 that are read, by their numbers."""
 
 
-def read(path: Path, budget: Budget) -> dict[str, np.ndarray]:
+def read(path: Path | BytesIO, budget: Budget) -> dict[str, np.ndarray]:
     """The datasets of a file by their paths in it."""
     h5py = needed("h5py")
     arrays: dict[str, np.ndarray] = {}

@@ -17,6 +17,7 @@ import resource
 import sys
 import tempfile
 import traceback
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -106,6 +107,14 @@ def write_h5(path: Path, **keywords: Any) -> None:
             file.create_dataset(name, data=array, **keywords)
 
 
+def write_keras(path: Path) -> None:
+    weights = path.with_name("weights.h5")
+    write_h5(weights)
+    with zipfile.ZipFile(path, "w") as archive:  # Keras compresses nothing
+        archive.writestr("metadata.json", "{}")
+        archive.write(weights, "model.weights.h5")
+
+
 def write_onnx(path: Path) -> None:
     from onnx import TensorProto, helper, numpy_helper, save
 
@@ -153,6 +162,7 @@ KINDS = {
     "h5 with checksums": Kind(
         lambda path: write_h5(path, fletcher32=True, compression="gzip"), converting("keras.GRU"), ".h5", "h5py"
     ),
+    "keras": Kind(write_keras, converting("keras.GRU"), ".keras", "h5py", checked=True),
     "params": Kind(lambda path: write_arrays(path, layer("gluon.rnn.GRU")), converting("gluon.rnn.GRU"), ".params"),
     "onnx": Kind(write_onnx, converting("onnx.GRU"), ".onnx", "onnx"),
     "model": Kind(write_model, read_model, checked=True),

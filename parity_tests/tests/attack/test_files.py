@@ -280,10 +280,11 @@ def test_a_hostile_file_of_bytes_is_refused(name: str, data: bytes, words: str, 
     assert words in str(refused.value) and str(refused.value).isprintable()
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".params", ".onnx", ".pt", ".h5"])
+@pytest.mark.parametrize("suffix", [".safetensors", ".params", ".onnx", ".pt", ".h5", ".keras"])
 def test_a_file_that_is_mostly_a_hole_is_not_read_to_its_end(suffix: str, tmp_path: Path):
-    if suffix in (".onnx", ".pt", ".h5"):
-        pytest.importorskip({".onnx": "onnx", ".pt": "torch", ".h5": "h5py"}[suffix])
+    libraries = {".onnx": "onnx", ".pt": "torch", ".h5": "h5py", ".keras": "h5py"}
+    if suffix in libraries:
+        pytest.importorskip(libraries[suffix])
     (tmp_path / f"x{suffix}").touch()
     os.truncate(tmp_path / f"x{suffix}", 2**40)
     with pytest.raises(WeightError):
@@ -345,7 +346,7 @@ def test_an_odd_onnx_model_is_refused(change: str, words: str, tmp_path: Path):
 # ------------------------------------------------------------------------------------------------ what is no file
 
 
-@pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".onnx", ".h5", ".params"])
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".onnx", ".h5", ".keras", ".params"])
 @pytest.mark.parametrize("what", ["FIFO", "device", "folder"])
 def test_convert_refuses_what_is_no_regular_file(what: str, suffix: str, tmp_path: Path):
     path = tmp_path / f"x{suffix}"

@@ -74,10 +74,11 @@ def test_no_changed_byte_of_a_params_file_raises_anything_else(tmp_path: Path):
         ("x.pt", b"", "the file is empty."),
         ("x.onnx", b"", "the file is empty."),
         ("x.weights.h5", b"", "the file is empty."),
+        ("x.keras", b"", "the file is empty."),
         (
             "x.npz",
             b"PK",
-            "a file of this kind cannot be read; one can be: .safetensors, .pt, .pth, .bin, .h5, .params, ",
+            "a file of this kind cannot be read; one can be: .safetensors, .pt, .pth, .bin, .h5, .keras, ",
         ),
         ("x.safetensors", None, "there is no such file."),
     ],
@@ -94,7 +95,9 @@ def test_a_file_without_arrays_is_refused(tmp_path: Path):
         weights.read_arrays(tmp_path / "x.params")
 
 
-@pytest.mark.parametrize(("name", "library"), [("x.weights.h5", "h5py"), ("x.onnx", "onnx"), ("x.pt", "torch")])
+@pytest.mark.parametrize(
+    ("name", "library"), [("x.weights.h5", "h5py"), ("x.keras", "h5py"), ("x.onnx", "onnx"), ("x.pt", "torch")]
+)
 def test_a_library_that_is_absent_is_asked_for(
     name: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

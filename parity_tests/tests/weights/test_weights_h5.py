@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+import zipfile
 from pathlib import Path
 
 import h5py
@@ -57,3 +59,43 @@ def test_names_that_keras_would_not_find_are_not_written(tmp_path: Path):
         WeightError, match=r"Keras finds a layer's variables by number: name them as it does, layers/gru"
     ):
         weights.write_arrays(tmp_path / "x.weights.h5", {"gru/kernel": np.ones(2)})
+
+
+def archive(path: Path, *files: tuple[str, bytes], compression: int = zipfile.ZIP_STORED) -> Path:
+    """Write a .keras archive with these files."""
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w", compression) as written:
+        warnings.simplefilter("ignore")  # of two files with one name
+        for name, content in (("config.json", b"{}"), *files):
+            written.writestr(name, content)
+    return path
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_the_weights_in_an_archive_of_keras_are_read(compression: int, tmp_path: Path):
+    weights.write_arrays(tmp_path / "x.weights.h5", ARRAYS)
+    content = (tmp_path / "x.weights.h5").read_bytes()
+    path = archive(tmp_path / "x.keras", ("model.weights.h5", content), compression=compression)
+    assert same(weights.read_arrays(path), ARRAYS)
+
+
+def test_an_archive_that_is_not_of_keras_is_refused(tmp_path: Path):
+    weights.write_arrays(tmp_path / "x.weights.h5", ARRAYS)
+    file = "model.weights.h5", (tmp_path / "x.weights.h5").read_bytes()
+    data = bytearray(archive(tmp_path / "x.keras", file).read_bytes())
+    data[data.index(np.ones((2, 3), "float32").tobytes())] ^= 1
+    (tmp_path / "flipped.keras").write_bytes(data)
+    (tmp_path / "text.keras").write_bytes(b"no archive")
+    archive(tmp_path / "none.keras")
+    archive(tmp_path / "two.keras", file, file)
+    archive(tmp_path / "hollow.keras", ("model.weights.h5", b"no weights"))
+    archive(tmp_path / "bomb.keras", ("model.weights.h5", b"\0" * 2**25), compression=zipfile.ZIP_DEFLATED)
+    for name, words in (
+        ("flipped", "not an archive of Keras, or damaged"),
+        ("text", "not an archive of Keras, or damaged"),
+        ("none", "expected one model.weights.h5 in the archive"),
+        ("two", "expected one model.weights.h5 in the archive"),
+        ("hollow", "not an HDF5 file, or not all of it is there"),
+        ("bomb", "with model.weights.h5 .* its arrays take 33,554,496 bytes"),
+    ):
+        with pytest.raises(WeightError, match=words):
+            weights.read_arrays(tmp_path / f"{name}.keras")

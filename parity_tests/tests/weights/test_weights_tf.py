@@ -35,9 +35,9 @@ def paths(model: keras.Model) -> dict[str, np.ndarray]:
     return {variable.path: variable.numpy() for variable in model.weights}
 
 
-def saved(model: keras.Model, folder: Path) -> dict[str, np.ndarray]:
-    model.save_weights(folder / "model.weights.h5")
-    return weights.read_arrays(folder / "model.weights.h5")
+def saved(model: keras.Model, folder: Path, name: str = "model.weights.h5") -> dict[str, np.ndarray]:
+    (model.save if name.endswith(".keras") else model.save_weights)(folder / name)
+    return weights.read_arrays(folder / name)
 
 
 def recurrent(name: str, bidirectional: bool = False, **options: Any) -> keras.layers.Layer:
@@ -45,14 +45,14 @@ def recurrent(name: str, bidirectional: bool = False, **options: Any) -> keras.l
     return keras.layers.Bidirectional(layer, dtype="float64") if bidirectional else layer
 
 
-@pytest.mark.parametrize("kind", ["file", "paths"])
+@pytest.mark.parametrize("kind", ["model.weights.h5", "model.keras", "paths"])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("name", RECURRENT)
 def test_a_recurrent_layer_and_its_canonical_arrays_compute_the_same(
     name: str, bidirectional: bool, kind: str, tmp_path: Path, answered
 ):
     model = model_of(recurrent(name, bidirectional))
-    arrays = saved(model, tmp_path) if kind == "file" else paths(model)
+    arrays = paths(model) if kind == "paths" else saved(model, tmp_path, kind)
     assert weights.recognise(arrays) == [f"keras.{name}"]
     converted = weights.to_canonical(arrays)
     np.testing.assert_allclose(answered(converted, INPUTS)[0], model(INPUTS), rtol=0, atol=1e-14)
