@@ -46,7 +46,7 @@ def configure() -> dict[str, Any]:
     """Set every switch that changes results, and return them as read back."""
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_default_matmul_precision", "highest")
-    jax.monitoring.register_event_duration_secs_listener(count_compilation)
+    count_compilations()
     # XLA reads XLA_FLAGS once, at the first computation; JAX caches a program under what they are when it compiles it.
     computed = backends_are_initialized()
     if not (computed and FLAGS):
@@ -62,6 +62,12 @@ def configure() -> dict[str, Any]:
         "XLA_FLAGS": " ".join(flag for flag in FLAGS if flag != OLDER_EMITTERS),
         "older_emitters": OLDER_EMITTERS in FLAGS,
     }
+
+
+@functools.cache
+def count_compilations() -> None:
+    """Begin to count, once in a process."""
+    jax.monitoring.register_event_duration_secs_listener(count_compilation)
 
 
 def count_compilation(event: str, seconds: float, **_: Any) -> None:
