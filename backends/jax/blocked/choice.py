@@ -30,13 +30,15 @@ def use_blocks(queries: jax.Array, keys: jax.Array, least: int) -> bool:
 def set_path(path: str | None) -> None:
     """Take one path for all sizes, "blocked" or "plain", or the one that suits them: None.
 
-    For the whole process, which begins as the environment variable ATTENTION_PARITY_PATH says at the import. A
-    function that jax.jit has compiled keeps its path: jax.clear_caches() lets it be compiled again.
+    For the whole process, which begins as the environment variable ATTENTION_PARITY_PATH says at the import. What
+    jax.jit has compiled is compiled again where the path changes: the loops of our decoders have kept the other one.
 
     Raises: OptionError.
     """
     global forced
     check_path(path)
+    if path != forced:
+        jax.clear_caches()
     forced = path
 
 

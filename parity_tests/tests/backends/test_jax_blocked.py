@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from attention_core.errors import PATHS
 from backends import jax as attention
@@ -40,6 +42,20 @@ def squares(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
 
 def gradient_square(*arrays: jax.Array) -> jax.Array:
     return sum(jnp.sum(part**2) for part in jax.grad(squares, argnums=(0, 1, 2))(*arrays))
+
+
+def test_a_decoder_takes_the_path_that_is_set_after_its_first_call():
+    """Its loops are compiled inside, and would keep the path of the first call."""
+    decoder = attention.BahdanauDecoder(9, 4, 6, memory_size=5, attention_size=8, rngs=nnx.Rngs(0))
+    tokens, memory, state = jnp.ones((2, 3), int), jnp.ones((2, 7, 5), "float32"), jnp.zeros((1, 2, 6), "float32")
+    programs = {}
+    for path in ("plain", "blocked", "plain"):
+        choice.set_path(path)
+        program = jax.make_jaxpr(lambda tokens: decoder(tokens, memory, state)[0])(tokens)
+        text = re.sub("0x[0-9a-f]+", "", str(program))
+        assert programs.setdefault(path, text) == text
+    choice.set_path(None)
+    assert programs["plain"] != programs["blocked"]
 
 
 # Of saturated tanh, 1 - tanh² has lost digits in either formula.
