@@ -31,7 +31,8 @@ def gradients(
     entries = np.zeros(total)  # of all arrays, one after another
     for start in range(0, total, width):
         rows = min(width, total - start)
-        outputs = function(_perturbed(arrays, start, rows) if stacked else _perturbed(arrays, start))
+        perturbed = _perturbed(arrays, start, rows)
+        outputs = function(perturbed if stacked else {name: stack[0] for name, stack in perturbed.items()})
         entries[start : start + rows] = sum(
             _contract(outputs[int(position)], cotangent, stacked) for position, cotangent in cotangents.items()
         )
@@ -41,16 +42,15 @@ def gradients(
     return result
 
 
-def _perturbed(arrays: Arrays, start: int, rows: int | None = None) -> dict[str, np.ndarray]:
-    """The arrays in which entry `start` of all is perturbed; with rows, a stack that perturbs one more in each row."""
-    stacks, end = dict(arrays), start + (rows or 1)
+def _perturbed(arrays: Arrays, start: int, rows: int) -> dict[str, np.ndarray]:
+    """Each array `rows` times; entry `start` of all arrays is perturbed in the first row, and the next in the next."""
+    stacks, end = {}, start + rows
     for name, array in arrays.items():
-        if rows is not None:
-            stacks[name] = np.broadcast_to(array, (rows, *array.shape))
+        stacks[name] = np.broadcast_to(array, (rows, *array.shape))
         if start < array.size and end > 0:
             entries = np.arange(max(start, 0), min(end, array.size))
             stacks[name] = np.array(stacks[name], order="C")
-            stacks[name].reshape(rows or 1, -1)[entries - start, entries] += 1j * STEP
+            stacks[name].reshape(rows, -1)[entries - start, entries] += 1j * STEP
         start, end = start - array.size, end - array.size
     return stacks
 

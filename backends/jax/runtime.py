@@ -46,7 +46,7 @@ def configure() -> dict[str, Any]:
     """Set every switch that changes results, and return them as read back."""
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_default_matmul_precision", "highest")
-    count_compilations()
+    start_counting()
     # XLA reads XLA_FLAGS once, at the first computation; JAX caches a program under what they are when it compiles it.
     computed = backends_are_initialized()
     if not (computed and FLAGS):
@@ -65,7 +65,7 @@ def configure() -> dict[str, Any]:
 
 
 @functools.cache
-def count_compilations() -> None:
+def start_counting() -> None:
     """Begin to count, once in a process."""
     jax.monitoring.register_event_duration_secs_listener(count_compilation)
 

@@ -21,7 +21,7 @@ from attention_core.operators.attention import (
 from attention_core.specification import Part
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.blocked.additive import ADDITIVE_MIN_ELEMENTS, SEQUENCE_MIN_ELEMENTS, blocked_additive_attention
-from backends.tf.blocked.choice import gaining, has_tangents, use_blocks
+from backends.tf.blocked.choice import has_tangents, threshold, use_blocks
 from backends.tf.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
 from backends.tf.masking import _attention_mask, open_keys, size, softmax_over
 from backends.tf.module import Specified, chosen, drawn, drawn_mask, joined, projected
@@ -238,13 +238,13 @@ class Attention(Specified):
             return None
         features, keys, sequences = queries.shape[-1], memory.keys, math.prod(n or 1 for n in queries.shape[:-2])
         scale = None if features is None else self._dot_scale(features)
-        if scale is not None and use_blocks(queries, keys, sequences * gaining(DOT_MIN_ELEMENTS)):
+        if scale is not None and use_blocks(queries, keys, sequences * threshold(DOT_MIN_ELEMENTS)):
             if has_tangents(memory.values):
                 return None
             return blocked_dot_attention(queries, *memory, scale), None
         # Of queries and keys it is the keys that are projected by now.
         terms, least = None, max(ADDITIVE_MIN_ELEMENTS, sequences * SEQUENCE_MIN_ELEMENTS)
-        if scale is None and use_blocks(keys, queries, gaining(least)):
+        if scale is None and use_blocks(keys, queries, threshold(least)):
             terms = self._additive_terms(queries)
         if terms is None or has_tangents(memory.values, *terms):
             return None

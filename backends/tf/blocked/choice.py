@@ -47,7 +47,7 @@ def set_path(path: str | None) -> None:
 # ------------------------------------------------------------------------------------------- particular to TensorFlow
 
 
-def gaining(least: int) -> int:
+def threshold(least: int) -> int:
     """The elements from which on the first call gains from blocks: `least` in a graph, in eager mode many more."""
     return max(least, EAGER_MIN_ELEMENTS) if tf.executing_eagerly() else least
 

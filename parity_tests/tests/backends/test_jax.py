@@ -79,7 +79,7 @@ def test_flags_are_those_that_xla_read_at_the_first_computation(monkeypatch: pyt
 def test_compilations_are_counted_once_however_often_the_settings_are_made(monkeypatch: pytest.MonkeyPatch):
     listeners: list[Any] = []
     monkeypatch.setattr(jax.monitoring, "register_event_duration_secs_listener", listeners.append)
-    runtime.count_compilations.cache_clear()
+    runtime.start_counting.cache_clear()
     for _ in range(2):
         runtime.configure()
     assert listeners == [runtime.count_compilation]
