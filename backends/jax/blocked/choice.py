@@ -30,8 +30,8 @@ def use_blocks(queries: jax.Array, keys: jax.Array, least: int) -> bool:
 def set_path(path: str | None) -> None:
     """Take one path for all sizes, "blocked" or "plain", or the one that suits them: None.
 
-    For the whole process, which begins as the environment variable ATTENTION_PARITY_PATH says at the import. What
-    jax.jit has compiled is compiled again where the path changes: the loops of our decoders have kept the other one.
+    For the whole process, which begins as the environment variable ATTENTION_PARITY_PATH says at the import. Where the
+    path changes, JAX's caches are cleared: what jax.jit has compiled, loops inside decoders included, is compiled anew.
 
     Raises: OptionError.
     """

@@ -12,9 +12,6 @@ from attention_core.errors import check_path
 
 __all__ = ["use_blocks", "set_path"]
 
-EAGER_MIN_ELEMENTS = 2**28
-"""From where on the first call wins in eager mode, too, which runs blocks op by op, and compiles for each new size."""
-
 forced: str | None = None
 
 
@@ -47,8 +44,12 @@ def set_path(path: str | None) -> None:
 # ------------------------------------------------------------------------------------------- particular to TensorFlow
 
 
+EAGER_MIN_ELEMENTS = 2**28
+"""The least elements in eager mode, which runs blocks op by op, and has XLA compile additive ones for each new size."""
+
+
 def threshold(least: int) -> int:
-    """The elements from which on the first call gains from blocks: `least` in a graph, in eager mode many more."""
+    """The elements from which on blocks are taken: `least`, and in eager mode EAGER_MIN_ELEMENTS if that is more."""
     return max(least, EAGER_MIN_ELEMENTS) if tf.executing_eagerly() else least
 
 
