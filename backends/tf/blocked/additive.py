@@ -133,7 +133,9 @@ def form_of(keys: tf.Tensor, w_v: tf.Tensor) -> tf.Tensor:
 
 def chosen_by(form: tf.Tensor, function: Callable[..., Any], *arguments: Any) -> Any:
     """The function of the arguments, in that form."""
-    return tf.switch_case(form, [partial(function, *arguments, form=name) for name in FORMS])
+    by_sum, by_exponentials, by_tangents = (partial(function, *arguments, form=name) for name in FORMS)
+    # Not tf.switch_case: inside tf.vectorized_map it fails for functions that return several arrays.
+    return tf.cond(tf.equal(form, 0), by_sum, lambda: tf.cond(tf.equal(form, 1), by_exponentials, by_tangents))
 
 
 @tf.function(jit_compile=True, autograph=False)

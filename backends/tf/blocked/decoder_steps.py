@@ -94,7 +94,7 @@ def blocked_steps(
         (known, state, keys, values, W_q, w_v), layers, between, factors = parted([*map(tf.stop_gradient, arguments)])
         form = form_of(keys, w_v)
         against = chosen_by(form, factor, keys)
-        reads = tf.TensorArray(known.dtype, steps, clear_after_read=False).unstack(known)
+        reads = tf.TensorArray(known.dtype, steps).unstack(known)
 
         def advance(t: tf.Tensor, states: list[tf.Tensor], *written: Any) -> tuple[Any, ...]:
             query = tf.matmul(states[-1], W_q)
@@ -111,12 +111,13 @@ def blocked_steps(
                     x = x * between[layer, t]
             return t + 1, after, *(array.write(t, value) for array, value in zip(written, kept, strict=True))
 
-        arrays = [tf.TensorArray(known.dtype, steps, clear_after_read=False) for _ in range(3 + 3 * count)]
+        arrays = [tf.TensorArray(known.dtype, steps) for _ in range(3 + 3 * count)]
         _, last, *written = tf.while_loop(
             lambda t, *_: t < steps, advance, (0, tf.unstack(state), *arrays), maximum_iterations=steps
         )
-        queries, inputs, recurrent = written[0], written[3::3], written[4::3]
-        weights, contexts, *outputs = (array.stack() for array in [*written[1:3], *written[5::3]])
+        # Stacked, since the backward of a Jacobian reads them inside another graph.
+        queries, weights, contexts, *of_layers = (array.stack() for array in written)
+        inputs, recurrent, outputs = of_layers[::3], of_layers[1::3], of_layers[2::3]
 
         def backward(*upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
             return steps_gradients(*upstream, *arguments)
@@ -127,20 +128,22 @@ def blocked_steps(
             d_top, d_last, d_weights, d_contexts = map(tf.stop_gradient, given[:4])
             before = [tf.concat([state[layer][None], output[:-1]], axis=0) for layer, output in enumerate(outputs)]
             transposed = [(tf.transpose(W), tf.transpose(U)) for W, _, U, _ in layers]
-            W_q_T, follow = tf.transpose(W_q), [weights, d_top, d_weights, d_contexts, *before]
+            W_q_T = tf.transpose(W_q)
+            follow = [weights, d_top, d_weights, d_contexts, queries, known, *before, *inputs, *recurrent]
             given_back = [tf.TensorArray(array.dtype, steps).unstack(array) for array in follow]
 
             def retreat(
                 back: tf.Tensor, dh: list[tf.Tensor], d_keys: tf.Tensor, d_w_v: tf.Tensor, *written: Any
             ) -> tuple[Any, ...]:
                 t = steps - 1 - back
-                p, d_top, d_p, d_context, *states = (array.read(t) for array in given_back)
+                p, d_top, d_p, d_context, query, of_tokens, *of_layers = (array.read(t) for array in given_back)
+                states, of_inputs, of_states = (of_layers[part * count : (part + 1) * count] for part in range(3))
                 dh = [*dh[:-1], dh[-1] + d_top]
                 results: list[tf.Tensor] = []
                 for layer in reversed(range(count)):
                     W_T, U_T = transposed[layer]
                     _, b, _, b_hn = layers[layer]
-                    a, u, rest = inputs[layer].read(t), recurrent[layer].read(t), b if layer else reads.read(t)
+                    a, u, rest = of_inputs[layer], of_states[layer], b if layer else of_tokens
                     d_a, d_u, dh[layer] = gated_gradients(dh[layer], a, rest, u, b_hn, states[layer])
                     dh[layer] += tf.matmul(d_u, U_T)
                     dx = tf.matmul(d_a, W_T)
@@ -151,9 +154,7 @@ def blocked_steps(
                 results[2] = dx
                 slopes = tf.squeeze(tf.matmul(values, dx[..., None]), axis=-1)
                 d_p += slopes if factors is None else slopes * factors[t]
-                dq, d_keys, d_w_v = chosen_by(
-                    form, step_gradients, d_p, p, queries.read(t), against, w_v, d_keys, d_w_v
-                )
+                dq, d_keys, d_w_v = chosen_by(form, step_gradients, d_p, p, query, against, w_v, d_keys, d_w_v)
                 dh[-1] += tf.matmul(dq, W_q_T)
                 results = [array.write(t, value) for array, value in zip(written, [dq, slopes, *results], strict=True)]
                 return back + 1, dh, d_keys, d_w_v, *results

@@ -1,4 +1,7 @@
-"""Forward mode in TensorFlow: where a fast path has no tangents, the plain formula is taken."""
+"""Forward mode, Jacobians and gradients of each sample in TensorFlow, on both paths.
+
+Where a fast path has no tangents, the plain formula is taken.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,10 @@ Function = Callable[..., tf.Tensor]
 
 def context(layer: tf.keras.layers.Layer) -> Function:
     return lambda queries, keys, values: layer(queries, keys, values, need_weights=False)[0]
+
+
+def outputs(layer: tf.keras.layers.Layer) -> Function:
+    return lambda inputs: layer(inputs, tf.constant([5, 3]))[0]
 
 
 def logits(layer: tf.keras.layers.Layer) -> Function:
@@ -70,3 +77,43 @@ def test_a_parameter_has_a_tangent_in_blocks():
             tangents[path] = followed.jvp(output).numpy()
         assert np.abs(tangents["plain"]).max() > 1e-3
         np.testing.assert_allclose(tangents["blocked"], tangents["plain"], atol=1e-14)
+
+
+DERIVED = {
+    **{name: FUNCTIONS[name] for name in ("dot", "additive", "decoder")},
+    "encoder": (lambda: outputs(attention.GRU(4, 3, bidirectional=True, dtype="float64")), (KEYS,)),
+}
+
+
+@pytest.mark.parametrize("path", ["plain", "blocked"])
+@pytest.mark.parametrize("name", DERIVED)
+def test_a_jacobian_is_that_of_one_output_after_another(name: str, path: str):
+    make, arrays = DERIVED[name]
+    function, primals = make(), [tf.constant(array) for array in arrays]
+    with on_path(SimpleNamespace(name="tf"), path), tf.GradientTape(persistent=True) as tape:
+        tape.watch(primals[0])
+        output = function(*primals)
+        entry = output[1, 0, 2]
+    jacobian = tape.jacobian(output, primals[0])
+    assert np.abs(jacobian[1, 0, 2]).max() > 1e-3
+    np.testing.assert_allclose(jacobian[1, 0, 2], tape.gradient(entry, primals[0]), atol=1e-14)
+
+
+@pytest.mark.parametrize("path", ["plain", "blocked"])
+@pytest.mark.parametrize("name", ["dot", "additive"])
+def test_gradients_of_each_sample_are_those_of_the_sample_alone(name: str, path: str):
+    make, arrays = DERIVED[name]
+    layer, inputs = make(), tuple(map(tf.constant, arrays))
+
+    def gradients(sample: tuple[tf.Tensor, ...]) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(sample)
+            loss = tf.reduce_sum(layer(*(array[None] for array in sample)) ** 2)
+        return tape.gradient(loss, sample)
+
+    with on_path(SimpleNamespace(name="tf"), path):
+        each = tf.vectorized_map(gradients, inputs, fallback_to_while_loop=False)
+        alone = [gradients(tuple(array[index] for array in inputs)) for index in range(2)]
+    for actual, *expected in zip(each, *alone, strict=True):
+        assert np.abs(expected).max() > 1e-3
+        np.testing.assert_allclose(actual, expected, atol=1e-14)
