@@ -129,32 +129,29 @@ def blocked_steps(
             before = [tf.concat([state[layer][None], output[:-1]], axis=0) for layer, output in enumerate(outputs)]
             transposed = [(tf.transpose(W), tf.transpose(U)) for W, _, U, _ in layers]
             W_q_T = tf.transpose(W_q)
-            follow = [weights, d_top, d_weights, d_contexts, queries, known, *before, *inputs, *recurrent]
-            given_back = [tf.TensorArray(array.dtype, steps).unstack(array) for array in follow]
 
             def retreat(
                 back: tf.Tensor, dh: list[tf.Tensor], d_keys: tf.Tensor, d_w_v: tf.Tensor, *written: Any
             ) -> tuple[Any, ...]:
                 t = steps - 1 - back
-                p, d_top, d_p, d_context, query, of_tokens, *of_layers = (array.read(t) for array in given_back)
-                states, of_inputs, of_states = (of_layers[part * count : (part + 1) * count] for part in range(3))
-                dh = [*dh[:-1], dh[-1] + d_top]
+                p, d_p = weights[t], d_weights[t]
+                dh = [*dh[:-1], dh[-1] + d_top[t]]
                 results: list[tf.Tensor] = []
                 for layer in reversed(range(count)):
                     W_T, U_T = transposed[layer]
                     _, b, _, b_hn = layers[layer]
-                    a, u, rest = of_inputs[layer], of_states[layer], b if layer else of_tokens
-                    d_a, d_u, dh[layer] = gated_gradients(dh[layer], a, rest, u, b_hn, states[layer])
+                    a, u, rest = inputs[layer][t], recurrent[layer][t], b if layer else known[t]
+                    d_a, d_u, dh[layer] = gated_gradients(dh[layer], a, rest, u, b_hn, before[layer][t])
                     dh[layer] += tf.matmul(d_u, U_T)
                     dx = tf.matmul(d_a, W_T)
                     results = [d_a, d_u, dx, *results]
                     if layer:
                         dh[layer - 1] += dx if between is None else dx * between[layer - 1, t]
-                dx += d_context
+                dx += d_contexts[t]
                 results[2] = dx
                 slopes = tf.squeeze(tf.matmul(values, dx[..., None]), axis=-1)
                 d_p += slopes if factors is None else slopes * factors[t]
-                dq, d_keys, d_w_v = chosen_by(form, step_gradients, d_p, p, query, against, w_v, d_keys, d_w_v)
+                dq, d_keys, d_w_v = chosen_by(form, step_gradients, d_p, p, queries[t], against, w_v, d_keys, d_w_v)
                 dh[-1] += tf.matmul(dq, W_q_T)
                 results = [array.write(t, value) for array, value in zip(written, [dq, slopes, *results], strict=True)]
                 return back + 1, dh, d_keys, d_w_v, *results

@@ -81,7 +81,7 @@ def test_a_parameter_has_a_tangent_in_blocks():
 
 DERIVED = {
     **{name: FUNCTIONS[name] for name in ("dot", "additive", "decoder")},
-    "encoder": (lambda: outputs(attention.GRU(4, 3, bidirectional=True, dtype="float64")), (KEYS,)),
+    "GRU": (lambda: outputs(attention.GRU(4, 3, bidirectional=True, dtype="float64")), (KEYS,)),
 }
 
 
@@ -117,3 +117,12 @@ def test_gradients_of_each_sample_are_those_of_the_sample_alone(name: str, path:
     for actual, *expected in zip(each, *alone, strict=True):
         assert np.abs(expected).max() > 1e-3
         np.testing.assert_allclose(actual, expected, atol=1e-14)
+
+
+def test_a_recurrent_layer_can_be_vectorised():
+    layer = attention.GRU(4, 3, bidirectional=True, dtype="float64")
+    inputs = tf.constant(KEYS), tf.constant([5, 3])
+    each = tf.vectorized_map(
+        lambda sample: layer(*(array[None] for array in sample))[0], inputs, fallback_to_while_loop=False
+    )
+    np.testing.assert_allclose(each[:, 0], layer(*inputs)[0], atol=1e-14)
