@@ -134,6 +134,7 @@ def test_all_that_can_be_computed_again_is_compared(certified: Path):
         content["missing"].append("dot_score")
         content["inputs"].popitem()
         first, second, *_ = content["verdicts"]
+        measured = first["error"]  # not always 0: the cached answer may be another NumPy's
         first["error"], second["tolerance"] = 0.125, 1e9
     result = verify(certified)
     assert result.exit_code == 1
@@ -141,7 +142,7 @@ def test_all_that_can_be_computed_again_is_compared(certified: Path):
         "mine.py is judged here, and the certificate does not list it",
         "has other inputs",
         "the tolerance was 1000000000.0, and is ",
-        "the error was 0.125, and is 0.0",
+        f"the error was 0.125, and is {measured}",
         "dot_score was missing",
         ": 5 differences",
     ):
