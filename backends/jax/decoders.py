@@ -178,9 +178,8 @@ class Decoder(Specified):
         masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
         self._check("call", tokens=tokens, state=state, **encoded, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
-        memory = self._prepare(**encoded)
-        drawn_masks = self._dropout_masks(tokens.shape, memory, **masks)
-        return self._run_forced(tokens, self._start(memory, state), memory, drawn_masks)
+        features, state, weights = self._features(tokens, state, **encoded, **masks)
+        return self._logits(features), state, weights
 
     @at_dtype
     def greedy(
@@ -301,6 +300,22 @@ class Decoder(Specified):
             return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
         return self.attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
 
+    def _features(
+        self,
+        tokens: jax.Array,
+        state: jax.Array | None,
+        *,
+        encoder_outputs: jax.Array,
+        valid_lens: Lengths | None,
+        mask: jax.Array | None,
+        dropout_mask: jax.Array | None,
+        attention_dropout_mask: jax.Array | None,
+    ) -> Decoded:
+        """Give the features that the logits are projected from: (features, state, weights)."""
+        memory = self._prepare(encoder_outputs, valid_lens, mask)
+        masks = self._dropout_masks(tokens.shape, memory, dropout_mask, attention_dropout_mask)
+        return self._run_forced(tokens, self._start(memory, state), memory, masks)
+
     def _start(self, memory: Memory, state: jax.Array | None) -> Any:
         if state is not None:
             return state
@@ -321,12 +336,12 @@ class Decoder(Specified):
     # Compiled here, since jax.lax.scan outside of jit compiles its loop again in every call.
     @jax.jit
     def _run_forced(self, tokens: jax.Array, state: Any, memory: Memory, masks: Masks) -> Decoded:
-        """Run all steps, and compute their logits at once: (logits, state, weights)."""
+        """Run all steps up to the features of the logits: (features, state, weights)."""
         embedded, (batch, keys, _) = jnp.swapaxes(self.embedding(tokens), 0, 1), memory.values.shape
         if tokens.shape[1] == 0:  # JAX traces a step even so, and there is no row of a mask for it
             width = self.sizes["readout_size" if self.sizes.get("readout") == "maxout" else "hidden_size"]
             features, weights = (jnp.zeros((batch, 0, size), embedded.dtype) for size in (width, keys))
-            return self._logits(features), state, weights
+            return features, state, weights
 
         # Computed again on the way back: a smaller program, and no step keeps its (batch, keys, attention_size).
         @partial(jax.checkpoint, prevent_cse=False)
@@ -337,10 +352,10 @@ class Decoder(Specified):
 
         every = jnp.arange(len(embedded)), embedded, steps_first(masks)
         state, (features, weights) = jax.lax.scan(step, varying(state, self, memory, every), every)
-        return self._logits(jnp.swapaxes(features, 0, 1)), state, jnp.swapaxes(weights, 0, 1)
+        return jnp.swapaxes(features, 0, 1), state, jnp.swapaxes(weights, 0, 1)
 
     def _logits(self, features: jax.Array) -> jax.Array:
-        """Project the features of one step, or of all at once."""
+        """Project the features of one step, or of many at once."""
         return self.dense(features)
 
     @staticmethod
@@ -595,7 +610,7 @@ class LuongDecoder(Decoder):
         attentional = jnp.tanh(self.W_c(jnp.concatenate([context, outputs], axis=-1)))
         steps = tokens.shape[1]
         last = attentional[:, -1] if steps else state.attentional
-        return self._logits(attentional), LuongState(rnn, last, state.position + steps), weights
+        return attentional, LuongState(rnn, last, state.position + steps), weights
 
     @staticmethod
     def _reordered(state: LuongState, rows: jax.Array) -> LuongState:
@@ -692,7 +707,7 @@ class FixedContextDecoder(Decoder):
             context = context * jnp.sum(weights * attention_dropout_mask, axis=-1, keepdims=True)
         inputs = jnp.concatenate([context, embedded], axis=-1)
         outputs, state = self.rnn(inputs, None, state, dropout_mask=dropout_mask)
-        return self._logits(outputs), state, weights
+        return outputs, state, weights
 
 
 def at_step(memory: Memory, step: jax.Array) -> Memory:

@@ -15,6 +15,7 @@ from flax import nnx
 from attention_core.errors import check, check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
 from backends.jax.arrays import Lengths
+from backends.jax.blocked.choice import use_blocks
 from backends.jax.masking import precise
 from backends.jax.module import check_ids
 from backends.jax.parameters import get_parameters, set_parameters
@@ -24,6 +25,9 @@ __all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Traine
 
 MOMENTS = {"m": "mu", "v": "nu"}
 """Where optax.adam keeps what the specification calls m and v."""
+
+ROWS_MIN_ELEMENTS = 2**19
+"""From so many logits on, batch · steps · vocab_size, those of the steps that count are computed alone."""
 
 
 def masked_cross_entropy(logits: jax.Array, targets: jax.Array, valid_lens: Lengths | None = None) -> jax.Array:
@@ -47,14 +51,23 @@ def masked_cross_entropy(logits: jax.Array, targets: jax.Array, valid_lens: Leng
     """
     check(MASKED_CROSS_ENTROPY, logits=logits, targets=targets, valid_lens=valid_lens)
     check_ids("masked_cross_entropy", "targets", targets, logits.shape[-1])
-    allowed = jnp.ones(targets.shape, bool)
-    if valid_lens is not None:
-        allowed = jnp.arange(targets.shape[1]) < jnp.asarray(valid_lens)[:, None]
+    allowed = open_steps(targets, valid_lens)
     # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient.
-    visible = precise(jnp.where(allowed[:, :, None], logits, 0.0))
-    # Not optax's cross-entropy, which subtracts a logit from the whole normaliser: large logits would cost it digits.
-    losses = -jnp.take_along_axis(jax.nn.log_softmax(visible), targets[:, :, None], axis=-1)[:, :, 0]
+    losses = losses_of(jnp.where(allowed[:, :, None], logits, 0.0), targets)
     return (jnp.where(allowed, losses, 0.0).sum() / jnp.maximum(allowed.sum(), 1)).astype(logits.dtype)
+
+
+def open_steps(targets: jax.Array, valid_lens: Lengths | None) -> jax.Array:
+    """Whether each step counts in the loss, (batch, steps)."""
+    if valid_lens is None:
+        return jnp.ones(targets.shape, bool)
+    return jnp.arange(targets.shape[1]) < jnp.asarray(valid_lens)[:, None]
+
+
+def losses_of(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """The cross-entropy of each row of logits, in float32 at least."""
+    # Not optax's cross-entropy, which subtracts a logit from the whole normaliser: large logits would cost it digits.
+    return -jnp.take_along_axis(jax.nn.log_softmax(precise(logits)), targets[..., None], axis=-1)[..., 0]
 
 
 def clip_by_global_norm(
@@ -142,18 +155,18 @@ class Trainer:
         Returns (loss, norm): the loss before the step, in nats per token, and the gradients' norm before clipping.
         """
         self._check_known(batch)
-        loss, norm, arrays = self.training.run(batch)
+        loss, norm, arrays = self.training.run(batch, self._open_rows(batch))
         self.training.write(arrays)
         return loss, norm
 
     def evaluate(self, batch: Batch) -> jax.Array:
         """Compute the loss of one batch, in nats per token, without dropout and without a step."""
         self._check_known(batch)
-        return self.evaluation.run(batch._replace(**dict.fromkeys(MASKS)))
+        return self.evaluation.run(batch._replace(**dict.fromkeys(MASKS)), self._open_rows(batch))
 
     def loss(self, batch: Batch) -> jax.Array:
         """Compute the loss of one batch, in the mode of the model, and not compiled as a whole."""
-        return loss_of(self.model, batch)
+        return loss_of(self.model, batch, self._open_rows(batch))
 
     def seed(self, number: int) -> None:
         """Seed the model's streams of random numbers, from which dropout draws."""
@@ -191,6 +204,22 @@ class Trainer:
         """The state of optax under that name, or None."""
         return optax.tree.get(self.optimizer.opt_state, name)
 
+    def _open_rows(self, batch: Batch) -> np.ndarray | None:
+        """The places of the steps that count in the loss, b · steps + t, or None: then all have logits.
+
+        Their number is a multiple of an eighth of all, filled up by a place outside, so that compiled functions are
+        few. With few logits, on a mesh, and where values are not known, all steps are taken.
+        """
+        targets, lens, vocabulary = batch.targets, batch.target_lens, self.model.decoder.embedding.embedding
+        known = lens is not None and not isinstance(lens, jax.core.Tracer) and np.shape(targets)[0] == len(lens)
+        single = len(vocabulary[...].sharding.device_set) == 1
+        if not (known and single and targets.size and use_blocks(targets, vocabulary, ROWS_MIN_ELEMENTS)):
+            return None
+        rows = np.flatnonzero(np.arange(targets.shape[1]) < np.asarray(lens)[:, None])
+        step = -(-targets.size // 8)
+        count = -(-len(rows) // step) * step
+        return np.pad(rows, (0, count - len(rows)), constant_values=targets.size).astype(np.int32)
+
     def _check_known(self, batch: Batch) -> None:
         """Refuse tokens outside the vocabularies: where values are known, since no compiled function sees them."""
         check_ids(self.model.encoder.specification.name, "tokens", batch.source, self.model.sizes["source_vocab_size"])
@@ -215,9 +244,9 @@ class Split:
         self.variables = jax.tree.leaves(self.state, is_leaf=lambda node: isinstance(node, nnx.Variable))
         self.compiled = compiled(function, graphdef, jax.tree.structure(self.state), device, *options)
 
-    def run(self, batch: Batch) -> Any:
+    def run(self, batch: Batch, rows: np.ndarray | None) -> Any:
         """Call the function with the variables as they are now."""
-        return self.compiled(jax.tree.leaves(self.state), batch)
+        return self.compiled(jax.tree.leaves(self.state), batch, rows)
 
     def write(self, arrays: list[jax.Array]) -> None:
         """Set the arrays of the variables."""
@@ -231,8 +260,8 @@ def compiled(
 ) -> Callable[..., Any]:
     """Compile a function of objects and a batch as one of arrays and a batch, once for equal objects."""
 
-    def run(arrays: list[jax.Array], batch: Batch) -> Any:
-        return function(nnx.merge(graphdef, jax.tree.unflatten(structure, arrays)), batch, *options)
+    def run(arrays: list[jax.Array], batch: Batch, rows: jax.Array | None) -> Any:
+        return function(nnx.merge(graphdef, jax.tree.unflatten(structure, arrays)), batch, rows, *options)
 
     # What comes from a step is bound to its device; what is new, like a fresh counter, is not, and JAX would compile
     # the second step again, were the device not given here. Arrays on many devices keep their own places.
@@ -241,26 +270,37 @@ def compiled(
 
 
 def train(
-    objects: tuple[Translator, nnx.Optimizer], batch: Batch, max_norm: float | None
+    objects: tuple[Translator, nnx.Optimizer], batch: Batch, rows: jax.Array | None, max_norm: float | None
 ) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
     """Take one step; returns (loss, norm, all arrays of model and optimiser after it)."""
     model, optimizer = objects
     model.train()
-    loss, gradients = nnx.value_and_grad(loss_of)(model, batch)
+    loss, gradients = nnx.value_and_grad(loss_of)(model, batch, rows)
     arrays, structure = jax.tree.flatten(gradients)
     clipped, norm = clip_by_global_norm(arrays, max_norm=max_norm)
     optimizer.update(model, jax.tree.unflatten(structure, clipped))
     return loss, norm, jax.tree.leaves(nnx.state(objects))
 
 
-def evaluate(model: Translator, batch: Batch) -> jax.Array:
+def evaluate(model: Translator, batch: Batch, rows: jax.Array | None) -> jax.Array:
     """Compute the loss of one batch without dropout."""
     model.eval()
-    return loss_of(model, batch)
+    return loss_of(model, batch, rows)
 
 
-def loss_of(model: Translator, batch: Batch) -> jax.Array:
-    """Compute the loss of one batch, in the mode of the model."""
-    masks = {name: getattr(batch, name) for name in MASKS}
-    logits, _ = model(batch.source, batch.inputs, batch.source_lens, **masks)
-    return masked_cross_entropy(logits, batch.targets, batch.target_lens)
+def loss_of(model: Translator, batch: Batch, rows: jax.Array | None) -> jax.Array:
+    """Compute the loss of one batch, in the mode of the model; logits of these rows alone, if any are given."""
+    given = {"source": batch.source, "inputs": batch.inputs, "valid_lens": batch.source_lens}
+    given |= {name: getattr(batch, name) for name in MASKS}
+    if rows is None:
+        return masked_cross_entropy(model(**given)[0], batch.targets, batch.target_lens)
+    targets, vocab_size = batch.targets, model.sizes["target_vocab_size"]
+    model._check("call", **given)
+    features = model._features(**given)
+    every = jax.ShapeDtypeStruct((*features.shape[:-1], vocab_size), features.dtype)
+    check(MASKED_CROSS_ENTROPY, logits=every, targets=targets, valid_lens=batch.target_lens)
+    taken = features.reshape(-1, features.shape[-1]).at[rows].get(mode="fill", fill_value=0)
+    words = targets.reshape(-1).at[rows].get(mode="fill", fill_value=0)
+    logits, counted = model.decoder._logits(taken), rows < targets.size
+    total = jnp.where(counted, losses_of(logits, words), 0.0).sum()
+    return (total / jnp.maximum(counted.sum(), 1)).astype(logits.dtype)

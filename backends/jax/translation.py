@@ -13,7 +13,7 @@ from attention_core.operators.translation import TRANSLATOR
 from backends.jax.arrays import Lengths
 from backends.jax.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder
 from backends.jax.encoders import Bridge, Encoder, GRUEncoder, LSTMEncoder
-from backends.jax.module import Specified
+from backends.jax.module import Specified, at_dtype
 
 __all__ = ["Translator"]
 
@@ -244,3 +244,20 @@ class Translator(Specified):
         self._check("beam", source=source, valid_lens=valid_lens, **options)
         outputs, state = self.encode(source, valid_lens)
         return self.decoder.beam(outputs, state, valid_lens, **options)
+
+    @at_dtype
+    def _features(
+        self,
+        source: jax.Array,
+        inputs: jax.Array,
+        valid_lens: Lengths | None,
+        *,
+        encoder_dropout_mask: jax.Array | None,
+        decoder_dropout_mask: jax.Array | None,
+        attention_dropout_mask: jax.Array | None,
+    ) -> jax.Array:
+        """Encode the sources, and give the features that the logits are projected from."""
+        outputs, state = self.encode(source, valid_lens, encoder_dropout_mask)
+        encoded: dict[str, Any] = {"encoder_outputs": outputs, "valid_lens": valid_lens, "mask": None}
+        masks = {"dropout_mask": decoder_dropout_mask, "attention_dropout_mask": attention_dropout_mask}
+        return self.decoder._features(inputs, state, **encoded, **masks)[0]

@@ -13,7 +13,7 @@ from backends.mxnet.arrays import Lengths
 from backends.mxnet.attention import LAYERS, Memory, attention_layer, zero_masked
 from backends.mxnet.encoders import embedding
 from backends.mxnet.local import LocalAttention
-from backends.mxnet.module import Specified, Uniform, check_ids, drawn_mask, initialise, linear
+from backends.mxnet.module import Specified, Uniform, check_ids, drawn_mask, initialise, linear, projected
 from backends.mxnet.pooling import average, shown
 from backends.mxnet.recurrent import recurrent_layer
 from backends.mxnet.search import beam_search, greedy_search
@@ -283,6 +283,21 @@ class Decoder(Specified):
             return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
         return self.attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
 
+    def _features(
+        self,
+        tokens: np.ndarray,
+        state: np.ndarray | None,
+        *,
+        encoder_outputs: np.ndarray,
+        valid_lens: Lengths | None,
+        mask: np.ndarray | None,
+        dropout_mask: np.ndarray | None,
+        attention_dropout_mask: np.ndarray | None,
+    ) -> Decoded:
+        """Give the features that the logits are projected from: (features, state, weights)."""
+        memory = self._prepare(encoder_outputs, valid_lens, mask)
+        return self._run_forced(tokens, self._start(memory, state), memory, (dropout_mask, attention_dropout_mask))
+
     def _start(self, memory: Memory, state: np.ndarray | None) -> Any:
         if state is not None:
             return state
@@ -306,25 +321,26 @@ class Decoder(Specified):
         raise NotImplementedError
 
     def _run_forced(self, tokens: np.ndarray, state: Any, memory: Memory, masks: Masks) -> Decoded:
-        """Run all steps, and compute their logits at once: (logits, state, weights)."""
+        """Run all steps up to the features of the logits: (features, state, weights)."""
         if tokens.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
             like = {"dtype": memory.values.dtype, "ctx": memory.values.ctx}
-            logits = np.zeros((*tokens.shape, self.sizes["vocab_size"]), **like)
-            return logits, state, np.zeros((*tokens.shape, memory.values.shape[1]), **like)
+            width = self.sizes["readout_size" if self.sizes.get("readout") == "maxout" else "hidden_size"]
+            keys = memory.values.shape[1]
+            return np.zeros((*tokens.shape, width), **like), state, np.zeros((*tokens.shape, keys), **like)
         embedded, keys = self.embedding(tokens), memory.values.shape[1]
         features, weights = [], []
         for t in range(embedded.shape[1]):
             read, state, attended = self._advance(embedded[:, t], state, at_step(memory, t), masks_at(masks, t))
             features.append(read)
             weights.append(attended)
-        logits = self._logits(np.stack(features, axis=1))
+        read = np.stack(features, axis=1)
         if keys == 0:  # MXNet stacks no empty arrays
-            return logits, state, np.zeros((*tokens.shape, 0), dtype=embedded.dtype, ctx=embedded.ctx)
-        return logits, state, np.stack(weights, axis=1)
+            return read, state, np.zeros((*tokens.shape, 0), dtype=embedded.dtype, ctx=embedded.ctx)
+        return read, state, np.stack(weights, axis=1)
 
     def _logits(self, features: np.ndarray) -> np.ndarray:
-        """Project the features of one step, or of all at once."""
-        return self.dense(features)
+        """Project the features of one step, or of many at once."""
+        return projected(self.dense, features)
 
     def _reordered(self, state: Any, rows: np.ndarray) -> Any:
         """Take the state of these rows of the batch, in this order."""
@@ -334,8 +350,9 @@ class Decoder(Specified):
         self, tokens: np.ndarray, state: np.ndarray | None, encoded: Mapping[str, Any], masks: Masks
     ) -> Decoded:
         """Gluon enters here, with positional arguments alone."""
-        memory = self._prepare(**encoded)
-        return self._run_forced(tokens, self._start(memory, state), memory, masks)
+        named = dict(zip(("dropout_mask", "attention_dropout_mask"), masks, strict=True))
+        features, state, weights = self._features(tokens, state, **encoded, **named)
+        return self._logits(features), state, weights
 
 
 class BahdanauDecoder(Decoder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 
 import mxnet as mx
 import numpy
@@ -51,13 +52,18 @@ def masked_cross_entropy(logits: np.ndarray, targets: np.ndarray, valid_lens: Le
         # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient. MXNet's where does
         # the same, 30 times slower.
         logits = npx.sequence_mask(logits, lens, use_sequence_length=True, axis=1)
-    wide = precise(logits)
-    # The softmax is spelled out: in float32, npx.log_softmax is off by 30 eps.
-    shifted = wide - np.max(wide, axis=-1, keepdims=True).detach()
-    losses = np.log(np.sum(np.exp(shifted), axis=-1)) - npx.pick(shifted, targets.astype("int32"))
+    losses = losses_of(logits, targets)
     if valid_lens is not None:
         losses, count = npx.sequence_mask(losses, lens, use_sequence_length=True, axis=1), count.astype(losses.dtype)
     return (np.sum(losses) / count).astype(logits.dtype)
+
+
+def losses_of(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """The cross-entropy of each row of logits, in float32 at least."""
+    wide = precise(logits)
+    # The softmax is spelled out: in float32, npx.log_softmax is off by 30 eps.
+    shifted = wide - np.max(wide, axis=-1, keepdims=True).detach()
+    return np.log(np.sum(np.exp(shifted), axis=-1)) - npx.pick(shifted, targets.astype("int32"))
 
 
 def clip_by_global_norm(
@@ -146,7 +152,7 @@ class Trainer:
         self.parameters.zero_grad()  # backward leaves alone what the loss does not depend on
         with autograd.record():
             loss = self.loss(batch)
-        if batch.targets.size:  # MXNet refuses to differentiate what depends on no parameter
+        if open_rows(batch.targets, batch.target_lens).size:  # MXNet differentiates nothing that has no parameter
             loss.backward()
         trained = [parameter for parameter in self.parameters.values() if parameter.grad_req != "null"]
         clipped, norm = clip_by_global_norm([parameter.grad() for parameter in trained], max_norm=self.max_norm)
@@ -159,10 +165,21 @@ class Trainer:
             return self.loss(batch._replace(**dict.fromkeys(MASKS)))
 
     def loss(self, batch: Batch) -> np.ndarray:
-        """Compute the loss of one batch."""
-        masks = {name: getattr(batch, name) for name in MASKS}
-        logits, _ = self.model(batch.source, batch.inputs, batch.source_lens, **masks)
-        return masked_cross_entropy(logits, batch.targets, batch.target_lens)
+        """Compute the loss of one batch; of steps that do not count in it, no logits."""
+        model, targets, vocab_size = self.model, batch.targets, self.model.sizes["target_vocab_size"]
+        given = {"source": batch.source, "inputs": batch.inputs, "valid_lens": batch.source_lens}
+        given |= {name: getattr(batch, name) for name in MASKS}
+        model._check("call", **given)
+        check_ids(model.decoder.specification.name, "tokens", batch.inputs, vocab_size)
+        features = model._features(**given)
+        every = SimpleNamespace(shape=(*features.shape[:-1], vocab_size), dtype=features.dtype)
+        check(MASKED_CROSS_ENTROPY, logits=every, targets=targets, valid_lens=batch.target_lens)
+        check_ids("masked_cross_entropy", "targets", targets, vocab_size)
+        rows = open_rows(targets, batch.target_lens)
+        if rows.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+            return np.zeros((), dtype=features.dtype, ctx=features.ctx)
+        logits = model.decoder._logits(np.take(np.reshape(features, (-1, features.shape[-1])), rows, axis=0))
+        return (np.sum(losses_of(logits, np.take(np.reshape(targets, (-1,)), rows))) / rows.size).astype(logits.dtype)
 
     def seed(self, number: int) -> None:
         """Seed MXNet's generator, from which dropout draws."""
@@ -191,6 +208,13 @@ class Trainer:
 
 
 # ------------------------------------------------------------------------------------------------ particular to MXNet
+
+
+def open_rows(targets: np.ndarray, valid_lens: Lengths | None) -> np.ndarray:
+    """The places of the steps that count in the loss, b · steps + t."""
+    batch, steps = targets.shape
+    lens = numpy.full(batch, steps) if valid_lens is None else lengths(valid_lens, targets.ctx).asnumpy()
+    return np.array(numpy.flatnonzero(numpy.arange(steps) < lens[:, None]), dtype="int64", ctx=targets.ctx)
 
 
 class Optimizer(mx.optimizer.Optimizer):

@@ -229,6 +229,22 @@ class Translator(Specified):
             outputs, state = self.encode(source, valid_lens)
             return self.decoder.beam(outputs, state, valid_lens, **options)
 
+    def _features(
+        self,
+        source: np.ndarray,
+        inputs: np.ndarray,
+        valid_lens: Lengths | None,
+        *,
+        encoder_dropout_mask: np.ndarray | None,
+        decoder_dropout_mask: np.ndarray | None,
+        attention_dropout_mask: np.ndarray | None,
+    ) -> np.ndarray:
+        """Encode the sources, and give the features that the logits are projected from."""
+        outputs, state = self.encode(source, valid_lens, encoder_dropout_mask)
+        encoded: dict[str, Any] = {"encoder_outputs": outputs, "valid_lens": valid_lens, "mask": None}
+        masks = {"dropout_mask": decoder_dropout_mask, "attention_dropout_mask": attention_dropout_mask}
+        return self.decoder._features(inputs, state, **encoded, **masks)[0]
+
     def forward(
         self,
         source: np.ndarray,

@@ -202,9 +202,10 @@ class Decoder(Specified):
         training: bool | None = None,
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
         """Decode given tokens, each step reading its own token (teacher forcing); Keras enters here."""
-        memory, lead = self._prepare(encoder_outputs, valid_lens, mask), (size(tokens, 0), size(tokens, 1))
-        masks = self._dropout_masks(lead, memory, dropout_mask, attention_dropout_mask, training)
-        return self._run_forced(tokens, self._start(memory, state), memory, masks)
+        encoded: dict[str, Any] = {"encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
+        masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
+        features, state, weights = self._features(tokens, state, **encoded, **masks, training=training)
+        return self._logits(features), state, weights
 
     def greedy(
         self,
@@ -318,6 +319,23 @@ class Decoder(Specified):
             return zero_masked(encoder_outputs, encoder_outputs, valid_lens, joined(mask, encoder_outputs))
         return self.attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
 
+    def _features(
+        self,
+        tokens: tf.Tensor,
+        state: tf.Tensor | None,
+        *,
+        encoder_outputs: tf.Tensor,
+        valid_lens: Lengths | None,
+        mask: tf.Tensor | None,
+        dropout_mask: tf.Tensor | None,
+        attention_dropout_mask: tf.Tensor | None,
+        training: bool | None,
+    ) -> Decoded:
+        """Give the features that the logits are projected from: (features, state, weights)."""
+        memory, lead = self._prepare(encoder_outputs, valid_lens, mask), (size(tokens, 0), size(tokens, 1))
+        masks = self._dropout_masks(lead, memory, dropout_mask, attention_dropout_mask, training)
+        return self._run_forced(tokens, self._start(memory, state), memory, masks)
+
     def _start(self, memory: Memory, state: tf.Tensor | None) -> Any:
         if state is not None:
             return state
@@ -338,7 +356,7 @@ class Decoder(Specified):
         raise NotImplementedError
 
     def _run_forced(self, tokens: tf.Tensor, state: Any, memory: Memory, masks: Masks) -> Decoded:
-        """Run all steps, and compute their logits at once: (logits, state, weights)."""
+        """Run all steps up to the features of the logits: (features, state, weights)."""
         embedded, layers = self._embedded(tokens), self._of_steps()
         batch, steps, keys = size(tokens, 0), size(tokens, 1), size(memory.values, 1)
         dtype, width = embedded.dtype, "readout_size" if self.sizes.get("readout") == "maxout" else "hidden_size"
@@ -363,10 +381,10 @@ class Decoder(Specified):
             lambda t, *_: t < steps, advance, (0, state, features, weights), maximum_iterations=steps
         )
         features, weights = (tf.transpose(array.stack()[1:], (1, 0, 2)) for array in (features, weights))
-        return self._logits(features), state, weights
+        return features, state, weights
 
     def _logits(self, features: tf.Tensor) -> tf.Tensor:
-        """Project the features of one step, or of all at once."""
+        """Project the features of one step, or of many at once."""
         return self.dense(features)
 
     def _reordered(self, state: Any, rows: tf.Tensor) -> Any:
@@ -501,7 +519,7 @@ class BahdanauDecoder(Decoder):
         return features, state, tf.squeeze(weights, axis=1)
 
     def _run_forced(self, tokens: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks) -> Decoded:
-        """Run all steps, as one function with a backward by hand if `takes_steps`: (logits, state, weights)."""
+        """Run all steps, as one function with a backward by hand if `takes_steps`: (features, state, weights)."""
         attention, rnn, (dropout_mask, attention_dropout_mask) = self.attention, self.rnn, masks
         usual = isinstance(attention, AdditiveAttention) and isinstance(rnn, GRU)
         if not (usual and takes_steps(tokens, state, *memory)):
@@ -523,7 +541,7 @@ class BahdanauDecoder(Decoder):
         if self.sizes["readout"] == "maxout":
             outputs = tf.concat([tf.concat([state[-1:], outputs[:-1]], axis=0), embedded, contexts], axis=-1)
         # The steps come first in what `blocked_steps` returns.
-        return self._logits(tf.transpose(outputs, (1, 0, 2))), last, tf.transpose(weights, (1, 0, 2))
+        return tf.transpose(outputs, (1, 0, 2)), last, tf.transpose(weights, (1, 0, 2))
 
     def _logits(self, features: tf.Tensor) -> tf.Tensor:
         if self.sizes["readout"] == "maxout":

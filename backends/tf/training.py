@@ -41,15 +41,23 @@ def masked_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, valid_lens: Leng
     """
     check(MASKED_CROSS_ENTROPY, logits=logits, targets=targets, valid_lens=valid_lens)
     check_ids("masked_cross_entropy", "targets", targets, logits.shape[-1])
-    allowed = tf.ones_like(targets, tf.bool)
-    if valid_lens is not None:
-        steps = tf.range(tf.cast(size(targets, 1), tf.int64))
-        allowed = steps < tf.cast(valid_lens, tf.int64)[:, None]
+    allowed = open_steps(targets, valid_lens)
     # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient.
-    visible = precise(tf.where(allowed[:, :, None], logits, 0.0))
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(targets, tf.int64), visible)
+    losses = losses_of(tf.where(allowed[:, :, None], logits, 0.0), targets)
     total, count = tf.reduce_sum(tf.where(allowed, losses, 0.0)), tf.math.count_nonzero(allowed)
     return tf.cast(total / tf.cast(tf.maximum(count, 1), total.dtype), logits.dtype)
+
+
+def open_steps(targets: tf.Tensor, valid_lens: Lengths | None) -> tf.Tensor:
+    """Whether each step counts in the loss, (batch, steps)."""
+    if valid_lens is None:
+        return tf.ones_like(targets, tf.bool)
+    return tf.range(tf.cast(size(targets, 1), tf.int64)) < tf.cast(valid_lens, tf.int64)[:, None]
+
+
+def losses_of(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    """The cross-entropy of each row of logits, in float32 at least."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(targets, tf.int64), precise(logits))
 
 
 def clip_by_global_norm(
@@ -151,10 +159,15 @@ class Trainer:
             return self._loss(batch, training=False)
 
     def loss(self, batch: Batch, *, training: bool | None = None) -> tf.Tensor:
-        """Compute the loss of one batch."""
+        """Compute the loss of one batch; of steps that do not count in it, no logits."""
+        self._check(batch)
         masks = {name: getattr(batch, name) for name in MASKS}
-        logits, _ = self.model(batch.source, batch.inputs, batch.source_lens, **masks, training=training)
-        return masked_cross_entropy(logits, batch.targets, batch.target_lens)
+        features = self.model._features(batch.source, batch.inputs, batch.source_lens, **masks, training=training)
+        allowed = open_steps(batch.targets, batch.target_lens)
+        logits = self.model.decoder._logits(tf.boolean_mask(features, allowed))
+        losses = losses_of(logits, tf.boolean_mask(batch.targets, allowed))
+        count = tf.cast(tf.maximum(tf.size(losses), 1), losses.dtype)
+        return tf.cast(tf.reduce_sum(losses) / count, logits.dtype)
 
     def seed(self, number: int) -> None:
         """Seed the generators of the model's layers, from which dropout draws."""
@@ -197,6 +210,8 @@ class Trainer:
         masks = {name: getattr(batch, name) for name in MASKS}
         self.model._check("call", source=batch.source, inputs=batch.inputs, valid_lens=batch.source_lens, **masks)
         model, sizes = self.model, self.model.sizes
+        logits = tf.TensorSpec((*batch.inputs.shape, sizes["target_vocab_size"]), model.compute_dtype)
+        check(MASKED_CROSS_ENTROPY, logits=logits, targets=batch.targets, valid_lens=batch.target_lens)
         check_ids(model.encoder.specification.name, "tokens", batch.source, sizes["source_vocab_size"])
         check_ids(model.decoder.specification.name, "tokens", batch.inputs, sizes["target_vocab_size"])
         check_ids("masked_cross_entropy", "targets", batch.targets, sizes["target_vocab_size"])

@@ -262,6 +262,23 @@ class Translator(Specified):
         outputs, state = self.encode(source, valid_lens, training=False)
         return self.decoder.beam(outputs, state, valid_lens, **options)
 
+    def _features(
+        self,
+        source: tf.Tensor,
+        inputs: tf.Tensor,
+        valid_lens: Lengths | None,
+        *,
+        encoder_dropout_mask: tf.Tensor | None,
+        decoder_dropout_mask: tf.Tensor | None,
+        attention_dropout_mask: tf.Tensor | None,
+        training: bool | None,
+    ) -> tf.Tensor:
+        """Encode the sources, and give the features that the logits are projected from."""
+        outputs, state = self.encode(source, valid_lens, encoder_dropout_mask, training=training)
+        encoded: dict[str, Any] = {"encoder_outputs": outputs, "valid_lens": valid_lens, "mask": None}
+        masks = {"dropout_mask": decoder_dropout_mask, "attention_dropout_mask": attention_dropout_mask}
+        return self.decoder._features(inputs, state, **encoded, **masks, training=training)[0]
+
     # particular to TensorFlow
 
     def compute_mask(self, inputs: tf.Tensor, previous_mask: tf.Tensor | None) -> None:

@@ -171,8 +171,8 @@ class Decoder(Specified):
         masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
         self._check("call", tokens=tokens, state=state, **encoded, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
-        memory = self._prepare(**encoded)
-        return self._run_forced(tokens, self._start(memory, state), memory, (dropout_mask, attention_dropout_mask))
+        features, state, weights = self._features(tokens, state, **encoded, **masks)
+        return self._logits(features), state, weights
 
     @torch.no_grad()
     def greedy(
@@ -286,6 +286,21 @@ class Decoder(Specified):
             return zero_masked(encoder_outputs, encoder_outputs, valid_lens, mask)
         return as_module(self.attention._prepare, encoder_outputs, encoder_outputs, valid_lens, mask)
 
+    def _features(
+        self,
+        tokens: torch.Tensor,
+        state: torch.Tensor | None,
+        *,
+        encoder_outputs: torch.Tensor,
+        valid_lens: Lengths | None,
+        mask: torch.Tensor | None,
+        dropout_mask: torch.Tensor | None,
+        attention_dropout_mask: torch.Tensor | None,
+    ) -> Decoded:
+        """Give the features that the logits are projected from: (features, state, weights)."""
+        memory = self._prepare(encoder_outputs, valid_lens, mask)
+        return self._run_forced(tokens, self._start(memory, state), memory, (dropout_mask, attention_dropout_mask))
+
     def _start(self, memory: Memory, state: torch.Tensor | None) -> Any:
         if state is not None:
             return state
@@ -304,21 +319,21 @@ class Decoder(Specified):
         raise NotImplementedError
 
     def _run_forced(self, tokens: torch.Tensor, state: Any, memory: Memory, masks: Masks) -> Decoded:
-        """Run all steps, and compute their logits at once: (logits, state, weights)."""
+        """Run all steps up to the features of the logits: (features, state, weights)."""
         embedded, (batch, keys, _) = self.embedding(tokens.long()), memory.values.shape
         if tokens.shape[1] == 0:  # PyTorch stacks no empty lists
             width = self.sizes["readout_size" if self.sizes.get("readout") == "maxout" else "hidden_size"]
-            return self._logits(embedded.new_zeros(batch, 0, width)), state, embedded.new_zeros(batch, 0, keys)
+            return embedded.new_zeros(batch, 0, width), state, embedded.new_zeros(batch, 0, keys)
         features, weights = [], []
         # unbind, as the gradient of each embedded[:, t] would be an array of the size of embedded.
         for t, token in enumerate(embedded.unbind(dim=1)):
             read, state, attended = self._advance(token, state, at_step(memory, t), masks_at(masks, t))
             features.append(read)
             weights.append(attended)
-        return self._logits(torch.stack(features, dim=1)), state, torch.stack(weights, dim=1)
+        return torch.stack(features, dim=1), state, torch.stack(weights, dim=1)
 
     def _logits(self, features: torch.Tensor) -> torch.Tensor:
-        """Project the features of one step, or of all at once."""
+        """Project the features of one step, or of many at once."""
         return self.dense(features)
 
     def _reordered(self, state: Any, rows: torch.Tensor) -> Any:
@@ -426,7 +441,7 @@ class BahdanauDecoder(Decoder):
         return output, state, weights[:, 0]
 
     def _run_forced(self, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks) -> Decoded:
-        """Run all steps, as one function with a backward by hand if `takes_steps`: (logits, state, weights)."""
+        """Run all steps, as one function with a backward by hand if `takes_steps`: (features, state, weights)."""
         attention, rnn, (dropout_mask, attention_dropout_mask) = self.attention, self.rnn, masks
         usual = isinstance(attention, AdditiveAttention) and isinstance(rnn, GRU)
         # The one function reads the parameters of both layers itself, so nobody may have hooked or replaced a module.
@@ -455,7 +470,7 @@ class BahdanauDecoder(Decoder):
         if self.sizes["readout"] == "maxout":
             outputs = torch.cat([torch.cat([state[-1:], outputs[:-1]]), embedded[places], contexts], dim=-1)
         # The steps come first in what `blocked_steps` returns.
-        return self._logits(outputs.transpose(0, 1).contiguous()), last, weights.transpose(0, 1).contiguous()
+        return outputs.transpose(0, 1).contiguous(), last, weights.transpose(0, 1).contiguous()
 
     def _logits(self, features: torch.Tensor) -> torch.Tensor:
         if self.sizes["readout"] == "maxout":

@@ -14,7 +14,7 @@ from attention_core.errors import check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
 from backends.torch.arrays import Lengths, check, from_numpy, lengths
 from backends.torch.masking import precise
-from backends.torch.module import check_ids
+from backends.torch.module import check_ids, has_hooks
 from backends.torch.parameters import get_parameters, located
 from backends.torch.translation import Translator
 
@@ -47,14 +47,22 @@ def masked_cross_entropy(
     """
     check(MASKED_CROSS_ENTROPY, logits=logits, targets=targets, valid_lens=valid_lens)
     check_ids("masked_cross_entropy", "targets", targets, logits.shape[-1])
-    allowed = torch.ones_like(targets, dtype=torch.bool)
-    if valid_lens is not None:
-        allowed = torch.arange(targets.shape[1], device=targets.device) < lengths(valid_lens, targets.device)[:, None]
+    hidden = ~open_steps(targets, valid_lens).flatten()
     # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient.
-    visible = precise(logits.masked_fill(~allowed[:, :, None], 0.0))
-    # The class axis comes second in PyTorch.
-    losses = functional.cross_entropy(visible.transpose(1, 2), targets.long(), reduction="none")
-    return (losses.masked_fill(~allowed, 0.0).sum() / allowed.sum().clamp(min=1)).to(logits.dtype)
+    losses = losses_of(logits.flatten(0, 1).masked_fill(hidden[:, None], 0.0), targets.flatten())
+    return (losses.masked_fill(hidden, 0.0).sum() / (~hidden).sum().clamp(min=1)).to(logits.dtype)
+
+
+def open_steps(targets: torch.Tensor, valid_lens: Lengths | None) -> torch.Tensor:
+    """Whether each step counts in the loss, (batch, steps)."""
+    if valid_lens is None:
+        return torch.ones_like(targets, dtype=torch.bool)
+    return torch.arange(targets.shape[1], device=targets.device) < lengths(valid_lens, targets.device)[:, None]
+
+
+def losses_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The cross-entropy of each row of logits, in float32 at least."""
+    return functional.cross_entropy(precise(logits), targets.long(), reduction="none")
 
 
 def clip_by_global_norm(
@@ -102,10 +110,10 @@ def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon
 
     θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)
 
-    PyTorch's own has the same formula.
+    PyTorch's own has the same formula; fused, it is one pass over each parameter.
     """
     check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
-    return partial(torch.optim.Adam, lr=learning_rate, betas=(beta1, beta2), eps=epsilon)
+    return partial(torch.optim.Adam, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
 
 
 def descend(
@@ -159,10 +167,21 @@ class Trainer:
         return self.loss(batch._replace(**dict.fromkeys(MASKS)))
 
     def loss(self, batch: Batch) -> torch.Tensor:
-        """Compute the loss of one batch."""
-        masks = {name: getattr(batch, name) for name in MASKS}
-        logits, _ = self.model(batch.source, batch.inputs, batch.source_lens, **masks)
-        return masked_cross_entropy(logits, batch.targets, batch.target_lens)
+        """Compute the loss of one batch; of steps that do not count in it, no logits."""
+        model, targets, vocab_size = self.model, batch.targets, self.model.sizes["target_vocab_size"]
+        given = {"source": batch.source, "inputs": batch.inputs, "valid_lens": batch.source_lens}
+        given |= {name: getattr(batch, name) for name in MASKS}
+        if has_hooks(model) or has_hooks(model.decoder) or torch.compiler.is_compiling():  # a hook sees all logits
+            return masked_cross_entropy(model(**given)[0], targets, batch.target_lens)
+        model._check("call", **given)
+        check_ids(model.decoder.specification.name, "tokens", batch.inputs, vocab_size)
+        features = model._features(**given)
+        every = features[..., :1].expand(-1, -1, vocab_size)  # of the shape of all logits
+        check(MASKED_CROSS_ENTROPY, logits=every, targets=targets, valid_lens=batch.target_lens)
+        check_ids("masked_cross_entropy", "targets", targets, vocab_size)
+        rows = open_steps(targets, batch.target_lens).flatten().nonzero()[:, 0]
+        logits = model.decoder._logits(features.flatten(0, 1)[rows])
+        return (losses_of(logits, targets.flatten()[rows]).sum() / max(len(rows), 1)).to(logits.dtype)
 
     def seed(self, number: int) -> None:
         """Seed PyTorch's generator, from which dropout draws."""
@@ -187,7 +206,7 @@ class Trainer:
                 array = array if axes is None else array.transpose(np.argsort(axes))
                 self.optimizer.state[parameter][MOMENTS[moment]] = from_numpy(array).to(parameter.device)
             if self.moments:
-                self.optimizer.state[parameter]["step"] = torch.tensor(float(self.steps))
+                self.optimizer.state[parameter]["step"] = torch.tensor(float(self.steps), device=parameter.device)
 
     @property
     def moments(self) -> tuple[str, ...]:

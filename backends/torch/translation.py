@@ -231,3 +231,19 @@ class Translator(Specified):
         self._check("beam", source=source, valid_lens=valid_lens, **options)
         outputs, state = self.encode(source, valid_lens)
         return self.decoder.beam(outputs, state, valid_lens, **options)
+
+    def _features(
+        self,
+        source: torch.Tensor,
+        inputs: torch.Tensor,
+        valid_lens: Lengths | None,
+        *,
+        encoder_dropout_mask: torch.Tensor | None,
+        decoder_dropout_mask: torch.Tensor | None,
+        attention_dropout_mask: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Encode the sources, and give the features that the logits are projected from."""
+        outputs, state = self.encode(source, valid_lens, encoder_dropout_mask)
+        encoded: dict[str, Any] = {"encoder_outputs": outputs, "valid_lens": valid_lens, "mask": None}
+        masks = {"dropout_mask": decoder_dropout_mask, "attention_dropout_mask": attention_dropout_mask}
+        return self.decoder._features(inputs, state, **encoded, **masks)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -185,6 +186,51 @@ def test_numbers_outside_their_domain_and_unknown_targets_are_refused(backend: S
     assert (
         all(np.array_equal(before[name], array) for name, array in after.items()) and int(own.get_state()["step"]) == 0
     )
+
+
+@pytest.fixture(params=[None, "blocked"])
+def path(request: pytest.FixtureRequest, backend: SimpleNamespace):
+    set_path = importlib.import_module(f"backends.{backend.name}.blocked").set_path
+    set_path(request.param)
+    yield request.param
+    set_path(None)
+
+
+@pytest.mark.parametrize("lens", [[4, 1, 0, 7, 2], [4, 4, 4, 4, 4], [0, 0, 0, 0, 1], None], ids=str)
+@pytest.mark.parametrize("options", [{"readout": "maxout"}, {"decoder": "luong"}, {"decoder": "fixed"}], ids=str)
+def test_open_steps_alone_give_the_loss_and_its_gradients(
+    backend: SimpleNamespace, path: str | None, options: dict[str, Any], lens: list[int] | None
+):
+    batch = drawn_batch()._replace(target_lens=None if lens is None else np.array(lens, np.int32))
+    config = {**SIZES, **options}
+    model = reference.Translator(**config)
+    reference.set_parameters(model, drawn_parameters(config, "float64"))
+    there = reference.Trainer(model, reference.sgd(0.5))
+    here = trainer(backend, backend.package.sgd(0.5), **options)
+    evaluated = number(backend, here.evaluate(given(backend, batch)))
+    np.testing.assert_allclose(evaluated, there.evaluate(batch), rtol=1e-13)
+    expected, actual = there.step(batch), here.step(given(backend, batch))
+    np.testing.assert_allclose([number(backend, value) for value in actual], expected, rtol=1e-13)
+    for name, array in backend.package.get_parameters(here.model).items():
+        np.testing.assert_allclose(array, model.parameters[name], rtol=1e-11, atol=1e-14, err_msg=name)
+
+
+def test_no_logits_are_computed_of_steps_that_do_not_count(backend: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
+    """As the features show which reach them; in JAX from a size on, and filled up to a multiple of an eighth."""
+    importlib.import_module(f"backends.{backend.name}.blocked").set_path("blocked")
+    here, seen = trainer(backend, backend.package.sgd(0.5)), []
+    decoder = type(here.model.decoder)
+    logits = decoder._logits
+
+    def watched(self: Any, features: Any) -> Any:
+        seen.append(int(np.prod(features.shape[:-1])))
+        return logits(self, features)
+
+    monkeypatch.setattr(decoder, "_logits", watched)
+    batch = drawn_batch()._replace(target_lens=np.array([4, 1, 0, 7, 2], np.int32))
+    here.loss(given(backend, batch))
+    importlib.import_module(f"backends.{backend.name}.blocked").set_path(None)
+    assert seen == [12 if backend.name == "jax" else 11]
 
 
 def test_a_batch_without_an_open_step_moves_nothing(backend: SimpleNamespace):
