@@ -111,6 +111,7 @@ training_options = options.combined(
     setting("--learning-rate", "The learning rate."),
     setting("--max-norm", "Clip gradients to this global norm; 0 clips nothing.", click.FloatRange(0.0)),
     setting("--batch-size", "Pairs of a step."),
+    setting("--by-length/--by-chance", "Have sentences of like length in a batch, or any."),
     setting("--epochs", "Epochs to train."),
     setting("--patience", "Stop after N epochs without a lower validation loss."),
     setting("--seed", "The seed of first parameters, orders and dropout masks."),

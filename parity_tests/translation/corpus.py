@@ -273,3 +273,36 @@ def rows_of(batch: Batch, rows: np.ndarray, count: int) -> Batch:
     """
     missing = count - len(rows)
     return Batch(*(np.pad(array[rows], ((0, missing),) + ((0, 0),) * (array.ndim - 1)) for array in batch[:5]))
+
+
+def trimmed(batch: Batch, most: int) -> Batch:
+    """A batch without the columns behind its longest sentence, of at most that many tokens.
+
+    The widths are multiples of an eighth of that, since compilers make another function for each.
+    """
+    step = -(-most // 8)
+    longest = (int(lens.max(initial=1)) for lens in (batch.source_lens, batch.target_lens))
+    keys, steps = (min(most, -(-length // step) * step) for length in longest)
+
+    encoder, decoder, attention = batch[5:]
+    cut = batch._replace(
+        source=batch.source[:, :keys],
+        inputs=batch.inputs[:, :steps],
+        targets=batch.targets[:, :steps],
+        encoder_dropout_mask=None if encoder is None else encoder[:, :, :keys],
+        decoder_dropout_mask=None if decoder is None else decoder[:, :, :steps],
+        attention_dropout_mask=None if attention is None else attention[:, :steps, :keys],
+    )
+    return Batch(*(None if array is None else np.ascontiguousarray(array) for array in cut))
+
+
+def epoch_rows(pairs: Batch, batch_size: int, epoch: int, seed: int, by_length: bool) -> list[np.ndarray]:
+    """The rows of each batch of an epoch, in an order drawn for it.
+
+    by_length has sentences of like length in a batch, and draws the order of such batches.
+    """
+    order = shuffled(f"epoch/{epoch}", len(pairs.source), seed)
+    if by_length:
+        order = order[np.lexsort((pairs.source_lens[order], pairs.target_lens[order]))]
+    parts = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    return [parts[place] for place in shuffled(f"batches/{epoch}", len(parts), seed)] if by_length else parts

@@ -44,6 +44,7 @@ class Settings:
     of pairs, drawn from the whole corpus if shuffle, from its beginning otherwise. split says what a token is. A
     sentence has max_tokens at most, eos included; a token has to occur min_frequency times. The names of the model's
     options are those of Translator. Dropout masks are data, unless framework_dropout has the framework draw them.
+    by_length has sentences of like length in a batch.
     """
 
     corpus: str = DATES
@@ -68,6 +69,7 @@ class Settings:
     learning_rate: Annotated[float, Range(1e-12, 1e3)] = 0.005
     max_norm: Annotated[float, Range(1e-12, 1e12)] | None = 1.0
     batch_size: Annotated[int, Range(1, 2**16)] = 128
+    by_length: bool = False
     epochs: Annotated[int, Range(1, 10**6)] = 30
     patience: Annotated[int, Range(1, 10**6)] | None = None
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0

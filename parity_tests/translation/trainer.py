@@ -77,15 +77,14 @@ class Worker:
         seconds: list[float] = []
         tokens = 0
         pairs = data.training.pairs
-        order = corpus.shuffled(f"epoch/{number}", len(pairs.source), settings.seed)
-        count = -(-len(order) // settings.batch_size)
-        for position in range(count):
+        parts = corpus.epoch_rows(pairs, settings.batch_size, number, settings.seed, settings.by_length)
+        for position, rows in enumerate(parts):
             start = time.perf_counter()
-            rows = order[position * settings.batch_size : (position + 1) * settings.batch_size]
             batch = corpus.rows_of(pairs, rows, settings.batch_size)
             tokens += int(batch.target_lens.sum())
             if settings.dropout and not settings.framework_dropout:
                 batch = batch._replace(**self.masks(number, position))
+            batch = corpus.trimmed(batch, settings.max_tokens)
             loss, norm = (float(self.runtime.to_numpy(number)) for number in self.trainer.step(self.on_device(batch)))
             if not np.isfinite([loss, norm]).all():
                 raise Diverged(
@@ -95,12 +94,12 @@ class Worker:
             losses.append(loss)
             norms.append(norm)
             seconds.append(time.perf_counter() - start)
-            yield Step(position + 1, count, loss, norm, tokens)
+            yield Step(position + 1, len(parts), loss, norm, tokens)
         self.model.last, self.model.state = self.package.get_parameters(self.translator), self.trainer.get_state()
         self.model.losses += losses
         self.model.norms += norms
         # The median: a first step may compile, and a machine may do something else for a while.
-        rate = tokens / count / max(float(np.median(seconds)), 1e-9)
+        rate = tokens / len(parts) / max(float(np.median(seconds)), 1e-9)
         epoch = {"loss": float(np.mean(losses)), "tokens_per_second": rate, "seconds": sum(seconds)}
         self.model.history.append({**epoch, **self.score(data.validation)})
         if self.model.best_epoch == number:
@@ -162,6 +161,7 @@ class Worker:
 
 
 def batches(arrays: Batch, batch_size: int) -> Iterator[Batch]:
-    """The rows in their order, all batches of one size."""
+    """The rows in their order, all batches of one size, without the columns that none of their sentences reaches."""
     for start in range(0, len(arrays.source), batch_size):
-        yield corpus.rows_of(arrays, np.arange(start, min(start + batch_size, len(arrays.source))), batch_size)
+        rows = np.arange(start, min(start + batch_size, len(arrays.source)))
+        yield corpus.trimmed(corpus.rows_of(arrays, rows, batch_size), arrays.source.shape[1])

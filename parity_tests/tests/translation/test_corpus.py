@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attention_core.operators.training import Batch
 from parity_tests.translation import corpus
 from parity_tests.translation.corpus import CorpusError, Vocabulary
 
@@ -170,3 +171,33 @@ def test_pairs_become_arrays_that_end_with_eos():
     some = corpus.rows_of(batch, np.array([1]), 3)
     assert some.source.tolist() == [[4, 2, 0], [0, 0, 0], [0, 0, 0]] and some.target_lens.tolist() == [3, 0, 0]
     assert {array.dtype.name for array in some[:5]} == {"int32"} and some.attention_dropout_mask is None
+
+
+def test_a_batch_loses_the_columns_that_no_sentence_of_it_reaches():
+    """In steps of an eighth of the longest that there may be: of 20 tokens, three by three."""
+    whole = np.arange(2 * 20, dtype=np.int32).reshape(2, 20)
+    masks = (np.zeros((1, 2, 20, 5)), np.zeros((3, 2, 20, 4)), np.zeros((2, 20, 20)))
+    batch = Batch(whole, np.array([4, 2]), whole + 1, whole + 2, np.array([7, 0]), *masks)
+    less = corpus.trimmed(batch, 20)
+    assert [array.shape for array in less] == [
+        *((2, 6), (2,), (2, 9), (2, 9), (2,)),
+        *((1, 2, 6, 5), (3, 2, 9, 4), (2, 9, 6)),
+    ]
+    assert np.array_equal(less.source, whole[:, :6]) and np.array_equal(less.targets, whole[:, :9] + 2)
+    for lens, width in (((20, 19), 20), ((19, 1), 20), ((18, 1), 18), ((0, 0), 3)):
+        full = batch._replace(source_lens=np.array(lens), encoder_dropout_mask=None, attention_dropout_mask=None)
+        assert corpus.trimmed(full, 20).source.shape == (2, width)
+
+
+@pytest.mark.parametrize("by_length", [False, True])
+def test_an_epoch_has_every_row_once_and_by_length_those_of_like_length_together(by_length: bool):
+    lens = np.arange(50) * 7 % 13 + 1
+    pairs = Batch(np.zeros((50, 13)), lens, None, None, lens)
+    parts = corpus.epoch_rows(pairs, 8, 3, 0, by_length)
+    assert sorted(np.concatenate(parts)) == list(range(50)) and sorted(map(len, parts)) == [2, *(8,) * 6]
+    spread = max(np.ptp(lens[rows]) for rows in parts)
+    assert spread <= 3 if by_length else spread > 6
+    first = [lens[rows].min() for rows in parts]
+    assert first != sorted(first), "the order of the batches is drawn, too"
+    other = corpus.epoch_rows(pairs, 8, 4, 0, by_length)
+    assert [rows.tolist() for rows in parts] != [rows.tolist() for rows in other]

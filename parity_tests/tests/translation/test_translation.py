@@ -114,6 +114,21 @@ def test_resuming_from_a_file_is_the_same_training_to_the_bit(backend: SimpleNam
     assert whole.losses[-1] < whole.losses[0] and len(whole.losses) == 6
 
 
+@pytest.mark.parametrize("score", [None, "location"])
+def test_another_amount_of_padding_is_the_same_training(
+    backend: SimpleNamespace, score: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    """With and without the columns that no sentence of a batch reaches."""
+    settings = small(dtype="float64", batch_size=4, epochs=1, train=20, max_tokens=24, score=score)
+    less = trained(backend.name, settings)
+    widths, trimmed = set(), corpus.trimmed
+    monkeypatch.setattr(corpus, "trimmed", lambda batch, most: widths.add(trimmed(batch, most).source.shape) or batch)
+    whole = trained(backend.name, settings)
+    assert len(widths) > 1, "some batches have no sentence of 24 tokens"
+    np.testing.assert_allclose(less.losses, whole.losses, rtol=1e-11)
+    assert less.history[0]["validation_loss"] == pytest.approx(whole.history[0]["validation_loss"], rel=1e-11)
+
+
 def test_an_epoch_that_was_not_done_leaves_the_model_as_it_was(backend: SimpleNamespace):
     settings = small()
     data = read_data(settings, PAIRS)
