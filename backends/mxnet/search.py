@@ -78,7 +78,7 @@ def beam_search(
     counts = np.zeros((batch, width), dtype="int32", ctx=ctx)
     running, steps = np.ones((batch, width), dtype="bool", ctx=ctx), []
     for _ in range(max_steps):
-        if not running.any():
+        if decided(totals, counts, running, num_best, max_steps, length_penalty).all():
             break
         logits, state, attended = step(token, state, memory)
         logs = np.reshape(log_softmax(logits.astype(exact["dtype"])), (batch, width, vocab_size))
@@ -117,6 +117,27 @@ def first_best(ranked: np.ndarray, width: int) -> np.ndarray:
         best.append(np.argmax(ranked, axis=-1).astype("int64"))
         ranked = np.where(places == best[-1][:, None], taken, ranked)
     return np.stack(best, axis=-1)
+
+
+def decided(
+    totals: np.ndarray,
+    counts: np.ndarray,
+    running: np.ndarray,
+    num_best: int,
+    max_steps: int,
+    length_penalty: float,
+) -> np.ndarray:
+    """Whether the best hypotheses of each sequence have ended, and none that runs can come before them.
+
+    A sum of logarithms only falls, and its penalty is monotone in the length: a score is never above that of the sum at
+    its length now, or at the largest. A hypothesis that comes level stays behind.
+    """
+    now, last = (
+        totals / penalty(lengths, length_penalty, totals) for lengths in (counts, np.full_like(counts, max_steps))
+    )
+    runs = running.astype("bool")
+    most = np.max(np.where(runs, np.maximum(now, last), np.full_like(now, -np.inf)), axis=-1)
+    return (most <= now[:, num_best - 1]) * (np.max(running[:, :num_best].astype("int32"), axis=-1) == 0)
 
 
 def penalty(lengths: np.ndarray, length_penalty: float, like: np.ndarray) -> np.ndarray:

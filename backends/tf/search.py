@@ -118,8 +118,14 @@ def beam_search(
         )
         return t + 1, *shaped_as(following, (token, state, running, counts, totals, tokens, weights))
 
+    def undecided(
+        t: tf.Tensor, token: tf.Tensor, state: Any, running: tf.Tensor, counts: tf.Tensor, totals: tf.Tensor, *_: Any
+    ) -> tf.Tensor:
+        ended = decided(totals, counts, running, num_best, max_steps, length_penalty)
+        return tf.logical_and(t < max_steps, tf.logical_not(tf.reduce_all(ended)))
+
     *_, running, counts, totals, tokens, weights = tf.while_loop(
-        lambda t, token, state, running, *_: tf.logical_and(t < max_steps, tf.reduce_any(running)),
+        undecided,
         advance,
         (0, token, state, running, counts, totals, tokens, weights),
     )
@@ -133,6 +139,22 @@ def beam_search(
 def first_best(ranked: tf.Tensor, width: int) -> tf.Tensor:
     """The places of the largest of each row, best first; of equal ones the first, as tf.math.top_k takes them."""
     return tf.math.top_k(ranked, k=width).indices
+
+
+def decided(
+    totals: tf.Tensor, counts: tf.Tensor, running: tf.Tensor, num_best: int, max_steps: int, length_penalty: float
+) -> tf.Tensor:
+    """Whether the best hypotheses of each sequence have ended, and none that runs can come before them.
+
+    A sum of logarithms only falls, and its penalty is monotone in the length: a score is never above that of the sum at
+    its length now, or at the largest. A hypothesis that comes level stays behind.
+    """
+    now, last = (
+        totals / penalty(lengths, length_penalty, totals.dtype) for lengths in (counts, tf.fill((1, 1), max_steps))
+    )
+    most = tf.reduce_max(tf.where(running, tf.maximum(now, last), -math.inf), axis=-1)
+    best_run = tf.reduce_any(running[:, :num_best], axis=-1)
+    return tf.logical_and(tf.logical_not(best_run), most <= now[:, num_best - 1])
 
 
 def penalty(lengths: tf.Tensor, length_penalty: float, dtype: tf.DType) -> tf.Tensor:

@@ -72,7 +72,7 @@ def beam_search(
     counts = torch.zeros_like(token).reshape(batch, width)
     running, steps = torch.ones_like(counts, dtype=torch.bool), []
     for _ in range(max_steps):
-        if not running.any():
+        if decided(totals, counts, running, num_best, max_steps, length_penalty).all():
             break
         logits, state, attended = step(token, state, memory)
         logs = logits.log_softmax(dim=-1, dtype=exact).reshape(batch, width, vocab_size)
@@ -98,14 +98,39 @@ def beam_search(
 
 def first_best(ranked: torch.Tensor, width: int) -> torch.Tensor:
     """The places of the largest of each row, best first; of equal ones the first. Sorting all would be slow."""
-    ranked = ranked.masked_fill(ranked.isnan(), -torch.inf)
-    lowest = ranked.topk(width, dim=-1).values[:, -1:]
-    above, equal = ranked > lowest, ranked == lowest
-    room = width - above.sum(dim=-1, keepdim=True)
-    kept = above | (equal & (equal.cumsum(dim=-1) <= room))
-    places = kept.nonzero()[:, 1].reshape(-1, width)
+    values, places = ranked.topk(min(width + 1, ranked.shape[-1]), dim=-1)
+    if values.isnan().any():  # which PyTorch takes for the largest
+        return first_best(ranked.masked_fill(ranked.isnan(), -torch.inf), width)
+    lowest = values[:, width - 1 : width]
+    if (values[:, width:] == lowest).any():  # more are equal than there is room for, of which PyTorch takes any
+        above, equal = ranked > lowest, ranked == lowest
+        room = width - above.sum(dim=-1, keepdim=True)
+        kept = above | (equal & (equal.cumsum(dim=-1) <= room))
+        places = kept.nonzero()[:, 1].reshape(-1, width)
+    places = places[:, :width].sort(dim=-1).values
     order = ranked.gather(1, places).sort(dim=-1, descending=True, stable=True).indices
     return places.gather(1, order)
+
+
+def decided(
+    totals: torch.Tensor,
+    counts: torch.Tensor,
+    running: torch.Tensor,
+    num_best: int,
+    max_steps: int,
+    length_penalty: float,
+) -> torch.Tensor:
+    """Whether the best hypotheses of each sequence have ended, and none that runs can come before them.
+
+    A sum of logarithms only falls, and its penalty is monotone in the length: a score is never above that of the sum at
+    its length now, or at the largest. A hypothesis that comes level stays behind.
+    """
+    now, last = (
+        totals / penalty(lengths, length_penalty, totals.dtype)
+        for lengths in (counts, torch.full_like(counts, max_steps))
+    )
+    most = torch.where(running, torch.maximum(now, last), -torch.inf).amax(dim=-1)
+    return ~running[:, :num_best].any(dim=-1) & (most <= now[:, num_best - 1])
 
 
 def penalty(lengths: torch.Tensor, length_penalty: float, dtype: torch.dtype) -> torch.Tensor:
