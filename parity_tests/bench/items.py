@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from attention_core.operators import find
+from attention_core.operators.training import Batch
 from attention_core.specification import Layer
 from backends import FRAMEWORKS
 
@@ -182,13 +183,49 @@ WEIGHTS = replace(
     goals=timed("torch", (2, 3), (3, 4)),
     keywords={},
 )
+TRANSLATOR = Item(
+    "translator",
+    "a translator's training step, sentences of 20 tokens",
+    "Translator",
+    {
+        "batch": 64,
+        "hidden": 256,
+        "layers": 1,
+        "source_vocabulary": 2082,
+        "target_vocabulary": 3193,
+        "steps": 20,
+        "keys": 20,
+    },
+    (
+        Goal("torch", "training", 2),
+        Goal("tf", "training", 2, against=GRAPH),
+        Goal("jax", "training", 2),
+        Goal("mxnet", "training", 2),
+    ),
+    quick={"batch": 8, "hidden": 32, "source_vocabulary": 50, "target_vocabulary": 60, "steps": 5, "keys": 6},
+)
+TRANSLATOR_SHORT = replace(
+    TRANSLATOR,
+    name="translator-short",
+    summary="a translator's training step, sentences of 10 tokens",
+    sizes={**TRANSLATOR.sizes, "steps": 10, "keys": 10},
+)
+TRANSLATOR_LONG = replace(
+    TRANSLATOR,
+    name="translator-long",
+    summary="a translator's training step, sentences of 50 tokens",
+    sizes={**TRANSLATOR.sizes, "steps": 50, "keys": 50},
+)
 WEIGHTS_LONG = replace(
     WEIGHTS, name="dot-weights-long", summary="dot-product attention, weights returned, long", sizes=DOT_LONG.sizes
 )
 
 ITEMS = {
     item.name: item
-    for item in (ADDITIVE, ADDITIVE_CONTEXT, DECODER, SHORT, GREEDY, DOT, DOT_LONG, WEIGHTS, WEIGHTS_LONG)
+    for item in (
+        *(ADDITIVE, ADDITIVE_CONTEXT, DECODER, SHORT, GREEDY, DOT, DOT_LONG, WEIGHTS, WEIGHTS_LONG),
+        *(TRANSLATOR, TRANSLATOR_SHORT, TRANSLATOR_LONG),
+    )
 }
 """Every item by its name."""
 
@@ -220,6 +257,9 @@ class Problem:
         if self.item.layer == "BahdanauDecoder":
             features = {"vocab_size": self.sizes["vocabulary"], "embed_size": hidden, "hidden_size": hidden}
             return {**features, "num_layers": self.sizes["layers"]}
+        if self.item.layer == "Translator":
+            words = {f"{name}_vocab_size": self.sizes[f"{name}_vocabulary"] for name in ("source", "target")}
+            return {**words, "embed_size": hidden, "hidden_size": hidden, "num_layers": self.sizes["layers"]}
         return {}
 
     @property
@@ -231,9 +271,12 @@ class Problem:
             return batch * sizes["queries"] * keys * hidden
         if self.item.layer == "DotProductAttention":
             return 2 * batch * sizes["heads"] * sizes["queries"] * keys * hidden
-        recurrent = 3 * hidden * (3 * hidden + (sizes["layers"] - 1) * 2 * hidden)
-        step = recurrent + hidden**2 + 2 * keys * hidden + hidden * sizes["vocabulary"]
-        return batch * (keys * hidden**2 + sizes["steps"] * step)
+        above = (sizes["layers"] - 1) * 2 * hidden
+        translator = self.item.layer == "Translator"
+        words = hidden * sizes["target_vocabulary" if translator else "vocabulary"]
+        step = 3 * hidden * (3 * hidden + above) + hidden**2 + 2 * keys * hidden + words
+        encoder = 3 * hidden * (2 * hidden + above) if translator else 0
+        return batch * (keys * (hidden**2 + encoder) + sizes["steps"] * step)
 
     @functools.cached_property
     def parameters(self) -> dict[str, np.ndarray]:
@@ -260,9 +303,18 @@ class Problem:
             return numbers.standard_normal(shape, np.float32)
 
         def tokens() -> np.ndarray:
-            return numbers.integers(sizes["vocabulary"], size=(batch, sizes["steps"]), dtype=np.int32)
+            words = sizes["target_vocabulary" if self.item.layer == "Translator" else "vocabulary"]
+            return numbers.integers(words, size=(batch, sizes["steps"]), dtype=np.int32)
 
         valid_lens = np.linspace(keys, keys - keys // 2, batch).astype(np.int32)
+        if self.item.layer == "Translator":
+            # Sentences are between a quarter of the longest and that: 38 of 100 places are padding, as in a corpus.
+            lens = (numbers.integers(max(size // 4, 1), size + 1, batch) for size in (keys, sizes["steps"]))
+            source_lens, target_lens = (each.astype(np.int32) for each in lens)
+            source_lens[0], target_lens[0] = keys, sizes["steps"]
+            source = numbers.integers(sizes["source_vocabulary"], size=(batch, keys), dtype=np.int32)
+            arrays = source, source_lens, tokens(), tokens(), target_lens
+            return dict(zip(Batch._fields, arrays, strict=False))
         if self.item.layer == "BahdanauDecoder":
             return {
                 "tokens": tokens(),
@@ -284,5 +336,7 @@ class Problem:
 
 LEARNED = ("queries", "keys", "values", "encoder_outputs", "state")
 """The inputs that have a gradient, as they have inside a model."""
+LEARNING_RATE, MAX_NORM = 1e-3, 1.0
+"""Of the trainings."""
 BOS, EOS = 2, 3
 """The tokens that greedy decoding begins and ends with."""

@@ -13,10 +13,11 @@ import optax
 from flax import nnx
 
 import backends.jax as ours
+from attention_core.operators.training import Batch
 from backends.jax.arrays import from_numpy, to_numpy
 from backends.jax.runtime import build
-from parity_tests.bench.items import BOS, EOS, LEARNED, UNCOMPILED, Problem
-from parity_tests.bench.measure import Form
+from parity_tests.bench.items import BOS, EOS, LEARNED, LEARNING_RATE, MAX_NORM, UNCOMPILED, Problem
+from parity_tests.bench.measure import Form, TrainingForm
 
 Arrays = dict[str, jax.Array]
 
@@ -84,6 +85,35 @@ def decoder(
         logits.append(out)
         attended.append(weights)
     return jnp.stack(logits, axis=1), state, jnp.stack(attended, axis=1)
+
+
+def translator(parameters: Arrays, source: jax.Array, source_lens: jax.Array, inputs: jax.Array) -> jax.Array:
+    """An encoder, in which padding leaves the state alone, and the decoder's step, each in a scan: the logits."""
+    encoder, of_decoder = (
+        {name.removeprefix(part): array for name, array in parameters.items() if name.startswith(part)}
+        for part in ("encoder.", "decoder.")
+    )
+    outputs, layer = jnp.swapaxes(encoder["embedding"][source], 0, 1), 0
+    states: list[jax.Array] = []
+    valid = jnp.arange(len(outputs))[:, None, None] < source_lens[:, None]
+    while f"rnn.{layer}.W" in encoder:
+        weights = {name: encoder[f"rnn.{layer}.{name}"] for name in ("W", "U", "b", "b_hn")}
+
+        def read(h: jax.Array, at: tuple[jax.Array, jax.Array], weights: Arrays = weights) -> tuple[jax.Array, ...]:
+            x, valid = at
+            h = jnp.where(valid, gru_cell(weights, x, h), h)
+            return h, jnp.where(valid, h, 0.0)
+
+        h, outputs = jax.lax.scan(read, jnp.zeros_like(outputs[0]), (outputs, valid))
+        states, layer = [*states, h], layer + 1
+    keys = jnp.swapaxes(outputs, 0, 1)
+
+    def write(state: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array]:
+        logits, state, _ = decoder_step(of_decoder, token, keys, state, source_lens)
+        return state, logits
+
+    _, logits = jax.lax.scan(write, jnp.stack(states), inputs.T)
+    return jnp.swapaxes(logits, 0, 1)
 
 
 def greedy_decoder(
@@ -200,9 +230,47 @@ THIRD_PARTY: dict[str, Function] = {
 }
 
 
-def form(problem: Problem, against: str | None, device: str = "cpu") -> FunctionForm:
+def training_step(
+    parameters: Arrays, state: Any, batch: Batch, optimizer: optax.GradientTransformation
+) -> tuple[Arrays, Any, jax.Array, jax.Array]:
+    """Logits of all steps, a loss for each, of which those of padding are masked, clipping, and Adam."""
+
+    def loss_of(parameters: Arrays) -> jax.Array:
+        logits = translator(parameters, batch.source, batch.source_lens, batch.inputs)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
+        mask = jnp.arange(losses.shape[1]) < batch.target_lens[:, None]
+        return (losses * mask).sum() / mask.sum()
+
+    loss, gradients = jax.value_and_grad(loss_of)(parameters)
+    norm = optax.global_norm(gradients)
+    updates, state = optimizer.update(gradients, state, parameters)
+    return optax.apply_updates(parameters, updates), state, loss, norm
+
+
+def training_form(problem: Problem, against: str | None, device: str) -> TrainingForm:
+    """A translator in training, as tutorials write it or ours."""
+    batch = Batch(*(from_numpy(array, device) for array in problem.inputs.values()))
+    if against is None:
+        layer = build(ours.Translator, problem.options, "float32", device)
+        ours.set_parameters(layer, problem.parameters)
+        trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
+        return TrainingForm(partial(trainer.step, batch), to_numpy)
+    optimizer = optax.chain(optax.clip_by_global_norm(MAX_NORM), optax.adam(LEARNING_RATE))
+    parameters = {name: from_numpy(array, device) for name, array in problem.parameters.items()}
+    held, stepped = [parameters, optimizer.init(parameters)], jax.jit(partial(training_step, optimizer=optimizer))
+
+    def step() -> tuple[jax.Array, jax.Array]:
+        held[0], held[1], loss, norm = stepped(*held, batch)
+        return loss, norm
+
+    return TrainingForm(step, to_numpy)
+
+
+def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
     """The form of a problem that ours is compared with, or ours."""
     item = problem.item
+    if item.layer == "Translator":
+        return training_form(problem, against, device)
     if against is not None:
         arrays = {name: from_numpy(array, device) for name, array in problem.parameters.items()}
         function = THIRD_PARTY[item.layer]

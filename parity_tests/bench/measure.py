@@ -67,8 +67,34 @@ class Form(ABC):
         return arrays
 
 
+class TrainingForm(Form):
+    """A translator in training, by a function that takes a step, clipping and Adam included: (loss, norm) before it."""
+
+    def __init__(self, step: Callable[[], tuple[Any, Any]], to_numpy: Callable[[Any], np.ndarray]) -> None:
+        self.step, self.to_numpy = step, to_numpy
+
+    def forward(self) -> Any:
+        """Refuse: what is measured is a step."""
+        raise NotImplementedError
+
+    def training(self) -> Any:
+        """Take a step, and wait for its numbers."""
+        return tuple(map(self.to_numpy, self.step()))
+
+    def differentiate(self) -> Any:
+        """Refuse: the gradients stay inside of a step."""
+        raise NotImplementedError
+
+    def answers(self, gradients: bool) -> dict[str, np.ndarray]:
+        """The loss and the norm of the gradients of a step; after it, each framework's own Adam has its own epsilon."""
+        return dict(zip(("loss", "gradients' norm"), self.training(), strict=True))
+
+
 def parameter_path(name: str, gru: Mapping[str, str]) -> str:
     """The attribute of a third-party module that holds a canonical parameter; gru has the paths of a layer's."""
+    part, _, rest = name.partition(".")
+    if part in ("encoder", "decoder"):
+        return f"{part}.{parameter_path(rest, gru)}"
     if name.startswith("rnn."):
         _, layer, parameter = name.split(".")
         return gru[parameter].format(layer)

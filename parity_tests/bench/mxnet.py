@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter, methodcaller
+from types import SimpleNamespace
 from typing import Any
 
 import mxnet as mx
@@ -13,10 +14,11 @@ from mxnet import autograd, gluon, np, npx
 from mxnet.gluon import nn, rnn
 
 import backends.mxnet as ours
+from attention_core.operators.training import Batch
 from backends.mxnet.arrays import context, from_numpy, to_numpy
 from backends.mxnet.runtime import build
-from parity_tests.bench.items import Problem
-from parity_tests.bench.measure import Form, canonical, parameter_path, stored
+from parity_tests.bench.items import LEARNING_RATE, MAX_NORM, Problem
+from parity_tests.bench.measure import Form, TrainingForm, canonical, parameter_path, stored
 
 
 def configure() -> None:
@@ -80,9 +82,69 @@ class BahdanauDecoder(nn.Block):
         return np.swapaxes(logits, 0, 1), state, np.concatenate(attended, axis=1)
 
 
-# ------------------------------------------------------------------------------------------------------ the forms
-
 GRU = {"W": "rnn.l{}_i2h_weight", "U": "rnn.l{}_h2h_weight", "b": "rnn.l{}_i2h_bias", "b_hn": "rnn.l{}_h2h_bias"}
+
+
+class Encoder(nn.Block):
+    """An embedding and recurrent layers, whose states are their outputs at the last token of each sentence.
+
+    MXNet ignores use_sequence_length on a CPU.
+    """
+
+    def __init__(self, vocabulary: int, size: int, layers: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, size)
+        self.layers = nn.Sequential()
+        self.layers.add(*(rnn.GRU(size, 1, input_size=size) for _ in range(layers)))
+        self.rnn = SimpleNamespace()  # the parameters, named as those of one GRU of so many layers
+        for index, layer in enumerate(self.layers):
+            for name in (path.removeprefix("rnn.") for path in GRU.values()):
+                setattr(self.rnn, name.format(index), getattr(layer, name.format(0)))
+
+    def forward(self, source: np.ndarray, lens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(outputs, state)."""
+        outputs, states = np.swapaxes(self.embedding(source), 0, 1), []
+        for layer in self.layers:
+            outputs = layer(outputs)
+            states.append(outputs[lens - 1, np.arange(len(source), dtype="int32")])
+        return np.swapaxes(outputs, 0, 1), np.stack(states)
+
+
+class Translator(nn.Block):
+    """The encoder and the decoder above."""
+
+    def __init__(self, source_vocabulary: int, target_vocabulary: int, size: int, layers: int) -> None:
+        super().__init__()
+        self.encoder = Encoder(source_vocabulary, size, layers)
+        self.decoder = BahdanauDecoder(target_vocabulary, size, layers)
+
+    def forward(self, source: np.ndarray, source_lens: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+        """The logits."""
+        outputs, state = self.encoder(source, source_lens)
+        return self.decoder(inputs, outputs, state, source_lens)[0]
+
+
+def training_step(model: Translator, trainer: gluon.Trainer, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """Logits of all steps, a loss for each, of which those of padding are masked, clipping, and Adam."""
+    with autograd.record():
+        logits = model(batch.source, batch.source_lens, batch.inputs)
+        losses = -npx.pick(npx.log_softmax(logits), batch.targets)
+        masked = npx.sequence_mask(losses, batch.target_lens, use_sequence_length=True, axis=1)
+        loss = masked.sum() / batch.target_lens.sum()
+    loss.backward()
+    parameters = model.collect_params()
+    for name in (name for name in parameters if name.endswith("h2h_bias")):
+        gradient = parameters[name].grad()  # a second bias of the gates r and z, which ours has not, stays 0
+        gradient[: len(gradient) // 3 * 2] = 0
+    gradients = [parameter.grad() for parameter in parameters.values()]
+    norm = sum((gradient**2).sum() for gradient in gradients) ** 0.5
+    for gradient in gradients:
+        gradient[:] *= np.minimum(MAX_NORM / norm, 1.0)
+    trainer.step(1)
+    return loss, norm
+
+
+# ------------------------------------------------------------------------------------------------------ the forms
 
 
 class BlockForm(Form):
@@ -130,21 +192,32 @@ class BlockForm(Form):
         return loss, {name: array.grad for name, array in self.learned.items()}, self.gradients()
 
 
-def form(problem: Problem, against: str | None, device: str = "cpu") -> BlockForm:
+def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
     """The form of a problem that ours is compared with, or ours."""
+    training, held = problem.item.layer == "Translator", list(problem.inputs.values())
     with context(device):
+        batch = Batch(*(from_numpy(array, device) for array in held)) if training else None
         if against is None:
             layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
             ours.set_parameters(layer, problem.parameters)
+            if batch is not None:
+                trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
+                return TrainingForm(partial(trainer.step, batch), to_numpy)
             return BlockForm(problem, layer, device, partial(ours.get_parameters, layer, read=methodcaller("grad")))
         sizes = problem.sizes
         block = AdditiveAttention(sizes["hidden"])
         if problem.item.layer == "BahdanauDecoder":
             block = BahdanauDecoder(sizes["vocabulary"], sizes["hidden"], sizes["layers"])
+        elif training:
+            vocabularies = sizes["source_vocabulary"], sizes["target_vocabulary"]
+            block = Translator(*vocabularies, sizes["hidden"], sizes["layers"])
         block.initialize(mx.init.Zero())
         places = {name: attrgetter(parameter_path(name, GRU))(block) for name in problem.parameters}
         for name, place in places.items():
             place.set_data(from_numpy(stored(problem.parameters[name], place.shape)))
+        if batch is not None:
+            gluons = gluon.Trainer(block.collect_params(), "adam", {"learning_rate": LEARNING_RATE})
+            return TrainingForm(partial(training_step, block, gluons, batch), to_numpy)
 
         def read() -> dict[str, numpy.ndarray]:
             shapes = {name: array.shape for name, array in problem.parameters.items()}

@@ -13,10 +13,11 @@ import tensorflow as tf
 from tensorflow import Tensor
 
 import backends.tf as ours
+from attention_core.operators.training import Batch
 from backends.tf.arrays import DEVICES, from_numpy, to_numpy
 from backends.tf.runtime import build
-from parity_tests.bench.items import EAGER, Problem
-from parity_tests.bench.measure import Form, canonical, stored
+from parity_tests.bench.items import EAGER, LEARNING_RATE, MAX_NORM, Problem
+from parity_tests.bench.measure import Form, TrainingForm, canonical, stored
 
 Tensors = dict[str, Tensor]
 
@@ -97,6 +98,55 @@ class BahdanauDecoder(keras.layers.Layer):
             outputs.append(x)
             attended.append(weights)
         return self.dense(tf.concat(outputs, axis=1)), tf.stack(states), tf.concat(attended, axis=1)
+
+
+class Encoder(keras.layers.Layer):
+    """An embedding and recurrent layers, which a mask tells where a sentence ends."""
+
+    def __init__(self, vocabulary: int, size: int, layers: int) -> None:
+        super().__init__()
+        self.embedding = keras.layers.Embedding(vocabulary, size)
+        self.rnn = [keras.layers.GRU(size, return_sequences=True, return_state=True) for _ in range(layers)]
+
+    def call(self, source: Tensor, lens: Tensor) -> tuple[Tensor, Tensor]:
+        """(outputs, states)."""
+        outputs, states = self.embedding(source), []
+        for layer in self.rnn:
+            outputs, state = layer(outputs, mask=tf.sequence_mask(lens, source.shape[1]))
+            states.append(state)
+        return outputs, tf.stack(states)
+
+
+class Translator(keras.layers.Layer):
+    """The encoder and the decoder above."""
+
+    def __init__(self, source_vocabulary: int, target_vocabulary: int, size: int, layers: int) -> None:
+        super().__init__()
+        self.encoder = Encoder(source_vocabulary, size, layers)
+        self.decoder = BahdanauDecoder(target_vocabulary, size, layers)
+
+    def call(self, source: Tensor, source_lens: Tensor, inputs: Tensor) -> Tensor:
+        """The logits."""
+        outputs, state = self.encoder(source, source_lens)
+        return self.decoder(inputs, outputs, state, source_lens)[0]
+
+
+def training_step(
+    model: Translator, optimizer: keras.optimizers.Optimizer, held: Mapping[str, Tensor], batch: Batch
+) -> tuple[Tensor, Tensor]:
+    """Logits of all steps, a loss for each, of which those of padding are masked, clipping, and Adam."""
+    sources = [variable.value for variable in model.trainable_variables]
+    with tf.GradientTape() as tape:
+        logits = model(batch.source, batch.source_lens, batch.inputs)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=batch.targets, logits=logits)
+        mask = tf.sequence_mask(batch.target_lens, losses.shape[1], losses.dtype)
+        loss = tf.reduce_sum(losses * mask) / tf.reduce_sum(mask)
+    gradients = map(tf.convert_to_tensor, tape.gradient(loss, sources))
+    paths = [variable.path for variable in model.trainable_variables]
+    kept = [gradient * held.get(path, 1.0) for path, gradient in zip(paths, gradients, strict=True)]
+    clipped, norm = tf.clip_by_global_norm(kept, MAX_NORM)
+    optimizer.apply(clipped)
+    return loss, norm
 
 
 class DotProductAttention(keras.layers.Layer):
@@ -252,10 +302,35 @@ def third_party(problem: Problem, against: str) -> keras.layers.Layer:
     return KerasDotProductAttention() if keras_layer else DotProductAttention()
 
 
-def form(problem: Problem, against: str | None, device: str = "cpu") -> LayerForm:
+def training_form(problem: Problem, against: str | None, device: str) -> TrainingForm:
+    """A translator in training, as tutorials write it or ours."""
+    batch, sizes = Batch(*(from_numpy(array, device) for array in problem.inputs.values())), problem.sizes
+    if against is None:
+        layer = build(ours.Translator, problem.options, "float32", device)
+        ours.set_parameters(layer, problem.parameters)
+        trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
+        return TrainingForm(partial(trainer.step, batch), to_numpy)
+    vocabularies = sizes["source_vocabulary"], sizes["target_vocabulary"]
+    model = Translator(*vocabularies, sizes["hidden"], sizes["layers"])
+    model(*batch[:3])  # Keras makes the parameters in the first call
+    for part, layer in (("encoder", model.encoder), ("decoder", model.decoder)):
+        whole = {name.partition(".") for name in problem.parameters}
+        write(layer, {rest: problem.parameters[f"{first}.{rest}"] for first, _, rest in whole if first == part})
+    # A second bias of the gates r and z, which ours has not, stays 0: Keras has z first, then r, then n.
+    biases = [gru.cell.bias for gru in (*model.encoder.rnn, *model.decoder.rnn)]
+    columns = tf.repeat(tf.constant([[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]]), sizes["hidden"], axis=1)
+    optimizer = keras.optimizers.Adam(LEARNING_RATE)
+    optimizer.build(model.trainable_variables)
+    held = {bias.path: columns for bias in biases}
+    return TrainingForm(partial(tf.function(training_step, autograph=False), model, optimizer, held, batch), to_numpy)
+
+
+def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
     """The form of a problem that ours is compared with, or ours, which is called in tf.function as a Trainer does."""
     parameters = problem.parameters
     with tf.device(DEVICES[device]):
+        if problem.item.layer == "Translator":
+            return training_form(problem, against, device)
         if against is None:
             layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
             return LayerForm(

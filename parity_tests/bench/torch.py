@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import backends.torch as ours
+from attention_core.operators.training import Batch
 from backends.torch.arrays import from_numpy, to_numpy
 from backends.torch.runtime import build
-from parity_tests.bench.items import THIRD_PARTY, Problem
-from parity_tests.bench.measure import Call, Form, canonical, parameter_path, stored
+from parity_tests.bench.items import LEARNING_RATE, MAX_NORM, THIRD_PARTY, Problem
+from parity_tests.bench.measure import Call, Form, TrainingForm, canonical, parameter_path, stored
 
 
 def configure() -> None:
@@ -77,6 +79,38 @@ class BahdanauDecoder(nn.Module):
             attended.append(weights)
         logits = self.dense(torch.cat(outputs, dim=0))
         return logits.transpose(0, 1), state, torch.cat(attended, dim=1)
+
+
+class Translator(nn.Module):
+    """An encoder, which leaves padding out, and the decoder above."""
+
+    def __init__(self, source_vocabulary: int, vocabulary: int, size: int, layers: int) -> None:
+        super().__init__()
+        self.encoder = nn.ModuleDict({"embedding": nn.Embedding(source_vocabulary, size)})
+        self.encoder["rnn"] = nn.GRU(size, size, layers, batch_first=True)
+        self.decoder = BahdanauDecoder(vocabulary, size, layers)
+
+    def forward(self, source: Tensor, source_lens: Tensor, inputs: Tensor) -> Tensor:
+        """The logits."""
+        embedded = self.encoder["embedding"](source)
+        packed = pack_padded_sequence(embedded, source_lens.cpu(), batch_first=True, enforce_sorted=False)
+        outputs, state = self.encoder["rnn"](packed)
+        outputs, _ = pad_packed_sequence(outputs, batch_first=True, total_length=source.shape[1])
+        logits, _, _ = self.decoder(inputs, outputs, state, source_lens)
+        return logits
+
+
+def training_step(model: Translator, optimizer: torch.optim.Optimizer, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Logits of all steps, a loss for each, of which those of padding are masked, clipping, and Adam."""
+    logits = model(batch.source, batch.source_lens, batch.inputs)
+    losses = functional.cross_entropy(logits.permute(0, 2, 1), batch.targets.long(), reduction="none")
+    mask = torch.arange(losses.shape[1], device=losses.device) < batch.target_lens[:, None]
+    loss = (losses * mask).sum() / mask.sum()
+    optimizer.zero_grad()
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+    optimizer.step()
+    return loss.detach(), norm
 
 
 class DotProductAttention(nn.Module):
@@ -175,14 +209,21 @@ def third_party(problem: Problem, against: str) -> nn.Module:
         return AdditiveAttention(sizes["hidden"])
     if problem.item.layer == "BahdanauDecoder":
         return BahdanauDecoder(sizes["vocabulary"], sizes["hidden"], sizes["layers"])
+    if problem.item.layer == "Translator":
+        return Translator(sizes["source_vocabulary"], sizes["target_vocabulary"], sizes["hidden"], sizes["layers"])
     return DotProductAttention() if against == THIRD_PARTY else ScaledDotProductAttention()
 
 
-def form(problem: Problem, against: str | None, device: str = "cpu") -> ModuleForm:
+def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
     """The form of a problem that ours is compared with, or ours."""
+    training = problem.item.layer == "Translator"
+    batch = Batch(*(from_numpy(array, device) for array in problem.inputs.values())) if training else None
     if against is None:
         layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
         ours.set_parameters(layer, problem.parameters)
+        if batch is not None:
+            trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
+            return TrainingForm(partial(trainer.step, batch), to_numpy)
         gradients = partial(ours.get_parameters, layer, read=attrgetter("grad"))
         return ModuleForm(problem, layer, device, gradients, problem.item.keywords)
     module = third_party(problem, against)
@@ -190,6 +231,12 @@ def form(problem: Problem, against: str | None, device: str = "cpu") -> ModuleFo
     with torch.no_grad():
         for name, place in places.items():
             place.copy_(from_numpy(stored(problem.parameters[name], place.shape)))
+    if batch is not None:
+        for place in (place for name, place in places.items() if name.endswith("b_hn")):
+            # A second bias of the gates r and z, which ours has not, stays 0.
+            place.register_hook(lambda gradient: gradient * (torch.arange(len(gradient)) >= len(gradient) // 3 * 2))
+        optimizer = torch.optim.Adam(module.parameters(), LEARNING_RATE)
+        return TrainingForm(partial(training_step, module.to(device), optimizer, batch), to_numpy)
 
     def read() -> dict[str, np.ndarray]:
         shapes = {name: array.shape for name, array in problem.parameters.items()}
