@@ -183,6 +183,9 @@ WEIGHTS = replace(
     goals=timed("torch", (2, 3), (3, 4)),
     keywords={},
 )
+WEIGHTS_LONG = replace(
+    WEIGHTS, name="dot-weights-long", summary="dot-product attention, weights returned, long", sizes=DOT_LONG.sizes
+)
 TRANSLATOR = Item(
     "translator",
     "a translator's training step, sentences of 20 tokens",
@@ -192,7 +195,7 @@ TRANSLATOR = Item(
         "hidden": 256,
         "layers": 1,
         "source_vocabulary": 2082,
-        "target_vocabulary": 3193,
+        "vocabulary": 3193,
         "steps": 20,
         "keys": 20,
     },
@@ -202,7 +205,7 @@ TRANSLATOR = Item(
         Goal("jax", "training", 2),
         Goal("mxnet", "training", 2),
     ),
-    quick={"batch": 8, "hidden": 32, "source_vocabulary": 50, "target_vocabulary": 60, "steps": 5, "keys": 6},
+    quick={"batch": 8, "hidden": 32, "source_vocabulary": 50, "vocabulary": 60, "steps": 5, "keys": 6},
 )
 TRANSLATOR_SHORT = replace(
     TRANSLATOR,
@@ -215,9 +218,6 @@ TRANSLATOR_LONG = replace(
     name="translator-long",
     summary="a translator's training step, sentences of 50 tokens",
     sizes={**TRANSLATOR.sizes, "steps": 50, "keys": 50},
-)
-WEIGHTS_LONG = replace(
-    WEIGHTS, name="dot-weights-long", summary="dot-product attention, weights returned, long", sizes=DOT_LONG.sizes
 )
 
 ITEMS = {
@@ -258,8 +258,9 @@ class Problem:
             features = {"vocab_size": self.sizes["vocabulary"], "embed_size": hidden, "hidden_size": hidden}
             return {**features, "num_layers": self.sizes["layers"]}
         if self.item.layer == "Translator":
-            words = {f"{name}_vocab_size": self.sizes[f"{name}_vocabulary"] for name in ("source", "target")}
-            return {**words, "embed_size": hidden, "hidden_size": hidden, "num_layers": self.sizes["layers"]}
+            source, target = self.sizes["source_vocabulary"], self.sizes["vocabulary"]
+            features = {"embed_size": hidden, "hidden_size": hidden, "num_layers": self.sizes["layers"]}
+            return {"source_vocab_size": source, "target_vocab_size": target, **features}
         return {}
 
     @property
@@ -272,10 +273,8 @@ class Problem:
         if self.item.layer == "DotProductAttention":
             return 2 * batch * sizes["heads"] * sizes["queries"] * keys * hidden
         above = (sizes["layers"] - 1) * 2 * hidden
-        translator = self.item.layer == "Translator"
-        words = hidden * sizes["target_vocabulary" if translator else "vocabulary"]
-        step = 3 * hidden * (3 * hidden + above) + hidden**2 + 2 * keys * hidden + words
-        encoder = 3 * hidden * (2 * hidden + above) if translator else 0
+        step = 3 * hidden * (3 * hidden + above) + hidden**2 + 2 * keys * hidden + hidden * sizes["vocabulary"]
+        encoder = 3 * hidden * (2 * hidden + above) if self.item.layer == "Translator" else 0
         return batch * (keys * (hidden**2 + encoder) + sizes["steps"] * step)
 
     @functools.cached_property
@@ -303,14 +302,14 @@ class Problem:
             return numbers.standard_normal(shape, np.float32)
 
         def tokens() -> np.ndarray:
-            words = sizes["target_vocabulary" if self.item.layer == "Translator" else "vocabulary"]
-            return numbers.integers(words, size=(batch, sizes["steps"]), dtype=np.int32)
+            return numbers.integers(sizes["vocabulary"], size=(batch, sizes["steps"]), dtype=np.int32)
 
         valid_lens = np.linspace(keys, keys - keys // 2, batch).astype(np.int32)
         if self.item.layer == "Translator":
-            # Sentences are between a quarter of the longest and that: 38 of 100 places are padding, as in a corpus.
-            lens = (numbers.integers(max(size // 4, 1), size + 1, batch) for size in (keys, sizes["steps"]))
-            source_lens, target_lens = (each.astype(np.int32) for each in lens)
+            # Between a quarter of the longest and that: about 38 of 100 places are padding, as in a corpus.
+            source_lens, target_lens = (
+                numbers.integers(max(size // 4, 1), size + 1, batch, np.int32) for size in (keys, sizes["steps"])
+            )
             source_lens[0], target_lens[0] = keys, sizes["steps"]
             source = numbers.integers(sizes["source_vocabulary"], size=(batch, keys), dtype=np.int32)
             arrays = source, source_lens, tokens(), tokens(), target_lens

@@ -113,10 +113,10 @@ class Encoder(nn.Block):
 class Translator(nn.Block):
     """The encoder and the decoder above."""
 
-    def __init__(self, source_vocabulary: int, target_vocabulary: int, size: int, layers: int) -> None:
+    def __init__(self, source_vocabulary: int, vocabulary: int, size: int, layers: int) -> None:
         super().__init__()
         self.encoder = Encoder(source_vocabulary, size, layers)
-        self.decoder = BahdanauDecoder(target_vocabulary, size, layers)
+        self.decoder = BahdanauDecoder(vocabulary, size, layers)
 
     def forward(self, source: np.ndarray, source_lens: np.ndarray, inputs: np.ndarray) -> np.ndarray:
         """The logits."""
@@ -192,32 +192,50 @@ class BlockForm(Form):
         return loss, {name: array.grad for name, array in self.learned.items()}, self.gradients()
 
 
+def third_party(problem: Problem) -> nn.Block:
+    """The block that ours is compared with, before it has its parameters."""
+    sizes = problem.sizes
+    if problem.item.layer == "BahdanauDecoder":
+        return BahdanauDecoder(sizes["vocabulary"], sizes["hidden"], sizes["layers"])
+    if problem.item.layer == "Translator":
+        return Translator(sizes["source_vocabulary"], sizes["vocabulary"], sizes["hidden"], sizes["layers"])
+    return AdditiveAttention(sizes["hidden"])
+
+
+def filled(problem: Problem, block: nn.Block) -> dict[str, gluon.Parameter]:
+    """Copy the problem's parameters into a third-party block; return its own by their canonical names."""
+    block.initialize(mx.init.Zero())
+    places = {name: attrgetter(parameter_path(name, GRU))(block) for name in problem.parameters}
+    for name, place in places.items():
+        place.set_data(from_numpy(stored(problem.parameters[name], place.shape)))
+    return places
+
+
+def training_form(problem: Problem, against: str | None, device: str) -> TrainingForm:
+    """A translator in training, as tutorials write it or ours."""
+    batch = Batch(*(from_numpy(array, device) for array in problem.inputs.values()))
+    if against is None:
+        layer = build(ours.Translator, problem.options, "float32", device)
+        ours.set_parameters(layer, problem.parameters)
+        trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
+        return TrainingForm(partial(trainer.step, batch), to_numpy)
+    block = third_party(problem)
+    filled(problem, block)
+    stepper = gluon.Trainer(block.collect_params(), "adam", {"learning_rate": LEARNING_RATE})
+    return TrainingForm(partial(training_step, block, stepper, batch), to_numpy)
+
+
 def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
     """The form of a problem that ours is compared with, or ours."""
-    training, held = problem.item.layer == "Translator", list(problem.inputs.values())
     with context(device):
-        batch = Batch(*(from_numpy(array, device) for array in held)) if training else None
+        if problem.item.layer == "Translator":
+            return training_form(problem, against, device)
         if against is None:
             layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
             ours.set_parameters(layer, problem.parameters)
-            if batch is not None:
-                trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
-                return TrainingForm(partial(trainer.step, batch), to_numpy)
             return BlockForm(problem, layer, device, partial(ours.get_parameters, layer, read=methodcaller("grad")))
-        sizes = problem.sizes
-        block = AdditiveAttention(sizes["hidden"])
-        if problem.item.layer == "BahdanauDecoder":
-            block = BahdanauDecoder(sizes["vocabulary"], sizes["hidden"], sizes["layers"])
-        elif training:
-            vocabularies = sizes["source_vocabulary"], sizes["target_vocabulary"]
-            block = Translator(*vocabularies, sizes["hidden"], sizes["layers"])
-        block.initialize(mx.init.Zero())
-        places = {name: attrgetter(parameter_path(name, GRU))(block) for name in problem.parameters}
-        for name, place in places.items():
-            place.set_data(from_numpy(stored(problem.parameters[name], place.shape)))
-        if batch is not None:
-            gluons = gluon.Trainer(block.collect_params(), "adam", {"learning_rate": LEARNING_RATE})
-            return TrainingForm(partial(training_step, block, gluons, batch), to_numpy)
+        block = third_party(problem)
+        places = filled(problem, block)
 
         def read() -> dict[str, numpy.ndarray]:
             shapes = {name: array.shape for name, array in problem.parameters.items()}

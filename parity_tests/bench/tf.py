@@ -120,10 +120,10 @@ class Encoder(keras.layers.Layer):
 class Translator(keras.layers.Layer):
     """The encoder and the decoder above."""
 
-    def __init__(self, source_vocabulary: int, target_vocabulary: int, size: int, layers: int) -> None:
+    def __init__(self, source_vocabulary: int, vocabulary: int, size: int, layers: int) -> None:
         super().__init__()
         self.encoder = Encoder(source_vocabulary, size, layers)
-        self.decoder = BahdanauDecoder(target_vocabulary, size, layers)
+        self.decoder = BahdanauDecoder(vocabulary, size, layers)
 
     def call(self, source: Tensor, source_lens: Tensor, inputs: Tensor) -> Tensor:
         """The logits."""
@@ -310,12 +310,11 @@ def training_form(problem: Problem, against: str | None, device: str) -> Trainin
         ours.set_parameters(layer, problem.parameters)
         trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
         return TrainingForm(partial(trainer.step, batch), to_numpy)
-    vocabularies = sizes["source_vocabulary"], sizes["target_vocabulary"]
-    model = Translator(*vocabularies, sizes["hidden"], sizes["layers"])
+    model = Translator(sizes["source_vocabulary"], sizes["vocabulary"], sizes["hidden"], sizes["layers"])
     model(*batch[:3])  # Keras makes the parameters in the first call
-    for part, layer in (("encoder", model.encoder), ("decoder", model.decoder)):
-        whole = {name.partition(".") for name in problem.parameters}
-        write(layer, {rest: problem.parameters[f"{first}.{rest}"] for first, _, rest in whole if first == part})
+    for part, layer in (("encoder.", model.encoder), ("decoder.", model.decoder)):
+        arrays = problem.parameters.items()
+        write(layer, {name.removeprefix(part): array for name, array in arrays if name.startswith(part)})
     # A second bias of the gates r and z, which ours has not, stays 0: Keras has z first, then r, then n.
     biases = [gru.cell.bias for gru in (*model.encoder.rnn, *model.decoder.rnn)]
     columns = tf.repeat(tf.constant([[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]]), sizes["hidden"], axis=1)

@@ -100,7 +100,7 @@ class Translator(nn.Module):
         return logits
 
 
-def training_step(model: Translator, optimizer: torch.optim.Optimizer, batch: Batch) -> tuple[Tensor, Tensor]:
+def training_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> tuple[Tensor, Tensor]:
     """Logits of all steps, a loss for each, of which those of padding are masked, clipping, and Adam."""
     logits = model(batch.source, batch.source_lens, batch.inputs)
     losses = functional.cross_entropy(logits.permute(0, 2, 1), batch.targets.long(), reduction="none")
@@ -108,6 +108,10 @@ def training_step(model: Translator, optimizer: torch.optim.Optimizer, batch: Ba
     loss = (losses * mask).sum() / mask.sum()
     optimizer.zero_grad()
     loss.backward()
+    for name, parameter in model.named_parameters():
+        if "bias_hh" in name and parameter.grad is not None:
+            # A second bias of the gates r and z, which ours has not, stays 0.
+            parameter.grad[: len(parameter) // 3 * 2] = 0
     norm = nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
     optimizer.step()
     return loss.detach(), norm
@@ -210,33 +214,44 @@ def third_party(problem: Problem, against: str) -> nn.Module:
     if problem.item.layer == "BahdanauDecoder":
         return BahdanauDecoder(sizes["vocabulary"], sizes["hidden"], sizes["layers"])
     if problem.item.layer == "Translator":
-        return Translator(sizes["source_vocabulary"], sizes["target_vocabulary"], sizes["hidden"], sizes["layers"])
+        return Translator(sizes["source_vocabulary"], sizes["vocabulary"], sizes["hidden"], sizes["layers"])
     return DotProductAttention() if against == THIRD_PARTY else ScaledDotProductAttention()
 
 
-def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
-    """The form of a problem that ours is compared with, or ours."""
-    training = problem.item.layer == "Translator"
-    batch = Batch(*(from_numpy(array, device) for array in problem.inputs.values())) if training else None
-    if against is None:
-        layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
-        ours.set_parameters(layer, problem.parameters)
-        if batch is not None:
-            trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
-            return TrainingForm(partial(trainer.step, batch), to_numpy)
-        gradients = partial(ours.get_parameters, layer, read=attrgetter("grad"))
-        return ModuleForm(problem, layer, device, gradients, problem.item.keywords)
-    module = third_party(problem, against)
+def filled(problem: Problem, module: nn.Module) -> dict[str, Tensor]:
+    """Copy the problem's parameters into a third-party module; return its own by their canonical names."""
     places = {name: attrgetter(parameter_path(name, GRU))(module) for name in problem.parameters}
     with torch.no_grad():
         for name, place in places.items():
             place.copy_(from_numpy(stored(problem.parameters[name], place.shape)))
-    if batch is not None:
-        for place in (place for name, place in places.items() if name.endswith("b_hn")):
-            # A second bias of the gates r and z, which ours has not, stays 0.
-            place.register_hook(lambda gradient: gradient * (torch.arange(len(gradient)) >= len(gradient) // 3 * 2))
-        optimizer = torch.optim.Adam(module.parameters(), LEARNING_RATE)
-        return TrainingForm(partial(training_step, module.to(device), optimizer, batch), to_numpy)
+    return places
+
+
+def training_form(problem: Problem, against: str | None, device: str) -> TrainingForm:
+    """A translator in training, as tutorials write it or ours."""
+    batch = Batch(*(from_numpy(array, device) for array in problem.inputs.values()))
+    if against is None:
+        layer = build(ours.Translator, problem.options, "float32", device)
+        ours.set_parameters(layer, problem.parameters)
+        trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
+        return TrainingForm(partial(trainer.step, batch), to_numpy)
+    module = third_party(problem, against)
+    filled(problem, module)
+    optimizer = torch.optim.Adam(module.to(device).parameters(), LEARNING_RATE)
+    return TrainingForm(partial(training_step, module, optimizer, batch), to_numpy)
+
+
+def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
+    """The form of a problem that ours is compared with, or ours."""
+    if problem.item.layer == "Translator":
+        return training_form(problem, against, device)
+    if against is None:
+        layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
+        ours.set_parameters(layer, problem.parameters)
+        gradients = partial(ours.get_parameters, layer, read=attrgetter("grad"))
+        return ModuleForm(problem, layer, device, gradients, problem.item.keywords)
+    module = third_party(problem, against)
+    places = filled(problem, module)
 
     def read() -> dict[str, np.ndarray]:
         shapes = {name: array.shape for name, array in problem.parameters.items()}
