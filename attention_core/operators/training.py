@@ -28,6 +28,12 @@ class Batch(NamedTuple):
     decoder_dropout_mask: Any = None
     attention_dropout_mask: Any = None
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of a Translator's call."""
+        masks = {name: getattr(self, name) for name in MASKS}
+        return {"source": self.source, "inputs": self.inputs, "valid_lens": self.source_lens, **masks}
+
 
 MASKS = Batch._fields[5:]
 """The masks of a batch, which are keywords of a Translator's call."""

@@ -185,8 +185,7 @@ class Trainer:
         """Compute the loss of the model with these parameters."""
         self.model.parameters, before = dict(parameters), self.model.parameters
         try:
-            masks = {name: getattr(batch, name) for name in MASKS}
-            logits, _ = self.model(batch.source, batch.inputs, batch.source_lens, **masks)
+            logits, _ = self.model(**batch.arguments)
         finally:
             self.model.parameters = before
         return masked_cross_entropy(logits, batch.targets, batch.target_lens)

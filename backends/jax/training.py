@@ -16,6 +16,7 @@ from attention_core.errors import check, check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
 from backends.jax.arrays import Lengths
 from backends.jax.blocked.choice import use_blocks
+from backends.jax.decoders import Decoder
 from backends.jax.masking import precise
 from backends.jax.module import check_ids
 from backends.jax.parameters import get_parameters, set_parameters
@@ -89,6 +90,12 @@ def clip_by_global_norm(
     return [gradient * factor for gradient in gradients], norm
 
 
+def as_written(model: Translator) -> bool:
+    """Whether calls of the translator and its decoder are those written here: not overridden."""
+    layers = (model, Translator), (model.decoder, Decoder)
+    return all(type(layer).__call__ is base.__call__ for layer, base in layers)
+
+
 # Kept, since optax compares by identity: the same numbers are then the same optimiser, and a Trainer finds its steps
 # compiled. Called with Python's floats, which take the dtype of the parameters.
 kept_sgd = cache(optax.sgd)
@@ -145,27 +152,28 @@ class Trainer:
         check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
         self.model = model
         self.optimizer = nnx.Optimizer(model, optimizer, wrt=nnx.Param)
-        device = model.decoder.dense.kernel[...].sharding
-        self.training = Split((model, self.optimizer), train, device, max_norm)
-        self.evaluation = Split(model, evaluate, device)
+        self.device = model.decoder.dense.kernel[...].sharding
+        self.training = Split((model, self.optimizer), train, self.device, max_norm)
+        self.evaluation = Split(model, evaluate, self.device)
 
     def step(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Train on one batch.
 
         Returns (loss, norm): the loss before the step, in nats per token, and the gradients' norm before clipping.
         """
-        self._check_known(batch)
+        self._check(batch)
         loss, norm, arrays = self.training.run(batch, self._open_rows(batch))
         self.training.write(arrays)
         return loss, norm
 
     def evaluate(self, batch: Batch) -> jax.Array:
         """Compute the loss of one batch, in nats per token, without dropout and without a step."""
-        self._check_known(batch)
+        self._check(batch)
         return self.evaluation.run(batch._replace(**dict.fromkeys(MASKS)), self._open_rows(batch))
 
     def loss(self, batch: Batch) -> jax.Array:
         """Compute the loss of one batch, in the mode of the model, and not compiled as a whole."""
+        self._check(batch)
         return loss_of(self.model, batch, self._open_rows(batch))
 
     def seed(self, number: int) -> None:
@@ -208,24 +216,28 @@ class Trainer:
         """The places of the steps that count in the loss, b · steps + t, or None: then all have logits.
 
         Their number is a multiple of an eighth of all, filled up by a place outside, so that compiled functions are
-        few. With few logits, on a mesh, and where values are not known, all steps are taken.
+        few. With few logits, on a mesh, with unknown values, and where a call is overridden, all steps are taken.
         """
         targets, lens, vocabulary = batch.targets, batch.target_lens, self.model.decoder.embedding.embedding
-        known = lens is not None and not isinstance(lens, jax.core.Tracer) and np.shape(targets)[0] == len(lens)
-        single = len(vocabulary[...].sharding.device_set) == 1
-        if not (known and single and targets.size and use_blocks(targets, vocabulary, ROWS_MIN_ELEMENTS)):
+        known = lens is not None and not isinstance(lens, jax.core.Tracer) and len(self.device.device_set) == 1
+        known = known and targets.size > 0 and as_written(self.model)
+        if not (known and use_blocks(targets, vocabulary, ROWS_MIN_ELEMENTS)):
             return None
         rows = np.flatnonzero(np.arange(targets.shape[1]) < np.asarray(lens)[:, None])
         step = -(-targets.size // 8)
         count = -(-len(rows) // step) * step
         return np.pad(rows, (0, count - len(rows)), constant_values=targets.size).astype(np.int32)
 
-    def _check_known(self, batch: Batch) -> None:
-        """Refuse tokens outside the vocabularies: where values are known, since no compiled function sees them."""
-        check_ids(self.model.encoder.specification.name, "tokens", batch.source, self.model.sizes["source_vocab_size"])
-        target_vocab_size = self.model.sizes["target_vocab_size"]
-        check_ids(self.model.decoder.specification.name, "tokens", batch.inputs, target_vocab_size)
-        check_ids("masked_cross_entropy", "targets", batch.targets, target_vocab_size)
+    def _check(self, batch: Batch) -> None:
+        """Refuse a batch that does not fit the model while its values are known: no compiled function sees them."""
+        model, sizes = self.model, self.model.sizes
+        model._check("call", **batch.arguments)
+        dtype = model.decoder.dense.kernel.dtype if model.dtype is None else model.dtype
+        logits = jax.ShapeDtypeStruct((*batch.inputs.shape, sizes["target_vocab_size"]), dtype)
+        check(MASKED_CROSS_ENTROPY, logits=logits, targets=batch.targets, valid_lens=batch.target_lens)
+        check_ids(model.encoder.specification.name, "tokens", batch.source, sizes["source_vocab_size"])
+        check_ids(model.decoder.specification.name, "tokens", batch.inputs, sizes["target_vocab_size"])
+        check_ids("masked_cross_entropy", "targets", batch.targets, sizes["target_vocab_size"])
 
 
 # ------------------------------------------------------------------------------------------------ particular to JAX
@@ -290,15 +302,10 @@ def evaluate(model: Translator, batch: Batch, rows: jax.Array | None) -> jax.Arr
 
 def loss_of(model: Translator, batch: Batch, rows: jax.Array | None) -> jax.Array:
     """Compute the loss of one batch, in the mode of the model; logits of these rows alone, if any are given."""
-    given = {"source": batch.source, "inputs": batch.inputs, "valid_lens": batch.source_lens}
-    given |= {name: getattr(batch, name) for name in MASKS}
+    targets = batch.targets
     if rows is None:
-        return masked_cross_entropy(model(**given)[0], batch.targets, batch.target_lens)
-    targets, vocab_size = batch.targets, model.sizes["target_vocab_size"]
-    model._check("call", **given)
-    features = model._features(**given)
-    every = jax.ShapeDtypeStruct((*features.shape[:-1], vocab_size), features.dtype)
-    check(MASKED_CROSS_ENTROPY, logits=every, targets=targets, valid_lens=batch.target_lens)
+        return masked_cross_entropy(model(**batch.arguments)[0], targets, batch.target_lens)
+    features = model._features(**batch.arguments)
     taken = features.reshape(-1, features.shape[-1]).at[rows].get(mode="fill", fill_value=0)
     words = targets.reshape(-1).at[rows].get(mode="fill", fill_value=0)
     logits, counted = model.decoder._logits(taken), rows < targets.size

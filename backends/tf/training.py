@@ -12,6 +12,7 @@ import tensorflow as tf
 from attention_core.errors import check, check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
 from backends.tf.arrays import Lengths, from_numpy
+from backends.tf.decoders import Decoder
 from backends.tf.masking import precise, size
 from backends.tf.module import check_ids
 from backends.tf.parameters import get_parameters, located
@@ -82,6 +83,12 @@ def clip_by_global_norm(
         return dense, rounded
     factor = tf.cast(tf.where(norm > max_norm, max_norm / norm, 1.0), rounded.dtype)
     return [gradient * factor for gradient in dense], rounded
+
+
+def as_written(model: Translator) -> bool:
+    """Whether calls of the translator and its decoder are those written here: not overridden."""
+    layers = (model, Translator), (model.decoder, Decoder)
+    return all(type(layer).__call__ is base.__call__ and type(layer).call is base.call for layer, base in layers)
 
 
 def sgd(learning_rate: float) -> keras.optimizers.Optimizer:
@@ -160,12 +167,15 @@ class Trainer:
 
     def loss(self, batch: Batch, *, training: bool | None = None) -> tf.Tensor:
         """Compute the loss of one batch; of steps that do not count in it, no logits."""
+        model, targets = self.model, batch.targets
+        if not as_written(model):
+            logits, _ = model(**batch.arguments, training=training)
+            return masked_cross_entropy(logits, targets, batch.target_lens)
         self._check(batch)
-        masks = {name: getattr(batch, name) for name in MASKS}
-        features = self.model._features(batch.source, batch.inputs, batch.source_lens, **masks, training=training)
-        allowed = open_steps(batch.targets, batch.target_lens)
-        logits = self.model.decoder._logits(tf.boolean_mask(features, allowed))
-        losses = losses_of(logits, tf.boolean_mask(batch.targets, allowed))
+        features = model._features(**batch.arguments, training=training)
+        allowed = open_steps(targets, batch.target_lens)
+        logits = model.decoder._logits(tf.boolean_mask(features, allowed))
+        losses = losses_of(logits, tf.boolean_mask(targets, allowed))
         count = tf.cast(tf.maximum(tf.size(losses), 1), losses.dtype)
         return tf.cast(tf.reduce_sum(losses) / count, logits.dtype)
 
@@ -207,9 +217,8 @@ class Trainer:
 
     def _check(self, batch: Batch) -> None:
         """Refuse a batch that does not fit the model while its values are known: a graph sees shapes alone."""
-        masks = {name: getattr(batch, name) for name in MASKS}
-        self.model._check("call", source=batch.source, inputs=batch.inputs, valid_lens=batch.source_lens, **masks)
         model, sizes = self.model, self.model.sizes
+        model._check("call", **batch.arguments)
         logits = tf.TensorSpec((*batch.inputs.shape, sizes["target_vocab_size"]), model.compute_dtype)
         check(MASKED_CROSS_ENTROPY, logits=logits, targets=batch.targets, valid_lens=batch.target_lens)
         check_ids(model.encoder.specification.name, "tokens", batch.source, sizes["source_vocab_size"])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from attention_core.errors import DtypeError
+from attention_core.operators.training import Batch
 from backends import mxnet as attention
 
 # isort: split
@@ -63,3 +64,13 @@ def test_a_symbol_of_a_hybridized_parent_is_refused():
         DtypeError, match=r"AdditiveAttention: queries is a symbol, expected an array: the layer is imp"
     ):
         parent(np.ones((2, 3, 4)))
+
+
+@pytest.mark.parametrize("part", ["translator", "decoder"])
+def test_a_trainer_calls_what_is_hooked(part: str):
+    seen, model = [], attention.Translator(7, 8, 3, 4)
+    layer = model if part == "translator" else model.decoder
+    layer.register_forward_hook(lambda block, given, answer: seen.append(answer[0].shape))
+    lens, tokens = np.array([2, 1], dtype="int32"), np.ones((2, 3), dtype="int32")
+    attention.Trainer(model, attention.sgd(0.1)).loss(Batch(tokens, lens, tokens, tokens, lens))
+    assert seen == [(2, 3, 8)]

@@ -14,6 +14,7 @@ from torch.distributed.fsdp import fully_shard
 
 import backends.torch as attention
 from attention_core.operators import LAYERS
+from attention_core.operators.training import Batch
 from backends.torch.module import Specified
 from parity_tests.cases.suite import all_cases
 from parity_tests.tests.backends.blocks import on_path
@@ -73,6 +74,19 @@ def test_a_hook_of_the_attention_sees_the_weights_of_every_step():
     prepared, *steps = seen
     assert isinstance(prepared, attention.Memory) and len(steps) == STEPS
     assert torch.equal(torch.cat([step for _, step in steps], dim=1), weights)
+
+
+@pytest.mark.parametrize("part", ["translator", "decoder", "compiled"])
+def test_a_trainer_calls_what_is_hooked_or_compiled(part: str):
+    seen, model = [], attention.Translator(WORDS, WORDS, 3, SIZE)
+    if part == "compiled":
+        model = torch.compile(model, backend=lambda graph, inputs: seen.append(1) or graph.forward)
+    else:
+        layer = model if part == "translator" else model.decoder
+        layer.register_forward_hook(lambda module, given, answer: seen.append(answer[0].shape))
+    lens, tokens = torch.full((BATCH,), 2), torch.ones(BATCH, STEPS, dtype=torch.int32)
+    attention.Trainer(model, attention.sgd(0.1)).loss(Batch(tokens, lens, tokens, tokens, lens))
+    assert seen == [1 if part == "compiled" else (BATCH, STEPS, WORDS)]
 
 
 def test_a_hook_that_changes_an_answer_is_honoured():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ from attention_core import draws, reference
 from attention_core.errors import AttentionError, OptionError, ParameterError, TokenError
 from attention_core.operators.training import Batch
 from attention_core.operators.translation import TRANSLATOR
+from parity_tests.tests.backends.blocks import on_path
 
 SIZES = {"source_vocab_size": 11, "target_vocab_size": 13, "embed_size": 4, "hidden_size": 6}
 
@@ -190,10 +190,8 @@ def test_numbers_outside_their_domain_and_unknown_targets_are_refused(backend: S
 
 @pytest.fixture(params=[None, "blocked"])
 def path(request: pytest.FixtureRequest, backend: SimpleNamespace):
-    set_path = importlib.import_module(f"backends.{backend.name}.blocked").set_path
-    set_path(request.param)
-    yield request.param
-    set_path(None)
+    with on_path(backend, request.param):
+        yield request.param
 
 
 @pytest.mark.parametrize("lens", [[4, 1, 0, 7, 2], [4, 4, 4, 4, 4], [0, 0, 0, 0, 1], None], ids=str)
@@ -215,9 +213,10 @@ def test_open_steps_alone_give_the_loss_and_its_gradients(
         np.testing.assert_allclose(array, model.parameters[name], rtol=1e-11, atol=1e-14, err_msg=name)
 
 
-def test_no_logits_are_computed_of_steps_that_do_not_count(backend: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
+def test_no_logits_are_computed_of_steps_that_do_not_count(
+    backend: SimpleNamespace, path: str | None, monkeypatch: pytest.MonkeyPatch
+):
     """As the features show which reach them; in JAX from a size on, and filled up to a multiple of an eighth."""
-    importlib.import_module(f"backends.{backend.name}.blocked").set_path("blocked")
     here, seen = trainer(backend, backend.package.sgd(0.5)), []
     decoder = type(here.model.decoder)
     logits = decoder._logits
@@ -229,8 +228,32 @@ def test_no_logits_are_computed_of_steps_that_do_not_count(backend: SimpleNamesp
     monkeypatch.setattr(decoder, "_logits", watched)
     batch = drawn_batch()._replace(target_lens=np.array([4, 1, 0, 7, 2], np.int32))
     here.loss(given(backend, batch))
-    importlib.import_module(f"backends.{backend.name}.blocked").set_path(None)
-    assert seen == [12 if backend.name == "jax" else 11]
+    assert seen == [11 if backend.name != "jax" else 12 if path else 20]
+
+
+@pytest.mark.parametrize("part", ["translator", "decoder"])
+def test_a_call_that_is_overridden_is_the_one_that_is_trained(backend: SimpleNamespace, path: str | None, part: str):
+    method = {"torch": "forward", "tf": "call", "jax": "__call__", "mxnet": "forward"}[backend.name]
+    here, batch = trainer(backend, backend.package.sgd(0.5)), given(backend, drawn_batch())
+    base = type(here.model) if part == "translator" else type(here.model.decoder)
+
+    def doubled(self: Any, *arguments: Any, **options: Any) -> Any:
+        logits, *others = getattr(base, method)(self, *arguments, **options)
+        return (logits * 2, *others)
+
+    logits, _ = here.model(**batch.arguments)
+    expected = backend.package.masked_cross_entropy(logits * 2, batch.targets, batch.target_lens)
+    (here.model if part == "translator" else here.model.decoder).__class__ = type("Own", (base,), {method: doubled})
+    assert number(backend, here.loss(batch)) == pytest.approx(number(backend, expected), rel=1e-12)
+
+
+def test_the_loss_refuses_what_a_step_refuses(backend: SimpleNamespace, path: str | None):
+    here, batch = trainer(backend, backend.package.sgd(0.5)), drawn_batch()
+    for name in ("source", "inputs", "targets"):
+        with pytest.raises(TokenError, match="holds the id 13"):
+            here.loss(given(backend, batch._replace(**{name: np.full_like(getattr(batch, name), 13)})))
+    with pytest.raises(AttentionError, match="axis 'batch' is"):
+        here.loss(given(backend, batch._replace(target_lens=batch.target_lens[:3])))
 
 
 def test_a_batch_without_an_open_step_moves_nothing(backend: SimpleNamespace):
