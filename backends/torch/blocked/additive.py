@@ -66,6 +66,10 @@ BY_FEATURES, BY_ROWS = 2**18, 2**17
 BY_ROWS_ELSEWHERE = 2**26
 """The elements of a block on other devices."""
 
+ROWS, KEYS = 512, 512
+"""The least queries, and the most keys, of a block: what is of one key alone is computed for so many queries at once,
+and stays in a cache meanwhile."""
+
 
 @without_autocast
 def blocked_additive_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
@@ -141,7 +145,8 @@ def scored(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torc
     scores = q.new_zeros(q.shape[0], q.shape[1], k.shape[1])
     if q.numel() and k.numel():
         kernel = scores_by_features if takes_exponentials(q, k, w) else scores_by_rows
-        kernel(q, k, w, scores)
+        for part_of_k, part_of_scores in zip(k.split(KEYS, dim=1), scores.split(KEYS, dim=2), strict=True):
+            kernel(q, part_of_k, w, part_of_scores)
     return scores.reshape(*queries.shape[:-1], keys.shape[-2]).to(queries.dtype)
 
 
@@ -149,12 +154,14 @@ def differentiated(
     gradient: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     g, q, k, w = flat(gradient), flat(queries), flat(keys), precise(w_v)
-    dq, dk, dw = q.new_empty(q.shape), k.new_empty(k.shape), w.new_zeros(w.shape)
-    if not (q.numel() and k.numel()):
-        dq, dk = dq.zero_(), dk.zero_()
-    else:
+    dq, dk, dw = (torch.zeros_like(array) for array in (q, k, w))
+    if q.numel() and k.numel():
         kernel = gradients_by_features if takes_exponentials(q, k, w) else gradients_by_rows
-        kernel(g, q, k, w, dq, dk, dw)
+        of_q = torch.empty_like(q)
+        parts = g.split(KEYS, dim=2), k.split(KEYS, dim=1), dk.split(KEYS, dim=1)
+        for part_of_g, part_of_k, of_k in zip(*parts, strict=True):
+            kernel(part_of_g, q, part_of_k, w, of_q, of_k, dw)
+            dq += of_q
     pairs = ((dq, queries), (dk, keys), (dw, w_v))
     dq, dk, dw = (gradient.reshape(like.shape).to(like.dtype) for gradient, like in pairs)
     return dq, dk, dw
@@ -188,9 +195,9 @@ def gradients_by_features(
     dk: torch.Tensor,
     dw: torch.Tensor,
 ) -> None:
-    """Set dq, dk and dw, feature by feature, from y = g/x²."""
+    """Set dq and dk, and add to dw, feature by feature, from y = g/x²."""
     a, c, p, s = by_feature(q, k)
-    torch.mv(s.flatten(1), g.sum(dim=1).flatten(), out=dw)
+    dw.addmv_(s.flatten(1), g.sum(dim=1).flatten())
     remainders, ones, of_keys = s.neg_().add_(1), k.new_ones(k.shape[1]), torch.zeros_like(c)
     columns = torch.stack([a, p * p], dim=2)
     p *= 2 * a
@@ -240,7 +247,7 @@ def gradients_by_rows(
     dk: torch.Tensor,
     dw: torch.Tensor,
 ) -> None:
-    """Set dq, dk and dw, block by block, from 1 - t²."""
+    """Set dq and dk, and add to dw, block by block, from 1 - t²."""
     one = torch.ones_like(w)
     for n, rows in blocks_of_scores(g, rows_of(q), width=len(w)):
         t, given = tangents(q[n, rows], k[n]), g[n, rows]
@@ -287,9 +294,9 @@ def blocked_additive_attention(
 
     context = attention_pooling(additive_score(queries, keys, w_v), values, mask=mask), the context alone
 
-    Some sequences, or rows of queries of one, at a time, over the keys up to the last that is open. Only the arguments
-    are kept. With p the weights, g the gradient of the context, and ds that of the scores, the backward computes each
-    block again, and has from ds what blocked_additive_score has:
+    Some sequences, or rows of queries of one, at a time, over the keys up to the last that is open, of which tanh is
+    taken in parts. Only the arguments are kept. With p the weights, g the gradient of the context, and ds that of the
+    scores, the backward computes each block again, and has from ds what blocked_additive_score has:
 
         ds = p (dp - sum of p dp), dp = g valuesᵀ;  dvalues = pᵀ g
 
@@ -317,7 +324,7 @@ class Averaged(torch.autograd.Function):
         context = values.new_zeros(*q.shape[:2], v.shape[-1])
         for n, length, hidden in open_sequences(queries, keys, mask):
             example_keys, example_values = (seen(array[n, :length], hidden) for array in (k, v))
-            for rows in blocks_of_rows(q.shape[1], length * len(example_keys)):
+            for rows in blocks_of_rows(q.shape[1], length * len(example_keys), least=ROWS):
                 context[n, rows] = weighed(q[n, rows], example_keys, w, hidden, rows) @ example_values
         return context.reshape(*queries.shape[:-1], values.shape[-1])
 
@@ -360,7 +367,7 @@ class AveragedGradients(torch.autograd.Function):
         for n, length, hidden in open_sequences(queries, keys, mask):
             example_keys, example_values = (seen(array[n, :length], hidden) for array in (k, v))
             of_keys, of_values = dk[n, :length], dv[n, :length]
-            for rows in blocks_of_rows(q.shape[1], length * len(example_keys)):
+            for rows in blocks_of_rows(q.shape[1], length * len(example_keys), least=ROWS):
                 p = weighed(q[n, rows], example_keys, w, hidden, rows)
                 of_values.baddbmm_(p.mT, g[n, rows])
                 ds = torch.bmm(g[n, rows], example_values.mT).mul_(p)

@@ -111,9 +111,9 @@ def open_sequences(
         yield sequences, length, hidden.expand(-1, count, -1) if hidden.any() else None
 
 
-def blocks_of_rows(queries: int, keys: int) -> Iterator[slice]:
-    """Rows of queries, so many that a block has BY_SCORES scores; none without keys."""
-    rows = max(1, BY_SCORES // max(keys, 1))
+def blocks_of_rows(queries: int, keys: int, *, least: int = 1) -> Iterator[slice]:
+    """Rows of queries, `least` of them or so many that a block has BY_SCORES scores; none without keys."""
+    rows = max(least, BY_SCORES // max(keys, 1))
     for first in range(0, queries if keys else 0, rows):
         yield slice(first, first + rows)
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -28,6 +28,9 @@ DOT_MIN_ELEMENTS = 2**20
 """The number of elements of one head, queries · keys · features, from which on inner products are faster in blocks."""
 
 
+ROWS, KEYS = 256, 1024
+"""The least queries of a block, and the most keys that are multiplied at once, so that a product stays in a cache."""
+
 LOG2_E = math.log2(math.e)
 """exp x is 2 to the power of x log2 e, which takes half the time."""
 
@@ -39,8 +42,8 @@ def blocked_dot_attention(
 
     context = attention_pooling(scale · queries keysᵀ, values, mask=mask), the context alone
 
-    Head by head, and some rows of queries at a time, over the keys up to the last that is open. With s the scores, l of
-    each query ln sum exp s, and g the gradient of the context, the backward computes each block again:
+    Head by head, some queries and some keys at a time, over the keys up to the last that is open. With s the scores, l
+    of each query ln sum exp s, and g the gradient of the context, the backward computes each block again:
 
         p = exp(s - l);  ds = p (dp - sum of p dp), dp = g valuesᵀ;  dvalues = pᵀ g
         dqueries = scale ds keys;  dkeys = scale dsᵀ queries
@@ -106,18 +109,27 @@ class Attended(torch.autograd.Function):
             q = q * (scale * LOG2_E)
             if need_weights:
                 weights[at][:, n:] = 0.0
-            for rows in blocks_of_rows(len(q), n):
-                p = torch.mm(q[rows], k.t(), out=weights[at][rows, :n] if need_weights else None)
-                if hidden is not None:
-                    p.masked_fill_(hidden[rows], -torch.inf)
-                top = p.amax(dim=-1, keepdim=True)
+            for rows in blocks_of_rows(len(q), n, least=ROWS):
+                returned = weights[at][rows, :n] if need_weights else None
+                parts = parts_of(q[rows], k, v, None if hidden is None else hidden[rows], returned)
+                top, total = q.new_full((len(q[rows]), 1), -torch.inf), q.new_zeros(len(q[rows]), 1)
+                for part in parts:
+                    torch.mm(q[rows], part.keys.t(), out=part.p)
+                    if part.hidden is not None:
+                        part.p.masked_fill_(part.hidden, -torch.inf)
+                    torch.maximum(top, part.p.amax(dim=-1, keepdim=True), out=top)
                 if hidden is not None:
                     top.masked_fill_(top == -torch.inf, 0.0)
-                total = p.sub_(top).exp2_().sum(dim=-1, keepdim=True)
+                weighed = q.new_zeros(len(q[rows]), v.shape[-1])
+                for part in parts:
+                    total += part.p.sub_(top).exp2_().sum(dim=-1, keepdim=True)
+                    weighed.addmm_(part.p, part.values)
                 if hidden is not None:  # a sum of infinity makes all weights of a fully masked row 0
                     total.masked_fill_(total == 0.0, torch.inf)
                 torch.add(top, total.log2(), out=sums[at][rows, None])
-                context[at][rows] = p.div_(total) @ v if need_weights else (p @ v).div_(total)
+                context[at][rows] = weighed.div_(total)
+                if returned is not None:
+                    returned.div_(total)
         return context, weights, sums
 
     @staticmethod
@@ -167,22 +179,25 @@ class AttendedGradients(torch.autograd.Function):
         for at, n, hidden in open_parts(queries, keys, mask):
             q, k, v = precise(queries[at]), precise(keys[at][:n]), seen(values[at][:n], hidden)
             g, dk, dv, scaled = precise(gradient[at]), d_keys[at][:n], d_values[at][:n], q * (scale * LOG2_E)
-            for rows in blocks_of_rows(len(q), n):
-                if need_weights:
-                    p = weights[at][rows, :n]
-                else:
-                    p = torch.mm(scaled[rows], k.t()).sub_(sums[at][rows, None]).exp2_()
-                    if hidden is not None:
-                        p.masked_fill_(hidden[rows], 0.0)
-                dp = torch.mm(g[rows], v.t())
-                if of_weights is not None:
-                    dp += of_weights[at][rows, :n]
-                # Not by g · c, which may differ in the last bit where one weight is 1, and the gradient 0.
-                ds = dp.mul_(p)
-                ds.addcmul_(p, ds.sum(dim=-1, keepdim=True), value=-1)
-                dv.addmm_(p.t(), g[rows])
-                d_queries[at][rows].addmm_(ds, k, alpha=scale)
-                dk.addmm_(ds.t(), q[rows], alpha=scale)
+            for rows in blocks_of_rows(len(q), n, least=ROWS):
+                returned = weights[at][rows, :n] if need_weights else None
+                parts = parts_of(q[rows], k, v, None if hidden is None else hidden[rows], returned)
+                slopes, mean = [torch.empty_like(part.p) for part in parts], q.new_zeros(len(q[rows]), 1)
+                for part, dp in zip(parts, slopes, strict=True):
+                    if not need_weights:
+                        torch.mm(scaled[rows], part.keys.t(), out=part.p).sub_(sums[at][rows, None]).exp2_()
+                        if part.hidden is not None:
+                            part.p.masked_fill_(part.hidden, 0.0)
+                    torch.mm(g[rows], part.values.t(), out=dp)
+                    if of_weights is not None:
+                        dp += of_weights[at][rows, part.at]
+                    # Not by g · c, which may differ in the last bit where one weight is 1, and the gradient 0.
+                    mean += dp.mul_(part.p).sum(dim=-1, keepdim=True)
+                for part, ds in zip(parts, slopes, strict=True):
+                    ds.addcmul_(part.p, mean, value=-1)
+                    dv[part.at].addmm_(part.p.t(), g[rows])
+                    d_queries[at][rows].addmm_(ds, part.keys, alpha=scale)
+                    dk[part.at].addmm_(ds.t(), q[rows], alpha=scale)
             if hidden is not None:
                 dv.masked_fill_(hidden.all(dim=0)[:, None], 0.0)
         return d_queries.to(queries.dtype), d_keys.to(keys.dtype), d_values.to(values.dtype)
@@ -203,6 +218,32 @@ class AttendedGradients(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
         """One call for each position of the axis that torch.func.vmap adds."""
         return mapped(AttendedGradients, info, in_dims, arguments)
+
+
+class Part(NamedTuple):
+    """Some keys of a sequence: which they are, and the scores or weights that rows of queries have for them."""
+
+    at: slice
+    p: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    hidden: torch.Tensor | None
+
+
+def parts_of(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    hidden: torch.Tensor | None,
+    weights: torch.Tensor | None,
+) -> list[Part]:
+    """The keys in parts that stay in a cache while products go through them; p is of the weights, or uninitialised."""
+
+    def part(at: slice) -> Part:
+        p = queries.new_empty(len(queries), len(keys[at])) if weights is None else weights[:, at]
+        return Part(at, p, keys[at], values[at], None if hidden is None else hidden[:, at])
+
+    return [part(slice(first, min(first + KEYS, len(keys)))) for first in range(0, len(keys), KEYS)]
 
 
 def finite(queries: torch.Tensor, keys: torch.Tensor, scale: float) -> bool:

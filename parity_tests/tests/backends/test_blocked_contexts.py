@@ -17,7 +17,13 @@ pytestmark = pytest.mark.implements("blocked/dot_product.py")
 
 SMALL: dict[str, Ways] = {
     "torch": {
-        f"{kernel}, {part}": {"additive.BY_FEATURES": 2 * 7, "additive.BY_ROWS": 2 * 7 * 4, "blocks.BY_SCORES": scores}
+        f"{kernel}, {part}": {
+            "additive.BY_FEATURES": 2 * 7,
+            "additive.BY_ROWS": 2 * 7 * 4,
+            "blocks.BY_SCORES": scores,
+            **dict.fromkeys(("additive.ROWS", "dot_product.ROWS"), 2),
+            **dict.fromkeys(("additive.KEYS", "dot_product.KEYS"), 3),
+        }
         | ({} if kernel == "by features" else {"additive.takes_exponentials": lambda *_: False})
         for kernel in ("by features", "by rows")
         for part, scores in (("rows", 2 * 7), ("sequences", 2**18))
@@ -25,7 +31,7 @@ SMALL: dict[str, Ways] = {
     "tf": {"": {"blocks.DOT_BLOCK": 3 * 7, "additive.BLOCK": 2 * 7 * 4}},
     "jax": {"": {"dot_product.ROWS": 3, "dot_product.COLUMNS": 2, "blocks.BLOCK": 16}},
 }
-"""Blocks of some rows of five, the last one smaller, for each way in which a backend goes."""
+"""Blocks of some of five rows and some of seven keys, the last ones smaller, for each way that a backend has."""
 
 KINDS = pytest.mark.parametrize("kind", ["dot", "additive"])
 

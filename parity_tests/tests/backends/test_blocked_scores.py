@@ -15,8 +15,12 @@ from parity_tests.tests.backends.magnitudes import HIDDEN
 
 SMALL: dict[str, Ways] = {
     "torch": {
-        "by features": {"additive.BY_FEATURES": 2 * 7},
-        "by rows": {"additive.BY_ROWS": 2 * 7 * HIDDEN, "additive.takes_exponentials": lambda *_: False},
+        "by features": {"additive.BY_FEATURES": 2 * 7, "additive.KEYS": 3},
+        "by rows": {
+            "additive.BY_ROWS": 2 * 7 * HIDDEN,
+            "additive.KEYS": 3,
+            "additive.takes_exponentials": lambda *_: False,
+        },
     },
     "tf": {"": {"additive.BLOCK": 4 * 7 * HIDDEN}},  # in the backward, which has two arrays, two rows
     "jax": {"": {"blocks.BLOCK": 2 * 7 * HIDDEN}},

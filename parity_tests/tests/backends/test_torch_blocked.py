@@ -29,6 +29,9 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(additive, "BY_FEATURES", 2 * 7)
     monkeypatch.setattr(additive, "BY_ROWS", 2 * 7 * 40)
     monkeypatch.setattr(blocks, "BY_SCORES", 2 * 7)
+    for module in (additive, dot_product):
+        monkeypatch.setattr(module, "ROWS", 2)
+        monkeypatch.setattr(module, "KEYS", 3)
     monkeypatch.setattr(decoder_steps, "BY_STEPS", 2 * 7 * 8)
     before = choice.forced
     choice.set_path("blocked")
