@@ -14,6 +14,7 @@ from attention_core.reference.local import LocalAttention
 from attention_core.reference.masking import attention_mask
 from attention_core.reference.pooling import average
 from attention_core.reference.recurrent import recurrent_layer
+from attention_core.reference.search import beam_search, greedy_search
 from attention_core.specification import Layer
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
@@ -194,30 +195,10 @@ class Decoder(Specified):
         the end on; (batch,) the number of tokens before eos; (batch, max_steps, keys), 0 after the step that gave eos.
         Raises: ShapeError, DtypeError, MaskError; OptionError; TokenError if bos or eos is outside the vocabulary.
         """
-        self._check(
-            "greedy",
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
+        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
+        self._check("greedy", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
         memory = self.prepare(encoder_outputs, valid_lens, mask)
-        batch, keys = encoder_outputs.shape[:2]
-        tokens = np.full((batch, max_steps), eos, np.int32)
-        weights = np.zeros((batch, max_steps, keys))
-        lengths = np.zeros(batch, np.int32)
-        current, token, running = self.start(memory, state), np.full(batch, bos, np.int32), np.full(batch, True)
-        for t in range(max_steps):
-            logits, current, attended = self.step(token, current, memory)
-            weights[:, t] = np.where(running[:, None], attended, 0.0)
-            token = np.where(running, logits.argmax(axis=-1), eos).astype(np.int32)
-            tokens[:, t] = token
-            running = running & (token != eos)
-            lengths += running
-        return tokens, lengths, weights
+        return greedy_search(self.step, self.start(memory, state), memory, **options)
 
     def beam(
         self,
@@ -251,58 +232,24 @@ class Decoder(Specified):
         Raises: as greedy; OptionError if num_best is above width, or width above vocab_size.
         Source: Wu et al. 2016, section 7, arXiv:1609.08144, without coverage; beams as in Sutskever et al. 2014.
         """
-        self._check(
-            "beam",
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            width=width,
-            num_best=num_best,
-            length_penalty=length_penalty,
-            encoder_outputs=encoder_outputs,
-            state=state,
-            valid_lens=valid_lens,
-            mask=mask,
-        )
-        vocab_size = self.sizes["vocab_size"]
+        options: dict[str, Any] = {
+            "bos": bos,
+            "eos": eos,
+            "max_steps": max_steps,
+            "width": width,
+            "num_best": num_best,
+            "length_penalty": length_penalty,
+        }
+        self._check("beam", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
         memory = self.prepare(encoder_outputs, valid_lens, mask)
-        batch, keys = encoder_outputs.shape[:2]
-        # Hypothesis w of sequence b is row b width + w: one step of the decoder advances all hypotheses.
-        current = self._reordered(self.start(memory, state), np.repeat(np.arange(batch), width))
-        mask = memory.mask
-        if mask is not None:
-            mask = np.repeat(np.broadcast_to(mask, (batch, *mask.shape[1:])), width, axis=0)
-        memory = Memory(np.repeat(memory.keys, width, axis=0), np.repeat(memory.values, width, axis=0), mask)
-        tokens = np.full((batch, width, max_steps), eos, np.int32)
-        weights = np.zeros((batch, width, max_steps, keys))
-        totals = np.where(np.arange(width) == 0, 0.0, -np.inf) + np.zeros((batch, 1))
-        counts, running = np.zeros((batch, width), np.int32), np.full((batch, width), True)
-        token, first = np.full(batch * width, bos, np.int32), np.arange(batch)[:, None] * width
-        for t in range(max_steps):
-            logits, current, attended = self.step(token, current, memory)
-            shifted = logits - logits.max(axis=-1, keepdims=True)
-            logs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-            logs = logs.reshape(batch, width, vocab_size)
-            itself = np.where(np.arange(vocab_size) == eos, 0.0, -np.inf)
-            candidates = totals[..., None] + np.where(running[..., None], logs, itself)
-            lengths = counts + running
-            ranked = candidates / penalty(lengths, length_penalty)[..., None]
-            best = np.argsort(-ranked.reshape(batch, width * vocab_size), axis=-1, kind="stable")[:, :width]
-            parents, chosen = best // vocab_size, (best % vocab_size).astype(np.int32)
-            totals = np.take_along_axis(candidates.reshape(batch, width * vocab_size), best, axis=-1)
-            was_running = np.take_along_axis(running, parents, axis=-1)
-            attended = np.where(running[..., None], attended.reshape(batch, width, keys), 0.0)
-            weights[:, :, t] = attended
-            weights = np.take_along_axis(weights, parents[..., None, None], axis=1)
-            tokens = np.take_along_axis(tokens, parents[..., None], axis=1)
-            tokens[:, :, t] = chosen
-            counts = np.take_along_axis(lengths, parents, axis=-1)
-            running = was_running & (chosen != eos)
-            current = self._reordered(current, (first + parents).reshape(-1))
-            token = chosen.reshape(-1)
-        lengths = counts - (~running).astype(np.int32) * (counts > 0)
-        scores = totals / penalty(counts, length_penalty)
-        return tuple(array[:, :num_best] for array in (tokens, lengths.astype(np.int32), scores, weights))  # type: ignore[return-value]
+        return beam_search(
+            self.step,
+            self._reordered,
+            self.start(memory, state),
+            memory,
+            vocab_size=self.sizes["vocab_size"],
+            **options,
+        )
 
     def _reordered(self, state: Any, rows: np.ndarray) -> Any:
         """Select rows of the batch from the state, in this order."""
@@ -555,11 +502,6 @@ def joined(*arrays: np.ndarray) -> np.ndarray:
     """Concatenate the features."""
     lead = np.broadcast_shapes(*(array.shape[:-1] for array in arrays))
     return np.concatenate([np.broadcast_to(array, (*lead, array.shape[-1])) for array in arrays], axis=-1)
-
-
-def penalty(lengths: np.ndarray, length_penalty: float) -> np.ndarray:
-    """((5 + n)/6)^α of Wu et al."""
-    return ((5.0 + lengths) / 6.0) ** length_penalty
 
 
 def row(mask: np.ndarray, step: int) -> np.ndarray:

@@ -31,9 +31,9 @@ def _last_of_equal_tokens(original: Any, self: Any, bos: int, eos: int) -> Any:
     return ((last - tokens).astype(np.int32), *rest)
 
 
-def _last_sorted_first(original: Any, a: Any) -> Any:
-    """Of equal numbers, the last is sorted first."""
-    return a.shape[-1] - 1 - original(a=a[..., ::-1])
+def _last_best(original: Any, ranked: Any) -> Any:
+    """Of equal hypotheses, the last is the best."""
+    return ranked.shape[-1] - 1 - original(ranked=ranked[..., ::-1])
 
 
 DECODING = "BahdanauDecoder-{none,one_key,no_keys,greedy}"
@@ -201,7 +201,7 @@ def mean_for_last(original: Any, memory: Any) -> Any:
     return original(memory=memory._replace(values=mean))
 
 
-@mutant("BahdanauDecoder-beam*", of="decoders.penalty", red="BahdanauDecoder-beam_penalty:*")
+@mutant("BahdanauDecoder-beam*", of="search.penalty", red="BahdanauDecoder-beam_penalty:*")
 def mean_for_penalty(lengths: Any, length_penalty: float) -> Any:
     """Hypotheses are ranked by a power of their length."""
     return np.maximum(lengths, 1.0) ** length_penalty
@@ -214,7 +214,7 @@ def mean_for_penalty(lengths: Any, length_penalty: float) -> Any:
 )
 def last_of_ties() -> Mapping[str, Wrong]:
     """Of equal tokens and hypotheses, decoding takes the last."""
-    return {"decoders.Decoder.greedy": _last_of_equal_tokens, "decoders.np.argsort": _last_sorted_first}
+    return {"decoders.Decoder.greedy": _last_of_equal_tokens, "search.first_best": _last_best}
 
 
 @mutant(
@@ -290,7 +290,7 @@ def memory_not_masked(original: Any, self: Any, encoder_outputs: Any, valid_lens
 
 @mutant(
     "{Bahdanau,Luong}Decoder-beam*",
-    of="decoders.penalty",
+    of="search.penalty",
     touches=lambda case: case.options.get("length_penalty", 0.0) != 0.0,
     source="huggingface/transformers#26624",
 )
