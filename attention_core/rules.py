@@ -69,7 +69,7 @@ def offset_of_window(title: str, given: Mapping[str, Any], axes: Mapping[str, in
 
 
 def known_tokens(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse a first and a last token outside the vocabulary.
+    """Refuse a first or last token outside the vocabulary.
 
     Raises: TokenError.
     """
@@ -79,7 +79,7 @@ def known_tokens(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) 
 
 
 def hypotheses(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse num_best above width, and width above vocab_size.
+    """Refuse num_best above width, or width above vocab_size.
 
     Raises: OptionError.
     """
@@ -95,7 +95,7 @@ def hypotheses(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) ->
 
 
 def initial_state(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
-    """Refuse a state that would be ignored, and a missing one that is required.
+    """Refuse a state that would be ignored, or a missing one that is required.
 
     Raises: OptionError.
     """

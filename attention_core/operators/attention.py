@@ -44,6 +44,13 @@ _HIDDEN_OR_QUERY = Option(
 # ------------------------------------------------------------------------------------------------ methods
 
 
+_NOTHING_OPEN = "A query that may attend to nothing gets weights and context 0."
+HIDDEN = (
+    " A key and value that no query may attend to, NaN and inf included, have no effect and get gradient 0. Lengths "
+    "apply to all heads."
+)
+
+
 def _attention_methods(
     layer: str,
     formula: str,
@@ -79,6 +86,7 @@ def _attention_methods(
             keyword_tensors=keywords,
             outputs=(CONTEXT, WEIGHTS),
             rules=rules,
+            notes=_NOTHING_OPEN,
         ),
         Operator(
             name=f"{layer}.call",
@@ -90,6 +98,7 @@ def _attention_methods(
             keyword_tensors=keywords,
             outputs=(CONTEXT, WEIGHTS),
             rules=(position_for_each_key, *rules),
+            notes=_NOTHING_OPEN + HIDDEN,
         ),
     )
 
@@ -168,6 +177,7 @@ CONCAT_ATTENTION = Layer(
         "W": (sizes["hidden_size"], sizes["query_size"] + sizes["key_size"]),
         "v": (sizes["hidden_size"],),
     },
+    notes="The two halves of W are W_q and W_k of AdditiveAttention, which is the same function.",
 )
 
 _COSINE_FORMULA = "context, weights = attention_pooling(cosine_score(queries, keys), values)"
@@ -195,7 +205,10 @@ LOCATION_ATTENTION = Layer(
         "LocationAttention", _LOCATION_FORMULA, LUONG, "query_size", "key_features", "key_features"
     ),
     own_shapes=lambda sizes: {"W": (sizes["num_positions"], sizes["query_size"])},
-    notes="There may be fewer keys than num_positions, but not more.",
+    notes=(
+        "There may be fewer keys than num_positions, but not more. Only their number matters: keys may have any "
+        "features, and get gradient 0."
+    ),
 )
 
 _KERNEL_FORMULA = "context, weights = attention_pooling(gaussian_score(queries, keys, w), values)"
@@ -210,6 +223,7 @@ KERNEL_ATTENTION = Layer(
     methods=_attention_methods("KernelAttention", _KERNEL_FORMULA, NADARAYA, "features", "features", "features"),
     complete=lambda config: {**config, "one": 1},
     own_shapes=lambda sizes: {"w": ()} if sizes["learned"] else {},
+    notes="width is in the units of queries and keys.",
 )
 
 # ------------------------------------------------------------------------------------------------ scores by name
@@ -238,6 +252,10 @@ HIDDEN_SCORES = tuple(score for score in SCORE_NAMES if "hidden_size" in _sizes_
 """The scores with a hidden layer, whose size is an option."""
 ALIKE_SCORES = tuple(score for score in SCORE_NAMES if "query_size" not in _sizes_of(score))
 """The scores that compare query and key feature by feature, so that both must have the same size."""
+ALIKE = (
+    f"The scores {', '.join(ALIKE_SCORES[:-1])} and {ALIKE_SCORES[-1]} compare features one by one, and need as many "
+    "in a query as in a key."
+)
 
 
 def score_option(default: str) -> Option:

@@ -54,6 +54,7 @@ MASK = Tensor(
     optional=True,
     broadcast=True,
 )
+ALL_HEADS = "A mask has as many axes as the scores; lengths apply to all heads."
 DROPOUT_MASK = Tensor(
     "dropout_mask",
     ("batch", "heads?", "queries", "keys"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attention_core.errors import check_needed, check_unused
-from attention_core.operators.attention import HIDDEN_SCORES, score_option, scored
+from attention_core.operators.attention import ALIKE, HIDDEN_SCORES, score_option, scored
 from attention_core.operators.common import BAHDANAU, CHO_CONTEXT, LUONG, LUONG_FEEDING, MASK, VALID_LENS, WU
 from attention_core.operators.encoders import CELL, EMBED_SIZE, EMBEDDING, TOKENS, VOCAB_SIZE
 from attention_core.operators.local import LOCAL_ATTENTION, NUM_POSITIONS
@@ -79,13 +79,17 @@ _ATTENTION_DROPOUT = Tensor(
 GREEDY_OUTPUTS = (
     Tensor("tokens", ("batch", "max_steps"), "decoded ids, padded with eos", "integer"),
     Tensor("lengths", ("batch",), "number of tokens before eos", "integer"),
-    Tensor("weights", ("batch", "max_steps", "keys"), "probabilities over the keys; 0 after the end"),
+    Tensor("weights", ("batch", "max_steps", "keys"), "probabilities over the keys; 0 after the step that gave eos"),
 )
 BEAM_OUTPUTS = (
     Tensor("tokens", ("batch", "num_best", "max_steps"), "decoded ids, padded with eos", "integer"),
     Tensor("lengths", ("batch", "num_best"), "number of tokens before eos", "integer"),
-    Tensor("scores", ("batch", "num_best"), "best first (natural logarithm)"),
-    Tensor("weights", ("batch", "num_best", "max_steps", "keys"), "probabilities; 0 after the end"),
+    Tensor("scores", ("batch", "num_best"), "best first; natural logarithms, divided by the length penalty"),
+    Tensor(
+        "weights",
+        ("batch", "num_best", "max_steps", "keys"),
+        "probabilities over the keys; 0 after the step that gave eos",
+    ),
 )
 _MEMORY = (
     Tensor("memory.keys", ("batch", "keys", "memory_features"), "prepared keys"),
@@ -144,6 +148,7 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
                 *state,
                 Tensor("weights", ("batch", "keys"), "probabilities over the keys"),
             ),
+            notes="The mask of the memory has one row, that of this step.",
         ),
         Operator(
             name=f"{name}.call",
@@ -182,7 +187,8 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
             outputs=BEAM_OUTPUTS,
             notes=(
                 "Every step ranks all continuations of the running hypotheses together with the finished ones. Of "
-                "equal scores, the first by hypothesis, then by token, wins."
+                "equal scores, the first by hypothesis, then by token, wins. A larger length_penalty favours longer "
+                "hypotheses. With max_steps=0, one hypothesis has no tokens and score 0; the others have score -inf."
             ),
             rules=(position_for_each_key, initial_state, known_tokens, hypotheses),
         ),
@@ -299,6 +305,11 @@ BAHDANAU_DECODER = Layer(
         "attention": "the attention layer of score",
         "rnn": "the GRU or LSTM, which reads the context first, then the embedded token",
     },
+    notes=(
+        "The paper's form is readout='maxout', whose readout reads the previous state, with a bidirectional GRUEncoder "
+        "and Bridge(method='backward'). Two differences are left: the GRU applies its reset gate after U2 h, the "
+        "paper's before, and has biases. With readout='maxout', dense.W reads maxout_size features. " + ALIKE
+    ),
 )
 
 # ------------------------------------------------------------------------------------------------ Luong
@@ -402,6 +413,7 @@ LUONG_DECODER = Layer(
         "attention": "the attention layer of score, inside a LocalAttention unless global",
         "rnn": "the GRU or LSTM, which reads the embedded token, then h̃",
     },
+    notes="Unless alignment='global', window is required. " + ALIKE,
 )
 
 # ------------------------------------------------------------------------------------------------ without attention
@@ -423,6 +435,10 @@ FIXED_CONTEXT_DECODER = Layer(
     own_shapes=lambda sizes: _own_shapes(sizes) | _dense_shapes(sizes),
     inside=lambda sizes: {"rnn": recurrent_part(sizes["cell"], sizes["memory_size"] + sizes["embed_size"], sizes)},
     parts={"rnn": "the GRU or LSTM, which reads the context first, then the embedded token"},
+    notes=(
+        "With a GRUEncoder of one direction, that output is the encoder's last state. A sequence without an open key "
+        "gets context 0 and weights 0. Dropout acts on the weight, as on those of attention."
+    ),
 )
 
 OPERATORS = (BAHDANAU_DECODER, LUONG_DECODER, FIXED_CONTEXT_DECODER)

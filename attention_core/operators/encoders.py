@@ -52,6 +52,7 @@ def _encoder(name: str, cell: str, summary: str, source: str) -> Layer:
                 tensors=(TOKENS, _STEP_LENS, _STATE_OR_ZERO),
                 keyword_tensors=(BETWEEN_MASK,),
                 outputs=(_OUTPUTS, STATE),
+                notes="Tokens of padded steps must be in the vocabulary, and have no effect.",
             ),
         ),
         complete=lambda config: recurrent_sizes({**config, "cell": cell}),
@@ -152,6 +153,7 @@ BRIDGE = Layer(
     ),
     complete=_bridge_sizes,
     own_shapes=_bridge_shapes,
+    notes="Of an LSTM, outputs and cells have weights of their own.",
 )
 
 OPERATORS = (GRU_ENCODER, LSTM_ENCODER, BRIDGE)

@@ -6,6 +6,7 @@ from attention_core.operators.attention import (
     _HIDDEN_OR_QUERY,
     _KEY_SIZE,
     _QUERY_SIZE,
+    ALIKE,
     _attention_methods,
     score_option,
     scored,
@@ -22,7 +23,7 @@ _HARD_FORMULA = (
 _NOISE = Tensor(
     "noise",
     ("batch", "heads?", "queries", "keys"),
-    "uniform numbers between 0 and 1; with them, key j is drawn with its softmax probability",
+    "uniform numbers strictly between 0 and 1; with them, key j is drawn with its softmax probability",
     optional=True,
 )
 
@@ -46,7 +47,8 @@ HARD_ATTENTION = Layer(
     parts={"scored": "the attention layer of score, which projects the keys and scores them"},
     notes=(
         "Without noise, its term is 0. With noise drawn uniformly from (0, 1), each key is drawn with its softmax "
-        "probability. `scored` is the attention layer of score."
+        "probability. `scored` is the attention layer of score, and hidden_size that of an additive or concat score. "
+        + ALIKE
     ),
 )
 

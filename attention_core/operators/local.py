@@ -7,6 +7,7 @@ from attention_core.operators.attention import (
     _HIDDEN_OR_QUERY,
     _KEY_SIZE,
     _QUERY_SIZE,
+    ALIKE,
     HIDDEN_SCORES,
     _attention_methods,
     score_option,
@@ -27,7 +28,7 @@ _LOCAL_FORMULA = (
 )
 
 _OFFSET = Tensor(
-    "offset", ("batch",), "position of the first query among the keys, for mode='monotonic'", "integer", True
+    "offset", ("batch",), "position of the first query among the keys, for mode='monotonic'; 0 if None", "integer", True
 )
 
 
@@ -90,7 +91,11 @@ LOCAL_ATTENTION = Layer(
     ),
     inside=_local_inside,
     parts={"scored": "the attention layer of score, which projects the keys and scores them"},
-    notes="S[i] is the number of keys up to the last one that query i may attend to. `scored` is the layer of score.",
+    notes=(
+        "S[i] is the number of keys up to the last one that query i may attend to: its valid length. g is a Gaussian "
+        "of standard deviation window/2, and the weights are not normalised again: predictive ones add up to less than "
+        "1. `scored` is the layer of score, and hidden_size that of an additive or concat score and of W_p. " + ALIKE
+    ),
 )
 
 OPERATORS = (LOCAL_ATTENTION,)

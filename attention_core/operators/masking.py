@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attention_core.operators.common import (
+    ALL_HEADS,
     CHILD,
     LIU,
     LONGFORMER,
@@ -27,9 +28,20 @@ ATTENTION_MASK = Operator(
     options=(NUM_KEYS,),
     tensors=(VALID_LENS, MASK),
     outputs=(_OUTPUT,),
+    notes=(
+        "Without lengths and mask the result is None: everything is open. Otherwise it has the rank of mask, or 3, and "
+        "num_keys keys; its other axes are those given, or 1."
+    ),
 )
 
-_RULE = Tensor("mask", ("one", "queries", "keys"), "True = may attend; the same for every sequence", "boolean")
+_RULE = Tensor(
+    "mask",
+    ("one", "queries", "keys"),
+    "True = may attend; the same for every sequence. With heads, insert their axis: mask[:, None]",
+    "boolean",
+)
+_CACHED = "With n cached keys before the first query, offset is n."
+_SAME_AXES = "Both masks have heads, or neither; an axis of size 1 is extended to the size of the other."
 
 CAUSAL_MASK = Operator(
     name="causal_mask",
@@ -39,6 +51,7 @@ CAUSAL_MASK = Operator(
     options=(NUM_QUERIES, NUM_KEYS, OFFSET),
     tensors=(),
     outputs=(_RULE,),
+    notes=_CACHED,
 )
 
 WINDOW_MASK = Operator(
@@ -55,6 +68,7 @@ WINDOW_MASK = Operator(
     ),
     tensors=(),
     outputs=(_RULE,),
+    notes=_CACHED,
 )
 
 BLOCK_MASK = Operator(
@@ -70,6 +84,7 @@ BLOCK_MASK = Operator(
     ),
     tensors=(),
     outputs=(_RULE,),
+    notes="The first block begins at key 0. " + _CACHED,
 )
 
 STRIDE_MASK = Operator(
@@ -85,6 +100,7 @@ STRIDE_MASK = Operator(
     ),
     tensors=(),
     outputs=(_RULE,),
+    notes="With window_mask, by mask_and, it makes a dilated window. " + _CACHED,
 )
 
 GLOBAL_MASK = Operator(
@@ -111,6 +127,7 @@ MASK_AND = Operator(
     source="this specification",
     tensors=_TWO_MASKS,
     outputs=(_OUTPUT,),
+    notes=_SAME_AXES,
 )
 
 MASK_OR = Operator(
@@ -120,6 +137,7 @@ MASK_OR = Operator(
     source="this specification",
     tensors=_TWO_MASKS,
     outputs=(_OUTPUT,),
+    notes=_SAME_AXES,
 )
 
 _KEY_PADDING_MASK = Tensor("key_padding_mask", ("batch", "keys"), "True = hidden from every query", "boolean")
@@ -142,6 +160,7 @@ TO_KEY_PADDING_MASK = Operator(
     tensors=(_ONE_ROW,),
     outputs=(_KEY_PADDING_MASK,),
     rules=(one_row,),
+    notes="attention_mask makes such a mask of one length for each sequence.",
 )
 
 _ADDITIVE_MASK = Tensor(
@@ -168,7 +187,11 @@ FROM_ADDITIVE_MASK = Operator(
     ),
     tensors=(_ADDITIVE_MASK,),
     outputs=(_OUTPUT,),
-    notes="The threshold is first rounded to the dtype of additive_mask.",
+    notes=(
+        "The threshold is first rounded to the dtype of additive_mask, so that a fill with the same number is hidden "
+        "in every dtype. Fills of -1e9, the lowest finite number and -inf are hidden, too, and so is NaN. A bias above "
+        "the threshold is open, and its value is lost."
+    ),
 )
 
 TO_ADDITIVE_MASK = Operator(
@@ -188,6 +211,7 @@ TO_ADDITIVE_MASK = Operator(
     ),
     tensors=(Tensor("mask", MASK.axes, "True where a query may attend to a key", "boolean", broadcast=True),),
     outputs=(Tensor("additive_mask", MASK.axes, "numbers to add to the scores", broadcast=True),),
+    notes="dtype is that of the scores to which the mask is added.",
 )
 
 MASKED_SOFTMAX = Operator(
@@ -197,6 +221,10 @@ MASKED_SOFTMAX = Operator(
     source="Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; fully masked rows as in ONNX Attention",
     tensors=(SCORES, VALID_LENS, MASK),
     outputs=(WEIGHTS,),
+    notes=(
+        "A query that may attend to nothing gets weights 0. A score of -inf counts as hidden. A hidden score, NaN and "
+        "inf included, has no effect and gets gradient 0. " + ALL_HEADS
+    ),
 )
 
 OPERATORS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attention_core.errors import OptionError
-from attention_core.operators.attention import _QUERY_SIZE, score_option, scored
+from attention_core.operators.attention import _QUERY_SIZE, HIDDEN, score_option, scored
 from attention_core.operators.common import (
     DROPOUT,
     DROPOUT_MASK,
@@ -52,6 +52,8 @@ _HEADS_MEMORY = (
     Tensor("memory.values", ("batch", "heads", "keys", "head_size"), "prepared values of each head"),
     Tensor("memory.mask", ("batch", "heads", "queries", "keys"), MASK.meaning, "boolean", True, True),
 )
+
+_NOTHING_OPEN = "A query that may attend to nothing gets weights 0 and context b_o, or 0 without bias."
 
 _HEADS_CONTEXT = Tensor("context", ("batch", "queries", "query_size"), "the heads' averages, projected")
 
@@ -139,6 +141,7 @@ MULTI_HEAD_ATTENTION = Layer(
             keyword_tensors=(_HEAD_MASK, _HEADS_DROPOUT),
             outputs=(_HEADS_CONTEXT, WEIGHTS),
             rules=(weights_per_head,),
+            notes=_NOTHING_OPEN,
         ),
         Operator(
             name="MultiHeadAttention.call",
@@ -150,12 +153,17 @@ MULTI_HEAD_ATTENTION = Layer(
             keyword_tensors=(_HEAD_MASK, _HEADS_DROPOUT),
             outputs=(_HEADS_CONTEXT, WEIGHTS),
             rules=(position_for_each_key, weights_per_head),
+            notes=_NOTHING_OPEN + HIDDEN,
         ),
     ),
     complete=_heads_sizes,
     own_shapes=_heads_shapes,
     inside=_heads_inside,
     parts={"scored": "the attention layer of score, whose parameters the heads share"},
+    notes=(
+        "query_size is the features of a query and of the context. num_heads must divide hidden_size: head h has the "
+        "rows from h·hidden_size/num_heads to (h + 1)·hidden_size/num_heads - 1 of W_q, W_k and W_v."
+    ),
 )
 
 _LOSSES = Option("losses", "function", "function from head_mask (batch, heads) to the loss of each example (batch,)")

@@ -34,6 +34,10 @@ SINUSOIDAL_POSITIONS = Layer(
         ),
     ),
     parameters=(),
+    notes=(
+        "Sines and cosines are interleaved in the paper; position_permutation returns the order that concatenates "
+        "them. features is an even number."
+    ),
     methods=(
         Operator(
             name="SinusoidalPositions.call",
@@ -81,7 +85,7 @@ POSITION_PERMUTATION = Operator(
     source="this specification",
     options=(Option("features", "int", "features of an input", domain="even"),),
     tensors=(),
-    outputs=(Tensor("permutation", ("features",), "interleaved index of each concatenated feature", "integer"),),
+    outputs=(Tensor("permutation", ("features",), "interleaved index of each concatenated feature, int32", "integer"),),
 )
 
 OPERATORS = (SINUSOIDAL_POSITIONS, LEARNED_POSITIONS, POSITION_PERMUTATION)

@@ -114,7 +114,7 @@ def _shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _recurrent(name: str, cell: str, summary: str, formula: str, source: str) -> Layer:
+def _recurrent(name: str, cell: str, summary: str, formula: str, source: str, notes: str = "") -> Layer:
     return Layer(
         name=name,
         summary=summary,
@@ -145,7 +145,8 @@ def _recurrent(name: str, cell: str, summary: str, formula: str, source: str) ->
                 outputs=(_OUTPUTS, STATE),
                 notes=(
                     "The backward direction runs from the last valid step to the first, and each layer reads both "
-                    "directions of the one below."
+                    "directions of the one below. What padded steps hold, NaN and inf included, has no effect and gets "
+                    "gradient 0."
                 ),
             ),
             Operator(
@@ -161,13 +162,19 @@ def _recurrent(name: str, cell: str, summary: str, formula: str, source: str) ->
         ),
         complete=lambda config: recurrent_sizes({**config, "cell": cell}),
         own_shapes=_shapes,
+        notes=notes,
     )
 
 
 _BOTH = f"; both directions: {SCHUSTER}"
 GRU = _recurrent("GRU", "gru", "Stacked gated recurrent units over padded sequences.", GRU_FORMULA, CHO + _BOTH)
 LSTM = _recurrent(
-    "LSTM", "lstm", "Stacked long short-term memory over padded sequences.", LSTM_FORMULA, HOCHREITER + _BOTH
+    "LSTM",
+    "lstm",
+    "Stacked long short-term memory over padded sequences.",
+    LSTM_FORMULA,
+    HOCHREITER + _BOTH,
+    "Nothing is added to the bias of the forget gate.",
 )
 RECURRENT = {"gru": GRU, "lstm": LSTM}
 

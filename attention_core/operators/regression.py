@@ -29,13 +29,14 @@ NADARAYA_WATSON = Layer(
                 Tensor("mask", ("batch", "queries", "keys"), MASK.meaning, "boolean", True, True),
             ),
             outputs=(
-                Tensor("predictions", ("batch", "queries"), "weighted averages of the values"),
+                Tensor("predictions", ("batch", "queries"), "weighted averages of the values, in their units"),
                 Tensor("weights", ("batch", "queries", "keys"), "probabilities over the keys"),
             ),
         ),
     ),
     inside=lambda sizes: {"kernel": Part(KERNEL_ATTENTION, {name: sizes[name] for name in ("width", "learned")})},
     parts={"kernel": "the KernelAttention that weighs the keys"},
+    notes=KERNEL_ATTENTION.notes,
 )
 
 OPERATORS = (NADARAYA_WATSON,)

@@ -57,7 +57,11 @@ COSINE_SCORE = Operator(
     tensors=(QUERIES, KEYS),
     options=(Option("scale", "float", "factor of the cosines; 1 if None", "None", "number", keyword_only=True),),
     outputs=(SCORES,),
-    notes="The score of a zero vector is 0, and so are its gradients.",
+    notes=(
+        "The score of a zero vector is 0, and so are its gradients. The length of any other vector has no effect, even "
+        "where squares of its entries underflow or overflow in the type of the arrays. Graves et al. call scale the "
+        "key strength β."
+    ),
 )
 
 LOCATION_SCORE = Operator(
@@ -69,6 +73,7 @@ LOCATION_SCORE = Operator(
     tensors=(Tensor("queries", ("batch", "heads?", "queries", "positions"), "projected queries, W q"),),
     outputs=(SCORES,),
     rules=(position_for_each_key,),
+    notes="The first num_keys positions are taken.",
 )
 
 GAUSSIAN_SCORE = Operator(
@@ -78,6 +83,10 @@ GAUSSIAN_SCORE = Operator(
     source=NADARAYA,
     tensors=(QUERIES, KEYS, Tensor("w", (), "inverse width of the kernel; 1 if None", optional=True)),
     outputs=(SCORES,),
+    notes=(
+        "Their softmax are the weights of Nadaraya-Watson kernel regression with a kernel of standard deviation 1/w; w "
+        "is in 1/(units of queries and keys)."
+    ),
 )
 
 OPERATORS = (

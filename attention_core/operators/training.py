@@ -54,7 +54,11 @@ MASKED_CROSS_ENTROPY = Operator(
             optional=True,
         ),
     ),
-    outputs=(Tensor("loss", (), "nats a token"),),
+    outputs=(Tensor("loss", (), "nats per token; exp(loss) is the perplexity"),),
+    notes=(
+        "Every token of the batch has the same weight, in long and in short sentences. Steps that are not open, NaN "
+        "and inf included, have no effect, but their targets must be in the vocabulary."
+    ),
 )
 
 CLIP_BY_GLOBAL_NORM = Operator(
@@ -69,6 +73,11 @@ CLIP_BY_GLOBAL_NORM = Operator(
     outputs=(
         Tensor("clipped", ("any",), "the list of scaled arrays"),
         Tensor("norm", (), "the norm before clipping"),
+    ),
+    notes=(
+        "Nothing is added to the norm: gradients whose norm is at most max_norm are returned bit for bit, and so are "
+        "all without max_norm. The norm is correct even where squares of entries underflow or overflow in the type of "
+        "the arrays."
     ),
 )
 

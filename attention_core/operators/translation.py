@@ -193,6 +193,7 @@ TRANSLATOR = Layer(
         "bridge": "the Bridge, if bidirectional",
         "decoder": "the decoder",
     },
+    notes="With bridge='concatenate', the decoder's hidden size is twice the encoder's.",
 )
 
 OPERATORS = (TRANSLATOR,)

@@ -78,10 +78,19 @@ class Attention(Specified):
 
         memory = (projected keys, values, mask), with keys and values 0 where no query may attend
 
-        Shapes: keys (batch, keys, features of a key), values (batch, keys, value_features), both with heads after batch
-        or without, or (keys, batch, ...) with time_major; valid_lens and mask as in attention_mask. The memory's keys
-        are (batch, keys, features of a projected key).
-        Raises: ShapeError, DtypeError, MaskError, as attention_mask.
+        Args:
+            keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
+            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combined with valid_lens by logical and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            ShapeError: more keys than a location score has positions
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         memory = zero_masked(
@@ -96,12 +105,20 @@ class Attention(Specified):
 
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
 
-        Arguments: need_weights is whether to return the weights. If False, they are None and need not be
-        stored.
-        Shapes: queries (batch, queries, features of a query), with heads after batch or without, or
-        (queries, batch, ...) with time_major, as is context then; dropout_mask (batch, queries, keys), with heads or
-        without. Returns (context, weights) as attention_pooling; weights is None without need_weights.
-        Raises: ShapeError, DtypeError; OptionError if need_weights is not a bool.
+        A query that may attend to nothing gets weights and context 0.
+
+        Args:
+            queries: (batch, [heads], queries, features or query_size); query vectors
+            memory: as `prepare` returns it
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
         """
         self._check("attend", need_weights=need_weights, queries=queries, memory=memory, dropout_mask=dropout_mask)
         scores = self._score(self._to_batch_first(promote(queries)), memory.keys)
@@ -119,7 +136,32 @@ class Attention(Specified):
         need_weights: bool = True,
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
-        """Prepare the keys and values, and attend to them."""
+        """Prepare the keys and values, and attend to them.
+
+        context, weights = attention_pooling(score(queries, project(keys)), values)
+
+        A query that may attend to nothing gets weights and context 0. A key and value that no query may attend to, NaN
+        and inf included, have no effect and get gradient 0. Lengths apply to all heads.
+
+        Args:
+            queries: (batch, [heads], queries, features or query_size); query vectors
+            keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
+            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combined with valid_lens by logical and
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: more keys than a location score has positions
+        """
         self._check(
             "call",
             need_weights=need_weights,
@@ -143,11 +185,17 @@ class DotProductAttention(Attention):
 
     context, weights = attention_pooling(scaled_dot_score(queries, keys), values)
 
-    Arguments: dropout is the rate at which weights are dropped in training, which the reference leaves to dropout_mask;
-    scale is the factor of the scores, 1/√features unless given; with time_major, queries, keys, values and context are
-    (steps, batch, features).
-    Raises: OptionError if dropout is not in [0, 1) or scale is not a finite number.
-    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762.
+    Args:
+        dropout (default 0.0): dropout rate of the weights in training
+        scale (default None): factor of the scores; 1/√features if None
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762
+    Example:
+        layer = attention.DotProductAttention()
+        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = DOT_PRODUCT_ATTENTION
@@ -165,11 +213,23 @@ class AdditiveAttention(Attention):
 
     context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)
 
-    Arguments: query_size and key_size are the features of a query and a key, hidden_size those of the layer in which
-    they meet; dropout and time_major as in DotProductAttention.
-    Parameters: W_q (hidden_size, query_size), W_k (hidden_size, key_size), w_v (hidden_size,); no biases.
-    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
-    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473.
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        hidden_size: features of the hidden layer
+        dropout (default 0.0): dropout rate of the weights in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+    Parameters:
+        W_q: (hidden_size, query_size), projects queries
+        W_k: (hidden_size, key_size), projects keys
+        w_v: (hidden_size,), weight of each hidden feature
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
+    Example:
+        layer = attention.AdditiveAttention(query_size, key_size, hidden_size)
+        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = ADDITIVE_ATTENTION
@@ -199,11 +259,20 @@ class GeneralAttention(Attention):
 
     context, weights = attention_pooling(dot_score(queries, W keys), values)
 
-    Arguments: query_size and key_size are the features of a query and a key; dropout and time_major as in
-    DotProductAttention.
-    Parameters: W (query_size, key_size), which projects keys to the size of queries; no bias.
-    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
-    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025.
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        dropout (default 0.0): dropout rate of the weights in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+    Parameters:
+        W: (query_size, key_size), projects keys to the size of queries
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        layer = attention.GeneralAttention(query_size, key_size)
+        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = GENERAL_ATTENTION
@@ -225,12 +294,24 @@ class ConcatAttention(Attention):
 
     context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
 
-    Arguments: query_size and key_size are the features of a query and a key, hidden_size those of the layer in which
-    they meet; dropout and time_major as in DotProductAttention.
-    Parameters: W (hidden_size, query_size + key_size), the columns of the query first, v (hidden_size,); no biases.
     The two halves of W are W_q and W_k of AdditiveAttention, which is the same function.
-    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
-    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025.
+
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        hidden_size: features of the hidden layer
+        dropout (default 0.0): dropout rate of the weights in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+    Parameters:
+        W: (hidden_size, query_size + key_size), projects [query; key]
+        v: (hidden_size,), weight of each hidden feature
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        layer = attention.ConcatAttention(query_size, key_size, hidden_size)
+        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = CONCAT_ATTENTION
@@ -261,9 +342,17 @@ class CosineAttention(Attention):
 
     context, weights = attention_pooling(cosine_score(queries, keys), values)
 
-    Arguments: scale is the factor of the cosines, 1 unless given; dropout and time_major as in DotProductAttention.
-    Raises: OptionError if dropout is not in [0, 1) or scale is not a finite number.
-    Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401.
+    Args:
+        dropout (default 0.0): dropout rate of the weights in training
+        scale (default None): factor of the cosines; 1 if None
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401
+    Example:
+        layer = attention.CosineAttention()
+        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = COSINE_ATTENTION
@@ -281,13 +370,23 @@ class LocationAttention(Attention):
 
     context, weights = attention_pooling(location_score(keys, W queries), values)
 
-    Arguments: query_size is the features of a query, num_positions the number of positions to score: there may be fewer
-    keys, but not more; dropout and time_major as in DotProductAttention.
-    Parameters: W (num_positions, query_size); no bias.
-    Edge cases: only the number of keys matters; they get gradient 0, and may have any features.
-    Raises: OptionError if a size is not positive or dropout is not in [0, 1); ShapeError if there are more keys than
-    positions.
-    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025.
+    There may be fewer keys than num_positions, but not more. Only their number matters: keys may have any features, and
+    get gradient 0.
+
+    Args:
+        query_size: features of a query
+        num_positions: positions that have a score
+        dropout (default 0.0): dropout rate of the weights in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+    Parameters:
+        W: (num_positions, query_size), scores of each position
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        layer = attention.LocationAttention(query_size, num_positions)
+        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = LOCATION_ATTENTION
@@ -305,12 +404,22 @@ class KernelAttention(Attention):
 
     context, weights = attention_pooling(gaussian_score(queries, keys, w), values)
 
-    Arguments: width is the standard deviation of the kernel, 1/w; with learned, w is a parameter with initial
-    value 1/width, else a constant; dropout and time_major as in DotProductAttention.
-    Parameters: w (), if learned.
-    Units: width is in those of queries and keys.
-    Raises: OptionError if dropout is not in [0, 1), or width is not a finite number above 0.
-    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372.
+    width is in the units of queries and keys.
+
+    Args:
+        dropout (default 0.0): dropout rate of the weights in training
+        width (default 1.0): standard deviation of the kernel, 1/w
+        learned (default False): whether w is a parameter with initial value 1/width, or the constant 1/width
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+    Parameters:
+        w: (), inverse width of the kernel, if learned
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
+    Example:
+        layer = attention.KernelAttention()
+        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = KERNEL_ATTENTION

@@ -60,9 +60,18 @@ class Decoder(Specified):
 
         memory = attention.prepare(encoder_outputs, encoder_outputs)
 
-        Shapes: encoder_outputs (batch, keys, memory_size); valid_lens (batch,) or (batch, steps); mask
-        (batch, steps, keys), each axis its size or 1.
-        Raises: ShapeError, DtypeError, MaskError.
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
+                to a key; combined with valid_lens by logical and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            ShapeError: more keys than a location score has positions
         """
         self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
         allowed = attention_mask(encoder_outputs.shape[-2], valid_lens, mask)
@@ -76,8 +85,16 @@ class Decoder(Specified):
 
         state = the encoder's state, 0, or the parameter initial, depending on the option initial
 
-        Shapes: memory as from prepare; state (num_layers, batch, state_size), as is the result.
-        Raises: ShapeError, DtypeError; OptionError if state is required and missing, or would be ignored.
+        Args:
+            memory: as `prepare` returns it
+            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
+                initial='encoder', else None
+        Returns:
+            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: a state that would be ignored, or a missing one that is required
         """
         self._check("start", memory=memory, state=state)
         if state is not None:
@@ -99,11 +116,23 @@ class Decoder(Specified):
     ) -> tuple[np.ndarray, Any, np.ndarray]:
         """Decode one token.
 
-        Shapes: tokens (batch,), state as from start, memory as from prepare, with one row in its mask; dropout_mask
-        (num_layers - 1, batch, hidden_size), attention_dropout_mask (batch, keys). Returns (logits, state, weights):
-        (batch, vocab_size), the state after the step, (batch, keys).
-        Units: logits are natural logarithms.
-        Raises: ShapeError, DtypeError; TokenError if an id is outside the vocabulary.
+        The mask of the memory has one row, that of this step.
+
+        Args:
+            tokens: integers (batch,); token ids
+            state: as `start` returns it
+            memory: as `prepare` returns it
+            dropout_mask (default None): (num_layers - 1, batch, output_size); factor of the outputs of every layer but
+                the top one: 0 or 1/(1 - rate)
+            attention_dropout_mask (default None): (batch, keys); factor of each weight: 0 or 1/(1 - rate)
+        Returns:
+            logits: (batch, vocab_size); scores of the next token (natural logarithm)
+            state: what the next `step` takes
+            weights: (batch, keys); probabilities over the keys
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            TokenError: a token id is outside the vocabulary
         """
         self._check(
             "step",
@@ -136,14 +165,28 @@ class Decoder(Specified):
 
         logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)
 
-        Shapes: tokens (batch, steps), encoder_outputs (batch, keys, memory_size), state
-        (num_layers, batch, state_size), the encoder's; valid_lens (batch,) or (batch, steps) and mask
-        (batch, steps, keys), each axis its size or 1, for what each step may attend to; dropout_mask
-        (num_layers - 1, batch, steps, hidden_size), attention_dropout_mask (batch, steps, keys). Returns
-        (logits, state, weights): (batch, steps, vocab_size), the state after the last step, (batch, steps, keys).
-        Units: logits are natural logarithms.
-        Raises: ShapeError, DtypeError, MaskError; TokenError if an id is outside the vocabulary; OptionError if state
-        is required and missing, or would be ignored.
+        Args:
+            tokens: integers (batch, steps); token ids
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
+                initial='encoder', else None
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
+                to a key; combined with valid_lens by logical and
+            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
+                layer but the top one: 0 or 1/(1 - rate)
+            attention_dropout_mask (default None): (batch, steps, keys); factor of each weight: 0 or 1/(1 - rate)
+        Returns:
+            logits: (batch, steps, vocab_size); scores of each next token (natural logarithm)
+            state: what the next `step` takes
+            weights: (batch, steps, keys); probabilities over the keys
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
+            OptionError: a state that would be ignored, or a missing one that is required
         """
         self._check(
             "call",
@@ -190,10 +233,28 @@ class Decoder(Specified):
 
         token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos
 
-        Shapes: encoder_outputs (batch, keys, memory_size), state (num_layers, batch, state_size), the encoder's,
-        valid_lens (batch,), mask (batch, 1, keys). Returns (tokens, lengths, weights): (batch, max_steps) ids, eos from
-        the end on; (batch,) the number of tokens before eos; (batch, max_steps, keys), 0 after the step that gave eos.
-        Raises: ShapeError, DtypeError, MaskError; OptionError; TokenError if bos or eos is outside the vocabulary.
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
+                initial='encoder', else None
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
+                a key; combined with valid_lens by logical and
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+        Returns:
+            tokens: integers (batch, max_steps); decoded ids, padded with eos
+            lengths: integers (batch,); number of tokens before eos
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: more keys than a location score has positions
+            OptionError: a state that would be ignored, or a missing one that is required
+            TokenError: a first or last token outside the vocabulary
         """
         options = {"bos": bos, "eos": eos, "max_steps": max_steps}
         self._check("greedy", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
@@ -217,20 +278,39 @@ class Decoder(Specified):
         """Decode by keeping the best hypotheses at every step (beam search).
 
         score = sum of ln p(token[t]) / ((5 + n)/6)^length_penalty, n counting the tokens up to eos
+        keep the width best continuations; a finished hypothesis continues unchanged
 
-        Every step ranks all continuations of the running hypotheses together with the finished hypotheses, and keeps
-        the best `width` of them. A hypothesis that reaches eos is finished and keeps its score. Of equal scores, the
-        first by hypothesis, then by token, wins.
+        Every step ranks all continuations of the running hypotheses together with the finished ones. Of equal scores,
+        the first by hypothesis, then by token, wins. A larger length_penalty favours longer hypotheses. With
+        max_steps=0, one hypothesis has no tokens and score 0; the others have score -inf.
 
-        Arguments: width is the number of hypotheses kept for each sequence, num_best the number returned;
-        length_penalty is α of the paper, 0 for the plain sum, larger for longer hypotheses.
-        Shapes: encoder_outputs, state, valid_lens and mask as in greedy. Returns (tokens, lengths, scores, weights),
-        best first: (batch, num_best, max_steps) ids, eos from the end on; (batch, num_best) the tokens before eos;
-        (batch, num_best); (batch, num_best, max_steps, keys), 0 after the step that gave eos.
-        Edge cases: with max_steps=0 one hypothesis has no tokens and score 0; the others have score -inf.
-        Units: scores are natural logarithms, divided by the penalty.
-        Raises: as greedy; OptionError if num_best is above width, or width above vocab_size.
-        Source: Wu et al. 2016, section 7, arXiv:1609.08144, without coverage; beams as in Sutskever et al. 2014.
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
+            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
+                initial='encoder', else None
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
+                a key; combined with valid_lens by logical and
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+            width: hypotheses kept at each step
+            num_best (default 1): hypotheses returned, best first
+            length_penalty (default 0.0): exponent α; 0 ranks by log probability
+        Returns:
+            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
+            lengths: integers (batch, num_best); number of tokens before eos
+            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
+            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: more keys than a location score has positions
+            OptionError: a state that would be ignored, or a missing one that is required
+            TokenError: a first or last token outside the vocabulary
+            OptionError: num_best above width, or width above vocab_size
         """
         options: dict[str, Any] = {
             "bos": bos,
@@ -260,27 +340,49 @@ class BahdanauDecoder(Decoder):
     """Decode with attention whose query is the previous output of the top recurrent layer.
 
     context, weights = attention(top output, encoder_outputs)
-    state' = rnn([context; embedding[token]], state);  logits = dense.W top output' + dense.b
-    maxout: logits = dense.W m + dense.b, m[j] = max(t[2j], t[2j + 1]),
-    t = readout.W [top output; embedding[token]; context] + readout.b
+    state' = rnn([context; embedding[token]], state)
+    logits = dense.W top output' + dense.b
+    maxout: logits = dense.W m + dense.b, m[j] = max(t[2j], t[2j + 1]), t = readout.W [top output; embedding[token];
+    context] + readout.b
 
-    Arguments: vocab_size is the number of token ids, embed_size the features of an embedded token, hidden_size those of
-    each of num_layers recurrent layers; memory_size is the features of the encoder's outputs, hidden_size unless given;
-    score is the score of the attention by name, attention_size the hidden features of an additive or concat score,
-    hidden_size unless given, num_positions for score="location" only; cell is "gru" or "lstm"; initial is where the
-    first state comes from: "encoder", "zero" or "learned"; readout is "dense" or "maxout", maxout_size its pairs,
-    hidden_size unless given; dropout is the rate at which attention weights, and features between recurrent layers, are
-    dropped in training, which the reference leaves to the two dropout masks.
-    Parameters: embedding (vocab_size, embed_size); initial (num_layers, state_size), if learned; readout.W
-    (2 maxout_size, hidden_size + embed_size + memory_size), readout.b (2 maxout_size,), if maxout; dense.W
-    (vocab_size, hidden_size or maxout_size), dense.b (vocab_size,); those of the attention as attention.W_q, ...; those
-    of the GRU or LSTM as rnn.l.W, ..., with memory_size + embed_size inputs, the context first.
-    Differences from the paper, whose form is a bidirectional GRUEncoder, Bridge(method="backward") and
-    readout="maxout": the GRU here applies its reset gate after U2 h, the paper's before,
-    and has biases. All else is the paper's, whose readout reads the previous state, too.
-    Raises: OptionError if a size is not positive, dropout is not in [0, 1), the score cannot compare state and encoder
-    outputs, or an argument would be ignored.
-    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473; maxout readout: appendix A.2.2.
+    The paper's form is readout='maxout', whose readout reads the previous state, with a bidirectional GRUEncoder and
+    Bridge(method='backward'). Two differences are left: the GRU applies its reset gate after U2 h, the paper's before,
+    and has biases. With readout='maxout', dense.W reads maxout_size features. The scores dot, scaled_dot, cosine and
+    gaussian compare features one by one, and need as many in a query as in a key.
+
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        memory_size (default None): features of the encoder's outputs; hidden_size if None
+        attention_size (default None): hidden features of an additive or concat score; hidden_size if None
+        score (default 'additive'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'location', 'gaussian'
+        num_positions (default None): number of positions to score, for score='location' only
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
+            'zero', 'learned'
+        readout (default 'dense'): logits from the new top output, or as in the paper from the previous one, the token
+            and the context: 'dense', 'maxout'
+        maxout_size (default None): pairs in the maxout readout; hidden_size if None
+        dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        initial: (num_layers, state_size), the first state, if initial='learned'
+        readout.W: (2 maxout_size, hidden_size + embed_size + memory_size), weights of the maxout readout, if
+            readout='maxout'
+        readout.b: (2 maxout_size,), biases of the maxout readout
+        dense.W: (vocab_size, hidden_size), weights of the logits
+        dense.b: (vocab_size,), biases of the logits
+        attention.*: the attention layer of score
+        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473; maxout readout: appendix A.2.2
+    Example:
+        layer = attention.BahdanauDecoder(vocab_size, embed_size, hidden_size)
+        logits, state, weights = layer(tokens, encoder_outputs, state)
     """
 
     specification: Layer = BAHDANAU_DECODER
@@ -344,19 +446,45 @@ class LuongDecoder(Decoder):
     """Decode with attention whose query is the current output of the top recurrent layer.
 
     state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding
-    context, weights = attention(top output', encoder_outputs);  h̃' = tanh(W_c [context; top output']);
+    context, weights = attention(top output', encoder_outputs)
+    h̃' = tanh(W_c [context; top output'])
     logits = dense.W h̃' + dense.b
 
-    Arguments: vocab_size, embed_size, hidden_size, num_layers, memory_size, attention_size, score, num_positions, cell,
-    initial and dropout as in BahdanauDecoder; alignment is "global", or the mode of a LocalAttention: "monotonic" or
-    "predictive", which need window; input_feeding is whether h̃ of a step is an input of the next.
-    Parameters: embedding (vocab_size, embed_size); initial (num_layers, state_size), if learned; W_c
-    (hidden_size, memory_size + hidden_size), the context first, no bias; dense.W (vocab_size, hidden_size), dense.b
-    (vocab_size,); those of the attention as attention.W, or attention.scored.W if local; those of the GRU or LSTM as
-    rnn.l.W, ..., with embed_size inputs, or embed_size + hidden_size with input_feeding, the token first.
-    Raises: OptionError if a size is not positive, dropout is not in [0, 1), the score cannot compare state and encoder
-    outputs, or an argument is missing or would be ignored.
-    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025; input feeding: section 3.3.
+    Unless alignment='global', window is required. The scores dot, scaled_dot, cosine and gaussian compare features one
+    by one, and need as many in a query as in a key.
+
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        memory_size (default None): features of the encoder's outputs; hidden_size if None
+        attention_size (default None): hidden features of an additive or concat score; hidden_size if None
+        score (default 'general'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'location', 'gaussian'
+        num_positions (default None): number of positions to score, for score='location' only
+        alignment (default 'global'): attention to all keys, or to a window around the step or around a predicted
+            position: 'global', 'monotonic', 'predictive'
+        window (default None): keys on either side of the centre; None if 'global'
+        input_feeding (default True): whether the attentional vector of a step is an input of the next
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
+            'zero', 'learned'
+        dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        initial: (num_layers, state_size), the first state, if initial='learned'
+        W_c: (hidden_size, memory_size + hidden_size), projects [context; top output]; no bias
+        dense.W: (vocab_size, hidden_size), weights of the logits
+        dense.b: (vocab_size,), biases of the logits
+        attention.*: the attention layer of score, inside a LocalAttention unless global
+        rnn.*: the GRU or LSTM, which reads the embedded token, then h̃
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025; input feeding: section 3.3
+    Example:
+        layer = attention.LuongDecoder(vocab_size, embed_size, hidden_size)
+        logits, state, weights = layer(tokens, encoder_outputs, state)
     """
 
     specification: Layer = LUONG_DECODER
@@ -399,10 +527,18 @@ class LuongDecoder(Decoder):
     def start(self, memory: Memory, state: np.ndarray | None = None) -> LuongState:
         """Return the decoder's state before its first step.
 
-        state = the encoder's state, 0, or the parameter initial, depending on the option initial; h̃ = 0, position = 0
+        state = the encoder's state, 0, or the parameter initial, depending on the option initial
 
-        Shapes: memory as from prepare; state (num_layers, batch, state_size). Returns a LuongState.
-        Raises: ShapeError, DtypeError; OptionError if state is required and missing, or would be ignored.
+        Args:
+            memory: as `prepare` returns it
+            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
+                initial='encoder', else None
+        Returns:
+            state: what the next `step` takes
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: a state that would be ignored, or a missing one that is required
         """
         rnn = super().start(memory, state)
         attentional = np.zeros((*rnn.shape[:-3], rnn.shape[-2], self.sizes["hidden_size"]))
@@ -440,19 +576,34 @@ class FixedContextDecoder(Decoder):
     """Decode without attention: the context of every step is the encoder's last output.
 
     context = the last open encoder output, weights = 1 there
-    state' = rnn([context; embedding[token]], state);  logits = dense.W top output' + dense.b
+    state' = rnn([context; embedding[token]], state)
+    logits = dense.W top output' + dense.b
 
-    With a GRUEncoder of one direction, that output is the encoder's last state. Dropout acts on the weight, as on those
-    of attention.
+    With a GRUEncoder of one direction, that output is the encoder's last state. A sequence without an open key gets
+    context 0 and weights 0. Dropout acts on the weight, as on those of attention.
 
-    Arguments: vocab_size, embed_size, hidden_size, num_layers, memory_size, cell, initial and dropout as in
-    BahdanauDecoder.
-    Parameters: embedding (vocab_size, embed_size); initial (num_layers, state_size), if learned; dense.W
-    (vocab_size, hidden_size), dense.b (vocab_size,); those of the GRU or LSTM as rnn.l.W, ..., with
-    memory_size + embed_size inputs, the context first.
-    Edge cases: a sequence without an open key gets context 0 and weights 0.
-    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
-    Source: Cho et al. 2014, section 2.2, arXiv:1406.1078; the last output in place of its projection.
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        memory_size (default None): features of the encoder's outputs; hidden_size if None
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
+            'zero', 'learned'
+        dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        initial: (num_layers, state_size), the first state, if initial='learned'
+        dense.W: (vocab_size, hidden_size), weights of the logits
+        dense.b: (vocab_size,), biases of the logits
+        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
+    Source: Cho et al. 2014, section 2.2, arXiv:1406.1078; the last output in place of its projection
+    Example:
+        layer = attention.FixedContextDecoder(vocab_size, embed_size, hidden_size)
+        logits, state, weights = layer(tokens, encoder_outputs, state)
     """
 
     specification: Layer = FIXED_CONTEXT_DECODER

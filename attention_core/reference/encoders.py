@@ -48,9 +48,21 @@ class Encoder(Specified):
 
         outputs, state = rnn(embedding[tokens])
 
-        Shapes: tokens (batch, steps); valid_lens, state, dropout_mask, outputs and state as in GRU.
-        Edge cases: tokens of padded steps must be in the vocabulary, and have no effect.
-        Raises: ShapeError, DtypeError; TokenError if an id is outside the vocabulary.
+        Tokens of padded steps must be in the vocabulary, and have no effect.
+
+        Args:
+            tokens: integers (batch, steps); token ids
+            valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones output 0 and
+                keep the state
+            state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
+            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
+                layer but the top one: 0 or 1/(1 - rate)
+        Returns:
+            outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
+            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            TokenError: a token id is outside the vocabulary
         """
         self._check("call", tokens=tokens, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         self.rnn.parameters = inner(self.parameters, "rnn.")
@@ -63,11 +75,24 @@ class GRUEncoder(Encoder):
 
     outputs, state = GRU(embedding[tokens])
 
-    Arguments: vocab_size is the number of token ids, embed_size the features of an embedded token; hidden_size,
-    num_layers, dropout and bidirectional as in GRU.
-    Parameters: embedding (vocab_size, embed_size), and those of GRU as rnn.l.W, rnn.l.U, rnn.l.b, rnn.l.b_hn, ...
-    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
-    Source: as GRU.
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        dropout (default 0.0): dropout rate between recurrent layers in training
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        rnn.*: the GRU that reads the embedded tokens
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN; both
+    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
+    Example:
+        layer = attention.GRUEncoder(vocab_size, embed_size, hidden_size)
+        outputs, state = layer(tokens)
     """
 
     specification: Layer = GRU_ENCODER
@@ -78,11 +103,24 @@ class LSTMEncoder(Encoder):
 
     outputs, state = LSTM(embedding[tokens])
 
-    Arguments: vocab_size is the number of token ids, embed_size the features of an embedded token; hidden_size,
-    num_layers, dropout and bidirectional as in LSTM.
-    Parameters: embedding (vocab_size, embed_size), and those of LSTM as rnn.l.W, rnn.l.U, rnn.l.b, ...
-    Raises: OptionError if a size is not positive or dropout is not in [0, 1).
-    Source: as LSTM.
+    Args:
+        vocab_size: number of token ids
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        dropout (default 0.0): dropout rate between recurrent layers in training
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+    Parameters:
+        embedding: (vocab_size, embed_size), one row for each token id
+        rnn.*: the LSTM that reads the embedded tokens
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735; forget gate: Gers et al. 2000; both
+    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
+    Example:
+        layer = attention.LSTMEncoder(vocab_size, embed_size, hidden_size)
+        outputs, state = layer(tokens)
     """
 
     specification: Layer = LSTM_ENCODER
@@ -92,18 +130,26 @@ class Bridge(Specified):
     """Merge the two directions of an encoder for a decoder that has one.
 
     state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
-    forward half f and the backward half b of the state of each layer, and of the outputs where they are summed
+    forward half f and the backward half b of the state, and of the outputs where they are summed
 
-    Of an LSTM, outputs and cells have weights of their own. All methods but sum leave the encoder's outputs unchanged.
+    Of an LSTM, outputs and cells have weights of their own.
 
-    Arguments: hidden_size is the features of each direction of the encoder, num_layers its layers; method is one of the
-    four; output_size is the decoder's hidden_size, for project and backward only, the encoder's unless given; cell is
-    "gru" or "lstm".
-    Parameters, for project and backward, for each layer l: l.W (1, output_size, 2 hidden_size or hidden_size),
-    l.b_s (1, output_size); 2 in place of 1 for an LSTM: outputs, then cells.
-    Raises: OptionError if a size is not positive, or output_size would be ignored.
+    Args:
+        hidden_size: features of each direction of the encoder
+        num_layers (default 1): number of stacked recurrent layers
+        method (default 'concatenate'): how to merge the two directions: 'concatenate', 'sum', 'project', 'backward'
+        output_size (default None): hidden_size of the decoder, for 'project' and 'backward'; the encoder's if None
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+    Parameters:
+        {layer}.W: (outputs and cells, output_size, both or backward), weights
+        {layer}.b_s: (outputs and cells, output_size), biases
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.2.2, arXiv:1409.0473, for backward; the others are common
-    practice.
+    practice
+    Example:
+        layer = attention.Bridge(hidden_size)
+        encoder_outputs, state = layer(outputs, state)
     """
 
     specification: Layer = BRIDGE
@@ -128,12 +174,18 @@ class Bridge(Specified):
     def __call__(self, outputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Merge the outputs and the state of both directions into those that a decoder takes.
 
-        state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward)
+        state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
+        forward half f and the backward half b of the state, and of the outputs where they are summed
 
-        Shapes: outputs (batch, steps, 2 hidden_size), state (num_layers, batch, 2 hidden_size), or 4 hidden_size for an
-        LSTM. Returns (encoder_outputs, state): (batch, steps, 2 hidden_size), or hidden_size where summed, and
-        (num_layers, batch, hidden_size of the decoder), or twice that for an LSTM.
-        Raises: ShapeError, DtypeError.
+        Args:
+            outputs: (batch, steps, both_outputs); forward outputs, then backward ones
+            state: (num_layers, batch, both_states); forward states, then backward ones; of an LSTM, outputs first, then
+                cells
+        Returns:
+            encoder_outputs: (batch, steps, memory_size); summed if method='sum', else unchanged
+            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
         """
         self._check("call", outputs=outputs, state=state)
         outputs, state, hidden = promote(outputs), promote(state), self.sizes["hidden_size"]

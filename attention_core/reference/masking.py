@@ -50,14 +50,24 @@ def attention_mask(
 
     open[b, i, j] = (j < valid_lens[b, i]) and mask[b, i, j]
 
-    Shapes: valid_lens (batch,) for all queries of a sequence, or (batch, queries); mask (batch, queries, keys), or
-    (batch, heads, queries, keys), each axis its size or 1. The result has the rank of mask (3 without one) and
-    num_keys keys; its other axes are those given, or 1: (batch, 1, keys) or (batch, queries, keys). Without lengths
-    and mask it is None: everything is open.
-    Edge cases: a length below 0 counts as 0, one beyond num_keys as num_keys.
-    Raises: ShapeError if the axes do not fit; DtypeError if lengths are not integers; MaskError if mask is not boolean;
-    OptionError if num_keys is negative.
-    Source: this specification; True means "may attend", as in ONNX Attention.
+    Without lengths and mask the result is None: everything is open. Otherwise it has the rank of mask, or 3, and
+    num_keys keys; its other axes are those given, or 1.
+
+    Args:
+        num_keys: number of keys
+        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
+        mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
+            attend to a key; combined with valid_lens by logical and
+    Returns:
+        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
+        OptionError: an argument is outside its domain
+    Source: this specification; True means 'may attend', as in ONNX Attention
+    Example:
+        mask = attention.attention_mask(num_keys, valid_lens)
     """
     check(ATTENTION_MASK, {"keys": num_keys}, num_keys=num_keys, valid_lens=valid_lens, mask=mask)
     if valid_lens is None:
@@ -75,10 +85,20 @@ def causal_mask(num_queries: int, num_keys: int, *, offset: int = 0) -> np.ndarr
 
     open[i, j] = j <= i + offset
 
-    Arguments: offset is the position of the first query among the keys: with a cache of n keys before it, n.
-    Shapes: the result is (1, num_queries, num_keys), the same for every sequence; with heads, give it their axis.
-    Raises: OptionError if a size or offset is negative.
-    Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762.
+    With n cached keys before the first query, offset is n.
+
+    Args:
+        num_queries: number of queries
+        num_keys: number of keys
+        offset (default 0): position of the first query among the keys
+    Returns:
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
+            axis: mask[:, None]
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762
+    Example:
+        mask = attention.causal_mask(num_queries, num_keys)
     """
     check(CAUSAL_MASK, num_queries=num_queries, num_keys=num_keys, offset=offset)
     return (distances(num_queries, num_keys, offset) <= 0)[None]
@@ -89,10 +109,22 @@ def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offse
 
     open[i, j] = -left <= j - (i + offset) <= right
 
-    Arguments: left and right are the numbers of keys before and after the query's position; offset as in causal_mask.
-    Shapes: the result is (1, num_queries, num_keys).
-    Raises: OptionError if a size, left, right or offset is negative.
-    Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150.
+    With n cached keys before the first query, offset is n.
+
+    Args:
+        num_queries: number of queries
+        num_keys: number of keys
+        left: number of keys before the query's position
+        right: number of keys after the query's position
+        offset (default 0): position of the first query among the keys
+    Returns:
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
+            axis: mask[:, None]
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150
+    Example:
+        mask = attention.window_mask(num_queries, num_keys, left=left, right=right)
     """
     check(WINDOW_MASK, num_queries=num_queries, num_keys=num_keys, left=left, right=right, offset=offset)
     distance = distances(num_queries, num_keys, offset)
@@ -104,10 +136,21 @@ def block_mask(num_queries: int, num_keys: int, *, size: int, offset: int = 0) -
 
     open[i, j] = floor((i + offset) / size) == floor(j / size)
 
-    Arguments: size is the number of positions in a block, the first of which begins at key 0; offset as in causal_mask.
-    Shapes: the result is (1, num_queries, num_keys).
-    Raises: OptionError if a size or offset is negative, or size is 0.
-    Source: Liu et al. 2018, section 4.2.4, arXiv:1801.10198.
+    The first block begins at key 0. With n cached keys before the first query, offset is n.
+
+    Args:
+        num_queries: number of queries
+        num_keys: number of keys
+        size: number of positions in a block
+        offset (default 0): position of the first query among the keys
+    Returns:
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
+            axis: mask[:, None]
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Liu et al. 2018, section 4.2.4, arXiv:1801.10198
+    Example:
+        mask = attention.block_mask(num_queries, num_keys, size=size)
     """
     check(BLOCK_MASK, num_queries=num_queries, num_keys=num_keys, size=size, offset=offset)
     queries, keys = np.arange(num_queries)[:, None] + offset, np.arange(num_keys)
@@ -119,11 +162,21 @@ def stride_mask(num_queries: int, num_keys: int, *, stride: int, offset: int = 0
 
     open[i, j] = (i + offset - j) mod stride == 0
 
-    Arguments: stride is the distance of two positions that are attended to; offset as in causal_mask. With window_mask,
-    by mask_and, it makes a dilated window.
-    Shapes: the result is (1, num_queries, num_keys).
-    Raises: OptionError if a size or offset is negative, or stride is 0.
-    Source: Child et al. 2019, section 4.2, arXiv:1904.10509.
+    With window_mask, by mask_and, it makes a dilated window. With n cached keys before the first query, offset is n.
+
+    Args:
+        num_queries: number of queries
+        num_keys: number of keys
+        stride: distance between the positions that a query attends to
+        offset (default 0): position of the first query among the keys
+    Returns:
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
+            axis: mask[:, None]
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Child et al. 2019, section 4.2, arXiv:1904.10509
+    Example:
+        mask = attention.stride_mask(num_queries, num_keys, stride=stride)
     """
     check(STRIDE_MASK, num_queries=num_queries, num_keys=num_keys, stride=stride, offset=offset)
     return (distances(num_queries, num_keys, offset) % stride == 0)[None]
@@ -134,9 +187,17 @@ def global_mask(global_queries: np.ndarray, global_keys: np.ndarray) -> np.ndarr
 
     open[b, i, j] = global_queries[b, i] or global_keys[b, j]
 
-    Shapes: global_queries (batch, queries), global_keys (batch, keys), both boolean; the result (batch, queries, keys).
-    Raises: ShapeError; MaskError if one is not boolean.
-    Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150.
+    Args:
+        global_queries: booleans (batch, queries); True where a query attends to every key
+        global_keys: booleans (batch, keys); True where a key is attended to by every query
+    Returns:
+        mask: booleans (batch, queries, keys); True = may attend
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
+    Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150
+    Example:
+        mask = attention.global_mask(global_queries, global_keys)
     """
     check(GLOBAL_MASK, global_queries=global_queries, global_keys=global_keys)
     return global_queries[:, :, None] | global_keys[:, None, :]
@@ -147,9 +208,20 @@ def mask_and(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
     open[b, i, j] = first[b, i, j] and second[b, i, j]
 
-    Shapes: both (batch, queries, keys), or both with heads after batch, each axis its size or 1; the result the larger.
-    Raises: ShapeError; MaskError if one is not boolean.
-    Source: this specification.
+    Both masks have heads, or neither; an axis of size 1 is extended to the size of the other.
+
+    Args:
+        first: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
+        second: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a
+            key
+    Returns:
+        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
+    Source: this specification
+    Example:
+        mask = attention.mask_and(first, second)
     """
     check(MASK_AND, first=first, second=second)
     return first & second
@@ -160,9 +232,20 @@ def mask_or(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
     open[b, i, j] = first[b, i, j] or second[b, i, j]
 
-    Shapes: as mask_and.
-    Raises: ShapeError; MaskError if one is not boolean.
-    Source: this specification.
+    Both masks have heads, or neither; an axis of size 1 is extended to the size of the other.
+
+    Args:
+        first: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
+        second: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a
+            key
+    Returns:
+        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
+    Source: this specification
+    Example:
+        mask = attention.mask_or(first, second)
     """
     check(MASK_OR, first=first, second=second)
     return first | second
@@ -173,9 +256,16 @@ def from_key_padding_mask(key_padding_mask: np.ndarray) -> np.ndarray:
 
     open[b, 0, j] = not key_padding_mask[b, j]
 
-    Shapes: key_padding_mask (batch, keys), boolean; the result is (batch, 1, keys), one row for all queries.
-    Raises: ShapeError; MaskError if it is not boolean.
-    Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention.
+    Args:
+        key_padding_mask: booleans (batch, keys); True = hidden from every query
+    Returns:
+        mask: booleans (batch, one, keys); True = may attend; the same for every query
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
+    Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention
+    Example:
+        mask = attention.from_key_padding_mask(key_padding_mask)
     """
     check(FROM_KEY_PADDING_MASK, key_padding_mask=key_padding_mask)
     return ~key_padding_mask[:, None]
@@ -186,11 +276,19 @@ def to_key_padding_mask(mask: np.ndarray) -> np.ndarray:
 
     hidden[b, j] = not mask[b, 0, j]
 
-    Shapes: mask (batch, 1, keys), such as attention_mask makes of one length for each sequence; the result is
-    (batch, keys).
-    Raises: ShapeError, also if mask has more than one row: a key padding mask cannot hide a key from some queries only;
-    MaskError if it is not boolean.
-    Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention.
+    attention_mask makes such a mask of one length for each sequence.
+
+    Args:
+        mask: booleans (batch, one, keys); True = may attend; the same for every query
+    Returns:
+        key_padding_mask: booleans (batch, keys); True = hidden from every query
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
+        ShapeError: a mask that a key padding mask cannot represent: one with several rows
+    Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention
+    Example:
+        key_padding_mask = attention.to_key_padding_mask(mask)
     """
     check(TO_KEY_PADDING_MASK, mask=mask)
     return ~mask[:, 0]
@@ -201,14 +299,22 @@ def from_additive_mask(additive_mask: np.ndarray, *, threshold: float = -1e4) ->
 
     open[b, i, j] = additive_mask[b, i, j] > threshold
 
-    Arguments: threshold is rounded to the dtype of additive_mask first, so that a fill with the same number is hidden
-    in every dtype. Fills of -1e9, the lowest finite number and -inf are hidden, too; a bias above the threshold is
-    open.
-    Shapes: additive_mask (batch, queries, keys), or (batch, heads, queries, keys), each axis its size or 1; the result
-    has the same.
-    Edge cases: NaN is hidden. A bias that the array adds to open scores is lost.
-    Raises: ShapeError; DtypeError if additive_mask is not floating; OptionError if threshold is not finite.
-    Source: this specification.
+    The threshold is first rounded to the dtype of additive_mask, so that a fill with the same number is hidden in every
+    dtype. Fills of -1e9, the lowest finite number and -inf are hidden, too, and so is NaN. A bias above the threshold
+    is open, and its value is lost.
+
+    Args:
+        additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers added to the scores: 0 for an
+            open key, at most threshold for a hidden one
+        threshold (default -10000.0): a key is hidden where additive_mask is at most this
+    Returns:
+        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: this specification
+    Example:
+        mask = attention.from_additive_mask(additive_mask)
     """
     check(FROM_ADDITIVE_MASK, threshold=threshold, additive_mask=additive_mask)
     with np.errstate(over="ignore"):  # beyond float16's range it becomes -inf
@@ -220,11 +326,23 @@ def to_additive_mask(mask: np.ndarray, *, dtype: str = "float32", finite: bool =
 
     additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the lowest finite number of dtype
 
-    Arguments: dtype is "float64", "float32", "float16" or "bfloat16": that of the scores to which it is added.
-    Shapes: mask (batch, queries, keys), or (batch, heads, queries, keys), each axis its size or 1; the result has the
-    same. Here it is float64 and holds the numbers of dtype.
-    Raises: ShapeError; MaskError if mask is not boolean; OptionError if dtype is none of these, or finite no bool.
-    Source: this specification.
+    dtype is that of the scores to which the mask is added.
+
+    Args:
+        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
+        dtype (default 'float32'): floating type of the result: 'float64', 'float32', 'float16', 'bfloat16'
+        finite (default False): whether to fill with the lowest finite number, not -inf
+    Returns:
+        additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers to add to the scores
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
+        OptionError: an argument is outside its domain
+    Source: this specification
+    Example:
+        additive_mask = attention.to_additive_mask(mask)
+
+    In NumPy: the result is float64, and holds the numbers of dtype.
     """
     check(TO_ADDITIVE_MASK, dtype=dtype, finite=finite, mask=mask)
     return np.where(mask, 0.0, least_finite(dtype) if finite else -np.inf)
@@ -237,13 +355,23 @@ def masked_softmax(
 
     weights[i, j] = open[i, j] exp(scores[i, j]) / sum over open k of exp(scores[i, k])
 
-    Shapes: scores (batch, queries, keys) or (batch, heads, queries, keys); valid_lens and mask as in attention_mask,
-    the mask with as many axes as scores. The result has the shape of scores.
-    Units: scores are logits (natural logarithm); weights are probabilities.
-    Edge cases: a score of -inf counts as hidden. A query that may attend to nothing gets weights 0. A hidden score,
-    NaN and inf included, has no effect and gets gradient 0.
-    Raises: ShapeError, DtypeError, MaskError, as attention_mask.
-    Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; fully masked rows as in ONNX Attention.
+    A query that may attend to nothing gets weights 0. A score of -inf counts as hidden. A hidden score, NaN and inf
+    included, has no effect and gets gradient 0. A mask has as many axes as the scores; lengths apply to all heads.
+
+    Args:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
+        mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
+            attend to a key; combined with valid_lens by logical and
+    Returns:
+        weights: (batch, [heads], queries, keys); probabilities over the keys
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
+    Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; fully masked rows as in ONNX Attention
+    Example:
+        weights = attention.masked_softmax(scores)
     """
     check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
     return softmax_over(promote(scores), open_keys(scores, valid_lens, mask))

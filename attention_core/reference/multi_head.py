@@ -21,20 +21,42 @@ __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 class MultiHeadAttention(ScoredAttention):
     """Attention by several heads at once, each with its own projections.
 
-    context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h), with
-    queries_h the h-th part of W_q queries + b_q, keys_h of W_k keys + b_k, values_h of W_v values + b_v
+    context = W_o [head_0; head_1; ...] + b_o
+    head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
+    keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
-    Arguments: query_size is the features of a query and of the context, num_heads the number of heads; key_size is the
-    features of a key, query_size unless given, value_size those of a value, key_size unless given; hidden_size is the
-    features of all heads together, query_size unless given; score is the name of the score, and scored its
-    layer, whose parameters the heads share; num_positions is for score="location" only; bias is whether the
-    projections have biases; dropout and time_major as in DotProductAttention.
-    Parameters: W_q (hidden_size, query_size), W_k (hidden_size, key_size), W_v (hidden_size, value_size),
-    W_o (query_size, hidden_size); with bias, b_q, b_k, b_v (hidden_size,), b_o (query_size,); those of scored as
-    scored.W, ... Head h has the rows from h hidden_size/num_heads to
-    (h + 1) hidden_size/num_heads - 1.
-    Raises: OptionError if a size is not positive, num_heads does not divide hidden_size, or an argument is ignored.
-    Source: Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762.
+    query_size is the features of a query and of the context. num_heads must divide hidden_size: head h has the rows
+    from h·hidden_size/num_heads to (h + 1)·hidden_size/num_heads - 1 of W_q, W_k and W_v.
+
+    Args:
+        query_size: features of a query
+        num_heads: number of heads
+        key_size (default None): features of a key; query_size if None
+        value_size (default None): features of a value; key_size if None
+        hidden_size (default None): features of all heads together; query_size if None
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'location', 'gaussian'
+        num_positions (default None): number of positions to score, for score='location' only
+        bias (default True): whether the four projections have biases
+        dropout (default 0.0): dropout rate of the weights in training
+        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
+            heads
+    Parameters:
+        W_q: (hidden_size, query_size), projects queries
+        W_k: (hidden_size, key_size), projects keys
+        W_v: (hidden_size, value_size), projects values
+        W_o: (query_size, hidden_size), projects the heads' averages
+        b_q: (hidden_size,), biases of the queries, if bias
+        b_k: (hidden_size,), biases of the keys, if bias
+        b_v: (hidden_size,), biases of the values, if bias
+        b_o: (query_size,), biases of the context, if bias
+        scored.*: the attention layer of score, whose parameters the heads share
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
+    Source: Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762
+    Example:
+        layer = attention.MultiHeadAttention(query_size, num_heads)
+        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = MULTI_HEAD_ATTENTION
@@ -77,10 +99,19 @@ class MultiHeadAttention(ScoredAttention):
 
         memory = (projected keys, projected values, mask), of keys and values 0 where no query may attend
 
-        Shapes: keys (batch, keys, key_size), values (batch, keys, value_size), or (keys, batch, ...) with time_major;
-        valid_lens and mask as in attention_mask, the mask with heads after batch or without. The memory's keys and
-        values are (batch, heads, keys, features of a head), its mask (batch, heads or 1, queries, keys).
-        Raises: ShapeError, DtypeError, MaskError, as attention_mask.
+        Args:
+            keys: (batch, keys, key_size); key vectors, one for each value
+            values: (batch, keys, value_size); value vectors, one for each key
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combined with valid_lens by logical and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            ShapeError: more keys than a location score has positions
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         keys, values = self._to_batch_first(promote(keys)), self._to_batch_first(promote(values))
@@ -105,15 +136,28 @@ class MultiHeadAttention(ScoredAttention):
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Attend with queries to a prepared memory.
 
-        context = W_o [head_0; head_1; ...] + b_o;  head_h, weights_h = attention(queries_h, keys_h, values_h)
+        context = W_o [head_0; head_1; ...] + b_o
+        head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
+        keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
-        Arguments: per_head is whether to return the weights of every head, or their mean; need_weights is whether to
-        return any, as in Attention.attend.
-        Shapes: queries (batch, queries, query_size), or (queries, batch, query_size) with time_major, as is context
-        then; head_mask (heads,) or (batch, heads); dropout_mask (batch, heads, queries, keys). Returns
-        (context, weights): the shape of queries, and (batch, queries, keys) or (batch, heads, queries, keys).
-        Raises: ShapeError, DtypeError; OptionError if per_head or need_weights is not a bool, or per_head would be
-        ignored.
+        A query that may attend to nothing gets weights 0 and context b_o, or 0 without bias.
+
+        Args:
+            queries: (batch, queries, query_size); query vectors
+            memory: as `prepare` returns it
+            per_head (default False): whether to return the weights of every head, or their mean
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
+                the head off
+            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
+        Returns:
+            context: (batch, queries, query_size); the heads' averages, projected
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            OptionError: per_head where no weights are returned
         """
         self._check(
             "attend",
@@ -154,7 +198,38 @@ class MultiHeadAttention(ScoredAttention):
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
-        """Prepare the keys and values, and attend to them."""
+        """Prepare the keys and values, and attend to them.
+
+        context = W_o [head_0; head_1; ...] + b_o
+        head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
+        keys_h of W_k keys + b_k, values_h of W_v values + b_v
+
+        A query that may attend to nothing gets weights 0 and context b_o, or 0 without bias. A key and value that no
+        query may attend to, NaN and inf included, have no effect and get gradient 0. Lengths apply to all heads.
+
+        Args:
+            queries: (batch, queries, query_size); query vectors
+            keys: (batch, keys, key_size); key vectors, one for each value
+            values: (batch, keys, value_size); value vectors, one for each key
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
+                may attend to a key; combined with valid_lens by logical and
+            per_head (default False): whether to return the weights of every head, or their mean
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
+                the head off
+            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
+        Returns:
+            context: (batch, queries, query_size); the heads' averages, projected
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: more keys than a location score has positions
+            OptionError: per_head where no weights are returned
+        """
         self._check(
             "call",
             per_head=per_head,
@@ -188,11 +263,17 @@ def ablation_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
 
     importance[h] = mean over b of losses(head_mask with head h at 0)[b] - losses(head_mask)[b]
 
-    Arguments: losses is a function from head_mask to the loss of each example, (batch,).
-    Shapes: head_mask (batch, heads), 1 for a head that is on; the result (heads,).
-    Units: those of the loss.
-    Raises: ShapeError, DtypeError; OptionError if losses is not a function.
-    Source: Michel et al. 2019, section 3.2, arXiv:1905.10650.
+    Args:
+        losses: function from head_mask (batch, heads) to the loss of each example (batch,)
+        head_mask: (batch, heads); factor of each head: 1, or 0 for a head that is off already
+    Returns:
+        importance: (heads,); in the units of the loss
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: Michel et al. 2019, section 3.2, arXiv:1905.10650
+    Example:
+        importance = attention.ablation_importance(losses, head_mask)
     """
     check(ABLATION_IMPORTANCE, losses=losses, head_mask=head_mask)
     head_mask = promote(head_mask)
@@ -207,12 +288,19 @@ def taylor_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
 
     importance[h] = mean over b of |head_mask[b, h] d losses(head_mask)[b] / d head_mask[b, h]|
 
-    Arguments: losses is a function from head_mask to the loss of each example, (batch,), which must depend only on
-    the example's row.
-    Shapes: head_mask (batch, heads), 1 for a head that is on; the result (heads,).
-    Units: those of the loss.
-    Raises: ShapeError, DtypeError; OptionError if losses is not a function.
-    Source: Michel et al. 2019, section 4.1, arXiv:1905.10650.
+    The loss of an example must depend on no row of head_mask but its own.
+
+    Args:
+        losses: function from head_mask (batch, heads) to the loss of each example (batch,)
+        head_mask: (batch, heads); factor of each head: 1, or 0 for a head that is off already
+    Returns:
+        importance: (heads,); in the units of the loss
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: Michel et al. 2019, section 4.1, arXiv:1905.10650
+    Example:
+        importance = attention.taylor_importance(losses, head_mask)
     """
     check(TAYLOR_IMPORTANCE, losses=losses, head_mask=head_mask)
     head_mask = promote(head_mask)

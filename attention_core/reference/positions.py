@@ -15,13 +15,23 @@ __all__ = ["SinusoidalPositions", "LearnedPositions", "position_permutation"]
 class SinusoidalPositions(Specified):
     """Add the sines and cosines of its position to each input; it has no parameters.
 
-    outputs[t] = inputs[t] + P[t + offset];  P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(...)
+    outputs[t] = inputs[t] + P[t + offset]
+    P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
+    then all cosines
 
-    Arguments: features is the features of an input, an even number; layout is whether sines and cosines alternate
-    ("interleaved", as in the paper), or all sines come first ("concatenated"): P[p, i] = sin(p/10000^(2i/features)),
-    P[p, features/2 + i] = cos(...). position_permutation returns the order that turns the one into the other.
-    Raises: OptionError if features is not even or layout is not one of the two.
-    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762.
+    Sines and cosines are interleaved in the paper; position_permutation returns the order that concatenates them.
+    features is an even number.
+
+    Args:
+        features: features of an input
+        layout (default 'interleaved'): whether sines and cosines alternate, or all sines come first: 'interleaved',
+            'concatenated'
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762
+    Example:
+        layer = attention.SinusoidalPositions(features)
+        outputs = layer(inputs)
     """
 
     specification: Layer = SINUSOIDAL_POSITIONS
@@ -33,9 +43,17 @@ class SinusoidalPositions(Specified):
         """Add the positions, starting at offset.
 
         outputs[t] = inputs[t] + P[t + offset]
+        P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
+        then all cosines
 
-        Shapes: inputs (batch, steps, features), as is the result.
-        Raises: ShapeError, DtypeError; OptionError if offset is negative.
+        Args:
+            inputs: (batch, steps, features); one vector for each position
+            offset (default 0): position of the first step
+        Returns:
+            outputs: (batch, steps, features); the inputs with their positions added
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
         """
         self._check("call", offset=offset, inputs=inputs)
         high, low = rates(self.sizes["features"])
@@ -52,10 +70,17 @@ class LearnedPositions(Specified):
 
     outputs[t] = inputs[t] + P[t + offset]
 
-    Arguments: num_positions is the number of positions, features the features of an input.
-    Parameters: P (num_positions, features).
-    Raises: OptionError if a size is not positive.
-    Source: Gehring et al. 2017, section 3.1, arXiv:1705.03122.
+    Args:
+        num_positions: positions that have a vector
+        features: features of an input
+    Parameters:
+        P: (num_positions, features), one row for each position
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Gehring et al. 2017, section 3.1, arXiv:1705.03122
+    Example:
+        layer = attention.LearnedPositions(num_positions, features)
+        outputs = layer(inputs)
     """
 
     specification: Layer = LEARNED_POSITIONS
@@ -68,8 +93,15 @@ class LearnedPositions(Specified):
 
         outputs[t] = inputs[t] + P[t + offset]
 
-        Shapes: inputs (batch, steps, features), as is the result.
-        Raises: ShapeError if a step is beyond the last position; DtypeError; OptionError if offset is negative.
+        Args:
+            inputs: (batch, steps, features); one vector for each position
+            offset (default 0): position of the first step
+        Returns:
+            outputs: (batch, steps, features); the inputs with their positions added
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            ShapeError: a step beyond the last position
         """
         self._check("call", offset=offset, inputs=inputs)
         end = offset + inputs.shape[-2]
@@ -80,11 +112,18 @@ class LearnedPositions(Specified):
 def position_permutation(features: int) -> np.ndarray:
     """Return the order that turns interleaved sines and cosines into concatenated ones.
 
-    permutation[i] = 2i for i < features/2, else 2i + 1 - features;  concatenated = interleaved[permutation]
+    permutation[i] = 2i for i < features/2, else 2i + 1 - features
+    concatenated = interleaved[permutation]
 
-    Shapes: the result (features,), int32.
-    Raises: OptionError if features is not an even number.
-    Source: this specification.
+    Args:
+        features: features of an input
+    Returns:
+        permutation: integers (features,); interleaved index of each concatenated feature, int32
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: this specification
+    Example:
+        permutation = attention.position_permutation(features)
     """
     check(POSITION_PERMUTATION, features=features)
     return np.arange(features, dtype=np.int32).reshape(-1, 2).T.reshape(-1)

@@ -15,14 +15,22 @@ __all__ = ["NadarayaWatson"]
 class NadarayaWatson(Specified):
     """Kernel regression: average the values, weighted by how near their keys are to the query.
 
-    predictions[i] = sum over j of weights[i, j] values[j];  weights as of KernelAttention
+    predictions[i] = sum over j of weights[i, j] values[j]
+    weights as of KernelAttention
 
-    Arguments: width is the standard deviation of the kernel, 1/w; with learned, w is a parameter with initial
-    value 1/width, else a constant.
-    Parameters: kernel.w (), if learned.
-    Units: width is in those of queries and keys; predictions are in those of the values.
-    Raises: OptionError if width is not a finite number above 0.
-    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372.
+    width is in the units of queries and keys.
+
+    Args:
+        width (default 1.0): standard deviation of the kernel, 1/w
+        learned (default False): whether w is a parameter with initial value 1/width, or the constant 1/width
+    Parameters:
+        kernel.*: the KernelAttention that weighs the keys
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
+    Example:
+        layer = attention.NadarayaWatson()
+        predictions, weights = layer(queries, keys, values)
     """
 
     specification: Layer = NADARAYA_WATSON
@@ -41,12 +49,23 @@ class NadarayaWatson(Specified):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Predict at each query.
 
-        predictions[i] = sum over j of weights[i, j] values[j];  weights as of KernelAttention
+        predictions[i] = sum over j of weights[i, j] values[j]
+        weights as of KernelAttention
 
-        Shapes: queries (batch, queries), keys and values (batch, keys), valid_lens (batch,) or (batch, queries), mask
-        (batch, queries, keys), each axis its size or 1. Returns (predictions, weights): (batch, queries),
-        (batch, queries, keys).
-        Raises: ShapeError, DtypeError, MaskError.
+        Args:
+            queries: (batch, queries); points at which to predict
+            keys: (batch, keys); observed points
+            values: (batch, keys); observed values
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, queries, keys), each axis its size or 1; True where a query may attend
+                to a key; combined with valid_lens by logical and
+        Returns:
+            predictions: (batch, queries); weighted averages of the values, in their units
+            weights: (batch, queries, keys); probabilities over the keys
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
         """
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         self.kernel.parameters = inner(self.parameters, "kernel.")

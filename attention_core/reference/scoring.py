@@ -22,11 +22,16 @@ def dot_score(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
     scores[i, j] = sum over c of queries[i, c] keys[j, c]
 
-    Shapes: queries (batch, queries, features), keys (batch, keys, features), both with heads after batch or without;
-    the result (batch, queries, keys), or (batch, heads, queries, keys).
-    Units: scores are logits (natural logarithm).
-    Raises: ShapeError if axes do not fit; DtypeError if the two are not of one floating type.
-    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025.
+    Args:
+        queries: (batch, [heads], queries, features); query vectors
+        keys: (batch, [heads], keys, features); key vectors, one for each value
+    Returns:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        scores = attention.dot_score(queries, keys)
     """
     check(DOT_SCORE, queries=queries, keys=keys)
     return promote(queries) @ promote(keys).swapaxes(-1, -2)
@@ -37,10 +42,18 @@ def scaled_dot_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | No
 
     scores[i, j] = scale · sum over c of queries[i, c] keys[j, c]
 
-    Shapes: as dot_score. scale is 1/√features unless given.
-    Units: scores are logits (natural logarithm).
-    Raises: ShapeError, DtypeError, as dot_score; OptionError if scale is not a finite number.
-    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762.
+    Args:
+        queries: (batch, [heads], queries, features); query vectors
+        keys: (batch, [heads], keys, features); key vectors, one for each value
+        scale (default None): factor of the scores; 1/√features if None
+    Returns:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762
+    Example:
+        scores = attention.scaled_dot_score(queries, keys)
     """
     check(SCALED_DOT_SCORE, scale=scale, queries=queries, keys=keys)
     if scale is None:
@@ -53,11 +66,17 @@ def additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> np
 
     scores[i, j] = sum over h of w_v[h] tanh(queries[i, h] + keys[j, h])
 
-    Shapes: queries (batch, queries, hidden_size), keys (batch, keys, hidden_size), both with heads after batch or
-    without; w_v (hidden_size,); the result (batch, queries, keys), or (batch, heads, queries, keys).
-    Units: scores are logits (natural logarithm).
-    Raises: ShapeError if axes do not fit; DtypeError if the three are not of one floating type.
-    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473.
+    Args:
+        queries: (batch, [heads], queries, hidden_size); projected queries, W_q q
+        keys: (batch, [heads], keys, hidden_size); projected keys, W_k k
+        w_v: (hidden_size,); weight of each hidden feature
+    Returns:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
+    Example:
+        scores = attention.additive_score(queries, keys, w_v)
     """
     check(ADDITIVE_SCORE, queries=queries, keys=keys, w_v=w_v)
     hidden = np.tanh(promote(queries)[..., :, None, :] + promote(keys)[..., None, :, :])
@@ -69,12 +88,21 @@ def cosine_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | None =
 
     scores[i, j] = scale · sum over c of queries[i, c] keys[j, c] / (‖queries[i]‖ ‖keys[j]‖)
 
-    Shapes: as dot_score. scale is 1 unless given; Graves et al. call it the key strength β.
-    Units: scores are logits (natural logarithm).
-    Edge cases: a zero vector has no direction: its scores are 0, and so are their gradients. The length of any other
-    vector has no effect, even where squares of its entries underflow or overflow in the type of the arrays.
-    Raises: ShapeError, DtypeError, as dot_score; OptionError if scale is not a finite number.
-    Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401.
+    The score of a zero vector is 0, and so are its gradients. The length of any other vector has no effect, even where
+    squares of its entries underflow or overflow in the type of the arrays. Graves et al. call scale the key strength β.
+
+    Args:
+        queries: (batch, [heads], queries, features); query vectors
+        keys: (batch, [heads], keys, features); key vectors, one for each value
+        scale (default None): factor of the cosines; 1 if None
+    Returns:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+    Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401
+    Example:
+        scores = attention.cosine_score(queries, keys)
     """
     check(COSINE_SCORE, scale=scale, queries=queries, keys=keys)
     return direction(promote(queries)) @ direction(promote(keys)).swapaxes(-1, -2) * (1.0 if scale is None else scale)
@@ -92,11 +120,20 @@ def location_score(num_keys: int, queries: np.ndarray) -> np.ndarray:
 
     scores[i, j] = queries[i, j]
 
-    Shapes: queries (batch, queries, positions), with heads after batch or without, of which the first num_keys
-    positions are taken; the result (batch, queries, num_keys), or (batch, heads, queries, num_keys).
-    Units: scores are logits (natural logarithm).
-    Raises: ShapeError if there are more keys than positions; DtypeError; OptionError if num_keys is negative.
-    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025.
+    The first num_keys positions are taken.
+
+    Args:
+        num_keys: number of keys
+        queries: (batch, [heads], queries, positions); projected queries, W q
+    Returns:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+        ShapeError: more keys than a location score has positions
+    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
+    Example:
+        scores = attention.location_score(num_keys, queries)
     """
     check(LOCATION_SCORE, num_keys=num_keys, queries=queries)
     return promote(queries)[..., :num_keys]
@@ -107,12 +144,20 @@ def gaussian_score(queries: np.ndarray, keys: np.ndarray, w: np.ndarray | None =
 
     scores[i, j] = -½ sum over c of ((queries[i, c] - keys[j, c]) w)²
 
-    Their softmax are the weights of Nadaraya-Watson kernel regression with a kernel of standard deviation 1/w.
+    Their softmax are the weights of Nadaraya-Watson kernel regression with a kernel of standard deviation 1/w; w is in
+    1/(units of queries and keys).
 
-    Shapes: queries and keys as dot_score; w (), an inverse width, 1 unless given.
-    Units: scores are logits (natural logarithm); w is in 1/(units of queries and keys).
-    Raises: ShapeError, DtypeError, as dot_score.
-    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372.
+    Args:
+        queries: (batch, [heads], queries, features); query vectors
+        keys: (batch, [heads], keys, features); key vectors, one for each value
+        w (default None): (); inverse width of the kernel; 1 if None
+    Returns:
+        scores: (batch, [heads], queries, keys); logits (natural logarithm)
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
+    Example:
+        scores = attention.gaussian_score(queries, keys)
     """
     check(GAUSSIAN_SCORE, queries=queries, keys=keys, w=w)
     differences = promote(queries)[..., :, None, :] - promote(keys)[..., None, :, :]

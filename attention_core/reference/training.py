@@ -24,13 +24,22 @@ def masked_cross_entropy(logits: np.ndarray, targets: np.ndarray, valid_lens: np
 
     loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
 
-    Every token of the batch has the same weight, in long and in short sentences; steps that are not open, NaN and inf
-    included, have no effect.
+    Every token of the batch has the same weight, in long and in short sentences. Steps that are not open, NaN and inf
+    included, have no effect, but their targets must be in the vocabulary.
 
-    Shapes: logits (batch, steps, vocab_size), targets (batch, steps), valid_lens (batch,); the result has no axes.
-    Units: nats per token; exp(loss) is the perplexity.
-    Raises: ShapeError, DtypeError; TokenError if a target is outside the vocabulary, padding included.
-    Source: Sutskever et al. 2014, section 3.2, arXiv:1409.3215, with a mean over tokens in place of sentences.
+    Args:
+        logits: (batch, steps, vocab_size); scores of each token (natural logarithm)
+        targets: integers (batch, steps); the correct tokens
+        valid_lens (default None): integers (batch,), or a list; step t is open where t < valid_len; other steps have no
+            effect
+    Returns:
+        loss: (); nats per token; exp(loss) is the perplexity
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        TokenError: a token id is outside the vocabulary
+    Source: Sutskever et al. 2014, section 3.2, arXiv:1409.3215, with a mean over tokens in place of sentences
+    Example:
+        loss = attention.masked_cross_entropy(logits, targets)
     """
     check(MASKED_CROSS_ENTROPY, logits=logits, targets=targets, valid_lens=valid_lens)
     logits, (batch, steps) = promote(logits), targets.shape
@@ -60,7 +69,7 @@ def clip_by_global_norm(
 
     Shapes: gradients is a list of arrays of any shape; returns (clipped, norm), a list of the same shapes and a number.
     Raises: OptionError if max_norm is not positive.
-    Source: Pascanu et al. 2013, algorithm 1, arXiv:1211.5063. torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm.
+    Source: Pascanu et al. 2013, algorithm 1, arXiv:1211.5063.
     """
     check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
     gradients = [promote(gradient) for gradient in gradients]
@@ -100,9 +109,6 @@ def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon
     θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)
     m' = beta1 m + (1 - beta1) g;  v' = beta2 v + (1 - beta2) g²
     m̂ = m'/(1 - beta1ᵗ);  v̂ = v'/(1 - beta2ᵗ), t counting steps from 1
-
-    PyTorch and optax compute this form. Keras and MXNet fold the corrections into the rate, and add epsilon to √v', not
-    to √v̂: they agree at step t if their epsilon is epsilon · √(1 - beta2ᵗ). Keras' default is 1e-7.
 
     Raises: OptionError if learning_rate or epsilon is not positive, or beta1 or beta2 not in [0, 1).
     Source: Kingma and Ba 2015, algorithm 1, arXiv:1412.6980.

@@ -26,13 +26,36 @@ class Translator(Specified):
     outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional
     logits, _, weights = decoder(inputs, outputs, state, valid_lens)
 
-    Arguments: source_vocab_size and target_vocab_size are the numbers of token ids; embed_size, hidden_size, num_layers
-    and cell are those of encoder and decoder; decoder is "bahdanau", "luong" or "fixed" (without attention); score,
-    num_positions and readout are the decoder's, its defaults unless given; bidirectional is whether the
-    encoder reads both ways, bridge how its two states are merged: "concatenate" doubles the decoder's hidden size.
-    Parameters: those of the encoder as encoder..., of the bridge as bridge..., of the decoder as decoder....
-    Raises: OptionError if a size is not positive, a name is unknown, or an option would be ignored.
-    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473.
+    With bridge='concatenate', the decoder's hidden size is twice the encoder's.
+
+    Args:
+        source_vocab_size: number of token ids of the sources
+        target_vocab_size: number of token ids of the translations
+        embed_size: features of an embedded token
+        hidden_size: features of the output of each recurrent layer and direction
+        num_layers (default 1): number of stacked recurrent layers
+        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        decoder (default 'bahdanau'): Bahdanau's decoder, Luong's, or the one without attention: 'bahdanau', 'luong',
+            'fixed'
+        score (default None): name of the score; the decoder's default if None: 'dot', 'scaled_dot', 'general',
+            'additive', 'concat', 'cosine', 'location', 'gaussian'
+        num_positions (default None): number of positions to score, for score='location' only
+        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
+            first
+        bridge (default None): how to merge the two directions; 'project' if None: 'concatenate', 'sum', 'project',
+            'backward'
+        readout (default None): the readout of Bahdanau's decoder; 'dense' if None: 'dense', 'maxout'
+        dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
+    Parameters:
+        encoder.*: the GRUEncoder or LSTMEncoder
+        bridge.*: the Bridge, if bidirectional
+        decoder.*: the decoder
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
+    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
+    Example:
+        layer = attention.Translator(source_vocab_size, target_vocab_size, embed_size, hidden_size)
+        logits, weights = layer(source, inputs)
     """
 
     specification: Layer = TRANSLATOR
@@ -96,12 +119,22 @@ class Translator(Specified):
         outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional
         logits, _, weights = decoder(inputs, outputs, state, valid_lens)
 
-        Shapes: source (batch, keys) and inputs (batch, steps), token ids; valid_lens (batch,), the tokens of each
-        source; encoder_dropout_mask (num_layers - 1, batch, keys, encoder_size), decoder_dropout_mask
-        (num_layers - 1, batch, steps, decoder_size), attention_dropout_mask (batch, steps, keys). Returns
-        (logits, weights): (batch, steps, target_vocab_size), (batch, steps, keys).
-        Units: logits are natural logarithms.
-        Raises: ShapeError, DtypeError; TokenError if an id is outside the vocabulary.
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            inputs: integers (batch, steps); input tokens of the decoder: bos, then the translation
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
+            encoder_dropout_mask (default None): (num_layers - 1, batch, keys, encoder_size); factor of the outputs of
+                every encoder layer but the top one: 0 or 1/(1 - rate)
+            decoder_dropout_mask (default None): (num_layers - 1, batch, steps, decoder_size); factor of the outputs of
+                every decoder layer but the top one: 0 or 1/(1 - rate)
+            attention_dropout_mask (default None): (batch, steps, keys); factor of each weight: 0 or 1/(1 - rate)
+        Returns:
+            logits: (batch, steps, target_vocab_size); scores of the token that follows each input (natural logarithm)
+            weights: (batch, steps, keys); probabilities over the source tokens
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
         """
         self._check(
             "call",
@@ -130,9 +163,22 @@ class Translator(Specified):
 
         tokens, lengths, weights = decoder.greedy(outputs, state, valid_lens)
 
-        Shapes: source (batch, keys), valid_lens (batch,). Returns (tokens, lengths, weights) as the decoder's greedy:
-        (batch, max_steps) ids, eos from the end on; (batch,); (batch, max_steps, keys).
-        Raises: ShapeError, DtypeError, OptionError; TokenError if an id is outside the vocabulary.
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+        Returns:
+            tokens: integers (batch, max_steps); decoded ids, padded with eos
+            lengths: integers (batch,); number of tokens before eos
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
+            TokenError: a first or last token outside the vocabulary
         """
         self._check("greedy", source=source, valid_lens=valid_lens, bos=bos, eos=eos, max_steps=max_steps)
         outputs, state = self.encode(source, valid_lens)
@@ -154,10 +200,27 @@ class Translator(Specified):
 
         tokens, lengths, scores, weights = decoder.beam(outputs, state, valid_lens)
 
-        Shapes: source (batch, keys), valid_lens (batch,). Returns (tokens, lengths, scores, weights) as the decoder's
-        beam, best first: (batch, num_best, max_steps), (batch, num_best), (batch, num_best),
-        (batch, num_best, max_steps, keys).
-        Raises: as greedy; OptionError if num_best is above width, or width above target_vocab_size.
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+            width: hypotheses kept at each step
+            num_best (default 1): hypotheses returned, best first
+            length_penalty (default 0.0): exponent α; 0 ranks by log probability
+        Returns:
+            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
+            lengths: integers (batch, num_best); number of tokens before eos
+            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
+            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
+            TokenError: a first or last token outside the vocabulary
+            OptionError: num_best above width, or width above vocab_size
         """
         self._check(
             "beam",

@@ -90,7 +90,9 @@ class Attention(Specified):
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            ShapeError: more keys than a location score has positions
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return self._prepare(keys, values, valid_lens, mask)
@@ -103,6 +105,8 @@ class Attention(Specified):
 
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
 
+        A query that may attend to nothing gets weights and context 0.
+
         Args:
             queries: (batch, [heads], queries, features or query_size); query vectors
             memory: as `prepare` returns it
@@ -112,7 +116,8 @@ class Attention(Specified):
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
         """
         self._check("attend", queries=queries, memory=memory, need_weights=need_weights, dropout_mask=dropout_mask)
@@ -134,6 +139,9 @@ class Attention(Specified):
 
         context, weights = attention_pooling(score(queries, project(keys)), values)
 
+        A query that may attend to nothing gets weights and context 0. A key and value that no query may attend to, NaN
+        and inf included, have no effect and get gradient 0. Lengths apply to all heads.
+
         Args:
             queries: (batch, [heads], queries, features or query_size); query vectors
             keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
@@ -148,8 +156,10 @@ class Attention(Specified):
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
+            ShapeError: more keys than a location score has positions
         """
         options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
@@ -413,6 +423,8 @@ class ConcatAttention(Attention):
 
     context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
 
+    The two halves of W are W_q and W_k of AdditiveAttention, which is the same function.
+
     Args:
         query_size: features of a query
         key_size: features of a key
@@ -519,7 +531,8 @@ class LocationAttention(Attention):
 
     context, weights = attention_pooling(location_score(keys, W queries), values)
 
-    There may be fewer keys than num_positions, but not more.
+    There may be fewer keys than num_positions, but not more. Only their number matters: keys may have any features, and
+    get gradient 0.
 
     Args:
         query_size: features of a query
@@ -568,6 +581,8 @@ class KernelAttention(Attention):
     """Attention by a Gaussian kernel of the distance between query and key.
 
     context, weights = attention_pooling(gaussian_score(queries, keys, w), values)
+
+    width is in the units of queries and keys.
 
     Args:
         dropout (default 0.0): dropout rate of the weights in training

@@ -28,6 +28,9 @@ class MultiHeadAttention(Attention):
     head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
     keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
+    query_size is the features of a query and of the context. num_heads must divide hidden_size: head h has the rows
+    from h·hidden_size/num_heads to (h + 1)·hidden_size/num_heads - 1 of W_q, W_k and W_v.
+
     Args:
         query_size: features of a query
         num_heads: number of heads
@@ -56,7 +59,7 @@ class MultiHeadAttention(Attention):
         b_o: (query_size,), biases of the context, if bias
         scored.*: the attention layer of score, whose parameters the heads share
     Raises:
-        OptionError: an argument is outside its domain
+        OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762
     Example:
         layer = attention.MultiHeadAttention(query_size, num_heads, rngs=nnx.Rngs(0))
@@ -125,7 +128,9 @@ class MultiHeadAttention(Attention):
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            ShapeError: more keys than a location score has positions
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return self._prepare(keys, values, valid_lens, mask)
@@ -147,6 +152,8 @@ class MultiHeadAttention(Attention):
         head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
         keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
+        A query that may attend to nothing gets weights 0 and context b_o, or 0 without bias.
+
         Args:
             queries: (batch, queries, query_size); query vectors
             memory: as `prepare` returns it
@@ -159,8 +166,10 @@ class MultiHeadAttention(Attention):
             context: (batch, queries, query_size); the heads' averages, projected
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
+            OptionError: per_head where no weights are returned
         """
         options: dict[str, Any] = {
             "per_head": per_head,
@@ -191,6 +200,9 @@ class MultiHeadAttention(Attention):
         head_h, weights_h = attention(queries_h, keys_h, values_h), with queries_h the h-th part of W_q queries + b_q,
         keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
+        A query that may attend to nothing gets weights 0 and context b_o, or 0 without bias. A key and value that no
+        query may attend to, NaN and inf included, have no effect and get gradient 0. Lengths apply to all heads.
+
         Args:
             queries: (batch, queries, query_size); query vectors
             keys: (batch, keys, key_size); key vectors, one for each value
@@ -208,8 +220,11 @@ class MultiHeadAttention(Attention):
             context: (batch, queries, query_size); the heads' averages, projected
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
+            ShapeError: more keys than a location score has positions
+            OptionError: per_head where no weights are returned
         """
         options: dict[str, Any] = {
             "per_head": per_head,

@@ -66,6 +66,8 @@ class Recurrent(Specified):
     ) -> tuple[jax.Array, jax.Array]:
         """Run one step.
 
+        state'[l] = cell(x, state[l]), x = inputs for l = 0, else dropout_mask[l - 1] output'[l - 1]
+
         Args:
             inputs: (batch, input_size); one vector
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
@@ -76,7 +78,7 @@ class Recurrent(Specified):
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
+            OptionError: a single step of a bidirectional layer
         """
         self._check("step", inputs=inputs, state=state, dropout_mask=dropout_mask)
         return self._advance(inputs, state, dropout_mask)
@@ -95,7 +97,7 @@ class Recurrent(Specified):
         outputs[t], state[t] = step(inputs[t], state[t - 1]) where t < valid_len; else 0 and state[t - 1]
 
         The backward direction runs from the last valid step to the first, and each layer reads both directions of the
-        one below.
+        one below. What padded steps hold, NaN and inf included, has no effect and gets gradient 0.
 
         Args:
             inputs: (batch, steps, input_size); one vector for each step
@@ -231,6 +233,8 @@ class LSTM(Recurrent):
     o = σ(W3 x + b3 + U3 h)
     c' = f * c + i * g
     h' = o * tanh(c')
+
+    Nothing is added to the bias of the forget gate.
 
     Args:
         input_size: features of an input

@@ -21,6 +21,8 @@ class NadarayaWatson(Specified):
     predictions[i] = sum over j of weights[i, j] values[j]
     weights as of KernelAttention
 
+    width is in the units of queries and keys.
+
     Args:
         width (default 1.0): standard deviation of the kernel, 1/w
         learned (default False): whether w is a parameter with initial value 1/width, or the constant 1/width
@@ -75,10 +77,11 @@ class NadarayaWatson(Specified):
             mask (default None): booleans (batch, queries, keys), each axis its size or 1; True where a query may attend
                 to a key; combined with valid_lens by logical and
         Returns:
-            predictions: (batch, queries); weighted averages of the values
+            predictions: (batch, queries); weighted averages of the values, in their units
             weights: (batch, queries, keys); probabilities over the keys
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
         """
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         predictions, weights = self.kernel(queries[..., None], keys[..., None], values[..., None], valid_lens, mask)

@@ -36,13 +36,16 @@ def masked_cross_entropy(logits: jax.Array, targets: jax.Array, valid_lens: Leng
 
     loss = sum over open (b, t) of -ln softmax(logits[b, t])[targets[b, t]] / number of open (b, t)
 
+    Every token of the batch has the same weight, in long and in short sentences. Steps that are not open, NaN and inf
+    included, have no effect, but their targets must be in the vocabulary.
+
     Args:
         logits: (batch, steps, vocab_size); scores of each token (natural logarithm)
         targets: integers (batch, steps); the correct tokens
         valid_lens (default None): integers (batch,), or a list; step t is open where t < valid_len; other steps have no
             effect
     Returns:
-        loss: (); nats a token
+        loss: (); nats per token; exp(loss) is the perplexity
     Raises:
         ShapeError, DtypeError: an array does not fit the operator or the other arrays
         TokenError: a token id is outside the vocabulary

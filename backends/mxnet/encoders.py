@@ -57,6 +57,8 @@ class Encoder(Specified):
 
         outputs, state = rnn(embedding[tokens])
 
+        Tokens of padded steps must be in the vocabulary, and have no effect.
+
         Args:
             tokens: integers (batch, steps); token ids
             valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones output 0 and
@@ -159,6 +161,8 @@ class Bridge(Specified):
     state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
     forward half f and the backward half b of the state, and of the outputs where they are summed
 
+    Of an LSTM, outputs and cells have weights of their own.
+
     Args:
         hidden_size: features of each direction of the encoder
         num_layers (default 1): number of stacked recurrent layers
@@ -172,7 +176,7 @@ class Bridge(Specified):
         {layer}.W: (outputs and cells, output_size, both or backward), weights
         {layer}.b_s: (outputs and cells, output_size), biases
     Raises:
-        OptionError: an argument is outside its domain
+        OptionError: an argument is outside its domain, or would be ignored
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.2.2, arXiv:1409.0473, for backward; the others are common
     practice
     Example:

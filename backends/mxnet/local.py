@@ -24,7 +24,10 @@ class LocalAttention(Attention):
     monotonic: p[i] = i + offset, g = 1
     predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
 
-    S[i] is the number of keys up to the last one that query i may attend to. `scored` is the layer of score.
+    S[i] is the number of keys up to the last one that query i may attend to: its valid length. g is a Gaussian of
+    standard deviation window/2, and the weights are not normalised again: predictive ones add up to less than 1.
+    `scored` is the layer of score, and hidden_size that of an additive or concat score and of W_p. The scores dot,
+    scaled_dot, cosine and gaussian compare features one by one, and need as many in a query as in a key.
 
     Args:
         query_size: features of a query
@@ -47,7 +50,7 @@ class LocalAttention(Attention):
         v_p: (hidden_size,), weight of each hidden feature, if predictive
         scored.*: the attention layer of score, which projects the keys and scores them
     Raises:
-        OptionError: an argument is outside its domain
+        OptionError: an argument is outside its domain, or would be ignored
     Source: Luong et al. 2015, section 3.2, arXiv:1508.04025
     Example:
         layer = attention.LocalAttention(query_size, key_size, window)
@@ -109,18 +112,23 @@ class LocalAttention(Attention):
         monotonic: p[i] = i + offset, g = 1
         predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
 
+        A query that may attend to nothing gets weights and context 0.
+
         Args:
             queries: (batch, [heads], queries, query_size); query vectors
             memory: as `prepare` returns it
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic'
+            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic';
+                0 if None
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
+            OptionError: an offset that would be ignored
         """
         options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
         self._check("attend", queries=queries, memory=memory, **options)
@@ -145,6 +153,9 @@ class LocalAttention(Attention):
         monotonic: p[i] = i + offset, g = 1
         predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
 
+        A query that may attend to nothing gets weights and context 0. A key and value that no query may attend to, NaN
+        and inf included, have no effect and get gradient 0. Lengths apply to all heads.
+
         Args:
             queries: (batch, [heads], queries, query_size); query vectors
             keys: (batch, [heads], keys, key_size); key vectors, one for each value
@@ -154,14 +165,18 @@ class LocalAttention(Attention):
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic'
+            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic';
+                0 if None
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
+            ShapeError: more keys than a location score has positions
+            OptionError: an offset that would be ignored
         """
         options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)

@@ -22,6 +22,9 @@ class SinusoidalPositions(Specified):
     P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
     then all cosines
 
+    Sines and cosines are interleaved in the paper; position_permutation returns the order that concatenates them.
+    features is an even number.
+
     Args:
         features: features of an input
         layout (default 'interleaved'): whether sines and cosines alternate, or all sines come first: 'interleaved',
@@ -129,6 +132,7 @@ class LearnedPositions(Specified):
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             OptionError: an argument is outside its domain
+            ShapeError: a step beyond the last position
         """
         self._check("call", offset=offset, inputs=inputs)
         return super().__call__(inputs, offset)
@@ -150,7 +154,7 @@ def position_permutation(features: int, *, ctx: mx.Context | None = None) -> np.
         features: features of an input
         ctx: where to allocate
     Returns:
-        permutation: integers (features,); interleaved index of each concatenated feature
+        permutation: integers (features,); interleaved index of each concatenated feature, int32
     Raises:
         OptionError: an argument is outside its domain
     Source: this specification

@@ -85,7 +85,9 @@ class Decoder(Specified):
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            ShapeError: more keys than a location score has positions
         """
         self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
         return self._prepare(self._cast(encoder_outputs), valid_lens, mask)
@@ -102,8 +104,9 @@ class Decoder(Specified):
         Returns:
             state: what the next `step` takes
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: a state that would be ignored, or a missing one that is required
         """
         self._check("start", memory=memory, state=state)
         memory, state = self._cast((memory, state))
@@ -121,6 +124,8 @@ class Decoder(Specified):
     ) -> tuple[tf.Tensor, Any, tf.Tensor]:
         """Decode one token.
 
+        The mask of the memory has one row, that of this step.
+
         Args:
             tokens: integers (batch,); token ids
             state: as `start` returns it
@@ -134,7 +139,8 @@ class Decoder(Specified):
             state: what the next `step` takes
             weights: (batch, keys); probabilities over the keys
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
             TokenError: a token id is outside the vocabulary
         """
         masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
@@ -178,9 +184,11 @@ class Decoder(Specified):
             state: what the next `step` takes
             weights: (batch, steps, keys); probabilities over the keys
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
             TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
+            OptionError: a state that would be ignored, or a missing one that is required
         """
         encoded: dict[str, Any] = {"encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
         masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
@@ -236,11 +244,14 @@ class Decoder(Specified):
         Returns:
             tokens: integers (batch, max_steps); decoded ids, padded with eos
             lengths: integers (batch,); number of tokens before eos
-            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the end
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
-            TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
+            OptionError: a state that would be ignored, or a missing one that is required
+            TokenError: a first or last token outside the vocabulary
         """
         options = {"bos": bos, "eos": eos, "max_steps": max_steps}
         self._check("greedy", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
@@ -268,7 +279,8 @@ class Decoder(Specified):
         keep the width best continuations; a finished hypothesis continues unchanged
 
         Every step ranks all continuations of the running hypotheses together with the finished ones. Of equal scores,
-        the first by hypothesis, then by token, wins.
+        the first by hypothesis, then by token, wins. A larger length_penalty favours longer hypotheses. With
+        max_steps=0, one hypothesis has no tokens and score 0; the others have score -inf.
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
@@ -287,12 +299,16 @@ class Decoder(Specified):
         Returns:
             tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
             lengths: integers (batch, num_best); number of tokens before eos
-            scores: (batch, num_best); best first (natural logarithm)
-            weights: (batch, num_best, max_steps, keys); probabilities; 0 after the end
+            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
+            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
-            TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
+            OptionError: a state that would be ignored, or a missing one that is required
+            TokenError: a first or last token outside the vocabulary
+            OptionError: num_best above width, or width above vocab_size
         """
         options: dict[str, Any] = {
             "bos": bos,
@@ -427,6 +443,11 @@ class BahdanauDecoder(Decoder):
     maxout: logits = dense.W m + dense.b, m[j] = max(t[2j], t[2j + 1]), t = readout.W [top output; embedding[token];
     context] + readout.b
 
+    The paper's form is readout='maxout', whose readout reads the previous state, with a bidirectional GRUEncoder and
+    Bridge(method='backward'). Two differences are left: the GRU applies its reset gate after U2 h, the paper's before,
+    and has biases. With readout='maxout', dense.W reads maxout_size features. The scores dot, scaled_dot, cosine and
+    gaussian compare features one by one, and need as many in a query as in a key.
+
     Args:
         vocab_size: number of token ids
         embed_size: features of an embedded token
@@ -457,7 +478,7 @@ class BahdanauDecoder(Decoder):
         attention.*: the attention layer of score
         rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
     Raises:
-        OptionError: an argument is outside its domain
+        OptionError: an argument is outside its domain, or would be ignored
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473; maxout readout: appendix A.2.2
     Example:
         layer = attention.BahdanauDecoder(vocab_size, embed_size, hidden_size)
@@ -576,6 +597,9 @@ class LuongDecoder(Decoder):
     h̃' = tanh(W_c [context; top output'])
     logits = dense.W h̃' + dense.b
 
+    Unless alignment='global', window is required. The scores dot, scaled_dot, cosine and gaussian compare features one
+    by one, and need as many in a query as in a key.
+
     Args:
         vocab_size: number of token ids
         embed_size: features of an embedded token
@@ -605,7 +629,7 @@ class LuongDecoder(Decoder):
         attention.*: the attention layer of score, inside a LocalAttention unless global
         rnn.*: the GRU or LSTM, which reads the embedded token, then h̃
     Raises:
-        OptionError: an argument is outside its domain
+        OptionError: an argument is outside its domain, or would be ignored
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025; input feeding: section 3.3
     Example:
         layer = attention.LuongDecoder(vocab_size, embed_size, hidden_size)
@@ -681,6 +705,9 @@ class FixedContextDecoder(Decoder):
     state' = rnn([context; embedding[token]], state)
     logits = dense.W top output' + dense.b
 
+    With a GRUEncoder of one direction, that output is the encoder's last state. A sequence without an open key gets
+    context 0 and weights 0. Dropout acts on the weight, as on those of attention.
+
     Args:
         vocab_size: number of token ids
         embed_size: features of an embedded token
@@ -700,7 +727,7 @@ class FixedContextDecoder(Decoder):
         dense.b: (vocab_size,), biases of the logits
         rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
     Raises:
-        OptionError: an argument is outside its domain
+        OptionError: an argument is outside its domain, or would be ignored
     Source: Cho et al. 2014, section 2.2, arXiv:1406.1078; the last output in place of its projection
     Example:
         layer = attention.FixedContextDecoder(vocab_size, embed_size, hidden_size)

@@ -48,6 +48,9 @@ def attention_mask(
 
     open[b, i, j] = (j < valid_lens[b, i]) and mask[b, i, j]
 
+    Without lengths and mask the result is None: everything is open. Otherwise it has the rank of mask, or 3, and
+    num_keys keys; its other axes are those given, or 1.
+
     Args:
         num_keys: number of keys
         valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
@@ -57,7 +60,8 @@ def attention_mask(
     Returns:
         mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
     Raises:
-        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
         OptionError: an argument is outside its domain
     Source: this specification; True means 'may attend', as in ONNX Attention
     Example:
@@ -86,12 +90,15 @@ def causal_mask(num_queries: int, num_keys: int, *, offset: int = 0) -> tf.Tenso
 
     open[i, j] = j <= i + offset
 
+    With n cached keys before the first query, offset is n.
+
     Args:
         num_queries: number of queries
         num_keys: number of keys
         offset (default 0): position of the first query among the keys
     Returns:
-        mask: booleans (one, queries, keys); True = may attend; the same for every sequence
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
+            axis: mask[:, None]
     Raises:
         OptionError: an argument is outside its domain
     Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762
@@ -107,6 +114,8 @@ def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offse
 
     open[i, j] = -left <= j - (i + offset) <= right
 
+    With n cached keys before the first query, offset is n.
+
     Args:
         num_queries: number of queries
         num_keys: number of keys
@@ -114,7 +123,8 @@ def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offse
         right: number of keys after the query's position
         offset (default 0): position of the first query among the keys
     Returns:
-        mask: booleans (one, queries, keys); True = may attend; the same for every sequence
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
+            axis: mask[:, None]
     Raises:
         OptionError: an argument is outside its domain
     Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150
@@ -131,13 +141,16 @@ def block_mask(num_queries: int, num_keys: int, *, size: int, offset: int = 0) -
 
     open[i, j] = floor((i + offset) / size) == floor(j / size)
 
+    The first block begins at key 0. With n cached keys before the first query, offset is n.
+
     Args:
         num_queries: number of queries
         num_keys: number of keys
         size: number of positions in a block
         offset (default 0): position of the first query among the keys
     Returns:
-        mask: booleans (one, queries, keys); True = may attend; the same for every sequence
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
+            axis: mask[:, None]
     Raises:
         OptionError: an argument is outside its domain
     Source: Liu et al. 2018, section 4.2.4, arXiv:1801.10198
@@ -154,13 +167,16 @@ def stride_mask(num_queries: int, num_keys: int, *, stride: int, offset: int = 0
 
     open[i, j] = (i + offset - j) mod stride == 0
 
+    With window_mask, by mask_and, it makes a dilated window. With n cached keys before the first query, offset is n.
+
     Args:
         num_queries: number of queries
         num_keys: number of keys
         stride: distance between the positions that a query attends to
         offset (default 0): position of the first query among the keys
     Returns:
-        mask: booleans (one, queries, keys); True = may attend; the same for every sequence
+        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
+            axis: mask[:, None]
     Raises:
         OptionError: an argument is outside its domain
     Source: Child et al. 2019, section 4.2, arXiv:1904.10509
@@ -182,7 +198,8 @@ def global_mask(global_queries: tf.Tensor, global_keys: tf.Tensor) -> tf.Tensor:
     Returns:
         mask: booleans (batch, queries, keys); True = may attend
     Raises:
-        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
     Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150
     Example:
         mask = attention.global_mask(global_queries, global_keys)
@@ -196,6 +213,8 @@ def mask_and(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
 
     open[b, i, j] = first[b, i, j] and second[b, i, j]
 
+    Both masks have heads, or neither; an axis of size 1 is extended to the size of the other.
+
     Args:
         first: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
         second: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a
@@ -203,7 +222,8 @@ def mask_and(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     Returns:
         mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
     Raises:
-        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
     Source: this specification
     Example:
         mask = attention.mask_and(first, second)
@@ -217,6 +237,8 @@ def mask_or(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
 
     open[b, i, j] = first[b, i, j] or second[b, i, j]
 
+    Both masks have heads, or neither; an axis of size 1 is extended to the size of the other.
+
     Args:
         first: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
         second: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a
@@ -224,7 +246,8 @@ def mask_or(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     Returns:
         mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
     Raises:
-        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
     Source: this specification
     Example:
         mask = attention.mask_or(first, second)
@@ -243,7 +266,8 @@ def from_key_padding_mask(key_padding_mask: tf.Tensor) -> tf.Tensor:
     Returns:
         mask: booleans (batch, one, keys); True = may attend; the same for every query
     Raises:
-        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
     Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention
     Example:
         mask = attention.from_key_padding_mask(key_padding_mask)
@@ -257,12 +281,16 @@ def to_key_padding_mask(mask: tf.Tensor) -> tf.Tensor:
 
     hidden[b, j] = not mask[b, 0, j]
 
+    attention_mask makes such a mask of one length for each sequence.
+
     Args:
         mask: booleans (batch, one, keys); True = may attend; the same for every query
     Returns:
         key_padding_mask: booleans (batch, keys); True = hidden from every query
     Raises:
-        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
+        ShapeError: a mask that a key padding mask cannot represent: one with several rows
     Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention
     Example:
         key_padding_mask = attention.to_key_padding_mask(mask)
@@ -276,7 +304,9 @@ def from_additive_mask(additive_mask: tf.Tensor, *, threshold: float = -1e4) -> 
 
     open[b, i, j] = additive_mask[b, i, j] > threshold
 
-    The threshold is first rounded to the dtype of additive_mask.
+    The threshold is first rounded to the dtype of additive_mask, so that a fill with the same number is hidden in every
+    dtype. Fills of -1e9, the lowest finite number and -inf are hidden, too, and so is NaN. A bias above the threshold
+    is open, and its value is lost.
 
     Args:
         additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers added to the scores: 0 for an
@@ -300,6 +330,8 @@ def to_additive_mask(mask: tf.Tensor, *, dtype: str = "float32", finite: bool = 
 
     additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the lowest finite number of dtype
 
+    dtype is that of the scores to which the mask is added.
+
     Args:
         mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
         dtype (default 'float32'): floating type of the result: 'float64', 'float32', 'float16', 'bfloat16'
@@ -307,7 +339,8 @@ def to_additive_mask(mask: tf.Tensor, *, dtype: str = "float32", finite: bool = 
     Returns:
         additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers to add to the scores
     Raises:
-        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
         OptionError: an argument is outside its domain
     Source: this specification
     Example:
@@ -323,6 +356,9 @@ def masked_softmax(scores: tf.Tensor, valid_lens: Lengths | None = None, mask: t
 
     weights[i, j] = open[i, j] exp(scores[i, j]) / sum over open k of exp(scores[i, k])
 
+    A query that may attend to nothing gets weights 0. A score of -inf counts as hidden. A hidden score, NaN and inf
+    included, has no effect and gets gradient 0. A mask has as many axes as the scores; lengths apply to all heads.
+
     Args:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
         valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
@@ -332,7 +368,8 @@ def masked_softmax(scores: tf.Tensor, valid_lens: Lengths | None = None, mask: t
     Returns:
         weights: (batch, [heads], queries, keys); probabilities over the keys
     Raises:
-        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
     Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; fully masked rows as in ONNX Attention
     Example:
         weights = attention.masked_softmax(scores)

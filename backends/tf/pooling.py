@@ -25,6 +25,10 @@ def attention_pooling(
     context[i] = sum over j of dropout_mask[i, j] weights[i, j] values[j]
     weights = masked_softmax(scores)
 
+    A query that may attend to nothing gets weights and context 0. A value that no query may attend to, NaN and inf
+    included, has no effect and gets gradient 0. The weights are those before dropout. A mask has as many axes as the
+    scores; lengths apply to all heads.
+
     Args:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
         values: (batch, [heads], keys, value_features); value vectors, one for each key
@@ -37,7 +41,8 @@ def attention_pooling(
         context: (batch, [heads], queries, value_features); weighted averages of the values
         weights: (batch, [heads], queries, keys); probabilities over the keys
     Raises:
-        ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
     Example:
         context, weights = attention.attention_pooling(scores, values)

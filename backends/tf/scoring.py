@@ -108,7 +108,8 @@ def cosine_score(queries: tf.Tensor, keys: tf.Tensor, *, scale: float | None = N
 
     scores[i, j] = scale · sum over c of queries[i, c] keys[j, c] / (‖queries[i]‖ ‖keys[j]‖)
 
-    The score of a zero vector is 0, and so are its gradients.
+    The score of a zero vector is 0, and so are its gradients. The length of any other vector has no effect, even where
+    squares of its entries underflow or overflow in the type of the arrays. Graves et al. call scale the key strength β.
 
     Args:
         queries: (batch, [heads], queries, features); query vectors
@@ -137,6 +138,8 @@ def location_score(num_keys: int | tf.Tensor, queries: tf.Tensor) -> tf.Tensor:
 
     scores[i, j] = queries[i, j]
 
+    The first num_keys positions are taken.
+
     Args:
         num_keys: number of keys
         queries: (batch, [heads], queries, positions); projected queries, W q
@@ -145,6 +148,7 @@ def location_score(num_keys: int | tf.Tensor, queries: tf.Tensor) -> tf.Tensor:
     Raises:
         ShapeError, DtypeError: an array does not fit the operator or the other arrays
         OptionError: an argument is outside its domain
+        ShapeError: more keys than a location score has positions
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
     Example:
         scores = attention.location_score(num_keys, queries)
@@ -164,6 +168,9 @@ def gaussian_score(queries: tf.Tensor, keys: tf.Tensor, w: tf.Tensor | None = No
     """Score each query against each key by a Gaussian kernel of their distance.
 
     scores[i, j] = -½ sum over c of ((queries[i, c] - keys[j, c]) w)²
+
+    Their softmax are the weights of Nadaraya-Watson kernel regression with a kernel of standard deviation 1/w; w is in
+    1/(units of queries and keys).
 
     Args:
         queries: (batch, [heads], queries, features); query vectors

@@ -30,6 +30,8 @@ class Translator(Specified):
     outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional
     logits, _, weights = decoder(inputs, outputs, state, valid_lens)
 
+    With bridge='concatenate', the decoder's hidden size is twice the encoder's.
+
     Args:
         source_vocab_size: number of token ids of the sources
         target_vocab_size: number of token ids of the translations
@@ -55,7 +57,7 @@ class Translator(Specified):
         bridge.*: the Bridge, if bidirectional
         decoder.*: the decoder
     Raises:
-        OptionError: an argument is outside its domain
+        OptionError: an argument is outside its domain, or would be ignored
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
     Example:
         layer = attention.Translator(source_vocab_size, target_vocab_size, embed_size, hidden_size)
@@ -152,6 +154,7 @@ class Translator(Specified):
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
         """
         masks = {
             "encoder_dropout_mask": encoder_dropout_mask,
@@ -204,11 +207,13 @@ class Translator(Specified):
         Returns:
             tokens: integers (batch, max_steps); decoded ids, padded with eos
             lengths: integers (batch,); number of tokens before eos
-            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the end
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
+            TokenError: a first or last token outside the vocabulary
         """
         options = {"bos": bos, "eos": eos, "max_steps": max_steps}
         self._check("greedy", source=source, valid_lens=valid_lens, **options)
@@ -243,12 +248,15 @@ class Translator(Specified):
         Returns:
             tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
             lengths: integers (batch, num_best); number of tokens before eos
-            scores: (batch, num_best); best first (natural logarithm)
-            weights: (batch, num_best, max_steps, keys); probabilities; 0 after the end
+            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
+            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
+            TokenError: a first or last token outside the vocabulary
+            OptionError: num_best above width, or width above vocab_size
         """
         options: dict[str, Any] = {
             "bos": bos,

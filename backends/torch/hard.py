@@ -23,7 +23,8 @@ class HardAttention(Attention):
     context = weights values, and no gradient reaches the scores; without noise, its term is 0
 
     Without noise, its term is 0. With noise drawn uniformly from (0, 1), each key is drawn with its softmax
-    probability. `scored` is the attention layer of score.
+    probability. `scored` is the attention layer of score, and hidden_size that of an additive or concat score. The
+    scores dot, scaled_dot, cosine and gaussian compare features one by one, and need as many in a query as in a key.
 
     Args:
         query_size: features of a query
@@ -39,7 +40,7 @@ class HardAttention(Attention):
     Parameters:
         scored.*: the attention layer of score, which projects the keys and scores them
     Raises:
-        OptionError: an argument is outside its domain
+        OptionError: an argument is outside its domain, or would be ignored
     Source: Xu et al. 2015, section 4.1, arXiv:1502.03044; drawn by the Gumbel-max trick
     Example:
         layer = attention.HardAttention(query_size, key_size)
@@ -78,17 +79,20 @@ class HardAttention(Attention):
         weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
         context = weights values, and no gradient reaches the scores; without noise, its term is 0
 
+        A query that may attend to nothing gets weights and context 0.
+
         Args:
             queries: (batch, [heads], queries, query_size); query vectors
             memory: as `prepare` returns it
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            noise (default None): (batch, [heads], queries, keys); uniform numbers between 0 and 1; with them, key j is
-                drawn with its softmax probability
+            noise (default None): (batch, [heads], queries, keys); uniform numbers strictly between 0 and 1; with them,
+                key j is drawn with its softmax probability
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
         """
         self._check("attend", queries=queries, memory=memory, need_weights=need_weights, noise=noise)
@@ -110,6 +114,9 @@ class HardAttention(Attention):
         weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
         context = weights values, and no gradient reaches the scores; without noise, its term is 0
 
+        A query that may attend to nothing gets weights and context 0. A key and value that no query may attend to, NaN
+        and inf included, have no effect and get gradient 0. Lengths apply to all heads.
+
         Args:
             queries: (batch, [heads], queries, query_size); query vectors
             keys: (batch, [heads], keys, key_size); key vectors, one for each value
@@ -119,14 +126,16 @@ class HardAttention(Attention):
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            noise (default None): (batch, [heads], queries, keys); uniform numbers between 0 and 1; with them, key j is
-                drawn with its softmax probability
+            noise (default None): (batch, [heads], queries, keys); uniform numbers strictly between 0 and 1; with them,
+                key j is drawn with its softmax probability
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError, MaskError: an array does not fit the operator or the other arrays
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
+            ShapeError: more keys than a location score has positions
         """
         options: dict[str, Any] = {"need_weights": need_weights, "noise": noise}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)

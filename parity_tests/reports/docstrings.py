@@ -1,4 +1,4 @@
-"""The docstrings of every backend, written from the specification: what one reads where one types.
+"""The docstrings of the reference and of every backend, written from the specification: what one reads where one types.
 
 A docstring has the formula, a line for each argument, what is returned and raised, and an example. What is particular
 to a framework is a last paragraph that begins with "In PyTorch:", and so on; it is kept as it stands.
@@ -7,14 +7,14 @@ to a framework is a last paragraph that begins with "In PyTorch:", and so on; it
 from __future__ import annotations
 
 import ast
+import inspect
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from attention_core import rules
 from attention_core.operators import FILE_OF, LAYERS, OF_FILES
-from attention_core.specification import Layer, Operator, Option, Tensor
+from attention_core.specification import Layer, Operator, Option, Rule, Tensor
 from backends import FRAMEWORKS
 from parity_tests.reports.operators_page import example, page
 
@@ -23,8 +23,11 @@ Definition = ast.FunctionDef | ast.ClassDef
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "operators.md"
 WIDTH = 120
-TITLES = {"torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX", "mxnet": "MXNet"}
-CALL = {"torch": "forward", "tf": "__call__", "jax": "__call__", "mxnet": "__call__"}
+REFERENCE = "reference"
+ROOMS = {REFERENCE: "attention_core/reference", **{framework: f"backends/{framework}" for framework in FRAMEWORKS}}
+"""Where the specification is implemented: the folder of the reference and of each backend."""
+TITLES = {REFERENCE: "NumPy", "torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX", "mxnet": "MXNet"}
+CALL = {**dict.fromkeys(ROOMS, "__call__"), "torch": "forward"}
 """The method that a user's call enters, in which arguments are named."""
 KEYWORDS = {
     "dtype": "floating type of the parameters",
@@ -51,13 +54,14 @@ GENERAL = {
     "Attention.attend": "context, weights = attention_pooling(score(queries, memory.keys), memory.values)",
     "Attention.call": "context, weights = attention_pooling(score(queries, project(keys)), values)",
     "Encoder.call": "outputs, state = rnn(embedding[tokens])",
+    "Recurrent.step": "state'[l] = cell(x, state[l]), x = inputs for l = 0, else dropout_mask[l - 1] output'[l - 1]",
 }
 """The formula of what several layers inherit, where each has its own."""
 
 
-def docstrings(framework: str, file: str) -> dict[str, str]:
+def docstrings(room: str, file: str) -> dict[str, str]:
     """The docstring of each function, class and method ("Class.method") that the specification knows, for a file."""
-    tree = ast.parse(path_of(framework, file).read_text(encoding="utf-8"))
+    tree = ast.parse(path_of(room, file).read_text(encoding="utf-8"))
     made = {node.name: node for node in tree.body if isinstance(node, Definition)}
     texts: dict[str, str] = {}
     for entry in OF_FILES.get(file, ()):
@@ -67,10 +71,10 @@ def docstrings(framework: str, file: str) -> dict[str, str]:
         if isinstance(entry, Operator):
             texts[entry.name] = of_function(entry, _keywords(node, entry))
         else:
-            texts[entry.name] = of_class(entry, _keywords(_method(node, "__init__", made), entry), framework)
+            texts[entry.name] = of_class(entry, _keywords(_method(node, "__init__", made), entry), room)
     for name, node in made.items():
         if isinstance(node, ast.ClassDef):
-            for method, operators in _inherited(name, made, file, framework).items():
+            for method, operators in _inherited(name, made, file, room).items():
                 definition = _method(node, method, {})
                 if definition is not None and operators:
                     text = of_method(name, operators, _keywords(definition, operators[0]))
@@ -91,15 +95,18 @@ def of_function(operator: Operator, keywords: Sequence[str]) -> str:
     return _text(operator.summary, operator.formula, operator.notes, *blocks)
 
 
-def of_class(layer: Layer, keywords: Sequence[str], framework: str) -> str:
+def of_class(layer: Layer, keywords: Sequence[str], room: str) -> str:
     """The docstring of a layer: what its constructor takes, and how it is called."""
     parameters = [f"{parameter.name}: {_axes(parameter.axes)}, {parameter.meaning}" for parameter in layer.parameters]
     parameters += [f"{name}.*: {what}" for name, what in layer.parts.items()]
     meanings = {**KEYWORDS, **(BESIDE_PARAM_DTYPE if "param_dtype" in keywords else {})}
     options = [_option(option) for option in layer.options] + [f"{name}: {meanings[name]}" for name in keywords]
     blocks = [_block("Args", options), _block("Parameters", parameters)]
-    blocks.append(_block("Raises", ["OptionError: an argument is outside its domain"] if layer.options else []))
-    blocks += [f"Source: {layer.source}", _block("Example", example(layer, framework))]
+    # What is chosen by name makes other arguments needless, which are refused unless they are None.
+    ignored = any(option.choices for option in layer.options) and any(option.may_be_none for option in layer.options)
+    error = f"OptionError: an argument is outside its domain{', or would be ignored' if ignored else ''}"
+    blocks.append(_block("Raises", [error] if layer.options else []))
+    blocks += [f"Source: {layer.source}", _block("Example", example(layer, room))]
     return _text(layer.summary, layer.formula, layer.notes, *blocks)
 
 
@@ -141,16 +148,16 @@ def written(source: str, texts: Mapping[str, str], title: str) -> str:
 def pages() -> Iterator[tuple[Path, str]]:
     """Every file that is written from the specification, or has docstrings that are, and what it should be."""
     yield PAGE, page()
-    for framework in FRAMEWORKS:
+    for room in ROOMS:
         for file in OF_FILES:
-            path = path_of(framework, file)
+            path = path_of(room, file)
             source = path.read_text(encoding="utf-8")
-            yield path, written(source, docstrings(framework, file), TITLES[framework])
+            yield path, written(source, docstrings(room, file), TITLES[room])
 
 
-def path_of(framework: str, file: str) -> Path:
-    """Where a file of a backend is."""
-    return ROOT / "backends" / framework / f"{file}.py"
+def path_of(room: str, file: str) -> Path:
+    """Where a file of the reference or of a backend is."""
+    return ROOT / ROOMS[room] / f"{file}.py"
 
 
 # ------------------------------------------------------------------------------------------------ parts of a docstring
@@ -206,14 +213,18 @@ def _axes(axes: Sequence[str]) -> str:
 
 def _raises(operator: Operator) -> list[str]:
     kinds = {tensor.kind for tensor in operator.inputs}
-    errors = ["ShapeError", "DtypeError", *(["MaskError"] if "boolean" in kinds else [])] if kinds else []
-    lines = [f"{', '.join(errors)}: an array does not fit the operator or the other arrays"] if errors else []
-    if operator.options or {rules.initial_state, rules.offset_of_window, rules.one_direction} & {*operator.rules}:
-        lines.append("OptionError: an argument is outside its domain")
+    lines = ["ShapeError, DtypeError: an array does not fit the operator or the other arrays"] if kinds else []
+    lines += ["MaskError: a mask is not boolean"] if "boolean" in kinds else []
+    lines += ["OptionError: an argument is outside its domain"] if operator.options else []
     tokens = any(tensor.name in TOKENS and tensor.kind == "integer" for tensor in operator.inputs)
-    if tokens or rules.known_tokens in operator.rules:
-        lines.append("TokenError: a token id is outside the vocabulary")
-    return lines
+    lines += ["TokenError: a token id is outside the vocabulary"] if tokens else []
+    return lines + [refused(rule) for rule in operator.rules]
+
+
+def refused(rule: Rule) -> str:
+    """What a rule refuses, and by which error, in the words of its own docstring."""
+    what, _, error = inspect.cleandoc(rule.__doc__ or "").partition("\n\nRaises: ")
+    return f"{error.strip('.')}: {what.removeprefix('Refuse ').strip('.')}"
 
 
 def _joined(alternatives: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
@@ -255,14 +266,14 @@ def _method(node: Definition | None, name: str, classes: Mapping[str, Definition
     return next(filter(None, bases), None)
 
 
-def _inherited(name: str, made: Mapping[str, Definition], file: str, framework: str) -> dict[str, list[Operator]]:
+def _inherited(name: str, made: Mapping[str, Definition], file: str, room: str) -> dict[str, list[Operator]]:
     """The operators that each method of a class stands for: of its own layer, or of those that derive from it."""
     operators: dict[str, list[Operator]] = {}
     for layer in (layer for layer in LAYERS if FILE_OF[layer.name] == file and layer.name in made):
         derived = name in (layer.name, *(ast.unparse(base) for base in _bases(made[layer.name])))
         for operator in layer.methods if derived else ():
             method = operator.name.partition(".")[2]
-            method = CALL[framework] if method == "call" else method
+            method = CALL[room] if method == "call" else method
             overrides = layer.name != name and _method(made[layer.name], method, {}) is not None
             if not overrides:
                 operators.setdefault(method, []).append(operator)

@@ -54,9 +54,9 @@ HEAD = """# Operators
 Every form of attention that the specification knows: its formula, shapes, parameters and source, the names it goes
 by elsewhere, how it is called in each framework, and the porting pitfalls.
 
-`attention-parity operators` prints this page; with `--write` it writes the page and the docstrings of all backends, and
-a test compares them with the specification. Shapes are named by axes; an axis with `?` may be left out. `True` in a
-mask means "may attend".
+`attention-parity operators` prints this page; with `--write` it writes the page and the docstrings of the reference and
+of all backends, and a test compares them with the specification. Shapes are named by axes; an axis with `?` may be left
+out. `True` in a mask means "may attend".
 
 ## How it is called
 
@@ -182,7 +182,8 @@ def _methods(layer: Layer) -> Iterator[str]:
     yield ""
     for method in layer.methods:
         name = method.name.partition(".")[2]
-        yield f"- `{'layer' if name == 'call' else f'layer.{name}'}({_shown(method)})`: {method.summary}"
+        words = f"{method.summary} {method.notes}".strip()
+        yield f"- `{'layer' if name == 'call' else f'layer.{name}'}({_shown(method)})`: {words}"
         for option in method.options:
             yield f"    - `{option.name}`: {_meaning(option)}; {_default(option)}"
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import re
 import textwrap
-from types import SimpleNamespace
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from attention_core import reference
 from attention_core.operators import FILE_OF, LAYERS, OPERATORS
-from attention_core.specification import Layer
-from backends import FRAMEWORKS
+from attention_core.specification import Layer, Operator, Rule
 from parity_tests.reports import docstrings
 from parity_tests.tests.places import ROOT
 
@@ -23,10 +25,10 @@ def test_the_page_and_the_docstrings_are_those_of_the_specification():
     assert not old, f"run attention-parity operators --write, which rewrites {', '.join(old)}"
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_docstring_that_drifts_is_written_again_and_the_words_about_the_framework_stay(framework: str):
-    source = docstrings.path_of(framework, "scoring").read_text(encoding="utf-8")
-    texts, title = docstrings.docstrings(framework, "scoring"), docstrings.TITLES[framework]
+@pytest.mark.parametrize("room", docstrings.ROOMS)
+def test_a_docstring_that_drifts_is_written_again_and_the_words_about_the_framework_stay(room: str):
+    source = docstrings.path_of(room, "scoring").read_text(encoding="utf-8")
+    texts, title = docstrings.docstrings(room, "scoring"), docstrings.TITLES[room]
     own = source.replace("Score each query", "Score every query").replace(
         "    scores = attention.dot_score(queries, keys)\n",
         f"    scores = attention.dot_score(queries, keys)\n\n    In {title}: something of its own.\n",
@@ -69,19 +71,47 @@ SIZES = {
 TYPES = {"floating": "float32", "integer": "int32", "boolean": "bool"}
 
 
-@pytest.mark.parametrize("entry", [*OPERATORS, *LAYERS], ids=lambda entry: entry.name)
-def test_the_example_runs(backend: SimpleNamespace, entry):
-    example = docstrings.docstrings(backend.name, FILE_OF[entry.name])[entry.name].partition("Example:\n")[2]
+ENTRIES = pytest.mark.parametrize("entry", [*OPERATORS, *LAYERS], ids=lambda entry: entry.name)
+
+
+@ENTRIES
+def test_the_examples_run(backend: SimpleNamespace, entry: Operator | Layer):
+    run_examples(backend.name, backend.package, backend.runtime.from_numpy, entry)
+
+
+@ENTRIES
+def test_the_examples_of_the_reference_run(entry: Operator | Layer):
+    run_examples(docstrings.REFERENCE, reference, np.asarray, entry)
+
+
+def run_examples(room: str, package: ModuleType, from_numpy: Callable[[np.ndarray], Any], entry: Operator | Layer):
+    """Run the examples with this function or layer: that of its docstring, and of a call that names it."""
+    texts = docstrings.docstrings(room, FILE_OF[entry.name])
+    examples = [text.partition("Example:\n")[2] for text in texts.values()]
+    examples = [example for example in examples if f"attention.{entry.name}(" in example]
+    assert texts[entry.name].partition("Example:\n")[2] in examples
     given = {option.name: SIZES[option.name] for option in entry.options if option.name in SIZES and not option.default}
     sizes, call = (entry.sizes(given), entry.method("call")) if isinstance(entry, Layer) else (given, entry)
     axes = {**SIZES, **{axis: size for axis, size in sizes.items() if size is not None}}
     names: dict[str, Any] = dict(given)
     for tensor in call.inputs:
         shape = [axes[axis] for axis in tensor.axes if not axis.endswith("?")]
-        names[tensor.name] = backend.runtime.from_numpy(np.ones(shape, TYPES[tensor.kind]))
-    names |= {"attention": backend.package, "losses": lambda factors: factors[:, 0]}
-    if backend.name == "jax":
+        names[tensor.name] = from_numpy(np.ones(shape, TYPES[tensor.kind]))
+    names |= {"attention": package, "losses": lambda factors: factors[:, 0]}
+    if room == "jax":
         names["nnx"] = importlib.import_module("flax.nnx")
-    exec(textwrap.dedent(example), names)
-    first = example.strip().splitlines()[-1].strip().partition(" = ")[0].partition(", ")[0]
-    assert hasattr(names[first], "shape")
+    for example in examples:
+        made = dict(names)
+        exec(textwrap.dedent(example), made)
+        first = example.strip().splitlines()[-1].strip().partition(" = ")[0].partition(", ")[0]
+        assert hasattr(made[first], "shape")
+
+
+RULES = {
+    rule for entry in (*OPERATORS, *LAYERS) for method in getattr(entry, "methods", [entry]) for rule in method.rules
+}
+
+
+@pytest.mark.parametrize("rule", sorted(RULES, key=lambda rule: rule.__name__), ids=lambda rule: rule.__name__)
+def test_a_docstring_says_what_a_rule_refuses(rule: Rule):
+    assert re.fullmatch(r"(Shape|Option|Token)Error: [a-z].*[^.]", docstrings.refused(rule))
