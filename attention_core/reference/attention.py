@@ -161,6 +161,9 @@ class Attention(Specified):
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
+        Example:
+            layer = attention.DotProductAttention()
+            context, weights = layer(queries, keys, values, valid_lens)
         """
         self._check(
             "call",

@@ -187,6 +187,9 @@ class Decoder(Specified):
             TokenError: a token id is outside the vocabulary
             ShapeError: more keys than a location score has positions
             OptionError: a state that would be ignored, or a missing one that is required
+        Example:
+            layer = attention.BahdanauDecoder(vocab_size, embed_size, hidden_size)
+            logits, state, weights = layer(tokens, encoder_outputs, state, valid_lens)
         """
         self._check(
             "call",

@@ -138,6 +138,9 @@ class HardAttention(ScoredAttention):
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
+        Example:
+            layer = attention.HardAttention(query_size, key_size)
+            context, weights = layer(queries, keys, values, valid_lens)
         """
         self._check(
             "call",

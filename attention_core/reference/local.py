@@ -190,6 +190,9 @@ class LocalAttention(ScoredAttention):
             OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
             OptionError: an offset that would be ignored
+        Example:
+            layer = attention.LocalAttention(query_size, key_size, window)
+            context, weights = layer(queries, keys, values, valid_lens)
         """
         self._check(
             "call",

@@ -181,6 +181,9 @@ class Decoder(Specified):
             TokenError: a token id is outside the vocabulary
             ShapeError: more keys than a location score has positions
             OptionError: a state that would be ignored, or a missing one that is required
+        Example:
+            layer = attention.BahdanauDecoder(vocab_size, embed_size, hidden_size, rngs=nnx.Rngs(0))
+            logits, state, weights = layer(tokens, encoder_outputs, state, valid_lens)
         """
         encoded: dict[str, Any] = {"encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
         masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}

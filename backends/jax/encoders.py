@@ -73,6 +73,9 @@ class Encoder(Specified):
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             TokenError: a token id is outside the vocabulary
+        Example:
+            layer = attention.GRUEncoder(vocab_size, embed_size, hidden_size, rngs=nnx.Rngs(0))
+            outputs, state = layer(tokens, valid_lens)
         """
         self._check("call", tokens=tokens, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
@@ -217,6 +220,9 @@ class Bridge(Specified):
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        Example:
+            layer = attention.Bridge(hidden_size, rngs=nnx.Rngs(0))
+            encoder_outputs, state = layer(outputs, state)
         """
         self._check("call", outputs=outputs, state=state)
         method, hidden, parts = self.sizes["method"], self.sizes["hidden_size"], self.sizes["parts"]

@@ -225,6 +225,9 @@ class MultiHeadAttention(Attention):
             OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
             OptionError: per_head where no weights are returned
+        Example:
+            layer = attention.MultiHeadAttention(query_size, num_heads, rngs=nnx.Rngs(0))
+            context, weights = layer(queries, keys, values, valid_lens)
         """
         options: dict[str, Any] = {
             "per_head": per_head,

@@ -59,6 +59,9 @@ class SinusoidalPositions(Specified):
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             OptionError: an argument is outside its domain
+        Example:
+            layer = attention.SinusoidalPositions(features)
+            outputs = layer(inputs)
         """
         self._check("call", offset=offset, inputs=inputs)
         return inputs + self._table(inputs.shape[-2], offset).astype(inputs.dtype)
@@ -126,6 +129,9 @@ class LearnedPositions(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             OptionError: an argument is outside its domain
             ShapeError: a step beyond the last position
+        Example:
+            layer = attention.LearnedPositions(num_positions, features, rngs=nnx.Rngs(0))
+            outputs = layer(inputs)
         """
         self._check("call", offset=offset, inputs=inputs)
         end = offset + inputs.shape[-2]

@@ -111,6 +111,9 @@ class Recurrent(Specified):
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        Example:
+            layer = attention.GRU(input_size, hidden_size, rngs=nnx.Rngs(0))
+            outputs, state = layer(inputs, valid_lens)
         """
         self._check("call", inputs=inputs, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         batch, steps, _ = inputs.shape

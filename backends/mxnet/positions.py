@@ -66,6 +66,9 @@ class SinusoidalPositions(Specified):
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             OptionError: an argument is outside its domain
+        Example:
+            layer = attention.SinusoidalPositions(features)
+            outputs = layer(inputs)
         """
         self._check("call", offset=offset, inputs=inputs)
         return super().__call__(inputs, offset)
@@ -133,6 +136,9 @@ class LearnedPositions(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             OptionError: an argument is outside its domain
             ShapeError: a step beyond the last position
+        Example:
+            layer = attention.LearnedPositions(num_positions, features)
+            outputs = layer(inputs)
         """
         self._check("call", offset=offset, inputs=inputs)
         return super().__call__(inputs, offset)

@@ -111,6 +111,9 @@ class Recurrent(Specified):
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        Example:
+            layer = attention.GRU(input_size, hidden_size)
+            outputs, state = layer(inputs, valid_lens)
         """
         self._check("call", inputs=inputs, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         return super().__call__(inputs, valid_lens, state, dropout_mask)

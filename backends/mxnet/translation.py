@@ -147,6 +147,9 @@ class Translator(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             TokenError: a token id is outside the vocabulary
             ShapeError: more keys than a location score has positions
+        Example:
+            layer = attention.Translator(source_vocab_size, target_vocab_size, embed_size, hidden_size)
+            logits, weights = layer(source, inputs, valid_lens)
         """
         masks = {
             "encoder_dropout_mask": encoder_dropout_mask,

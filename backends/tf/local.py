@@ -179,6 +179,9 @@ class LocalAttention(Attention):
             OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
             OptionError: an offset that would be ignored
+        Example:
+            layer = attention.LocalAttention(query_size, key_size, window)
+            context, weights = layer(queries, keys, values, valid_lens)
         """
         options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)

@@ -219,6 +219,9 @@ class MultiHeadAttention(Attention):
             OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
             OptionError: per_head where no weights are returned
+        Example:
+            layer = attention.MultiHeadAttention(query_size, num_heads)
+            context, weights = layer(queries, keys, values, valid_lens)
         """
         options: dict[str, Any] = {
             "per_head": per_head,

@@ -80,6 +80,9 @@ class NadarayaWatson(Specified):
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             MaskError: a mask is not boolean
+        Example:
+            layer = attention.NadarayaWatson()
+            predictions, weights = layer(queries, keys, values, valid_lens)
         """
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return super().__call__(queries, keys, values, lengths(valid_lens), mask, **chosen(training))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from attention_core.operators import FILE_OF, LAYERS, OF_FILES
+from attention_core.operators import FILE_OF, LAYERS, OF_FILES, find
 from attention_core.specification import Layer, Operator, Option, Rule, Tensor
 from backends import FRAMEWORKS
 from parity_tests.reports.operators_page import example, page
@@ -77,7 +77,7 @@ def docstrings(room: str, file: str) -> dict[str, str]:
             for method, operators in _inherited(name, made, file, room).items():
                 definition = _method(node, method, {})
                 if definition is not None and operators:
-                    text = of_method(name, operators, _keywords(definition, operators[0]))
+                    text = of_method(name, operators, _keywords(definition, operators[0]), room)
                     texts[f"{name}.{method}"] = text
     return texts
 
@@ -110,9 +110,11 @@ def of_class(layer: Layer, keywords: Sequence[str], room: str) -> str:
     return _text(layer.summary, layer.formula, layer.notes, *blocks)
 
 
-def of_method(name: str, operators: Sequence[Operator], keywords: Sequence[str]) -> str:
-    """The docstring of a method, which the layers of these operators have in common."""
+def of_method(name: str, operators: Sequence[Operator], keywords: Sequence[str], room: str) -> str:
+    """The docstring of a method, which the layers of these operators have in common; a call has an example of one."""
     first = operators[0]
+    layer = find(first.title) if first.title != first.name else None
+    called = _block("Example", example(layer, room, lens=True)) if isinstance(layer, Layer) else ""
     formulas = {operator.formula for operator in operators}
     formula = first.formula if len(formulas) == 1 else GENERAL.get(f"{name}.{first.name.partition('.')[2]}", "")
     joined = replace(
@@ -121,7 +123,7 @@ def of_method(name: str, operators: Sequence[Operator], keywords: Sequence[str])
         keyword_tensors=_joined([operator.keyword_tensors for operator in operators]),
         outputs=_joined([operator.outputs for operator in operators]),
     )
-    return _text(first.summary, formula, first.notes, *_signature(joined, keywords))
+    return _text(first.summary, formula, first.notes, *_signature(joined, keywords), called)
 
 
 def written(source: str, texts: Mapping[str, str], title: str) -> str:
@@ -143,6 +145,12 @@ def written(source: str, texts: Mapping[str, str], title: str) -> str:
         else:
             lines[held.lineno - 1 : held.end_lineno] = new
     return "\n".join(line.rstrip() for line in lines)
+
+
+def held(source: str) -> dict[str, str]:
+    """The docstrings of a file's functions, classes and methods, as they stand there."""
+    found = {name: ast.get_docstring(node) for name, node in _definitions(ast.parse(source))}
+    return {name: text for name, text in found.items() if text is not None}
 
 
 def pages() -> Iterator[tuple[Path, str]]:

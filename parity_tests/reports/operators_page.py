@@ -129,14 +129,15 @@ def _calls(entry: Entry) -> Iterator[str]:
         yield f"- **{name}**: {'; '.join(f'`{line}`' for line in example(entry, name))}"
 
 
-def example(layer: Layer, framework: str) -> tuple[str, str]:
-    """How a layer is made with what its constructor cannot do without, and how it is called."""
+def example(layer: Layer, framework: str, lens: bool = False) -> tuple[str, str]:
+    """How a layer is made with what its constructor cannot do without, and how it is called; on demand with lengths."""
     given = [option.name for option in layer.options if option.default is None]
     given += [NEEDED_KEYWORDS[framework]] if layer.trainable and framework in NEEDED_KEYWORDS else []
     call = layer.method("call")
     # A decoder starts with the encoder's state unless it is made to start otherwise.
-    starts = {"state"} if FILE_OF[layer.name] == "decoders" else set()
-    needed = ", ".join(tensor.name for tensor in call.tensors if not tensor.optional or tensor.name in starts)
+    given_too = {"state"} if FILE_OF[layer.name] == "decoders" else set()
+    given_too |= {"valid_lens"} if lens else set()
+    needed = ", ".join(tensor.name for tensor in call.tensors if not tensor.optional or tensor.name in given_too)
     results = ", ".join(dict.fromkeys(tensor.name.partition(".")[0] for tensor in call.outputs))
     return f"layer = attention.{layer.name}({', '.join(given)})", f"{results} = layer({needed})"
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from attention_core import reference
-from attention_core.operators import FILE_OF, LAYERS, OPERATORS
+from attention_core.operators import FILE_OF, LAYERS, OF_FILES, OPERATORS
 from attention_core.specification import Layer, Operator, Rule
 from parity_tests.reports import docstrings
 from parity_tests.tests.places import ROOT
@@ -35,6 +35,19 @@ def test_a_docstring_that_drifts_is_written_again_and_the_words_about_the_framew
     )
     assert own != source
     assert docstrings.written(own, texts, title) == own.replace("Score every query", "Score each query")
+
+
+MAX_LINES = 65
+"""The lines of torch.nn.MultiheadAttention's docstring, which nobody needs to scroll twice; torch.nn.GRU has 127."""
+
+
+@pytest.mark.parametrize("file", OF_FILES)
+@pytest.mark.parametrize("room", docstrings.ROOMS)
+def test_a_docstring_is_no_longer_than_that_of_a_layer_of_pytorch(room: str, file: str):
+    source = docstrings.path_of(room, file).read_text(encoding="utf-8")
+    lines = {name: text.count("\n") + 1 for name, text in docstrings.held(source).items()}
+    assert {*docstrings.docstrings(room, file)} <= {*lines}
+    assert not {name: count for name, count in lines.items() if count > MAX_LINES}
 
 
 SIZES = {
@@ -105,6 +118,14 @@ def run_examples(room: str, package: ModuleType, from_numpy: Callable[[np.ndarra
         exec(textwrap.dedent(example), made)
         first = example.strip().splitlines()[-1].strip().partition(" = ")[0].partition(", ")[0]
         assert hasattr(made[first], "shape")
+
+
+@pytest.mark.parametrize("room", docstrings.ROOMS)
+def test_each_call_of_a_layer_has_an_example(room: str):
+    texts = {name: text for file in OF_FILES for name, text in docstrings.docstrings(room, file).items()}
+    calls = [text for name, text in texts.items() if name.endswith(f".{docstrings.CALL[room]}")]
+    assert len(calls) >= len({FILE_OF[layer.name] for layer in LAYERS})
+    assert all(len(text.partition("Example:\n")[2].splitlines()) == 2 for text in calls)
 
 
 RULES = {
