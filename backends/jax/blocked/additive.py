@@ -11,7 +11,17 @@ import jax
 import jax.numpy as jnp
 
 from backends.jax.arrays import varying
-from backends.jax.blocked.blocks import Arrays, in_blocks, in_lanes, linear, padded, positions, shared
+from backends.jax.blocked.blocks import (
+    Arrays,
+    fitting,
+    in_blocks,
+    in_lanes,
+    linear,
+    padded,
+    parts,
+    positions,
+    shared,
+)
 from backends.jax.blocked.dot_product import opened_keys
 from backends.jax.masking import softmax_over
 
@@ -19,6 +29,9 @@ __all__ = ["blocked_additive_score", "blocked_additive_attention"]
 
 ADDITIVE_MIN_ELEMENTS = 2**24
 """So many elements, batch · heads · queries · keys · hidden_size, take blocks: measured on a CPU."""
+
+ROWS = 96
+"""The least queries of a block of a context: what is of one key alone is computed once for so many queries."""
 
 BOUND = {"float32": 10.75, "float64": 88.0}
 """Up to this magnitude of x and y (1 + e^(-2(x + y)))² is a number of that dtype."""
@@ -171,18 +184,22 @@ def narrow(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
 
 
 def there(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
-    """The scores, by blocks of queries."""
+    """The scores, by blocks of queries and of keys."""
 
     def block(*arrays: Any) -> jax.Array:
         *rows, others = arrays
         return tanh.sum(tuple(row[:, :, None] for row in rows), tuple(other[:, None] for other in others), w_v)
 
     rows, others, start = tanh.ready(*tanh.sides(queries, keys), w_v)
-    return start + in_blocks(block, keys.size // max(len(keys), 1), rows, others)
+    (batch, num_keys, features), num_queries = keys.shape, queries.shape[1]
+    part = fitting(num_keys, features)
+    scores = jax.lax.map(lambda some: in_blocks(block, part * features, rows, some), parts(others, 1, part))
+    scores = jnp.moveaxis(scores, 0, 2).reshape(batch, num_queries, len(scores) * part)
+    return start + scores[..., :num_keys]
 
 
 def back(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array, cotangents: jax.Array) -> Gradients:
-    """The gradients: those of queries by blocks of queries, and those of keys by blocks of keys."""
+    """The gradients: of queries by blocks of queries, of keys by blocks of keys, each with some others at a time."""
 
     def block(both: bool, *arrays: Any) -> tuple[jax.Array, ...]:
         # The others come last, which is where XLA sums fast.
@@ -192,9 +209,17 @@ def back(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array, cotang
         return tuple(jnp.einsum("brho,bro->brh", part, cotangents) for part in parts)
 
     def summed(both: bool, rows: Side, others: Side, cotangents: jax.Array) -> tuple[jax.Array, ...]:
-        transposed = tuple(jnp.swapaxes(other, 1, 2) for other in others)
-        elements = others[0].size // max(len(others[0]), 1)
-        return in_blocks(partial(block, both), elements, (*rows, cotangents), transposed)
+        count, features = others[0].shape[1:]
+        part = fitting(count, features)
+        transposed = parts(tuple(jnp.swapaxes(other, 1, 2) for other in others), 2, part)
+
+        def add(sums: Arrays, at: tuple[Side, tuple[jax.Array, ...]]) -> tuple[Arrays, None]:
+            others, (cotangents,) = at
+            blocks = in_blocks(partial(block, both), part * features, (*rows, cotangents), others)
+            return jax.tree.map(jnp.add, sums, blocks), None
+
+        none = varying((jnp.zeros_like(rows[0]),) * (1 + both), (rows, others, cotangents))
+        return jax.lax.scan(add, none, (transposed, parts((cotangents,), 2, part)))[0]
 
     of_query, of_key = tanh.sides(queries, keys)
     of_queries, of_weights = summed(True, of_query, of_key, cotangents)
@@ -209,9 +234,9 @@ def blocked_additive_attention(
 
     context = attention_pooling(additive_score(queries, keys, w_v), values, mask=mask), the context alone
 
-    By blocks of queries, each with all keys. Nothing of a block is kept: the backward pass computes each block again,
-    with the weights w, the cotangents g of the context and d[i, j] = g[i]·v[j], gradient of v[j] = sum over i of
-    w[i, j] g[i], of scores[i, j] = w[i, j] (d[i, j] - sum over k of w[i, k] d[i, k]), and from these what
+    By blocks of queries, each with the scores of all keys. Nothing of a block is kept: the backward pass computes each
+    block again, with the weights w, the cotangents g of the context and d[i, j] = g[i]·v[j], gradient of v[j] = sum
+    over i of w[i, j] g[i], of scores[i, j] = w[i, j] (d[i, j] - sum over k of w[i, k] d[i, k]), and from these what
     blocked_additive_score says.
 
     Shapes: queries (batch, queries, hidden_size), keys (batch, keys, hidden_size), values (batch, keys, features), with
@@ -264,5 +289,5 @@ def context(
         scores = score(factored, queries, keys, w_v)
         return softmax_over(scores, allowed(masks, scores, rows, numbers)) @ values
 
-    contexts = in_blocks(block, k.shape[1], (q, positions(q)), (k, v, numbers))
+    contexts = in_blocks(block, k.shape[1], (q, positions(q)), (k, v, numbers), least=ROWS)
     return contexts.reshape(*queries.shape[:-1], values.shape[-1])

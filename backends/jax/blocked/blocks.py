@@ -65,15 +65,16 @@ def positions(array: jax.Array) -> jax.Array:
     return jnp.broadcast_to(jnp.arange(array.shape[1]), array.shape[:2])
 
 
-def in_blocks(function: Callable[..., Any], elements: int, rows: tuple[jax.Array, ...], others: Any) -> Any:
-    """function(*rows, others) by blocks of at most BLOCK elements, or of one row: some rows, or some whole sequences.
+def in_blocks(
+    function: Callable[..., Any], elements: int, rows: tuple[jax.Array, ...], others: Any, *, least: int = 1
+) -> Any:
+    """function(*rows, others) by blocks of at most BLOCK elements, or the least rows: of a sequence, or of whole ones.
 
     Shapes: rows (batch, rows, ...), each row with so many elements in the function; others, an array or several,
     (batch, ...); the result, or each of them, (batch, rows, ...).
     """
     batch, count = rows[0].shape[:2]
-    high = parted(count, BLOCK // max(elements, 1))
-    wide = parted(batch, BLOCK // max(elements * count, 1))
+    high, wide = fitting(count, elements, least=least), fitting(batch, elements * count)
 
     def cut(array: jax.Array) -> jax.Array:
         array = padded(padded(array, 0, wide, "edge"), 1, high, "edge")
@@ -98,10 +99,26 @@ def in_blocks(function: Callable[..., Any], elements: int, rows: tuple[jax.Array
     return jax.tree.map(joined, jax.lax.map(sequences, blocks))
 
 
+def fitting(size: int, elements: int, *, least: int = 1) -> int:
+    """The size of equal parts that fit a block, with so many elements for each entry, or have the least entries."""
+    return parted(size, max(least, BLOCK // max(elements, 1)))
+
+
 def parted(size: int, most: int) -> int:
     """The size of equal parts, of at most `most` and at least 1 each."""
     parts = -(-size // max(most, 1))
     return -(-size // max(parts, 1)) or 1
+
+
+def parts(arrays: tuple[jax.Array, ...], axis: int, part: int) -> tuple[jax.Array, ...]:
+    """Equal parts of an axis of each array, one after the other on a new first axis; the last is filled with zeros."""
+
+    def cut(array: jax.Array) -> jax.Array:
+        array = padded(array, axis, part)
+        count = array.shape[axis] // part
+        return jnp.moveaxis(array.reshape(*array.shape[:axis], count, part, *array.shape[axis + 1 :]), axis, 0)
+
+    return tuple(map(cut, arrays))
 
 
 def padded(array: jax.Array, axis: int, part: int, mode: str = "constant") -> jax.Array:

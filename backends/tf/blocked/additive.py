@@ -22,6 +22,9 @@ SEQUENCE_MIN_ELEMENTS = 2**20
 BLOCK = 2**19
 """The elements of one block: 2 MiB in float32, what fits in a cache."""
 
+PART = 2**17
+"""The elements of the keys that a block goes through: what stays in a cache beside it."""
+
 FORMS = ("sum", "exponentials", "tangents")
 """How a block computes tanh(q + k): of the sum itself, or from what `factor` makes of queries and of keys."""
 
@@ -166,19 +169,43 @@ def backward_blocks(
 
 def sequence_scores(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, form: str) -> tf.Tensor:
     """The scores of one sequence, (queries, keys)."""
-    blocks = in_blocks(factor(queries, form), BLOCK, size(keys, 0) * size(keys, 1))[0]
-    factors = factor(keys, form)
-    scores = tf.map_fn(lambda block: tf.linalg.matvec(hidden(block[:, None], factors, form), w_v), blocks)
-    return out_of_blocks(scores[None], queries)
+    parts = parts_of(factor(keys, form))
+    blocks = in_blocks(factor(queries, form), BLOCK, size(parts, 1) * size(keys, 1))[0]
+
+    def of_part(part: tf.Tensor) -> tf.Tensor:
+        return tf.map_fn(lambda block: tf.linalg.matvec(hidden(block[:, None], part, form), w_v), blocks)
+
+    scores = tf.transpose(tf.map_fn(of_part, parts), (1, 2, 0, 3))
+    scores = tf.reshape(scores, (size(scores, 0), size(scores, 1), size(parts, 0) * size(parts, 1)))
+    return out_of_blocks(scores[None, ..., : size(keys, 0)], queries)
 
 
 def sequence_gradients(
     upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, form: str
 ) -> tuple[tf.Tensor, ...]:
     """The gradients of queries, keys and w_v of one sequence."""
-    of_query = 2 * size(keys, 0) * size(keys, 1)  # the tanh and its slope
+    parts = parts_of(factor(keys, form))
+    given = in_blocks(tf.transpose(upstream), PART, size(keys, 1))[0]  # of all queries with each part
+    count, width = size(parts, 0), size(parts, 1)
+
+    def add(
+        index: tf.Tensor, of_queries: tf.Tensor, of_keys: tf.TensorArray, of_w_v: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        inside = index * width + tf.range(width) < size(keys, 0)
+        part = part_gradients(tf.transpose(given[index]), queries, parts[index], inside, w_v, form=form)
+        return index + 1, of_queries + part[0], of_keys.write(index, part[1]), of_w_v + part[2]
+
+    start = (0, tf.zeros_like(queries), tf.TensorArray(w_v.dtype, size=count), tf.zeros_like(w_v))
+    _, of_queries, of_keys, of_w_v = tf.while_loop(lambda index, *_: index < count, add, start)
+    return of_queries, out_of_blocks(of_keys.stack()[None], keys), of_w_v
+
+
+def part_gradients(
+    upstream: tf.Tensor, queries: tf.Tensor, factors: tf.Tensor, inside: tf.Tensor, w_v: tf.Tensor, *, form: str
+) -> tuple[tf.Tensor, ...]:
+    """The gradients of queries, some keys and w_v of one sequence; inside says which of these keys there are."""
+    of_query = 2 * size(factors, 0) * size(factors, 1)  # the tanh and its slope
     blocks, given = (in_blocks(array, BLOCK, of_query)[0] for array in (factor(queries, form), upstream))
-    factors = factor(keys, form)
     count = size(blocks, 0)
 
     def add(
@@ -187,18 +214,25 @@ def sequence_gradients(
         tanh = hidden(blocks[index][:, None], factors, form)
         slope = w_v * (1.0 - tanh * tanh)
         rows = given[index][:, None]
+        if form == "sum":  # an infinite weight makes NaN of what fills the last block and the last part
+            slope = tf.where(inside[:, None], slope, 0.0)
         of_queries = of_queries.write(index, tf.squeeze(tf.matmul(rows, slope), axis=1))
         terms = given[index][:, :, None] * slope
-        if form == "sum":  # an infinite weight makes NaN of the rows at the end of the last block
-            inside = index * size(rows, 0) + tf.range(size(rows, 0)) < size(queries, 0)
-            terms = tf.where(inside[:, None, None], terms, 0.0)
+        if form == "sum":
+            there = index * size(rows, 0) + tf.range(size(rows, 0)) < size(queries, 0)
+            terms = tf.where(there[:, None, None], terms, 0.0)
         of_keys += tf.reduce_sum(terms, axis=0)
         of_w_v += tf.reduce_sum(tf.matmul(rows, tanh), axis=(0, 1))
         return index + 1, of_queries, of_keys, of_w_v
 
-    start = (0, tf.TensorArray(w_v.dtype, size=count), tf.zeros_like(keys), tf.zeros_like(w_v))
+    start = (0, tf.TensorArray(w_v.dtype, size=count), tf.zeros_like(factors), tf.zeros_like(w_v))
     _, of_queries, of_keys, of_w_v = tf.while_loop(lambda index, *_: index < count, add, start)
     return out_of_blocks(of_queries.stack()[None], queries), of_keys, of_w_v
+
+
+def parts_of(factors: tf.Tensor) -> tf.Tensor:
+    """Some keys of a sequence at a time, (parts, keys, hidden_size); the last part is filled with zeros."""
+    return in_blocks(factors, PART, size(factors, 1))[0]
 
 
 scores_of = tf.function(sequence_scores, jit_compile=True, autograph=False)

@@ -28,8 +28,8 @@ SMALL: dict[str, Ways] = {
         for kernel in ("by features", "by rows")
         for part, scores in (("rows", 2 * 7), ("sequences", 2**18))
     },
-    "tf": {"": {"blocks.DOT_BLOCK": 3 * 7, "additive.BLOCK": 2 * 7 * 4}},
-    "jax": {"": {"dot_product.ROWS": 3, "dot_product.COLUMNS": 2, "blocks.BLOCK": 16}},
+    "tf": {"": {"blocks.DOT_BLOCK": 3 * 7, "additive.BLOCK": 2 * 3 * 4, "additive.PART": 3 * 4}},
+    "jax": {"": {"dot_product.ROWS": 3, "dot_product.COLUMNS": 2, "additive.ROWS": 2, "blocks.BLOCK": 16}},
 }
 """Blocks of some of five rows and some of seven keys, the last ones smaller, for each way that a backend has."""
 
@@ -121,7 +121,8 @@ def test_what_is_not_finite_reaches_what_it_reaches_in_the_plain_formula(backend
                 arrays[name][(1, 3) if arrays[name].ndim > 1 else 1] = number
             expected = plainly(backend, kind, arrays, cotangent)
             actual = by_blocks(backend, kind, SMALL, arrays, cotangent)
-            assert_close(actual, expected, 1e-14 if kind == "dot" else 1e-13, words=str(spoilt))
+            # 1.3e-13 has been seen, of a gradient that is 1/130 of the terms it is a sum of.
+            assert_close(actual, expected, 1e-14 if kind == "dot" else 3e-13, words=str(spoilt))
             if spoilt == NOT_FINITE["dot"][0]:  # a score of -inf hides its value, too
                 assert all(np.isfinite(context).all() for context, *_ in actual.values())
 

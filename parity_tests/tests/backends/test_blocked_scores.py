@@ -22,8 +22,10 @@ SMALL: dict[str, Ways] = {
             "additive.takes_exponentials": lambda *_: False,
         },
     },
-    "tf": {"": {"additive.BLOCK": 4 * 7 * HIDDEN}},  # in the backward, which has two arrays, two rows
-    "jax": {"": {"blocks.BLOCK": 2 * 7 * HIDDEN}},
+    "tf": {
+        "": {"additive.BLOCK": 4 * 3 * HIDDEN, "additive.PART": 3 * HIDDEN}
+    },  # in the backward, which has two arrays, two rows
+    "jax": {"": {"blocks.BLOCK": 3 * HIDDEN}},
     "mxnet": {"": {"additive.BLOCK": 300, "additive.FEATURES": 4}},  # two sequences of three
 }
 """Blocks of some rows of five, or some features of 41, the last ones smaller, for each way in which a backend goes."""
