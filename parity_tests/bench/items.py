@@ -231,8 +231,8 @@ ITEMS = {
 
 LENGTH = "length"
 """The item that is drawn over the length of queries and keys."""
-LENGTHS = tuple(2**power for power in range(8, 14))
-LENGTH_FRAMEWORKS = ("torch", "jax")
+LENGTHS = tuple(2**power for power in range(8, 15))
+LENGTH_FRAMEWORKS = ("torch", "tf", "jax")
 LENGTH_SIZES = {"batch": 1, "hidden": 256}
 
 

@@ -29,8 +29,8 @@ def markdown(bench: Bench) -> str:
             "",
             "A training step of additive attention over the length of queries and keys:",
             "",
-            "| framework | form | length | seconds | MiB |",
-            "|---|---|---|---|---|",
+            "| framework | form | length | seconds | growth | MiB |",
+            "|---|---|---|---|---|---|",
         ]
         lines += [f"| {at.framework} | {at.form} | {at.length} | {' | '.join(taken(at))} |" for at in bench.lengths]
     return "\n".join([*lines, "", f"Measured on {place(bench)}.", ""])
@@ -53,11 +53,12 @@ def numbers(row: Row) -> tuple[str, str, str, str, str]:
     return f"{row.ratio:.2f}", f"{row.spread[0]:.2f} to {row.spread[1]:.2f}", rate, goal, reached
 
 
-def taken(length: Length) -> tuple[str, str]:
-    """The seconds and MiB of a length as they are printed, or why there are none."""
+def taken(length: Length) -> tuple[str, str, str]:
+    """The seconds of a length, by those of half of it, and MiB, as they are printed, or why there are none."""
     if length.seconds is None or length.bytes is None:
-        return length.refused, ""
-    return f"{length.seconds:.3g}", f"{length.bytes / 2**20:,.1f}"
+        return length.refused, "", ""
+    growth = "" if length.growth is None else f"{length.growth:.2f}"
+    return f"{length.seconds:.3g}", growth, f"{length.bytes / 2**20:,.1f}"
 
 
 def place(bench: Bench) -> str:

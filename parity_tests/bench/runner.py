@@ -91,13 +91,17 @@ class Row:
 
 @dataclass
 class Length:
-    """What a training step of additive attention takes at one length of queries and keys."""
+    """What a training step of additive attention takes at one length of queries and keys.
+
+    growth is its time by that of half the length.
+    """
 
     framework: str
     form: str
     length: int
     seconds: float | None = None
     bytes: int | None = None
+    growth: float | None = None
     how: str = ""
     refused: str = ""
 
@@ -306,6 +310,7 @@ def measure_afresh(row: Row, goal: Goal, job: Mapping[str, Any], pairs: int, run
 def lengths_of(framework: str, quick: bool, device: str, run: Run, report: Callable[[str], None]) -> Iterator[Length]:
     """A training step of both forms over the length, each up to the first length that does not fit."""
     for form in (None, THIRD_PARTY):
+        before = None
         for length in LENGTHS[:2] if quick else LENGTHS:
             sizes = {**LENGTH_SIZES, "queries": length, "keys": length}
             job = {"task": "length", "framework": framework, "item": LENGTH, "sizes": sizes, "device": device}
@@ -316,7 +321,9 @@ def lengths_of(framework: str, quick: bool, device: str, run: Run, report: Calla
             except Failed as error:
                 yield Length(framework, name, length, refused=str(error))
                 break
-            yield Length(framework, name, length, step["seconds"], step["bytes"], step["how"])
+            growth = None if before is None else step["seconds"] / before
+            before = step["seconds"]
+            yield Length(framework, name, length, step["seconds"], step["bytes"], growth, step["how"])
 
 
 def machine(versions: Mapping[str, Mapping[str, str]], device: str) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def print_bench(measured: runner.Bench) -> None:
     if measured.rows:
         console.print("theirs / ours: median of the rounds, and their quartiles")
     if measured.lengths:
-        figures = (Column(name, justify="right") for name in ("length", "seconds", "MiB"))
+        figures = (Column(name, justify="right") for name in ("length", "seconds", "growth", "MiB"))
         caption = "a training step of additive attention, 1 × length × length × 256"
         table = Table("framework", "form", *figures, header_style="bold", caption=caption)
         for at in measured.lengths:

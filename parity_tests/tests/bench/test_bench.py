@@ -239,7 +239,7 @@ def test_the_json_is_as_stated():
         assert row["direction"] in DIRECTIONS
         assert row["reached"] == (None if row["goal"] is None else row["goal"] <= 3.0)
     assert {(length["framework"], length["form"]) for length in report["lengths"]} == {
-        (framework, form) for framework in ("torch", "jax") for form in ("ours", THIRD_PARTY)
+        (framework, form) for framework in ("torch", "tf", "jax") for form in ("ours", THIRD_PARTY)
     }
 
 
@@ -278,13 +278,15 @@ def test_processes_that_measure_memory_or_compiling_alternate():
 @pytest.mark.usefixtures("installed")
 def test_lengths_stop_at_the_first_that_does_not_fit():
     def run(job: Mapping[str, Any]) -> dict[str, Any]:
-        if job["form"] is not None and job["sizes"]["keys"] > 512:
+        keys = job.get("sizes", {"keys": 1})["keys"]
+        if job.get("form") is not None and keys > 512:
             raise runner.Failed("does not fit in 1.0 GiB")
-        return {"seconds": 1.0, "bytes": 2**20, "how": ""}
+        return {"seconds": keys**2 / 1e6, "bytes": 2**20, "how": ""}
 
     measured = runner.bench([], ["torch"], lengths=True, run=run)
     ours, theirs = ([at for at in measured.lengths if at.form == form] for form in ("ours", THIRD_PARTY))
-    assert [at.length for at in ours] == [256, 512, 1024, 2048, 4096, 8192]
+    assert [at.length for at in ours] == [256, 512, 1024, 2048, 4096, 8192, 16384]
+    assert [at.growth for at in ours] == [None, *[4.0] * 6]
     assert [(at.length, at.refused) for at in theirs][-1] == (1024, "does not fit in 1.0 GiB")
 
 
