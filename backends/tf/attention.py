@@ -68,7 +68,7 @@ class Attention(Specified):
     ...) with time_major, as is context then; returns (context, weights).
     """
 
-    bounded = False
+    _bounded = False
     """Whether scores are finite for all queries and keys, as a sum of tanh is."""
 
     def __init__(self, **options: Any) -> None:
@@ -238,7 +238,7 @@ class Attention(Specified):
         allowed = open_keys(scores, memory.mask)
         weights = softmax_over(scores, allowed)
         # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
-        context = average(weights, memory.values, None if scored.bounded else allowed, dropout_mask)
+        context = average(weights, memory.values, None if scored._bounded else allowed, dropout_mask)
         return context, weights if need_weights else None
 
     def _in_blocks(self, queries: tf.Tensor, memory: Memory, need_weights: bool) -> Answer | None:
@@ -364,7 +364,7 @@ class AdditiveAttention(Attention):
     """
 
     specification = ADDITIVE_ATTENTION
-    bounded = True
+    _bounded = True
 
     def __init__(
         self,
@@ -487,7 +487,7 @@ class ConcatAttention(Attention):
     """
 
     specification = CONCAT_ATTENTION
-    bounded = True
+    _bounded = True
 
     def __init__(
         self,

@@ -67,7 +67,7 @@ class Attention(Specified):
     context, weights = attention_pooling(score(queries, project(keys)), values)
     """
 
-    bounded = False
+    _bounded = False
     """Whether scores are finite for all queries and keys, as a sum of tanh is."""
 
     def __init__(self, **options: Any) -> None:
@@ -216,7 +216,7 @@ class Attention(Specified):
         allowed = open_keys(scores, memory.mask)
         weights = softmax_over(scores, allowed)
         # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
-        context = average(weights, memory.values, None if scored.bounded else allowed, dropout_mask)
+        context = average(weights, memory.values, None if scored._bounded else allowed, dropout_mask)
         return context, weights.to(context.dtype) if need_weights else None
 
     def _in_blocks(self, queries: torch.Tensor, memory: Memory, need_weights: bool) -> Answer | None:
@@ -314,7 +314,7 @@ class AdditiveAttention(Attention):
     """
 
     specification = ADDITIVE_ATTENTION
-    bounded = True
+    _bounded = True
 
     def __init__(
         self,
@@ -427,7 +427,7 @@ class ConcatAttention(Attention):
     """
 
     specification = CONCAT_ATTENTION
-    bounded = True
+    _bounded = True
 
     def __init__(
         self,

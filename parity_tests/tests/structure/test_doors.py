@@ -1,4 +1,4 @@
-"""One call, one check: public functions and methods check, and nothing behind them does."""
+"""One call, one check: public functions and methods check, and nothing behind them does, or is public."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from attention_core.operators import FILE_OF, LAYERS, OPERATORS
+from attention_core.operators import FILE_OF, LAYERS, OF_FILES, OPERATORS
 from backends import FRAMEWORKS
 from parity_tests.reports.docstrings import CALL
 from parity_tests.tests.structure.source import FILES, backend_file, definitions, written
@@ -15,6 +15,7 @@ from parity_tests.tests.structure.test_mirror import members
 
 DOORS = {operator.name for operator in OPERATORS}
 METHODS = {method.name.partition(".")[2] for layer in LAYERS for method in layer.methods} - {"call"}
+ATTRIBUTES = {"specification", *(name for layer in LAYERS for name in layer.parts)}
 
 
 def called(node: ast.AST) -> Iterator[str]:
@@ -65,3 +66,17 @@ def test_what_is_behind_a_door_checks_nothing(framework: str, file: str):
         if isinstance(node, ast.FunctionDef) and not door:
             assert not set(called(node)) & doors, f"{name} calls what checks again"
             assert not checks(node), f"{name} checks"
+
+
+@pytest.mark.parametrize("file", [file for file in OF_FILES if file != "training"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_is_not_specified_begins_with_an_underscore(framework: str, file: str):
+    for name, made in definitions(backend_file(framework, file)).items():
+        if isinstance(made, ast.ClassDef) and "NamedTuple" not in map(ast.unparse, made.bases):
+            stated = [
+                node.targets[0] if isinstance(node, ast.Assign) else node.target
+                for node in made.body
+                if isinstance(node, ast.Assign | ast.AnnAssign)
+            ]
+            public = {own for own in map(ast.unparse, stated) if not own.startswith("_")}
+            assert public <= ATTRIBUTES, f"{name}: {public - ATTRIBUTES}"
