@@ -647,6 +647,20 @@ def attention_layer(
     return layers[part.layer.name](**part.config, **keywords, rngs=rngs)
 
 
+class ScoredAttention(Attention):
+    """Base class of the attention layers that project keys and score them by another layer, `scored`."""
+
+    scored: Attention
+
+    def _project(self, keys: jax.Array) -> jax.Array:
+        """Project the keys by the layer of the score."""
+        return self.scored._project(keys)
+
+    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
+        """Score by the layer of the score."""
+        return self.scored._score(queries, keys)
+
+
 def zero_masked(keys: jax.Array, values: jax.Array, valid_lens: Lengths | None, mask: jax.Array | None) -> Memory:
     """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
     allowed = one_mask(keys, valid_lens, mask)

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.jax.arrays import Lengths
-from backends.jax.attention import Attention, Memory, attention_layer
+from backends.jax.attention import Memory, ScoredAttention, attention_layer
 from backends.jax.masking import open_keys, precise
 from backends.jax.module import at_dtype
 from backends.jax.pooling import average
@@ -19,7 +19,7 @@ from backends.jax.pooling import average
 __all__ = ["HardAttention"]
 
 
-class HardAttention(Attention):
+class HardAttention(ScoredAttention):
     """Attention to a single key: the one with the highest score, or one sampled with a noise tensor.
 
     weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
@@ -170,11 +170,3 @@ class HardAttention(Attention):
             best = jnp.argmax(jnp.where(allowed, visible, -jnp.inf), axis=-1, keepdims=True)
             weights = (allowed & (jnp.arange(scores.shape[-1]) == best)).astype(scores.dtype)
         return self._to_batch_first(average(weights, memory.values, allowed, None)), weights if need_weights else None
-
-    def _project(self, keys: jax.Array) -> jax.Array:
-        """As the layer of the score."""
-        return self.scored._project(keys)
-
-    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """As the layer of the score."""
-        return self.scored._score(queries, keys)

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.jax.arrays import Lengths
-from backends.jax.attention import Attention, Memory, attention_layer
+from backends.jax.attention import Memory, ScoredAttention, attention_layer
 from backends.jax.masking import distances, precise
 from backends.jax.module import at_dtype, drawn, drawn_mask
 from backends.jax.pooling import _attention_pooling
@@ -19,7 +19,7 @@ from backends.jax.pooling import _attention_pooling
 __all__ = ["LocalAttention"]
 
 
-class LocalAttention(Attention):
+class LocalAttention(ScoredAttention):
     """Attention to a window of keys, around the query's position or around a predicted one.
 
     weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights values
@@ -221,14 +221,6 @@ class LocalAttention(Attention):
             context, weights = _attention_pooling(scores, memory.values, allowed, factor)
             weights = weights * near
         return self._to_batch_first(context), weights if need_weights else None
-
-    def _project(self, keys: jax.Array) -> jax.Array:
-        """As the layer of the score."""
-        return self.scored._project(keys)
-
-    def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """As the layer of the score."""
-        return self.scored._score(queries, keys)
 
     def _centres(self, queries: jax.Array, mask: jax.Array | None, num_keys: int) -> jax.Array:
         """The position p that each query predicts, (batch, queries, 1), with heads or without; float32 at least."""

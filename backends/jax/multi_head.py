@@ -14,14 +14,14 @@ from jax.typing import DTypeLike
 from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.jax.arrays import Lengths
-from backends.jax.attention import Answer, Attention, Memory, attention_layer
+from backends.jax.attention import Answer, Memory, ScoredAttention, attention_layer
 from backends.jax.masking import _attention_mask
 from backends.jax.module import at_dtype, dropout_layer
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 
 
-class MultiHeadAttention(Attention):
+class MultiHeadAttention(ScoredAttention):
     """Attention by several heads at once, each with its own projections.
 
     context = W_o [head_0; head_1; ...] + b_o
@@ -249,7 +249,7 @@ class MultiHeadAttention(Attention):
             # Cleared before they are projected, where a bias would hide that they were 0, and a NaN would spread.
             seen = jnp.any(allowed, axis=(1, 2))[..., None]
             keys, values = jnp.where(seen, keys, 0.0), jnp.where(seen, values, 0.0)
-        return Memory(self.scored._project(self._split(self.W_k(keys))), self._split(self.W_v(values)), allowed)
+        return Memory(self._project(self._split(self.W_k(keys))), self._split(self.W_v(values)), allowed)
 
     def _attend(
         self,

@@ -613,6 +613,20 @@ def attention_layer(part: Part, layers: Mapping[str, type[Attention]] = LAYERS, 
     return layers[part.layer.name](**part.config, **keywords)
 
 
+class ScoredAttention(Attention):
+    """Base class of the attention layers that project keys and score them by another layer, `scored`."""
+
+    scored: Attention
+
+    def _project(self, keys: np.ndarray) -> np.ndarray:
+        """Project the keys by the layer of the score."""
+        return self.scored._project(keys)
+
+    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Score by the layer of the score."""
+        return self.scored._score(queries, keys)
+
+
 def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None, mask: np.ndarray | None) -> Memory:
     """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
     allowed = _attention_mask(keys.shape[-2], valid_lens, mask, keys.ctx)

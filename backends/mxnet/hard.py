@@ -9,7 +9,7 @@ from mxnet import np
 
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.mxnet.arrays import Lengths
-from backends.mxnet.attention import Answer, Attention, Memory, attention_layer
+from backends.mxnet.attention import Answer, Attention, Memory, ScoredAttention, attention_layer
 from backends.mxnet.masking import open_keys, positions
 from backends.mxnet.module import initialise
 from backends.mxnet.pooling import average
@@ -17,7 +17,7 @@ from backends.mxnet.pooling import average
 __all__ = ["HardAttention"]
 
 
-class HardAttention(Attention):
+class HardAttention(ScoredAttention):
     """Attention to a single key: the one with the highest score, or one sampled with a noise tensor.
 
     weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
@@ -164,11 +164,3 @@ class HardAttention(Attention):
             chosen = (positions(scores.shape[-1], scores.ctx) == np.expand_dims(best, -1)) * allowed
             weights = chosen.astype(scores.dtype)
         return self._to_batch_first(average(weights, memory.values, allowed, None)), weights if need_weights else None
-
-    def _project(self, keys: np.ndarray) -> np.ndarray:
-        """As the layer of the score."""
-        return self.scored._project(keys)
-
-    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """As the layer of the score."""
-        return self.scored._score(queries, keys)

@@ -9,7 +9,7 @@ from mxnet import np, npx
 
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.mxnet.arrays import Lengths
-from backends.mxnet.attention import Answer, Attention, Memory, attention_layer
+from backends.mxnet.attention import Answer, Attention, Memory, ScoredAttention, attention_layer
 from backends.mxnet.masking import positions, precise
 from backends.mxnet.module import Uniform, drawn_mask, initialise, linear, projected
 from backends.mxnet.pooling import _attention_pooling
@@ -17,7 +17,7 @@ from backends.mxnet.pooling import _attention_pooling
 __all__ = ["LocalAttention"]
 
 
-class LocalAttention(Attention):
+class LocalAttention(ScoredAttention):
     """Attention to a window of keys, around the query's position or around a predicted one.
 
     weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights values
@@ -217,14 +217,6 @@ class LocalAttention(Attention):
             context, weights = _attention_pooling(scores, memory.values, allowed, factor)
             weights = weights * near
         return self._to_batch_first(context), weights if need_weights else None
-
-    def _project(self, keys: np.ndarray) -> np.ndarray:
-        """As the layer of the score."""
-        return self.scored._project(keys)
-
-    def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """As the layer of the score."""
-        return self.scored._score(queries, keys)
 
     def _own_positions(self, scores: np.ndarray, offset: np.ndarray | None) -> np.ndarray:
         """The position of each query, (batch or 1, queries), with heads or without, in float64, which is exact."""

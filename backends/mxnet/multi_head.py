@@ -11,7 +11,7 @@ from mxnet import autograd, np
 from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.mxnet.arrays import Lengths
-from backends.mxnet.attention import Answer, Attention, Memory, attention_layer
+from backends.mxnet.attention import Answer, Attention, Memory, ScoredAttention, attention_layer
 from backends.mxnet.masking import _attention_mask, positions
 from backends.mxnet.module import initialise, linear, projected
 from backends.mxnet.pooling import shown
@@ -19,7 +19,7 @@ from backends.mxnet.pooling import shown
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 
 
-class MultiHeadAttention(Attention):
+class MultiHeadAttention(ScoredAttention):
     """Attention by several heads at once, each with its own projections.
 
     context = W_o [head_0; head_1; ...] + b_o
@@ -241,7 +241,7 @@ class MultiHeadAttention(Attention):
             seen = np.expand_dims(np.any(np.any(allowed, axis=-2), axis=-2), -1)
             keys, values = shown(seen, keys), shown(seen, values)
         keys, values = self._split(projected(self.W_k, keys)), self._split(projected(self.W_v, values))
-        return Memory(self.scored._project(keys), values, allowed)
+        return Memory(self._project(keys), values, allowed)
 
     def _attend(
         self,

@@ -685,6 +685,20 @@ def attention_layer(
     return layer
 
 
+class ScoredAttention(Attention):
+    """Base class of the attention layers that project keys and score them by another layer, `scored`."""
+
+    scored: Attention
+
+    def _project(self, keys: tf.Tensor) -> tf.Tensor:
+        """Project the keys by the layer of the score."""
+        return self.scored._project(keys)
+
+    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+        """Score by the layer of the score."""
+        return self.scored._score(queries, keys)
+
+
 def zero_masked(keys: tf.Tensor, values: tf.Tensor, valid_lens: Lengths | None, mask: tf.Tensor | None) -> Memory:
     """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
     allowed = _attention_mask(size(keys, -2), valid_lens, mask)

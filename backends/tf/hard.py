@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.tf.arrays import Lengths, lengths
-from backends.tf.attention import Attention, Memory, attention_layer
+from backends.tf.attention import Memory, ScoredAttention, attention_layer
 from backends.tf.masking import open_keys, precise
 from backends.tf.module import chosen
 from backends.tf.pooling import average
@@ -19,7 +19,7 @@ __all__ = ["HardAttention"]
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
-class HardAttention(Attention):
+class HardAttention(ScoredAttention):
     """Attention to a single key: the one with the highest score, or one sampled with a noise tensor.
 
     weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
@@ -181,11 +181,3 @@ class HardAttention(Attention):
         first = tf.logical_and(best, tf.equal(tf.cumsum(tf.cast(best, tf.int32), axis=-1), 1))
         weights = tf.cast(first, scores.dtype)
         return self._to_batch_first(average(weights, memory.values, allowed, None)), weights if need_weights else None
-
-    def _project(self, keys: tf.Tensor) -> tf.Tensor:
-        """As the layer of the score."""
-        return self.scored._project(keys)
-
-    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """As the layer of the score."""
-        return self.scored._score(queries, keys)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.tf.arrays import Lengths, lengths
-from backends.tf.attention import Attention, Memory, attention_layer
+from backends.tf.attention import Memory, ScoredAttention, attention_layer
 from backends.tf.masking import distances, precise, size
 from backends.tf.module import chosen, drawn, drawn_mask
 from backends.tf.pooling import _attention_pooling
@@ -18,7 +18,7 @@ __all__ = ["LocalAttention"]
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
-class LocalAttention(Attention):
+class LocalAttention(ScoredAttention):
     """Attention to a window of keys, around the query's position or around a predicted one.
 
     weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights values
@@ -237,14 +237,6 @@ class LocalAttention(Attention):
             context, weights = _attention_pooling(scores, memory.values, allowed, factor)
             weights = weights * near
         return self._to_batch_first(context), weights if need_weights else None
-
-    def _project(self, keys: tf.Tensor) -> tf.Tensor:
-        """As the layer of the score."""
-        return self.scored._project(keys)
-
-    def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """As the layer of the score."""
-        return self.scored._score(queries, keys)
 
     def _centres(self, queries: tf.Tensor, mask: tf.Tensor | None, num_keys: int | tf.Tensor) -> tf.Tensor:
         """The position p that each query predicts, (batch, queries, 1), with heads or without; float32 at least."""

@@ -11,7 +11,7 @@ import tensorflow as tf
 from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.tf.arrays import Lengths, lengths
-from backends.tf.attention import Answer, Attention, Memory, attention_layer
+from backends.tf.attention import Answer, Memory, ScoredAttention, attention_layer
 from backends.tf.masking import _attention_mask, size
 from backends.tf.module import chosen, joined, projected
 
@@ -19,7 +19,7 @@ __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
-class MultiHeadAttention(Attention):
+class MultiHeadAttention(ScoredAttention):
     """Attention by several heads at once, each with its own projections.
 
     context = W_o [head_0; head_1; ...] + b_o
@@ -269,7 +269,7 @@ class MultiHeadAttention(Attention):
             seen = tf.expand_dims(tf.reduce_any(allowed, axis=(-3, -2)), axis=-1)
             keys, values = tf.where(seen, keys, 0.0), tf.where(seen, values, 0.0)
         keys, values = self._split(projected(self.W_k, keys)), self._split(projected(self.W_v, values))
-        return Memory(self.scored._project(keys), values, allowed)
+        return Memory(self._project(keys), values, allowed)
 
     def _attend(
         self,

@@ -604,6 +604,20 @@ def attention_layer(
     return layers[part.layer.name](**part.config, **keywords)
 
 
+class ScoredAttention(Attention):
+    """Base class of the attention layers that project keys and score them by another layer, `scored`."""
+
+    scored: Attention
+
+    def _project(self, keys: torch.Tensor) -> torch.Tensor:
+        """Project the keys by the layer of the score."""
+        return as_module(self.scored._project, keys)
+
+    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """Score by the layer of the score."""
+        return as_module(self.scored._score, queries, keys)
+
+
 def zero_masked(
     keys: torch.Tensor, values: torch.Tensor, valid_lens: Lengths | None, mask: torch.Tensor | None
 ) -> Memory:

@@ -8,15 +8,14 @@ import torch
 
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.torch.arrays import Lengths
-from backends.torch.attention import Attention, Memory, attention_layer
+from backends.torch.attention import Memory, ScoredAttention, attention_layer
 from backends.torch.masking import open_keys, precise
-from backends.torch.module import as_module
 from backends.torch.pooling import average
 
 __all__ = ["HardAttention"]
 
 
-class HardAttention(Attention):
+class HardAttention(ScoredAttention):
     """Attention to a single key: the one with the highest score, or one sampled with a noise tensor.
 
     weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
@@ -158,11 +157,3 @@ class HardAttention(Attention):
             best = visible.masked_fill(~allowed, -torch.inf).argmax(dim=-1, keepdim=True)
             weights = (allowed & (torch.arange(scores.shape[-1], device=scores.device) == best)).to(scores.dtype)
         return self._to_batch_first(average(weights, memory.values, allowed, None)), weights if need_weights else None
-
-    def _project(self, keys: torch.Tensor) -> torch.Tensor:
-        """As the layer of the score."""
-        return as_module(self.scored._project, keys)
-
-    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """As the layer of the score."""
-        return as_module(self.scored._score, queries, keys)

@@ -9,15 +9,15 @@ from torch import nn
 
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.torch.arrays import Lengths
-from backends.torch.attention import Attention, Memory, attention_layer
+from backends.torch.attention import Memory, ScoredAttention, attention_layer
 from backends.torch.masking import distances, precise
-from backends.torch.module import Matrix, as_module, drawn, drawn_mask
+from backends.torch.module import Matrix, drawn, drawn_mask
 from backends.torch.pooling import _attention_pooling
 
 __all__ = ["LocalAttention"]
 
 
-class LocalAttention(Attention):
+class LocalAttention(ScoredAttention):
     """Attention to a window of keys, around the query's position or around a predicted one.
 
     weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights values
@@ -210,14 +210,6 @@ class LocalAttention(Attention):
             context, weights = _attention_pooling(scores, memory.values, allowed, factor)
             weights = weights * near
         return self._to_batch_first(context), weights if need_weights else None
-
-    def _project(self, keys: torch.Tensor) -> torch.Tensor:
-        """As the layer of the score."""
-        return as_module(self.scored._project, keys)
-
-    def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """As the layer of the score."""
-        return as_module(self.scored._score, queries, keys)
 
     def _centres(self, queries: torch.Tensor, mask: torch.Tensor | None, num_keys: int) -> torch.Tensor:
         """The position p that each query predicts, (batch, queries, 1), with heads or without; float32 at least."""

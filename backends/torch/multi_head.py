@@ -10,14 +10,13 @@ from torch import nn
 
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.torch.arrays import Lengths, check
-from backends.torch.attention import Answer, Attention, Memory, attention_layer
+from backends.torch.attention import Answer, Memory, ScoredAttention, attention_layer
 from backends.torch.masking import _attention_mask
-from backends.torch.module import as_module
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 
 
-class MultiHeadAttention(Attention):
+class MultiHeadAttention(ScoredAttention):
     """Attention by several heads at once, each with its own projections.
 
     context = W_o [head_0; head_1; ...] + b_o
@@ -236,7 +235,7 @@ class MultiHeadAttention(Attention):
                 allowed = allowed[:, None]
             hidden = ~allowed.any(dim=1).any(dim=1)[..., None]
             keys, values = keys.masked_fill(hidden, 0.0), values.masked_fill(hidden, 0.0)
-        projected = as_module(self.scored._project, self._split(self.W_k(keys)))
+        projected = self._project(self._split(self.W_k(keys)))
         return Memory(projected, self._split(self.W_v(values)), allowed)
 
     def _attend(
