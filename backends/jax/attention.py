@@ -100,7 +100,7 @@ class Attention(Specified):
     @at_dtype
     def attend(
         self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, dropout_mask: jax.Array | None = None
-    ) -> Answer:
+    ) -> tuple[jax.Array, jax.Array | Any]:
         """Attend with queries to a prepared memory.
 
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
@@ -134,7 +134,7 @@ class Attention(Specified):
         *,
         need_weights: bool = True,
         dropout_mask: jax.Array | None = None,
-    ) -> Answer:
+    ) -> tuple[jax.Array, jax.Array | Any]:
         """Prepare the keys and values, and attend to them.
 
         context, weights = attention_pooling(score(queries, project(keys)), values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,8 @@ __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder
 
 
 ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
+State = TypeVar("State")
+"""The state between two steps: an array, or a `LuongState`."""
 Decoded = tuple[jax.Array, Any, jax.Array]
 """Logits of one step or of all, or the features that they are projected from; the state after it; and weights."""
 
@@ -39,7 +41,7 @@ class LuongState(NamedTuple):
     position: jax.Array
 
 
-class Decoder(Specified):
+class Decoder(Specified, Generic[State]):
     """What the decoders share: they differ in `_advance`, one step up to the features of the logits."""
 
     attention: Any = None
@@ -88,7 +90,7 @@ class Decoder(Specified):
         return self._prepare(encoder_outputs, valid_lens, mask)
 
     @at_dtype
-    def start(self, memory: Memory, state: jax.Array | None = None) -> Any:
+    def start(self, memory: Memory, state: jax.Array | None = None) -> State:
         """Return the decoder's state before its first step.
 
         state = the encoder's state, 0, or the parameter initial, depending on the option initial
@@ -111,12 +113,12 @@ class Decoder(Specified):
     def step(
         self,
         tokens: jax.Array,
-        state: Any,
+        state: State,
         memory: Memory,
         *,
         dropout_mask: jax.Array | None = None,
         attention_dropout_mask: jax.Array | None = None,
-    ) -> tuple[jax.Array, Any, jax.Array]:
+    ) -> tuple[jax.Array, State, jax.Array]:
         """Decode one token.
 
         The mask of the memory has one row, that of this step.
@@ -154,7 +156,7 @@ class Decoder(Specified):
         *,
         dropout_mask: jax.Array | None = None,
         attention_dropout_mask: jax.Array | None = None,
-    ) -> tuple[jax.Array, Any, jax.Array]:
+    ) -> tuple[jax.Array, State, jax.Array]:
         """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
         logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)
@@ -399,7 +401,7 @@ class Decoder(Specified):
         return dropout_mask, attention_dropout_mask
 
 
-class BahdanauDecoder(Decoder):
+class BahdanauDecoder(Decoder[jax.Array]):
     """Decode with attention whose query is the previous output of the top recurrent layer.
 
     context, weights = attention(top output, encoder_outputs)
@@ -516,7 +518,7 @@ class BahdanauDecoder(Decoder):
         return super()._logits(features)
 
 
-class LuongDecoder(Decoder):
+class LuongDecoder(Decoder[LuongState]):
     """Decode with attention whose query is the current output of the top recurrent layer.
 
     state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding
@@ -644,7 +646,7 @@ class LuongDecoder(Decoder):
         return LuongState(state.rnn[:, rows], state.attentional[rows], state.position[rows])
 
 
-class FixedContextDecoder(Decoder):
+class FixedContextDecoder(Decoder[jax.Array]):
     """Decode without attention: the context of every step is the encoder's last output.
 
     context = the last open encoder output, weights = 1 there

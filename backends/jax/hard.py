@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.jax.arrays import Lengths
-from backends.jax.attention import Memory, ScoredAttention, attention_layer
+from backends.jax.attention import Answer, Memory, ScoredAttention, attention_layer
 from backends.jax.masking import open_keys, precise
 from backends.jax.module import at_dtype
 from backends.jax.pooling import average
@@ -158,7 +158,7 @@ class HardAttention(ScoredAttention):
 
     def _attend(  # type: ignore[override]
         self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, noise: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array | Any]:
+    ) -> Answer:
         scores = jax.lax.stop_gradient(self._score(self._to_batch_first(queries), memory.keys))
         allowed = open_keys(scores, memory.mask)
         if scores.shape[-1] == 0:  # argmax refuses it

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.jax.arrays import Lengths
-from backends.jax.attention import Memory, ScoredAttention, attention_layer
+from backends.jax.attention import Answer, Memory, ScoredAttention, attention_layer
 from backends.jax.masking import distances, precise
 from backends.jax.module import at_dtype, drawn, drawn_mask
 from backends.jax.pooling import _attention_pooling
@@ -198,7 +198,7 @@ class LocalAttention(ScoredAttention):
         need_weights: bool = True,
         offset: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
-    ) -> tuple[jax.Array, jax.Array | Any]:
+    ) -> Answer:
         queries = self._to_batch_first(queries)
         scores = self._score(queries, memory.keys)
         if dropout_mask is None:

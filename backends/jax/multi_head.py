@@ -145,7 +145,7 @@ class MultiHeadAttention(ScoredAttention):
         need_weights: bool = True,
         head_mask: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
-    ) -> Answer:
+    ) -> tuple[jax.Array, jax.Array | Any]:
         """Attend with queries to a prepared memory.
 
         context = W_o [head_0; head_1; ...] + b_o
@@ -193,7 +193,7 @@ class MultiHeadAttention(ScoredAttention):
         need_weights: bool = True,
         head_mask: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
-    ) -> Answer:
+    ) -> tuple[jax.Array, jax.Array | Any]:
         """Prepare the keys and values, and attend to them.
 
         context = W_o [head_0; head_1; ...] + b_o

@@ -93,7 +93,7 @@ class Attention(Specified):
 
     def attend(
         self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, dropout_mask: np.ndarray | None = None
-    ) -> Answer:
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Attend with queries to a prepared memory.
 
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
@@ -126,7 +126,7 @@ class Attention(Specified):
         *,
         need_weights: bool = True,
         dropout_mask: np.ndarray | None = None,
-    ) -> Answer:
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Prepare the keys and values, and attend to them.
 
         context, weights = attention_pooling(score(queries, project(keys)), values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import mxnet as mx
 from mxnet import autograd, np, npx
@@ -22,6 +22,8 @@ __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder
 
 
 ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
+State = TypeVar("State")
+"""The state between two steps: an array, or a `LuongState`."""
 Decoded = tuple[np.ndarray, Any, np.ndarray]
 """Logits of one step or of all, or the features that they are projected from; the state after it; and weights."""
 Masks = tuple[np.ndarray | None, np.ndarray | None]
@@ -39,7 +41,7 @@ class LuongState(NamedTuple):
     position: np.ndarray
 
 
-class Decoder(Specified):
+class Decoder(Specified, Generic[State]):
     """What the decoders share: they differ in `_advance`, one step up to the features of the logits."""
 
     attention: Any
@@ -81,7 +83,7 @@ class Decoder(Specified):
         self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
         return self._prepare(encoder_outputs, valid_lens, mask)
 
-    def start(self, memory: Memory, state: np.ndarray | None = None) -> Any:
+    def start(self, memory: Memory, state: np.ndarray | None = None) -> State:
         """Return the decoder's state before its first step.
 
         state = the encoder's state, 0, or the parameter initial, depending on the option initial
@@ -103,12 +105,12 @@ class Decoder(Specified):
     def step(
         self,
         tokens: np.ndarray,
-        state: Any,
+        state: State,
         memory: Memory,
         *,
         dropout_mask: np.ndarray | None = None,
         attention_dropout_mask: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, Any, np.ndarray]:
+    ) -> tuple[np.ndarray, State, np.ndarray]:
         """Decode one token.
 
         The mask of the memory has one row, that of this step.
@@ -145,7 +147,7 @@ class Decoder(Specified):
         *,
         dropout_mask: np.ndarray | None = None,
         attention_dropout_mask: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, Any, np.ndarray]:
+    ) -> tuple[np.ndarray, State, np.ndarray]:
         """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
         logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)
@@ -374,7 +376,7 @@ class Decoder(Specified):
         return self._logits(features), state, weights
 
 
-class BahdanauDecoder(Decoder):
+class BahdanauDecoder(Decoder[np.ndarray]):
     """Decode with attention whose query is the previous output of the top recurrent layer.
 
     context, weights = attention(top output, encoder_outputs)
@@ -491,7 +493,7 @@ class BahdanauDecoder(Decoder):
         return super()._logits(features)
 
 
-class LuongDecoder(Decoder):
+class LuongDecoder(Decoder[LuongState]):
     """Decode with attention whose query is the current output of the top recurrent layer.
 
     state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding
@@ -609,7 +611,7 @@ class LuongDecoder(Decoder):
         )
 
 
-class FixedContextDecoder(Decoder):
+class FixedContextDecoder(Decoder[np.ndarray]):
     """Decode without attention: the context of every step is the encoder's last output.
 
     context = the last open encoder output, weights = 1 there

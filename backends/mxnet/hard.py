@@ -80,7 +80,7 @@ class HardAttention(ScoredAttention):
 
     def attend(  # type: ignore[override]
         self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, noise: np.ndarray | None = None
-    ) -> Answer:
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Attend with queries to a prepared memory.
 
         weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0
@@ -115,7 +115,7 @@ class HardAttention(ScoredAttention):
         *,
         need_weights: bool = True,
         noise: np.ndarray | None = None,
-    ) -> Answer:
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Prepare the keys and values, and attend to them.
 
         weights[i, j] = 1 where j is the first argmax over open k of scores[i, k] - ln(-ln(noise[i, k])), else 0

@@ -104,7 +104,7 @@ class LocalAttention(ScoredAttention):
         need_weights: bool = True,
         offset: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
-    ) -> Answer:
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Attend with queries to a prepared memory.
 
         weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights
@@ -145,7 +145,7 @@ class LocalAttention(ScoredAttention):
         need_weights: bool = True,
         offset: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
-    ) -> Answer:
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Prepare the keys and values, and attend to them.
 
         weights[i, j] = g[i, j] masked_softmax(scores)[i, j] over open j with |j - p[i]| <= window, context = weights

@@ -138,7 +138,7 @@ class MultiHeadAttention(ScoredAttention):
         need_weights: bool = True,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
-    ) -> Answer:
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Attend with queries to a prepared memory.
 
         context = W_o [head_0; head_1; ...] + b_o
@@ -185,7 +185,7 @@ class MultiHeadAttention(ScoredAttention):
         need_weights: bool = True,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
-    ) -> Answer:
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Prepare the keys and values, and attend to them.
 
         context = W_o [head_0; head_1; ...] + b_o

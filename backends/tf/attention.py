@@ -108,7 +108,7 @@ class Attention(Specified):
         need_weights: bool = True,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> Answer:
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
@@ -144,7 +144,7 @@ class Attention(Specified):
         need_weights: bool = True,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> Answer:
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Prepare the keys and values, and attend to them.
 
         context, weights = attention_pooling(score(queries, project(keys)), values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import keras
 import tensorflow as tf
@@ -24,6 +24,8 @@ __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder
 
 
 ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
+State = TypeVar("State")
+"""The state between two steps: an array, or a `LuongState`."""
 Decoded = tuple[tf.Tensor, Any, tf.Tensor]
 """Logits of one step or of all, or the features that they are projected from; the state after it; and weights."""
 Masks = tuple[tf.Tensor | None, tf.Tensor | None]
@@ -43,7 +45,7 @@ class LuongState(NamedTuple):
     position: tf.Tensor
 
 
-class Decoder(Specified):
+class Decoder(Specified, Generic[State]):
     """What the decoders share: they differ in `_advance`, one step up to the features of the logits."""
 
     attention: Any
@@ -92,7 +94,7 @@ class Decoder(Specified):
         self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
         return self._prepare(self._cast(encoder_outputs), valid_lens, mask)
 
-    def start(self, memory: Memory, state: tf.Tensor | None = None) -> Any:
+    def start(self, memory: Memory, state: tf.Tensor | None = None) -> State:
         """Return the decoder's state before its first step.
 
         state = the encoder's state, 0, or the parameter initial, depending on the option initial
@@ -115,13 +117,13 @@ class Decoder(Specified):
     def step(
         self,
         tokens: tf.Tensor,
-        state: Any,
+        state: State,
         memory: Memory,
         *,
         dropout_mask: tf.Tensor | None = None,
         attention_dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
+    ) -> tuple[tf.Tensor, State, tf.Tensor]:
         """Decode one token.
 
         The mask of the memory has one row, that of this step.
@@ -161,7 +163,7 @@ class Decoder(Specified):
         dropout_mask: tf.Tensor | None = None,
         attention_dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
+    ) -> tuple[tf.Tensor, State, tf.Tensor]:
         """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
         logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)
@@ -211,7 +213,7 @@ class Decoder(Specified):
         dropout_mask: tf.Tensor | None = None,
         attention_dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, Any, tf.Tensor]:
+    ) -> tuple[tf.Tensor, State, tf.Tensor]:
         """Decode given tokens, each step reading its own token (teacher forcing); Keras enters here."""
         encoded: dict[str, Any] = {"encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
         masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
@@ -437,7 +439,7 @@ class Decoder(Specified):
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
-class BahdanauDecoder(Decoder):
+class BahdanauDecoder(Decoder[tf.Tensor]):
     """Decode with attention whose query is the previous output of the top recurrent layer.
 
     context, weights = attention(top output, encoder_outputs)
@@ -592,7 +594,7 @@ class BahdanauDecoder(Decoder):
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
-class LuongDecoder(Decoder):
+class LuongDecoder(Decoder[LuongState]):
     """Decode with attention whose query is the current output of the top recurrent layer.
 
     state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding
@@ -701,7 +703,7 @@ class LuongDecoder(Decoder):
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
-class FixedContextDecoder(Decoder):
+class FixedContextDecoder(Decoder[tf.Tensor]):
     """Decode without attention: the context of every step is the encoder's last output.
 
     context = the last open encoder output, weights = 1 there

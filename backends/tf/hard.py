@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.tf.arrays import Lengths, lengths
-from backends.tf.attention import Memory, ScoredAttention, attention_layer
+from backends.tf.attention import Answer, Memory, ScoredAttention, attention_layer
 from backends.tf.masking import open_keys, precise
 from backends.tf.module import chosen
 from backends.tf.pooling import average
@@ -162,14 +162,14 @@ class HardAttention(ScoredAttention):
         *,
         need_weights: bool = True,
         noise: tf.Tensor | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+    ) -> Answer:
         """Prepare the keys and values, and attend to them; Keras enters here."""
         memory = self._prepare(keys, values, valid_lens, mask)
         return self._attend(queries, memory, need_weights=need_weights, noise=noise)
 
     def _attend(  # type: ignore[override]
         self, queries: tf.Tensor, memory: Memory, *, need_weights: bool = True, noise: tf.Tensor | None = None
-    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+    ) -> Answer:
         scores = tf.stop_gradient(self._score(self._to_batch_first(queries), memory.keys))
         allowed = open_keys(scores, memory.mask)
         ranked = precise(scores)

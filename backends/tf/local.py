@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.tf.arrays import Lengths, lengths
-from backends.tf.attention import Memory, ScoredAttention, attention_layer
+from backends.tf.attention import Answer, Memory, ScoredAttention, attention_layer
 from backends.tf.masking import distances, precise, size
 from backends.tf.module import chosen, drawn, drawn_mask
 from backends.tf.pooling import _attention_pooling
@@ -199,7 +199,7 @@ class LocalAttention(ScoredAttention):
         offset: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+    ) -> Answer:
         """Prepare the keys and values, and attend to them; Keras enters here."""
         options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
         return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options, training=training)
@@ -213,7 +213,7 @@ class LocalAttention(ScoredAttention):
         offset: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+    ) -> Answer:
         queries = self._to_batch_first(queries)
         scores = self._score(queries, memory.keys)
         if dropout_mask is None:

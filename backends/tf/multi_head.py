@@ -136,7 +136,7 @@ class MultiHeadAttention(ScoredAttention):
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> Answer:
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
         context = W_o [head_0; head_1; ...] + b_o
@@ -186,7 +186,7 @@ class MultiHeadAttention(ScoredAttention):
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-    ) -> Answer:
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Prepare the keys and values, and attend to them.
 
         context = W_o [head_0; head_1; ...] + b_o

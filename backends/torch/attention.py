@@ -109,7 +109,7 @@ class Attention(Specified):
         *,
         need_weights: bool = True,
         dropout_mask: torch.Tensor | None = None,
-    ) -> Answer:
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
@@ -142,7 +142,7 @@ class Attention(Specified):
         *,
         need_weights: bool = True,
         dropout_mask: torch.Tensor | None = None,
-    ) -> Answer:
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Prepare the keys and values, and attend to them.
 
         context, weights = attention_pooling(score(queries, project(keys)), values)

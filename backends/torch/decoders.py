@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -22,6 +22,8 @@ __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder
 
 
 ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
+State = TypeVar("State")
+"""The state between two steps: an array, or a `LuongState`."""
 Decoded = tuple[torch.Tensor, Any, torch.Tensor]
 """Logits of one step or of all, or the features that they are projected from; the state after it; and weights."""
 Masks = tuple[torch.Tensor | None, torch.Tensor | None]
@@ -42,7 +44,7 @@ class LuongState(NamedTuple):
 _register_namedtuple(LuongState, serialized_type_name="backends.torch.LuongState")  # for torch.export.save
 
 
-class Decoder(Specified):
+class Decoder(Specified, Generic[State]):
     """What the decoders share: they differ in `_advance`, one step up to the features of the logits."""
 
     attention: Any
@@ -83,7 +85,7 @@ class Decoder(Specified):
         self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
         return self._prepare(encoder_outputs, valid_lens, mask)
 
-    def start(self, memory: Memory, state: torch.Tensor | None = None) -> Any:
+    def start(self, memory: Memory, state: torch.Tensor | None = None) -> State:
         """Return the decoder's state before its first step.
 
         state = the encoder's state, 0, or the parameter initial, depending on the option initial
@@ -105,12 +107,12 @@ class Decoder(Specified):
     def step(
         self,
         tokens: torch.Tensor,
-        state: Any,
+        state: State,
         memory: Memory,
         *,
         dropout_mask: torch.Tensor | None = None,
         attention_dropout_mask: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, Any, torch.Tensor]:
+    ) -> tuple[torch.Tensor, State, torch.Tensor]:
         """Decode one token.
 
         The mask of the memory has one row, that of this step.
@@ -147,7 +149,7 @@ class Decoder(Specified):
         *,
         dropout_mask: torch.Tensor | None = None,
         attention_dropout_mask: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, Any, torch.Tensor]:
+    ) -> tuple[torch.Tensor, State, torch.Tensor]:
         """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
         logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)
@@ -360,7 +362,7 @@ class Decoder(Specified):
         return state[:, rows]
 
 
-class BahdanauDecoder(Decoder):
+class BahdanauDecoder(Decoder[torch.Tensor]):
     """Decode with attention whose query is the previous output of the top recurrent layer.
 
     context, weights = attention(top output, encoder_outputs)
@@ -504,7 +506,7 @@ class BahdanauDecoder(Decoder):
         return super()._logits(features)
 
 
-class LuongDecoder(Decoder):
+class LuongDecoder(Decoder[LuongState]):
     """Decode with attention whose query is the current output of the top recurrent layer.
 
     state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding
@@ -613,7 +615,7 @@ class LuongDecoder(Decoder):
         return LuongState(state.rnn[:, rows], state.attentional[rows], state.position[rows])
 
 
-class FixedContextDecoder(Decoder):
+class FixedContextDecoder(Decoder[torch.Tensor]):
     """Decode without attention: the context of every step is the encoder's last output.
 
     context = the last open encoder output, weights = 1 there

@@ -8,7 +8,7 @@ import torch
 
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.torch.arrays import Lengths
-from backends.torch.attention import Memory, ScoredAttention, attention_layer
+from backends.torch.attention import Answer, Memory, ScoredAttention, attention_layer
 from backends.torch.masking import open_keys, precise
 from backends.torch.pooling import average
 
@@ -145,7 +145,7 @@ class HardAttention(ScoredAttention):
 
     def _attend(  # type: ignore[override]
         self, queries: torch.Tensor, memory: Memory, *, need_weights: bool = True, noise: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+    ) -> Answer:
         scores = self._score(self._to_batch_first(queries), memory.keys).detach()
         allowed = open_keys(scores, memory.mask)
         if scores.shape[-1] == 0:  # argmax refuses it

@@ -9,7 +9,7 @@ from torch import nn
 
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.torch.arrays import Lengths
-from backends.torch.attention import Memory, ScoredAttention, attention_layer
+from backends.torch.attention import Answer, Memory, ScoredAttention, attention_layer
 from backends.torch.masking import distances, precise
 from backends.torch.module import Matrix, drawn, drawn_mask
 from backends.torch.pooling import _attention_pooling
@@ -187,7 +187,7 @@ class LocalAttention(ScoredAttention):
         need_weights: bool = True,
         offset: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+    ) -> Answer:
         queries = self._to_batch_first(queries)
         scores = self._score(queries, memory.keys)
         if dropout_mask is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -37,6 +37,8 @@ class Specified(nn.Module):
         check(operator, self.sizes, dtype_of(self), castable(arguments.values()), **arguments)
 
     # particular to PyTorch
+
+    __call__: TypedCall
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew, those of inner layers included, as the constructor draws them."""
@@ -75,6 +77,25 @@ def check_ids(title: str, name: str, tokens: torch.Tensor, vocab_size: int) -> N
 
 
 # ------------------------------------------------------------------------------------------------ particular to PyTorch
+
+
+Forward = TypeVar("Forward", covariant=True)
+
+
+class HasForward(Protocol[Forward]):
+    """A module, by the type of its `forward`."""
+
+    @property
+    def forward(self) -> Forward:
+        """What a call enters."""
+
+
+class TypedCall:
+    """The type of a call, for type checkers and editors: that of `forward`, where nn.Module says Callable[..., Any]."""
+
+    def __get__(self, layer: HasForward[Forward], owner: type) -> Forward:
+        """Give `forward`."""
+        return layer.forward
 
 
 def castable(arguments: Iterable[Any]) -> Collection[str]:

@@ -133,7 +133,7 @@ class MultiHeadAttention(ScoredAttention):
         need_weights: bool = True,
         head_mask: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
-    ) -> Answer:
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Attend with queries to a prepared memory.
 
         context = W_o [head_0; head_1; ...] + b_o
@@ -180,7 +180,7 @@ class MultiHeadAttention(ScoredAttention):
         need_weights: bool = True,
         head_mask: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
-    ) -> Answer:
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Prepare the keys and values, and attend to them.
 
         context = W_o [head_0; head_1; ...] + b_o

@@ -270,7 +270,7 @@ def _method(node: Definition | None, name: str, classes: Mapping[str, Definition
     defined = [member for member in node.body if isinstance(member, ast.FunctionDef) and member.name == name]
     if defined:
         return defined[0]
-    bases = (_method(classes.get(ast.unparse(base)), name, classes) for base in node.bases)
+    bases = (_method(classes.get(base), name, classes) for base in bases_of(node))
     return next(filter(None, bases), None)
 
 
@@ -278,7 +278,7 @@ def _inherited(name: str, made: Mapping[str, Definition], file: str, room: str) 
     """The operators that each method of a class stands for: of its own layer, or of those that derive from it."""
     operators: dict[str, list[Operator]] = {}
     for layer in (layer for layer in LAYERS if FILE_OF[layer.name] == file and layer.name in made):
-        derived = name in (layer.name, *(ast.unparse(base) for base in _bases(made[layer.name])))
+        derived = name in (layer.name, *bases_of(made[layer.name]))
         for operator in layer.methods if derived else ():
             method = operator.name.partition(".")[2]
             method = CALL[room] if method == "call" else method
@@ -288,8 +288,9 @@ def _inherited(name: str, made: Mapping[str, Definition], file: str, room: str) 
     return operators
 
 
-def _bases(node: Definition) -> list[ast.expr]:
-    return node.bases if isinstance(node, ast.ClassDef) else []
+def bases_of(node: Definition) -> list[str]:
+    """The classes that a class derives from, by name: Decoder of Decoder[State]."""
+    return [ast.unparse(base).partition("[")[0] for base in node.bases] if isinstance(node, ast.ClassDef) else []
 
 
 def _keywords(node: Definition | None, entry: Operator | Layer) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from attention_core.operators import FILE_OF, LAYERS, OF_FILES, OPERATORS
 from attention_core.operators.training import UPDATES
 from backends import FRAMEWORKS, read_requirements
-from parity_tests.reports.docstrings import CALL
+from parity_tests.reports.docstrings import CALL, bases_of
 from parity_tests.tests.places import ROOT
 from parity_tests.tests.structure.source import (
     EXPORTED,
@@ -47,7 +47,7 @@ def located(module: ast.Module, name: str) -> tuple[ast.Module, ast.ClassDef] | 
 
 def members(module: ast.Module, made: ast.ClassDef) -> dict[str, Definition]:
     """What a class defines, itself or by a class of its backend that it derives from."""
-    inherited = [members(*found) for base in made.bases if (found := located(module, ast.unparse(base)))]
+    inherited = [members(*found) for base in bases_of(made) if (found := located(module, base))]
     return {name: node for defined in (*inherited, definitions(made)) for name, node in defined.items()}
 
 
