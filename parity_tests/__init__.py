@@ -1,1 +1,1 @@
-"""The judge: cases, workers, recordings, comparison, report. It decides whether implementations of attention agree."""
+"""The parity tests: cases, workers, recordings, comparison and reports."""

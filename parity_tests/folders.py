@@ -1,4 +1,4 @@
-"""Temporary folders, which go with their owner: at the latest as the next one is made, if that was killed."""
+"""Temporary folders that are removed with their owner or, if it was killed, when the next one is created."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PREFIX = "attention-parity-"
 
 
 class Folder:
-    """A temporary folder, locked as long as its owner lives; making one removes those that nobody owns any longer.
+    """Create a temporary folder, locked while its owner lives, and remove folders without a live owner.
 
-    Raises: OSError if none can be made.
+    Raises: OSError if none can be created.
     """
 
     def __init__(self) -> None:
@@ -33,15 +33,15 @@ class Folder:
         self.cleanup()
 
     def cleanup(self) -> None:
-        """Remove the folder with all that is in it."""
+        """Remove the folder and its content."""
         shutil.rmtree(self.name, ignore_errors=True)
         os.close(self._lock)
 
 
 def locked(path: str) -> int | None:
-    """The descriptor that holds the lock of a folder; None if another process does, or it is gone.
+    """Lock a folder and return the descriptor; None if it is locked by another process, or gone.
 
-    The kernel gives the lock up as its owner ends, however that happens.
+    The kernel releases the lock when its owner ends, however it ends.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

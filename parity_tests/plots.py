@@ -1,6 +1,6 @@
-"""Pictures: attention weights as heatmaps with the words on both axes, and loss curves of several trainings.
+"""Plots: attention weights as heatmaps with the words on both axes, and loss curves of several trainings.
 
-They need matplotlib. Nothing is shown on a screen; save what you are given.
+Requires matplotlib. No window is opened; save the returned figure.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 COLOURS = "viridis"
 WIDEST = 15.0
-"""How wide a figure may be, in inches, before heatmaps stand below each other."""
+"""The maximum width of a figure in inches; further heatmaps start a new row."""
 PADDING: dict[str, Any] = {"facecolor": "white", "edgecolor": "0.6", "hatch": "////", "linewidth": 0.0}
-"""How a padded column looks: hatched on white, which no weight does."""
+"""The style of a padded column: hatched on white, unlike any weight."""
 
 
 class Undrawn(ImportError):
-    """The library that draws is not installed."""
+    """The plotting library is not installed."""
 
 
 def as_numpy(array: Any) -> np.ndarray:
@@ -43,16 +43,16 @@ def heatmap(
     titles: Sequence[str] | None = None,
     padding: bool = False,
 ) -> Figure:
-    """Draw attention weights: a row for each output token, a column for each input token, colours fixed to 0..1.
+    """Plot attention weights: a row for each output token, a column for each input token, a fixed colour range of 0..1.
 
-    Arguments: weights is one array (rows, columns) of any framework, or several of them, of sentences or of heads, with
-    any sizes of their own; outputs and inputs hold the tokens of all, or a list for each. valid_lens, one number or one
-    for each, is the true number of input tokens: the columns behind are cut off, or, with padding, hatched.
-    Raises: ValueError, with the sizes, if tokens and weights do not fit; Undrawn if matplotlib is not installed.
+    Arguments: weights is an array (rows, columns) of any framework, or several arrays of any sizes (sentences or
+    heads); outputs and inputs are the tokens of all, or a list for each. valid_lens, one number or one for each, is the
+    number of input tokens without padding: the other columns are cut off or, with padding=True, hatched. Raises:
+    ValueError, with the sizes, if tokens and weights do not fit; Undrawn if matplotlib is not installed.
     """
     panels = _panels(weights, outputs, inputs, valid_lens)
     if titles is not None and len(titles) != len(panels):
-        raise ValueError(f"heatmap: there are {len(titles)} titles for {len(panels)} heatmaps. Give one for each.")
+        raise ValueError(f"heatmap: there are {len(titles)} titles for {len(panels)} heatmaps. Pass one for each.")
     shown = [len(columns) if padding else valid for _, _, columns, valid in panels]
     width = max(1.2 + 0.3 * max(shown, default=1), 2.0)
     across = max(1, min(len(panels), int(WIDEST / width)))
@@ -85,7 +85,7 @@ def _panels(weights: Any, outputs: Sequence[Any], inputs: Sequence[Any], valid_l
     if len(lens) == 1:
         lens = lens * len(several)
     if len(lens) != len(several):
-        raise ValueError(f"heatmap: there are {len(lens)} valid_lens for {len(several)} heatmaps. Give one for each.")
+        raise ValueError(f"heatmap: there are {len(lens)} valid_lens for {len(several)} heatmaps. Pass one for each.")
     panels = []
     for array, rows, columns, valid in zip(several, *each, lens, strict=True):
         if array.shape != (len(rows), len(columns)):
@@ -102,7 +102,7 @@ def _for_each(name: str, tokens: Sequence[Any], count: int) -> list[list[str]]:
     if all(isinstance(token, str) for token in tokens):
         return [list(tokens)] * count
     if len(tokens) != count:
-        raise ValueError(f"heatmap: there are {len(tokens)} lists of {name} for {count} heatmaps. Give one for each.")
+        raise ValueError(f"heatmap: there are {len(tokens)} lists of {name} for {count} heatmaps. Pass one for each.")
     return [list(one) for one in tokens]
 
 
@@ -124,19 +124,19 @@ def _panel(axes: Axes, array: np.ndarray, rows: list[str], columns: list[str], v
 
 
 def _visible(token: str) -> str:
-    """The token, with a sign for a space, where tokens are characters."""
+    """The token, with a visible symbol for a space."""
     return token.replace(" ", "␣")
 
 
 def curves(losses: Mapping[str, Sequence[float]], *, validation: Mapping[str, Sequence[float]] | None = None) -> Figure:
-    """Draw the loss of every step of several trainings over each other, and below how far each is from the first.
+    """Plot the loss of every step of several trainings and, below, their distances from the first.
 
-    Arguments: losses by the name of each training; validation, likewise, with one loss an epoch, evenly spread.
-    Differences are relative, |a - b| / |b|, on a log scale; where they are 0, no point stands.
-    Raises: ValueError if there is none; Undrawn if matplotlib is not installed.
+    Arguments: losses by the name of each training; validation likewise, with one loss per epoch. Differences are
+    relative, |a - b| / |b|, on a log scale, without a point where they are 0. Raises: ValueError if there is none;
+    Undrawn if matplotlib is not installed.
     """
     if not losses:
-        raise ValueError("curves: there is no training to draw. Give the losses of one at least.")
+        raise ValueError("curves: there is no training to plot. Pass the losses of at least one.")
     figure = empty_figure(7.0, 5.6)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     (first, expected), *_ = losses.items()
@@ -165,7 +165,7 @@ def curves(losses: Mapping[str, Sequence[float]], *, validation: Mapping[str, Se
 
 
 def empty_figure(width: float, height: float) -> Figure:
-    """A figure of that many inches to draw in.
+    """Make a figure of this size in inches.
 
     Raises: Undrawn if matplotlib is not installed.
     """

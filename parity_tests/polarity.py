@@ -1,4 +1,4 @@
-"""Which keys a boolean mask leaves open: a check that recognises an inverted mask.
+"""Detect which value of a boolean mask leaves a key open, and recognise an inverted mask.
 
     import numpy as np
     from parity_tests.polarity import polarity
@@ -9,8 +9,8 @@
 
     assert polarity(attend, query_size=16) == "True = hidden"
 
-It asks nothing of the scores and knows no parameters. A context can depend on a value only if its key is open, so one
-value after the other is changed, each in a sequence of its own, and what is heard of it is held against the mask.
+It requires neither scores nor parameters. A context can depend on a value only if its key is open, so each value is
+changed in a separate sequence, and its influence is compared with the mask.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ NEITHER = "neither"
 
 NUM_QUERIES = 3
 OPEN = np.array([True, True, False, True, False])
-"""The mask, the same for every query: neither it reversed, nor its opposite, nor its opposite reversed is the same."""
+"""The mask of every query; it differs from its reverse, its inverse, and the reverse of its inverse."""
 FAINT = 1e-3
-"""What is heard of a value, beside the value that is heard best, if its key is open: weights of 0 are not."""
+"""The smallest influence of an open key's value, relative to the largest influence; weights of 0 have none."""
 
 
 def question(
     *, query_size: int = 8, key_size: int | None = None, value_size: int | None = None, dtype: str = "float32"
 ) -> dict[str, np.ndarray]:
-    """Queries, keys, values and mask: one sequence again and again, with another value changed each time.
+    """Queries, keys, values and mask: copies of one sequence, each with a different value changed.
 
     Shapes: queries (keys + 1, queries, query_size), keys (keys + 1, keys, key_size), values (keys + 1, keys,
-    value_size), mask (keys + 1, queries, keys). key_size is query_size unless given, value_size key_size.
+    value_size), mask (keys + 1, queries, keys). key_size defaults to query_size, and value_size to key_size.
     """
     key_size = query_size if key_size is None else key_size
     num_keys = len(OPEN)
@@ -61,7 +61,7 @@ def question(
 
 
 def answer(context: np.ndarray) -> str:
-    """What the context of `question` says of the mask: one of the four.
+    """Classify the context of `question` as one of the four results.
 
     Shapes: context (keys + 1, queries, features).
     """
@@ -86,7 +86,7 @@ def polarity(
 ) -> str:
     """Whether True in a mask means that a query may attend to a key, or that the key is hidden from it.
 
-    attend(queries, keys, values, mask) gives the context, all of them NumPy's arrays: three queries, five keys, six
+    attend(queries, keys, values, mask) returns the context, all of them NumPy arrays: three queries, five keys, six
     sequences. The mask is the same for every query, so that mask[:, 0] is a padding mask.
     Returns: "True = may attend", "True = hidden", "ignored" if every key is open, or "neither".
     """

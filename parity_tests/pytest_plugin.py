@@ -1,9 +1,9 @@
-"""A plugin for pytest: every cell of a target is a test.
+"""A pytest plugin that turns every cell of a target into a test.
 
     pytest --parity-target mypackage.attention -k masked_softmax
 
-It is there once attention-parity is installed, and does nothing unless a target is given. Each process of pytest-xdist
-has a worker of its own.
+It is installed with attention-parity, and inactive without --parity-target. Each pytest-xdist process has its own
+worker.
 """
 
 from __future__ import annotations
@@ -25,24 +25,30 @@ if TYPE_CHECKING:
 
 MARK = "parity"
 OPTIONS = tuple(f"--parity-{name}" for name in ("target", "dtype", "case", "python", "divergences"))
-"""The options that take a text."""
+"""The options with a string value."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take the options of `attention-parity check`."""
-    group = parser.getgroup("attention-parity", "judge an implementation of attention against the specification")
+    """Add the options of `attention-parity check`."""
+    group = parser.getgroup("attention-parity", "test an implementation of attention against the specification")
     group.addoption("--parity-target", metavar="TARGET", help="module, module:object, file.py or file.py:object")
-    group.addoption("--parity-dtype", metavar="DTYPES", default="float64,float32", help="dtypes, with commas")
-    group.addoption("--parity-case", metavar="PATTERN", help="only cases whose id matches, with * and ?")
+    group.addoption("--parity-dtype", metavar="DTYPES", default="float64,float32", help="comma-separated dtypes")
+    group.addoption("--parity-case", metavar="PATTERN", help="only cases whose id matches this pattern (with * and ?)")
     group.addoption("--parity-python", metavar="PATH", help="run the target with another interpreter")
-    group.addoption("--parity-divergences", metavar="FILE", help="known divergences; each has to diverge")
-    group.addoption("--parity-seed", metavar="S", type=int, help="draw cases by this seed, not by the version")
-    group.addoption("--parity-require-all", action="store_true", help="what the target lacks fails")
+    group.addoption(
+        "--parity-divergences",
+        metavar="FILE",
+        help="file of known divergences (strict: an entry that no longer diverges fails)",
+    )
+    group.addoption(
+        "--parity-seed", metavar="S", type=int, help="seed of drawn cases (default: derived from the version)"
+    )
+    group.addoption("--parity-require-all", action="store_true", help="fail if the target lacks any function")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Name the mark: `-m parity` chooses cells alone."""
-    config.addinivalue_line("markers", f"{MARK}: a cell of the target that --parity-target names")
+    """Register the marker: `-m parity` selects only cells."""
+    config.addinivalue_line("markers", f"{MARK}: a cell of the target of --parity-target")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -51,7 +57,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     target = config.getoption("--parity-target")
     for name in OPTIONS:
         if config.getoption(name) == "":
-            raise pytest.UsageError(f"the value of {name} is empty: leave it out, or give a value")
+            raise pytest.UsageError(f"the value of {name} is empty: omit it, or pass a value")
     if target is not None and (sentence := shadowed()):
         raise pytest.UsageError(sentence)
     if target is not None:
@@ -59,10 +65,10 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 
 class Target(pytest.Collector):
-    """The target, with a worker that answers as long as the session lasts."""
+    """The target, with a worker for the whole session."""
 
     def collect(self) -> list[pytest.Item]:
-        """A test for each cell of a function that is there, or for every cell where all is required."""
+        """Collect a test for each cell of an implemented function, or for every cell if all are required."""
         from parity_tests.cases.case import DTYPES
         from parity_tests.cases.expected import held, in_memory
         from parity_tests.cases.suite import all_cases
@@ -104,13 +110,13 @@ class Target(pytest.Collector):
             self.drawn = request.drawn_cases(known, self.divergences)
         requested += [judged.cell for judged in self.drawn.values()]
         if not requested:
-            raise pytest.UsageError(f"{self.name} implements nothing that was asked for")
+            raise pytest.UsageError(f"{self.name} implements none of the selected operators")
         self.repeated = {cell.key for cell in few(requested)}
         tests: list[pytest.Item] = [CellTest.from_parent(self, cell=cell) for cell in requested]
         return tests + [DivergenceTest.from_parent(self, entry=entry, cells=requested) for entry in self.divergences]
 
     def verdicts(self, cell: Cell) -> list[Verdict]:
-        """What is found for a cell."""
+        """The verdicts on a cell."""
 
         from parity_tests.judge.check import is_registered, required
         from parity_tests.judge.compare import judge_all
@@ -136,11 +142,11 @@ class ParityTest(pytest.Item):
         self.add_marker(MARK)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Where the test is, for pytest: nowhere but under the target's name."""
+        """The location of the test: the target's name, without a file."""
         return Path(self.parent.name), None, self.name
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:
-        """The verdicts alone: a trace of the judge says nothing about the target."""
+        """The verdicts only: a traceback of the parity tests is not about the target."""
         from parity_tests.judge.run import CacheError
 
         plain = isinstance(excinfo.value, (Red, CacheError))
@@ -152,7 +158,7 @@ class Red(AssertionError):
 
 
 class CellTest(ParityTest):
-    """A cell: it fails if anything of it is red, and is skipped only if nothing of it can be judged."""
+    """A cell: fails if any verdict is red, and is skipped only if nothing can be compared."""
 
     def __init__(self, cell: Cell, **given: Any) -> None:
         super().__init__(name=f"{cell.case.id}[{cell.dtype}]", **given)
@@ -175,17 +181,17 @@ class CellTest(ParityTest):
 
 
 class DivergenceTest(ParityTest):
-    """A known divergence: it fails once it does not diverge any longer; it is skipped if no cell of it is requested."""
+    """A known divergence: fails if it no longer diverges, and is skipped if none of its cells is selected."""
 
     def __init__(self, entry: Divergence, cells: Sequence[Cell], **given: Any) -> None:
         super().__init__(name=f"divergence-{entry.case}-{entry.quantity}[{entry.dtype}]", **given)
         self.entry, self.cells = entry, cells
 
     def runtest(self) -> None:
-        """Look for one verdict that diverges."""
+        """Look for a verdict that diverges."""
         named = [cell for cell in self.cells if self.entry.names(cell.case.operator, cell.case.id, cell.dtype)]
         verdicts = [verdict for cell in named for verdict in self.parent.verdicts(cell)]
         if not self.entry.asked_for(verdicts):
-            pytest.skip("none of its cells is requested")
+            pytest.skip("none of its cells is selected")
         if self.entry.stale(verdicts):
-            raise Red(f"a known divergence that does not diverge: delete its entry ({self.entry.reason})")
+            raise Red(f"a known divergence no longer diverges: delete its entry ({self.entry.reason})")

@@ -1,4 +1,4 @@
-"""Folders of the user's own that are imported in place of ours: `backends` is a name that others take, too."""
+"""Detection of user folders that shadow these packages: `backends` is a common name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def shadowed() -> str | None:
-    """What shadows a package of ours, in a sentence that names both folders; nothing of it is imported."""
+    """A message with both folders if a package is shadowed; nothing of it is imported."""
     root = Path(__file__).resolve().parents[1]
     for name in ("attention_core", "backends"):
         module = sys.modules.get(name)

@@ -29,9 +29,9 @@ MODULES = tuple(BACKENDS)
     "modules",
     type=options.CommaList(MODULES),
     metavar="NAMES",
-    help=f"Frameworks to probe, with commas, of {', '.join(MODULES)}; default: all installed.",
+    help=f"Comma-separated frameworks to probe: {', '.join(MODULES)} (default: all installed).",
 )
-@options.python("Use another interpreter, whose environment has NumPy, safetensors and the framework. May be repeated.")
+@options.python("Use another interpreter, which needs NumPy, safetensors and the framework. May be repeated.")
 @options.device
 @click.option("--write", is_flag=True, help="Record the findings, and write docs/behaviour.md.")
 def command(modules: list[str] | None, pythons: dict[str, str], device: str, write: bool) -> None:
@@ -40,7 +40,7 @@ def command(modules: list[str] | None, pythons: dict[str, str], device: str, wri
     Findings are those on a CPU. Exits with 1 if any differs, unless --write records it.
     """
     if write and device != "cpu":
-        raise click.UsageError("--write records what calls do on a CPU: leave --device out")
+        raise click.UsageError("--write records the behaviour on a CPU: omit --device")
     for file in (findings.DATA, findings.PAGE) if write else ():
         paths.check_output(file)
     chosen = [target for target in THIRD_PARTY if target.module in (modules or MODULES)]
@@ -71,7 +71,7 @@ def command(modules: list[str] | None, pythons: dict[str, str], device: str, wri
 
 
 def lines(answers: dict[str, tuple[str, findings.Findings]]) -> Iterator[RenderableType]:
-    """For each call its name and versions, and its findings."""
+    """Print the name, versions and findings of each call."""
     for name, (versions, found) in answers.items():
         yield Text.assemble((name, "bold"), (f"  {versions}", "dim"))
         words = [f"{title}: {found[column]}" for column, title in findings.COLUMNS.items() if column in found]

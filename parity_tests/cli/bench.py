@@ -1,4 +1,4 @@
-"""The command that measures."""
+"""The benchmark command."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ COLOURS = {True: "green", False: "yellow", None: ""}
     type=options.CommaList((*ITEMS, LENGTH)),
     metavar="NAMES",
     default=",".join(ITEMS),
-    help=f"Items to measure, with commas, of {', '.join(ITEMS)}, {LENGTH}; all but the last unless given.",
+    help=f"Comma-separated items, of {', '.join(ITEMS)}, {LENGTH} (default: all but the last).",
 )
 @click.option(
     "--framework",
     "frameworks",
     type=options.CommaList(FRAMEWORKS),
     metavar="NAMES",
-    help="Frameworks to measure in, with commas; all installed ones unless given.",
+    help="Comma-separated frameworks (default: all installed).",
 )
-@click.option("--quick", is_flag=True, help="Small sizes and few rounds; its ratios have no goal.")
+@click.option("--quick", is_flag=True, help="Use small sizes and few rounds; the ratios have no target.")
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
-    help=f"Rounds of each ratio; {runner.ROUNDS}, or {runner.QUICK_ROUNDS} with --quick, unless given.",
+    help=f"Rounds of each ratio (default: {runner.ROUNDS}, or {runner.QUICK_ROUNDS} with --quick).",
 )
 @options.device
 @options.output_file("--json", "json_file", help="Write every ratio to a file.")
 @options.output_file(
-    "--chart", type=paths.Picture(), help="Draw the ratios, or time and memory over the length, to a picture."
+    "--chart", type=paths.Picture(), help="Plot the ratios, or time and memory over the length, to a file."
 )
-@options.output_file("--page", help="Put the table into a page in Markdown.")
+@options.output_file("--page", help="Write the table into a Markdown page.")
 def bench(
     names: list[str],
     frameworks: list[str] | None,
@@ -66,12 +66,12 @@ def bench(
     chart: Path | None,
     page: Path | None,
 ) -> None:
-    """Measure our layers against the same thing as tutorials write it, and against the frameworks' own layers.
+    """Benchmark this library's layers against textbook implementations and against the frameworks' own layers.
 
-    Both forms have the same parameters and inputs, and are timed only once their outputs and gradients agree; then
-    they take turns in one process, on one core. A ratio is theirs / ours, the median of the rounds. Exits with 0 only
-    if every ratio could be measured, in each framework that was named; a missed goal is reported but is not an error.
-    Ctrl-C ends the bench, and what was measured by then is printed and written.
+    Both implementations have the same parameters and inputs, and are timed only if their outputs and gradients agree;
+    they are then timed alternately in one process on one core. A ratio is theirs / ours, the median of the rounds.
+    Exits with 0 only if every ratio of the selected frameworks was measured; a missed target is reported but is not an
+    error. Ctrl-C ends the benchmark; the ratios measured so far are printed and written.
     """
     os.environ.setdefault(XLA_LEVEL, "3")  # what JAX takes by itself
     with progress() as report:
@@ -97,7 +97,7 @@ def bench(
 
 
 def print_ratios(rows: Sequence[runner.Row]) -> None:
-    """Print the ratios against one form, in columns as wide as those of any other form."""
+    """Print the ratios against one implementation, with the same column widths for all of them."""
     widths = {"ratio": 5, "quartiles": 13, "10⁹/s": 5}
     figures = (Column(name, justify="right", no_wrap=True, min_width=width) for name, width in widths.items())
     table = Table(Column(min_width=18), *figures, "goal", box=None, header_style="dim", pad_edge=False)
@@ -112,7 +112,7 @@ def print_ratios(rows: Sequence[runner.Row]) -> None:
 
 
 def print_bench(measured: runner.Bench) -> None:
-    """Print the ratios in a table for each form, the lengths in another, what is missing, and the machine."""
+    """Print a table of ratios for each implementation, a table of lengths, the missing ratios and the machine."""
     for (item, framework, against), rows in groupby(measured.rows, lambda row: (row.item, row.framework, row.against)):
         name = against.removeprefix(f"{framework} ")
         console.print(Text(f"{item} in {framework}, against {name}", style="bold"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The commands that judge somebody else's implementation, and that repeat a certificate."""
+"""The commands `check`, which tests an implementation, and `verify`, which repeats a certificate."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from parity_tests.judge.request import Request
 from parity_tests.judge.run import CacheError, Run
 from parity_tests.mutants.explain import explanations
 from parity_tests.reports.certificate import (
-    UNPROVED,
+    NOT_COVERED,
     CertificateError,
     certify,
     differences,
@@ -56,12 +56,12 @@ from parity_tests.workers.process import Server, WorkerFault
 
 
 class Target(click.ParamType):
-    """The place of an implementation; where that is a file, the command does not write it."""
+    """The location of an implementation; if it is a file, the command refuses to write to it."""
 
     name = "target"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The place as it was given."""
+        """The location, unchanged."""
         file = file_of(value)
         if file is not None:
             paths.claim(Path(file), "read", param, ctx)
@@ -73,7 +73,7 @@ class Target(click.ParamType):
 
 
 @click.command(
-    short_help="Judge anybody's implementation.",
+    short_help="Test an implementation against the specification.",
     epilog=options.examples("check mine.py", "check package.module:attention --operator masked_softmax --fuzz 60"),
 )
 @click.argument("target", metavar="TARGET", type=Target())
@@ -83,15 +83,15 @@ class Target(click.ParamType):
     "--python",
     type=click.Path(exists=True, dir_okay=False),
     metavar="PATH",
-    help="Run the target with another interpreter, whose environment has NumPy, safetensors and what the target needs.",
+    help="Run the target with another interpreter, which needs NumPy, safetensors and the target's dependencies.",
 )
 @click.option(
     "--divergences",
     type=paths.InputFile(),
     metavar="FILE",
-    help="Known divergences, each with a reason; one that does not diverge is red. Targets of ours have theirs.",
+    help="File of known divergences (strict: an entry that no longer diverges fails). Bundled targets have their own.",
 )
-@click.option("--require-all", is_flag=True, help="What the target lacks is red.")
+@click.option("--require-all", is_flag=True, help="Fail if the target lacks any function.")
 @options.json_file
 @options.junit
 @options.certificate
@@ -100,22 +100,21 @@ class Target(click.ParamType):
     "--seed",
     type=click.IntRange(min=0),
     metavar="S",
-    help="Draw by this seed: the cases that are other ones in each release, whose seed is its version, and those of "
-    "--fuzz, whose seed is random.",
+    help="Seed of the drawn cases; derived from the version by default, and random for --fuzz.",
 )
 @click.option(
     "--drawn",
     "lines",
     multiple=True,
     metavar="LINE",
-    help="Judge the drawn case of this line, as it was printed, and nothing else. May be given several times.",
+    help="Run only this drawn case, as printed for a failure. May be repeated.",
 )
 @click.option(
     "--fuzz",
     "seconds",
     type=options.SECONDS,
     metavar="SECONDS",
-    help="Judge cases drawn by the thousand for so long afterwards, and shrink what differs to one line.",
+    help="Afterwards, fuzz for SECONDS and minimise each failure to one line.",
 )
 @click.option("--examples", type=click.IntRange(min=1), metavar="N", help="Stop fuzzing after this many cases.")
 def check(
@@ -130,20 +129,21 @@ def check(
     divergences: Path | None,
     **chosen: Any,
 ) -> None:
-    """Test an implementation against the specification: its outputs and gradients, case by case.
+    """Test the outputs and gradients of an implementation against the specification, case by case.
 
-    TARGET is an installed backend's name, a module, a file.py, or an object in one, as module:object or file.py:object.
-    It has functions under the specification's names (`attention-parity list`), which take and return NumPy arrays, or
-    arrays of its framework if it has a runtime. It may have any of them: what it lacks is listed as missing.
+    TARGET is the name of an installed backend, a module, a file.py, or an object in one (module:object or
+    file.py:object). It defines functions under the specification's names (`attention-parity list`), which take and
+    return NumPy arrays, or arrays of its framework if it has a runtime. It may define any subset of them; the others
+    are listed as missing.
 
-    A part of the cases is drawn anew for each release, so that none can be met by knowing them.
-    Exits with 0 only if something was judged and nothing is red, and with 2 if the target cannot be judged.
+    Some cases are redrawn in each release, so that an implementation cannot be fitted to them. Exits with 0 if at least
+    one case was tested and nothing failed, with 1 if something failed, and with 2 if the target cannot be tested.
     """
     fuzzing = seconds is not None or examples is not None
     if lines and (fuzzing or chosen["pattern"] or chosen["operators"] or chosen["training"] or seed is not None):
-        raise click.UsageError("--drawn says all of a case: give no --case, --operator, --training, --seed or --fuzz")
+        raise click.UsageError("--drawn cannot be combined with --case, --operator, --training, --seed or --fuzz")
     if fuzzing and certificate_file is not None:
-        raise click.UsageError("a certificate holds what can be repeated: --fuzz is for another run")
+        raise click.UsageError("--certificate cannot be combined with --fuzz")
     if fuzzing:
         require_hypothesis()
     known = None if divergences is None else str(divergences)
@@ -169,7 +169,7 @@ def check(
 
 
 def judged(request: Request | Conversion) -> Run:
-    """Judge a request behind progress bars; Ctrl-C reports the verdicts so far, and exits.
+    """Run a request with progress bars; Ctrl-C reports the verdicts so far and exits.
 
     Raises: Refused if it cannot be judged.
     """
@@ -184,7 +184,7 @@ def judged(request: Request | Conversion) -> Run:
         errors.print(Text(fault.trace, style="dim"), soft_wrap=True)
         raise Refused(f"{request.target} cannot be judged: {fault}") from fault
     if not run.recordings:
-        raise Refused("no case matches; `attention-parity list --cases` names them all")
+        raise Refused("no case matches; `attention-parity list --cases` lists all cases")
     if run.interrupted:
         report(run, console)
         sys.exit(128 + caught[0])
@@ -194,7 +194,7 @@ def judged(request: Request | Conversion) -> Run:
 def dtypes_of(lines: Sequence[str]) -> list[str]:
     """The dtypes of drawn cases.
 
-    Raises: Refused if a line says none.
+    Raises: Refused if a line is not a drawn case.
     """
     try:
         return list(dict.fromkeys(parsed(line).dtype for line in lines))
@@ -203,7 +203,7 @@ def dtypes_of(lines: Sequence[str]) -> list[str]:
 
 
 def fuzz(request: Request, seed: int, seconds: float | None, examples: int | None) -> bool:
-    """Put drawn cases to the target until the time is over or there are enough of them; True if something differs.
+    """Run drawn cases on the target until the time or the number of cases is reached; return whether any failed.
 
     Raises: Refused if its worker cannot start again.
     """
@@ -229,12 +229,12 @@ def fuzz(request: Request, seed: int, seconds: float | None, examples: int | Non
 
 
 STEP = 7
-"""From one case to the next: a few of each family (`parity_tests.cases.draw.FAMILY`), whose cases are of one shape."""
+"""Stride between cases: a few of each family (`parity_tests.cases.draw.FAMILY`), since a family shares its shapes."""
 
 
 @contextmanager
 def optimised() -> Iterator[None]:
-    """Have JAX compile as by itself: without LLVM's optimisations, it gives gradients of 5e-9 where 0 is due."""
+    """Compile JAX at its default optimisation level: without it, some gradients are 5e-9 instead of 0."""
     before = os.environ.get(XLA_LEVEL)
     os.environ.setdefault(XLA_LEVEL, "3")
     try:
@@ -245,7 +245,7 @@ def optimised() -> Iterator[None]:
 
 
 @click.command(
-    short_help="Repeat what a certificate states.",
+    short_help="Verify a certificate by running the target again.",
     epilog=options.examples(
         "verify certificate.json mine.py", "verify gru.json gru.safetensors --python jax=venv/bin/python"
     ),
@@ -257,17 +257,21 @@ def optimised() -> Iterator[None]:
     "pythons",
     metavar="[NAME=]PATH",
     multiple=True,
-    help="Run a target, or a framework by name, with another interpreter, as when it was certified.",
+    help="Run a target, or a framework by name, with another interpreter, as when the certificate was written.",
 )
-@click.option("--allow-red", is_flag=True, help="Exit with 0 for a red certificate that is as it was certified, too.")
+@click.option(
+    "--allow-red", is_flag=True, help="Also exit with 0 if the certificate is red, provided that the results match it."
+)
 def verify(certificate: Path, target: str, pythons: tuple[str, ...], allow_red: bool) -> None:
-    """Run TARGET as a certificate states, and compare: inputs, files, every verdict, and every error.
+    """Run TARGET as the certificate describes, and compare inputs, files, verdicts and errors with it.
 
-    TARGET is what to judge, as `check` takes it, or the SOURCE of `convert`; what a certificate names is never run. A
-    certificate of `convert` is validated again, and nothing is written. Other versions are reported, and are no fault;
-    neither are the errors that they change within the tolerances: these are then called unproved.
+    TARGET is an implementation, as for `check`, or the SOURCE of `convert`; a path named in the certificate is never
+    run. A certificate of `convert` is validated again, without writing a file. Different package versions are reported
+    but are not a failure; neither are the errors that they change within the tolerances, which are reported as not
+    reproduced.
 
-    Exits with 0 only if all is as certified and green, and with 2 if the file is no certificate or cannot be repeated.
+    Exits with 0 if everything matches and is green, with 1 if not, and with 2 if the file is not a certificate or the
+    run cannot be repeated.
     """
     try:
         before = load(certificate)
@@ -289,9 +293,9 @@ def verify(certificate: Path, target: str, pythons: tuple[str, ...], allow_red: 
     if changes[MOST_RED:]:
         console.print(f"            ... and {len(changes) - MOST_RED} more")
     if others and measured:
-        words = f"{len(measured)} errors, which are others here, as {measured[0]}"
-        console.print(Text(f"unproved    {words}", style="yellow"), soft_wrap=True)
-    console.print(Text(f"unproved    {UNPROVED}", style="yellow"), soft_wrap=True)
+        words = f"{len(measured)} errors, which differ here, for example {measured[0]}"
+        console.print(Text(f"not reproduced {words}", style="yellow"), soft_wrap=True)
+    console.print(Text(f"not covered {NOT_COVERED}", style="yellow"), soft_wrap=True)
     count, red = len(before["verdicts"]), before["outcome"] == "red"
     if changes:
         console.print(Text(f"not verified {certificate}: {len(changes)} differences", style="bold red"), soft_wrap=True)
@@ -302,19 +306,19 @@ def verify(certificate: Path, target: str, pythons: tuple[str, ...], allow_red: 
 
 
 MOST_NAME = 500
-"""The characters that are printed of a target that a certificate names."""
+"""The maximum number of printed characters of a target named in a certificate."""
 
 
 def request_of(stated: Mapping[str, Any], target: str, pythons: tuple[str, ...]) -> tuple[Request | Conversion, str]:
-    """The request that a certificate holds, of that target, and the target that it names.
+    """The request in a certificate, applied to the given target, and the target named in it.
 
-    Raises: CertificateError if it holds none.
+    Raises: CertificateError if it has none.
     """
     kind = stated.get("kind")
     fields: dict[str, Any] = {name: stated[name] for name in stated if name not in ("kind", "command", "other_python")}
     try:
         if typed(bool, stated.get("other_python"), "request.other_python") and not pythons:
-            raise CertificateError("it was certified with another interpreter: give one with --python")
+            raise CertificateError("the certificate was written with another interpreter: pass --python")
         if kind == "check":
             request = typed(Request, fields, "request")
             return replace(request, target=target, python=pythons[0] if pythons else None), request.target
@@ -322,5 +326,5 @@ def request_of(stated: Mapping[str, Any], target: str, pythons: tuple[str, ...])
             conversion = typed(Conversion, fields, "request")
             return replace(conversion, file=target, pythons=options.interpreters(pythons)), conversion.file
     except SchemaError as error:
-        raise CertificateError(f"the certificate asks for something else: {error}") from error
+        raise CertificateError(f"invalid request in the certificate: {error}") from error
     raise CertificateError(f"the certificate is of {shown(kind)}, which `verify` cannot repeat")

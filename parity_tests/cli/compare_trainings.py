@@ -1,4 +1,4 @@
-"""The command that trains a translator in every framework, and compares the trainings."""
+"""The command that trains a translator in every framework and compares the training runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from parity_tests.translation.preparation import new_settings
     ),
 )
 @options.backends
-@options.python("Train a backend with another interpreter, whose environment has this package and the framework.")
+@options.python("Train a backend with another interpreter, which needs this package and the framework.")
 @options.device
 @training_options
 @click.option(
@@ -46,16 +46,20 @@ from parity_tests.translation.preparation import new_settings
     metavar="DIR",
     default=Path("translators"),
     show_default=True,
-    help="Where to write the models, curves.png and report.json; models that are there are resumed.",
+    help="Folder for the models, curves.png and report.json; existing models are resumed.",
 )
 @beam_option
 @click.option(
     "--in-turn",
     is_flag=True,
-    help="Train one epoch in each backend after the other, with nothing beside: for the figures of speed.",
+    help="Train one backend at a time, for timing.",
 )
 @click.option(
-    "--sentence", "sentences", metavar="SENTENCE", multiple=True, help="Show its translations, if it was validated on."
+    "--sentence",
+    "sentences",
+    metavar="SENTENCE",
+    multiple=True,
+    help="Print the translations of this sentence, if it is a validation sentence.",
 )
 def compare_trainings(
     names: list[str] | None,
@@ -69,19 +73,20 @@ def compare_trainings(
     sentences: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Train in every backend from the same parameters on the same batches, and compare.
+    """Train in every backend from the same parameters on the same batches, and compare the runs.
 
-    Prints how near the losses lie, whether each model translates the validation sentences to the same tokens in every
-    backend, and whether all models do. Exits with 0 only if the losses are as near as their dtype allows, each model
-    translates the same, and in float64 all do: trainings in float32 part in the end.
+    Prints the distance between the losses, whether each model translates the validation sentences to the same tokens in
+    every backend, and whether all models do. Exits with 0 if the losses agree within the tolerance of their dtype, each
+    model gives the same translations in every backend and, in float64, all models do; training runs in float32
+    eventually diverge.
     """
     if given["framework_dropout"]:
-        raise click.UsageError("--framework-dropout is another training in each framework: there is nothing to compare")
+        raise click.UsageError("trainings with framework dropout are not comparable")
     known = registry.available()
     names = names or [name for name, backend in known.items() if backend.reason is None or name in pythons]
     check_backends(*names, elsewhere=pythons)
     if not names:
-        raise click.ClickException("no backend can run here; `attention-parity backends` says why")
+        raise click.ClickException("no backend can run here; `attention-parity backends` lists the reasons")
     files = {name: folder / f"{name}.safetensors" for name in names}
     picture, page = folder / "curves.png", folder / "report.json"
     with paths.writing(folder):

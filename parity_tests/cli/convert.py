@@ -1,4 +1,4 @@
-"""The command that converts weights: it prints what it recognised, converts, validates, and writes."""
+"""The command that converts weights: recognises the source, converts, validates and writes the result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOST_SHOWN = 5
 
 
 @click.command(
-    short_help="Move weights to another framework, and validate it.",
+    short_help="Convert weights to another framework and validate the result.",
     epilog=options.examples(
         "convert gru.safetensors --to keras.GRU -o gru.h5",
         "convert model.safetensors --prefix encoder.attention. --set num_heads=8 --to jax -o heads.safetensors",
@@ -52,30 +52,28 @@ MOST_SHOWN = 5
     shell_complete=options.completing(lambda: (*FRAMEWORKS, *SOURCES)),
     help="A backend, or a layer of a framework.",
 )
-@options.output_file(
-    "-o", "--output", required=True, help="Write the arrays there, as the kind of file that the suffix names."
-)
+@options.output_file("-o", "--output", required=True, help="Output file; the suffix determines its format.")
 @click.option(
     "--from",
     "source",
     metavar="NAME",
     shell_complete=options.completing(lambda: (*FRAMEWORKS, *SOURCES)),
-    help="The layer in SOURCE, where its names and shapes fit several.",
+    help="The layer in SOURCE, if its names and shapes fit several.",
 )
 @click.option(
     "--prefix",
     "prefixes",
     metavar="TEXT",
     multiple=True,
-    help="Only the arrays with this name prefix. Several prefixes are the layers of a stack, from the input on.",
+    help="Only arrays with this name prefix. May be repeated for the layers of a stack, from the input on.",
 )
-@click.option("--to-prefix", metavar="TEXT", default="", help="The prefix of every name that is written.")
+@click.option("--to-prefix", metavar="TEXT", default="", help="Prefix of the written names.")
 @click.option(
     "--set",
     "given",
     metavar="NAME=VALUE",
     multiple=True,
-    help="A layer option that no shape determines, such as num_heads=8; layer=NAME names the layer.",
+    help="A layer option that cannot be inferred from shapes, such as num_heads=8; layer=NAME selects the layer.",
 )
 @click.option(
     "--validate",
@@ -83,31 +81,31 @@ MOST_SHOWN = 5
     type=click.Choice(["full", "own", "no"]),
     default="full",
     show_default=True,
-    help="Judge the source's layer and the converted one; the converted one alone; or nothing.",
+    help="Validate the source's layer and the converted layer, the converted layer only, or nothing.",
 )
 @click.option(
     "--max-bytes",
     type=click.IntRange(min=1),
     metavar="N",
-    help="What the arrays of SOURCE may take in memory; 8 times its size and 16 MiB unless given.",
+    help="Memory limit for the arrays of SOURCE (default: 8 times its size plus 16 MiB).",
 )
 @options.python("Run a framework (torch, tf, jax, mxnet, onnx) with another interpreter.")
 @options.json_file
 @options.certificate
 def convert(file: Path, output: Path, json_file: Path | None, certificate_file: Path | None, **chosen: Any) -> None:
-    """Convert the weights in SOURCE to another framework, and validate that the layer stays the same function.
+    """Convert weights to another framework, and validate that the layer still computes the same function.
 
-    SOURCE is a .safetensors, .pt, .pth, .bin, .weights.h5, .keras, .params or .onnx file. NAME is one of our backends,
-    whose set_parameters takes the written arrays, or a layer such as keras.GRU, whose arrays are written.
+    SOURCE is a .safetensors, .pt, .pth, .bin, .weights.h5, .keras, .params or .onnx file. NAME is a backend, whose
+    set_parameters accepts the written arrays, or a layer such as keras.GRU, whose own arrays are written.
 
-    The source's layer runs in its framework with the arrays of the file. The outputs and gradients of this layer, of
-    the converted layer and of the reference are compared on the same inputs, each with each. FILE is written only if
-    nothing is red. Exits with 0 if it is written, with 1 if something is red or missing, and with 2 if SOURCE cannot be
+    The source's layer is run in its framework with the arrays of the file. Its outputs and gradients, those of the
+    converted layer and those of the reference are compared pairwise on the same inputs. FILE is written only if nothing
+    is red. Exits with 0 if it is written, with 1 if something is red or missing, and with 2 if SOURCE cannot be
     converted.
     """
     request = Conversion(str(file), output=str(output), **chosen)
     if certificate_file is not None and request.how == "no":
-        raise Refused("a certificate states a validation: leave --validate=no out.")
+        raise Refused("--certificate cannot be combined with --validate=no.")
     with refusals():
         move, written, spelling = request.read()
     for line in (*recognised(move, file), *warnings(move.converted.source, request.target)):
@@ -139,7 +137,7 @@ def convert(file: Path, output: Path, json_file: Path | None, certificate_file: 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Report what is wrong with a file or an option in one line, and exit with 2; with 1 if a framework is missing."""
+    """Report an invalid file or option in one line and exit with 2, or with 1 if a framework is missing."""
     try:
         yield
     except ImportError as error:
@@ -150,7 +148,7 @@ def refusals() -> Iterator[None]:
 
 
 def recognised(move: Move, file: Path) -> list[RenderableType]:
-    """The layer in the file, and the arrays that each canonical one is made of."""
+    """Print the layer in the file, and the source arrays of each canonical array."""
     converted = move.converted
     config = ", ".join(f"{name}={value!r}" for name, value in converted.config.items())
     columns = ("canonical", "from", "axes, and order of the gates")
@@ -168,7 +166,7 @@ def recognised(move: Move, file: Path) -> list[RenderableType]:
 
 
 def warnings(*names: str) -> list[RenderableType]:
-    """What a source does with padding and hidden keys that the specification does otherwise."""
+    """Print how the source treats padding and masked keys differently from the specification."""
     sources = [SOURCES[name] for name in names if name in SOURCES]
     return [Text(f"warning     {one.name}: {text}", style="yellow") for one in sources for text in one.warnings]
 
@@ -179,7 +177,7 @@ def shape(array: np.ndarray) -> str:
 
 
 def axes_of(move: Move, name: str) -> list[str]:
-    """The axes of each array that a canonical one is made of, and which of its blocks are which gates."""
+    """The axes of each source array of a canonical one, and the gates of its blocks."""
     source = SOURCES.get(move.converted.source)
     names = move.converted.used.get(name, ())
     if source is None or source.framework:
@@ -200,7 +198,7 @@ def axes_of(move: Move, name: str) -> list[str]:
 
 
 def validation(run: Run) -> list[RenderableType]:
-    """A table of each dtype, what was not judged, and what is red."""
+    """Print a table for each dtype, the cells that were not compared, and the red verdicts."""
     lines: list[RenderableType] = [table(run, dtype) for dtype in run.dtypes]
     unjudged: dict[tuple[str, str], list[str]] = {}
     for one in run.verdicts:
@@ -215,13 +213,13 @@ def validation(run: Run) -> list[RenderableType]:
         status, title = (f"{one.status:<11} ", "bold red"), (f"{one.name}{against}{where}", "bold")
         lines.append(Text.assemble(status, title, f"\n            {one.reason}"))
     if len(run.red) > MOST_SHOWN:
-        lines.append(Text(f"            ... and {len(run.red) - MOST_SHOWN} more; --json FILE has them all"))
+        lines.append(Text(f"            ... and {len(run.red) - MOST_SHOWN} more; --json FILE has all of them"))
     lines.append(Text(f"time        {times(run)}", style="dim"))
     return lines
 
 
 def table(run: Run, dtype: str) -> RenderableType:
-    """One row for each quantity, one column for each side and each pair: the worst error in eps, or what is wrong."""
+    """A row for each quantity and a column for each side and pair: the largest error in eps, or the failure."""
     pairs = dict.fromkeys((one.name, one.against) for one in run.verdicts if one.case != "*")
     quantities = dict.fromkeys(one.quantity for one in run.verdicts if one.quantity not in ("*", "determinism"))
     grid = Table(header_style="bold")
@@ -237,7 +235,7 @@ def table(run: Run, dtype: str) -> RenderableType:
 
 
 def worst(verdicts: Sequence[Verdict]) -> str:
-    """The worst error of the verdicts, or what is wrong with them."""
+    """The largest error of the verdicts, or the failure."""
     red = [one for one in verdicts if one.red]
     if red:
         return f"[bold red]{red[0].status} {red[0].error or 0:.3g}[/]"
@@ -249,7 +247,7 @@ def verdict(move: Move, request: Conversion, run: Run | None) -> Text:
     """The outcome, in one line."""
     target, output = request.target, request.output
     if run is None:
-        return Text(f"unvalidated {output} is written, and nothing was run", style="bold yellow")
+        return Text(f"unvalidated {output} is written without validation", style="bold yellow")
     count, source = f"{len(run.verdicts):,} comparisons", move.converted.source
     if request.how == "own":
         what = f"{target} agrees with the reference ({count}), and {source} was not run"

@@ -1,4 +1,4 @@
-"""The command that judges our backends on cases drawn by the thousand."""
+"""The command that fuzzes the backends."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from parity_tests.workers.process import Server, WorkerFault
 
 @click.command(
     "fuzz",
-    short_help="Judge backends on cases drawn by the thousand.",
+    short_help="Fuzz the backends with randomly drawn cases.",
     epilog=options.examples(
         "fuzz --seconds 60", "fuzz --backend mxnet --operator masked_softmax --seed 7 --first 128 --examples 1"
     ),
 )
-@click.option("--seconds", type=options.SECONDS, help="Stop when this time is over.")
+@click.option("--seconds", type=options.SECONDS, help="Stop after this many seconds.")
 @click.option("--examples", type=click.IntRange(min=1), help="Stop after this many cases.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draw the cases of this seed.")
-@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Begin with this case.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the drawn cases.")
+@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Index of the first case.")
 @options.backends
 @click.option(
     "--operator",
@@ -51,15 +51,15 @@ def fuzz_backends(
     device: str,
     pythons: dict[str, str],
 ) -> None:
-    """Put drawn cases to every backend, and shrink what differs from the reference to one line.
+    """Fuzz all backends; minimise each failure to one line.
 
-    The same seed draws the same cases. Exits with 0 only if something was judged and nothing differs.
+    The same seed draws the same cases. Exits with 0 if at least one case was tested and none failed.
     """
     require_hypothesis()
     from parity_tests.fuzz.campaign import Campaign
 
     if seconds is None and examples is None:
-        raise click.UsageError("say when to stop: --seconds, --examples, or both")
+        raise click.UsageError("pass --seconds, --examples, or both")
     os.environ.setdefault(XLA_LEVEL, "3")  # one compilation serves a whole family of cases
     jobs = [job for job in jobs_of(names, pythons, device)[0] if job.device == device]
     arguments = [f"--seed {seed}"]

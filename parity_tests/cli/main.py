@@ -23,12 +23,12 @@ from parity_tests.cli.translate import translate
 from parity_tests.workers.answers import harmless
 
 LONGEST_ERROR = 4_000
-"""The characters that are printed of an error, which may repeat what a file says."""
+"""The maximum number of printed characters of an error, which may quote a file."""
 
 
 @contextmanager
 def harmless_errors() -> Iterator[None]:
-    """Clean the message of what is refused."""
+    """Remove control characters from the message of a usage error."""
     try:
         yield
     except click.ClickException as error:
@@ -39,7 +39,7 @@ def harmless_errors() -> Iterator[None]:
 def as_sentence(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning of ours as a sentence, without the line of source; others as Python writes them."""
+    """Format a warning of this package without the source line; format other warnings as Python does."""
     return (
         f"warning     {message}\n" if category is UserWarning else AS_PYTHON(message, category, filename, lineno, line)
     )
@@ -49,23 +49,23 @@ AS_PYTHON = warnings.formatwarning
 
 
 class Commands(click.Group):
-    """Commands, none of which takes an empty value, or repeats what could steer a terminal.
+    """A group of commands that refuse empty values and print no control characters.
 
-    An empty variable in a CI file would choose everything, or nothing, where somebody meant a part.
+    An unset variable in a CI file would otherwise select everything, or nothing.
     """
 
     def make_context(self, *given: Any, **extra: Any) -> click.Context:
-        """The context, whose errors are harmless."""
+        """Make the context, with cleaned error messages."""
         with harmless_errors():
             return super().make_context(*given, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command, whose errors are harmless."""
+        """Run a command, with cleaned error messages."""
         with harmless_errors():
             return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The arguments, none of which is empty.
+        """Parse the arguments, and refuse empty ones.
 
         Raises: UsageError.
         """
@@ -73,16 +73,16 @@ class Commands(click.Group):
             if not word.strip() or re.fullmatch(r"--[\w-]+=\s*", word):
                 name = word.partition("=")[0] if word.strip() else before
                 what = f"the value of {name}" if name.startswith("-") else "an argument"
-                raise click.UsageError(f"{what} is empty: leave it out, or give a value", ctx)
+                raise click.UsageError(f"{what} is empty: omit it, or pass a value", ctx)
         return super().parse_args(ctx, args)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="attention-parity")
 def main() -> None:
-    """Judge implementations of attention against one specification, down to rounding.
+    """Test implementations of attention against one specification, to within rounding error.
 
-    Without a framework installed, `list` and `show` print the specification.
+    `list` and `show` print the specification without any framework installed.
     """
     warnings.formatwarning = as_sentence
 

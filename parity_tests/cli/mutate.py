@@ -46,24 +46,26 @@ def _print_derived(pattern: str) -> int:
 
 
 @click.command(
-    short_help="Run known-wrong implementations, and print which check kills each.",
+    short_help="Run known-wrong implementations and report which check detects each.",
     epilog=options.examples("mutate --sentences", "mutate --derived --name 'GRU*'"),
 )
 @click.option(
-    "--name", "pattern", metavar="PATTERN", default="*", help="Only mutants whose name matches, with * and ?."
+    "--name",
+    "pattern",
+    metavar="PATTERN",
+    default="*",
+    help="Only mutants whose name matches this pattern (with * and ?).",
 )
-@click.option("--sentences", is_flag=True, help="Print what each mutant does wrong, and its source.")
-@click.option(
-    "--derived", is_flag=True, help="Run the mutants derived from the specification, by dimension of the cases."
-)
+@click.option("--sentences", is_flag=True, help="Print the mistake of each mutant and its source.")
+@click.option("--derived", is_flag=True, help="Run the mutants derived from the specification, grouped by dimension.")
 def mutate(pattern: str, sentences: bool, derived: bool) -> None:
-    """Test the parity tests: run known-wrong implementations, and print which check kills each.
+    """Test the parity tests themselves: run known-wrong implementations and report which check detects each.
 
-    The numbers count the comparisons that each check failed. A mutant survives unless exactly those comparisons fail
-    that should. Exits with 0 only if none survives.
+    The table has the number of comparisons that each check failed. A mutant is killed only if exactly the expected
+    comparisons fail; otherwise it survives. Exits with 0 only if no mutant survives.
 
-    With --derived: mutants that are wrong under one condition alone, such as beyond 64 keys, for a transposed input or
-    at a second call; how many of them the cases kill, and how many without the cases of their dimension.
+    With --derived: run mutants that are wrong under one condition only, such as more than 64 keys, a transposed input
+    or a second call, and print how many are killed with and without the cases of their dimension.
     """
     if derived:
         sys.exit(_print_derived(pattern))

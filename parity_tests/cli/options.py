@@ -1,4 +1,4 @@
-"""The options that commands share, and the kinds of their values."""
+"""The shared options of the commands, and their parameter types."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ complete_case = completing(lambda: [case.id for case in all_cases(trained=True)]
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help."""
+    """The epilog of a command's help."""
     return "\b\nExamples:\n" + "\n".join(f"  attention-parity {line}" for line in lines)
 
 
 class CommaList(click.ParamType):
-    """Names with commas between them, each of the choices if there are any; a shell completes them, or known ones."""
+    """Comma-separated names, each one of the choices if there are any; shells complete the choices or known names."""
 
     name = "names"
 
@@ -55,16 +55,16 @@ class CommaList(click.ParamType):
         self.known = known
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The names that the last one may become, behind those that are there."""
+        """The completions of the last name, after the names before it."""
         before, comma, begun = incomplete.rpartition(",")
         names = [name for name in self.choices or self.known() if name.startswith(begun)]
         return [CompletionItem(before + comma + name) for name in names if name not in before.split(",")]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
-        """The names as a list without repetitions."""
+        """Split the value into a list without duplicates."""
         names = list(dict.fromkeys(value.split(","))) if isinstance(value, str) else list(value)
         if isinstance(value, str) and not all(name.strip() for name in names):
-            self.fail(f"{value!r} has an empty name: expected names with commas between them.", param, ctx)
+            self.fail(f"{value!r} has an empty name: expected comma-separated names.", param, ctx)
         for name in names:
             if self.choices and name not in self.choices:
                 self.fail(f"{name!r}: expected some of {', '.join(self.choices)}.", param, ctx)
@@ -72,22 +72,22 @@ class CommaList(click.ParamType):
 
 
 class Device(click.ParamType):
-    """The name of a device: cpu or cuda, and which of them where there are several."""
+    """The name of a device: cpu or cuda, with an optional index."""
 
     name = "device"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name as it is."""
+        """Check the name, and return it unchanged."""
         if re.fullmatch(DEVICE, value) is None:
-            self.fail(f"{value!r}: expected cpu, cuda, or one of several, as cuda:1.", param, ctx)
+            self.fail(f"{value!r}: expected cpu, cuda, or an index such as cuda:1.", param, ctx)
         return str(value)
 
 
 class Seconds(click.FloatRange):
-    """A time that is neither none nor without end."""
+    """A positive, finite number of seconds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number."""
+        """Parse the number of seconds."""
         seconds = float(super().convert(value, param, ctx))
         if not math.isfinite(seconds):
             self.fail(f"{value} is not finite.", param, ctx)
@@ -100,7 +100,7 @@ Command = Callable[..., None]
 
 
 def combined(*given: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Several options as one decorator."""
+    """Combine several options into one decorator."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(given):
@@ -118,7 +118,7 @@ def output_file(
 
 
 def take_path(context: click.Context, option: click.Parameter, path: str | None) -> None:
-    """Tell the workers to come which path to take."""
+    """Set the path of the workers that are started afterwards."""
     if path is not None:
         os.environ[PATH] = path
 
@@ -127,7 +127,7 @@ corpus = click.option(
     "--corpus",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Sentence pairs, one pair a line with a tab between; generated dates unless given.",
+    help="File of tab-separated sentence pairs, one per line (default: generated dates).",
 )
 device = click.option(
     "--device",
@@ -135,12 +135,12 @@ device = click.option(
     metavar="DEVICE",
     default="cpu",
     show_default=True,
-    help="Where to run: cpu, cuda, or one of several, as cuda:1.",
+    help="Device to run on: cpu, cuda, or an index such as cuda:1.",
 )
 
 
 def dtypes_among(known: tuple[str, ...]) -> Callable[[Command], Command]:
-    """The option of the dtypes to judge in, of those."""
+    """The option that selects some of these dtypes."""
     return click.option(
         "--dtype",
         "dtypes",
@@ -148,7 +148,7 @@ def dtypes_among(known: tuple[str, ...]) -> Callable[[Command], Command]:
         metavar="DTYPES",
         default=",".join(FULL),
         show_default=True,
-        help=f"dtypes to judge in, with commas; there are {', '.join(known)}.",
+        help=f"Comma-separated dtypes, of {', '.join(known)}.",
     )
 
 
@@ -159,7 +159,7 @@ selection = combined(
         "pattern",
         metavar="PATTERN",
         shell_complete=complete_case,
-        help="Only cases whose id matches, with * and ?.",
+        help="Only cases whose id matches this pattern (with * and ?).",
     ),
     click.option(
         "--operator",
@@ -167,49 +167,51 @@ selection = combined(
         type=CommaList(NAMES),
         metavar="NAMES",
         default=(),
-        help="Only cases of these operators, with commas.",
+        help="Only cases of these operators (comma-separated).",
     ),
     click.option(
         "--training",
         is_flag=True,
-        help="Train translators, too: losses of every step, and parameters at the end. Takes minutes.",
+        help="Also run the training cases: the loss of every step and the final parameters. Takes minutes.",
     ),
     click.option(
         "--path",
         type=click.Choice(PATHS),
         callback=take_path,
         expose_value=False,
-        help="Have backends take one path for all sizes, where they would choose by size.",
+        help="Force blocked or plain computation at all sizes.",
     ),
 )
 cells = combined(dtypes, selection)
 cells_of_backends = combined(dtypes_among((*DTYPES, *MIXED)), selection)
-"""The fields of `Selection`, and the path. What mixed precision is, each backend says of its framework."""
+"""The fields of `Selection`, and the path. Each backend defines mixed precision for its framework."""
 backends = click.option(
     "--backend",
     "names",
     type=CommaList(known=registry.available),
     metavar="NAMES",
-    help="The backends, with commas; all installed ones unless given.",
+    help="Comma-separated backends (default: all installed).",
 )
-every = click.option("--every", is_flag=True, help="Print a row for every operator, however many there are.")
+every = click.option("--every", is_flag=True, help="Print a row for every operator, even if there are many.")
 json_file = output_file("--json", "json_file", help="Write every verdict to a file.")
 certificate = output_file(
     "--certificate",
     "certificate_file",
     type=paths.CertificateFile(),
-    help="Write a certificate as JSON, and beside it, with the suffix .md, as a page.",
+    help="Write a certificate as JSON, and as a Markdown page with the suffix .md beside it.",
 )
-junit = output_file("--junit", "junit_file", help="Write the verdicts as JUnit XML, which CI services show.")
+junit = output_file("--junit", "junit_file", help="Write the verdicts as JUnit XML for CI services.")
 
 
 def interpreters(pythons: tuple[str, ...]) -> dict[str, str]:
-    """The interpreters given as NAME=PATH, by name."""
+    """Parse interpreters in the form NAME=PATH into a dict."""
     chosen = {}
     for entry in pythons:
         name, equals, path = entry.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"{entry!r}: expected NAME=PATH, as mxnet=venv/bin/python", param_hint="--python")
+            raise click.BadParameter(
+                f"{entry!r}: expected NAME=PATH, such as mxnet=venv/bin/python", param_hint="--python"
+            )
         if not Path(path).is_file():
             raise click.BadParameter(f"{path} does not exist", param_hint="--python")
         chosen[name] = str(Path(path).absolute())
@@ -217,7 +219,7 @@ def interpreters(pythons: tuple[str, ...]) -> dict[str, str]:
 
 
 def python(help: str) -> Callable[[Command], Command]:
-    """The option that gives another interpreter; the command gets the paths by name."""
+    """The option for other interpreters; the command receives a dict of paths."""
     return click.option(
         "--python",
         "pythons",
@@ -231,7 +233,6 @@ def python(help: str) -> Callable[[Command], Command]:
 worker = combined(
     device,
     python(
-        "Run a backend with another interpreter, whose environment has NumPy, safetensors and the framework. May be "
-        "given for each backend."
+        "Run a backend with another interpreter, which needs NumPy, safetensors and the framework. May be repeated."
     ),
 )

@@ -1,4 +1,4 @@
-"""The files that commands read and write: refused before any work where they cannot be, and written in one step."""
+"""Checks of the files that commands read and write, made before any work, and atomic writes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CLAIMED = "attention_parity.files"
-"""The name, in a context, of the files that a command reads and writes, each with its option."""
+"""The context key of the files that a command reads and writes, each with its option."""
 
 
 class InputFile(click.ParamType):
-    """A regular file that is there. The command writes no such file, unless it is `rewritten` by design."""
+    """An existing regular file. The command refuses to write to it, unless it is `rewritten` by design."""
 
     name = "file"
 
@@ -32,7 +32,7 @@ class InputFile(click.ParamType):
         self.rewritten = rewritten
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path as it was given."""
+        """The path, unchanged."""
         path = Path(value)
         try:
             regular_file(path)
@@ -48,10 +48,10 @@ class InputFile(click.ParamType):
 
 
 class OutputFile(InputFile):
-    """A file to write: what is there is a regular file, and that it can be written is tried at once."""
+    """A file to write; an existing one must be a regular file. Write access is checked immediately."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path as it was given; where it is a link, what that names is written."""
+        """The path, unchanged; for a link, the file that it refers to is written."""
         path = Path(value)
         for one in self.written(path):
             check_output(one)
@@ -64,21 +64,23 @@ class OutputFile(InputFile):
 
 
 class CertificateFile(OutputFile):
-    """A certificate, which is written as JSON, and as a page beside it."""
+    """A certificate: a JSON file and a Markdown page beside it."""
 
     def written(self, path: Path) -> Iterable[Path]:
         """Both files."""
         if path.suffix == ".md":
-            raise click.BadParameter(f"{path} is where its page goes: name the JSON, as {path.with_suffix('.json')}")
+            raise click.BadParameter(
+                f"{path} is the path of its page: name the JSON file, such as {path.with_suffix('.json')}"
+            )
         yield path
         yield path.with_suffix(".md")  # only of what is a file: / has no suffix
 
 
 class Picture(OutputFile):
-    """A picture to write, of a kind that can be drawn."""
+    """A picture to write, in a supported format."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path as it was given."""
+        """The path, unchanged."""
         path = super().convert(value, param, ctx)
         try:
             kinds = empty_figure(1.0, 1.0).canvas.get_supported_filetypes()
@@ -90,12 +92,12 @@ class Picture(OutputFile):
 
 
 class OutputFolder(click.ParamType):
-    """A folder to write to, which need not be there; the command checks the files in it by `check_output`."""
+    """A folder to write to, which need not exist; the command checks the files in it by `check_output`."""
 
     name = "folder"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """The path as it was given."""
+        """The path, unchanged."""
         path = Path(value)
         there = next(one for one in (path.absolute(), *path.absolute().parents) if os.path.lexists(one))
         if not there.is_dir():
@@ -118,13 +120,13 @@ def claim(path: Path, use: str, param: click.Parameter | None, ctx: click.Contex
     name = param.get_error_hint(ctx)
     other, before = ctx.meta.setdefault(CLAIMED, {}).setdefault(path.resolve(), (name, use))
     if other != name and "written" in (before, use):
-        raise click.BadParameter(f"{path} is the file of {other}, too: name another", ctx, param)
+        raise click.BadParameter(f"{path} is also the file of {other}: name another file", ctx, param)
 
 
 def check_output(path: Path) -> None:
     """Refuse a file that cannot be written.
 
-    Raises: BadParameter, with the option if one is being read.
+    Raises: BadParameter, with the option that is being parsed.
     """
     try:
         replaceable_file(path)
@@ -136,7 +138,7 @@ def check_output(path: Path) -> None:
 def writing(path: Path) -> Iterator[None]:
     """Write a file within the context.
 
-    Raises: ClickException if that fails after all, as on a disk that is full by now.
+    Raises: ClickException if writing fails after all, for example on a full disk.
     """
     try:
         yield
@@ -145,7 +147,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file of results in one step.
+    """Write a result file atomically.
 
     Raises: ClickException.
     """
@@ -154,7 +156,7 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def draw(figure: Figure, path: Path) -> None:
-    """Write a picture, of the kind that the suffix names.
+    """Write a picture, in the format of the suffix.
 
     Raises: ClickException.
     """

@@ -1,4 +1,4 @@
-"""The commands that judge our backends: run, record and compare."""
+"""The commands that test the registered backends: run, record and compare."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from parity_tests.workers.recordings import Mismatch, Recording, batch_of, commo
 
 SENTENCES = 8
 REPORT = "report.json"
-"""The verdicts, in the folder of a run's recordings."""
+"""The file of verdicts in the output folder of a run."""
 
 
 corpus_options = options.combined(
@@ -42,13 +42,13 @@ corpus_options = options.combined(
         type=click.IntRange(min=2),
         default=SENTENCES,
         show_default=True,
-        help="Sentence pairs to take, spread over the corpus.",
+        help="Number of sentence pairs, spread over the corpus.",
     ),
 )
 
 
 @click.command(
-    short_help="Judge backends against reference and each other.",
+    short_help="Compare backends with the reference and each other.",
     epilog=options.examples("run", "run --backend torch,jax --all --dtype float64,bfloat16 --json verdicts.json"),
 )
 @options.backends
@@ -59,18 +59,18 @@ corpus_options = options.combined(
     "--output",
     type=paths.OutputFolder(),
     metavar="DIR",
-    help="Write the recordings and report.json there.",
+    help="Folder for the recordings and report.json.",
 )
 @options.json_file
-@click.option("--all", "everything", is_flag=True, help="Judge every cell; the core unless given, or cases are chosen.")
+@click.option("--all", "everything", is_flag=True, help="Run all cells, not only the core.")
 @options.every
-@click.option("--require-all", is_flag=True, help="A registered backend that cannot run here is red.")
+@click.option("--require-all", is_flag=True, help="Fail if a registered backend cannot run.")
 @click.option(
     "--jobs",
     "workers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Workers that run at once, those of one backend included; as many as there are cores unless given.",
+    help="Number of concurrent workers (default: number of cores).",
 )
 def run(
     names: list[str] | None,
@@ -86,12 +86,12 @@ def run(
     workers: int | None,
     **selected: Any,
 ) -> None:
-    """Run the cases on every backend, and judge each against the reference and against each other.
+    """Run the cases on every backend, and compare each backend with the reference and with each other backend.
 
-    Unless cases are chosen, or --all is given, the core is judged: few cells that kill every known mutant.
-    On another device, each backend also runs on the CPU, and is compared with itself.
+    By default, only the core is run: a small set of cells that kills every known mutant. Options that select cases
+    search all cells. On a device other than the CPU, each backend also runs on the CPU and is compared with itself.
 
-    Exits with 0 only if nothing is red. Ctrl-C ends the workers and reports what was judged by then.
+    Exits with 0 only if nothing is red. Ctrl-C ends the workers and reports the verdicts so far.
     """
     jobs, missing = jobs_of(names, pythons, device)
     everything = everything or any(selected[name] for name in ("pattern", "operators", "training"))
@@ -135,13 +135,13 @@ def run(
 
 
 def recording_file(backend: str, device: str) -> str:
-    """The name of a recording in the folder of a run."""
+    """The file name of a recording in the output folder of a run."""
     return f"{backend}-{device.replace(':', '-')}.safetensors"
 
 
 @click.command(
     "record",
-    short_help="Write what a backend answers to a file.",
+    short_help="Record a backend's outputs to a file.",
     epilog=options.examples(
         "record --backend torch -o torch.safetensors",
         "record --backend jax --device cuda --operator masked_softmax -o jax-cuda.safetensors",
@@ -158,7 +158,7 @@ def recording_file(backend: str, device: str) -> str:
 @options.cells_of_backends
 @options.worker
 @corpus_options
-@options.output_file("-o", "--output", "file", required=True, help="Write the recording there.")
+@options.output_file("-o", "--output", "file", required=True, help="File of the recording.")
 def record_one(
     name: str,
     device: str,
@@ -168,7 +168,7 @@ def record_one(
     file: Path,
     **selected: Any,
 ) -> None:
-    """Run the cases on one backend, and write what it answers to a file, for `compare` on any machine.
+    """Run the cases on one backend and record its outputs and gradients to a file, for `compare` on any machine.
 
     Exits with 0 only if every cell was answered.
     """
@@ -190,7 +190,7 @@ def record_one(
 
 
 @click.command(
-    short_help="Judge recordings, without a framework.",
+    short_help="Compare recordings, without a framework.",
     epilog=options.examples(
         "compare torch.safetensors jax-cuda.safetensors", "compare *.safetensors --json verdicts.json"
     ),
@@ -199,9 +199,10 @@ def record_one(
 @corpus_options
 @options.json_file
 def compare(files: tuple[Path, ...], corpus: Path | None, sentences: int, json_file: Path | None) -> None:
-    """Judge recordings against the reference and against each other; no framework is needed.
+    """Compare recordings with the reference and with each other. No framework is needed.
 
-    Exits with 0 only if nothing is red, and with 2 if a recording is damaged or of other cases: then nothing is judged.
+    Exits with 0 if nothing is red, with 1 if something is, and with 2 if a recording is damaged or contains other
+    cases; then nothing is compared.
     """
     start = time.perf_counter()
     try:
@@ -225,12 +226,12 @@ def compare(files: tuple[Path, ...], corpus: Path | None, sentences: int, json_f
 def _selected(selection: Selection, corpus: Path | None, sentences: int) -> list[Cell]:
     cells = selection.cells(all_cases(_pairs(corpus, sentences), trained=True))
     if not cells:
-        raise Refused("no case matches; `attention-parity list --cases` names them all")
+        raise Refused("no case matches; `attention-parity list --cases` lists all cases")
     return cells
 
 
 def jobs_of(names: list[str] | None, pythons: dict[str, str], device: str) -> tuple[list[Job], dict[str, str]]:
-    """The jobs of these backends, and why the others cannot run, by name."""
+    """The jobs of these backends, and by name the reasons why the others cannot run."""
     known = registry.available()
     for name in [*(names or []), *pythons]:
         if name not in known:

@@ -26,16 +26,16 @@ from parity_tests.reports import docstrings, operators_page, side_by_side
 from parity_tests.workers.answers import harmless
 
 MOST_SHOWN = 200
-"""The characters that are printed of a place that a report names."""
+"""The maximum number of printed characters of a location in a report."""
 
 
 @click.command(
     "backends",
-    short_help="Name the backends, and why one cannot run.",
+    short_help="List the backends and whether they can run.",
     epilog=options.examples("backends", "backends | grep jax"),
 )
 def list_backends() -> None:
-    """Name the registered backends: versions, device, and why one cannot run."""
+    """List the registered backends and whether they can run, with versions and device."""
     table = Table("backend", "module", "versions", "can run", header_style="bold")
     for backend in registry.available().values():
         versions = ", ".join(f"{name} {version}" for name, version in backend.versions.items())
@@ -50,12 +50,12 @@ def list_backends() -> None:
 
 @click.command(
     "list",
-    short_help="Name all operators, with formula and source.",
+    short_help="List all operators with formula and source.",
     epilog=options.examples("list", "list --cases | grep GRU"),
 )
-@click.option("--cases", "with_cases", is_flag=True, help="Name every case, too.")
+@click.option("--cases", "with_cases", is_flag=True, help="Also list the cases of each operator.")
 def list_operators(with_cases: bool) -> None:
-    """Name every operator and layer, with its formula and source."""
+    """List all operators and layers with formula, source and number of cases."""
     cases = all_cases(trained=True)
     for entry in ENTRIES:
         chosen = [case for case in cases if case.operator == entry.name]
@@ -65,14 +65,14 @@ def list_operators(with_cases: bool) -> None:
             _print_cases(chosen)
     rest = [case for case in cases if case.operator == TRAINING]
     console.print(
-        f"[bold]{TRAINING}[/]  [dim]{len(rest)} cases[/]\n    Translators trained step by step, with --training."
+        f"[bold]{TRAINING}[/]  [dim]{len(rest)} cases[/]\n    Training runs of translators, enabled by --training."
     )
     if with_cases:
         _print_cases(rest)
 
 
 def indented(markup: str, by: int = 4) -> None:
-    """Print lines with a margin, which those that do not fit in the terminal keep."""
+    """Print lines with a margin, which wrapped lines keep."""
     console.print(Padding(markup, (0, 0, 0, by)), highlight=False)
 
 
@@ -82,7 +82,7 @@ def _print_cases(cases: list[Case]) -> None:
 
 
 @click.command(
-    short_help="Write two backends side by side, as HTML.",
+    short_help="Write a side-by-side view of two backends as HTML.",
     epilog=options.examples("diff scoring torch jax", "diff decoders tf mxnet -o decoders.html"),
 )
 @click.argument("file", metavar="FILE")
@@ -93,12 +93,12 @@ def _print_cases(cases: list[Case]) -> None:
     "--output",
     "target",
     metavar="PAGE",
-    help="Where to write the page; FILE-BACKEND-BACKEND.html here unless given.",
+    help="Output file (default: FILE-BACKEND-BACKEND.html).",
 )
 def diff(file: str, left: str, right: str, target: Path | None) -> None:
-    """Write the side-by-side page of two backends: `attention-parity diff scoring torch jax`.
+    """Write an HTML page that shows one file of two backends side by side.
 
-    FILE is one that both backends have, such as masking, scoring, attention, decoders or blocked/additive. The
+    FILE is a file that both backends have, such as masking, scoring, attention, decoders or blocked/additive. The
     frameworks need not be installed.
     """
     target = target or Path(f"{file.replace('/', '-')}-{left}-{right}.html")
@@ -113,17 +113,17 @@ def diff(file: str, left: str, right: str, target: Path | None) -> None:
 
 @click.command(
     "operators",
-    short_help="Print the reference of all operators, with porting pitfalls.",
+    short_help="Print the operator reference with porting pitfalls.",
     epilog=options.examples("operators", "operators --write"),
 )
-@click.option("--write", is_flag=True, help="Write the page, and the docstrings of every backend, in a checkout.")
+@click.option("--write", is_flag=True, help="Write the page and the docstrings of all backends (in a checkout).")
 def print_operators(write: bool) -> None:
-    """Print docs/operators.md: each operator with formula, shapes, parameters, other names, calls, and pitfalls."""
+    """Print docs/operators.md: formula, shapes, parameters, calls and porting pitfalls of each operator."""
     if not write:
         click.echo(operators_page.page(), nl=False)
         return
     if not docstrings.PAGE.is_file():
-        raise click.UsageError("--write is for a checkout of the project: here is none")
+        raise click.UsageError("--write requires a checkout of the project")
     changed = [(path, text) for path, text in docstrings.pages() if path.read_text(encoding="utf-8") != text]
     for path, text in changed:
         paths.write(path, text)
@@ -131,16 +131,16 @@ def print_operators(write: bool) -> None:
 
 
 @click.command(
-    short_help="Show a case, and what the reference expects.",
+    short_help="Show a case and its expected outputs.",
     epilog=options.examples("show masked_softmax-fully_masked", "show GRU-ragged --values"),
 )
 @click.argument("case_id", metavar="CASE", shell_complete=options.complete_case)
-@click.option("--values", is_flag=True, help="Print the arrays, too.")
+@click.option("--values", is_flag=True, help="Also print the arrays.")
 def show(case_id: str, values: bool) -> None:
-    """Show a case: formula, source, shapes, and what the reference expects."""
+    """Show a case: formula, source, shapes and expected outputs."""
     case = next((case for case in all_cases(trained=True) if case.id == case_id), None)
     if case is None:
-        raise Refused(f"no case {case_id!r}; `attention-parity list --cases` names them all")
+        raise Refused(f"no case {case_id!r}; `attention-parity list --cases` lists all cases")
     console.print(f"[bold]{case.id}[/]  {escape(case.shows)}", highlight=False)
     if case.operator != TRAINING:
         entry = find(case.operator)
@@ -164,30 +164,31 @@ def show(case_id: str, values: bool) -> None:
 
 
 @click.command(
-    short_help="Hold tolerances against the errors of reports.",
+    short_help="Compare tolerances with measured errors.",
     epilog=options.examples("calibrate verdicts.json", "calibrate here.json elsewhere.json"),
 )
 @click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=paths.InputFile())
 def calibrate(reports: tuple[Path, ...]) -> None:
-    """Show the worst error beside each tolerance, and what the tolerance would be by it.
+    """Show each tolerance with the largest measured error and the tolerance that follows from it.
 
-    REPORT is a file that `attention-parity run --all --json` wrote; several, of other machines and devices, count
-    together. A tolerance should be 2 to 10 times the worst error ever seen; where it is not, 3 times that is proposed.
+    REPORT is a file written by `attention-parity run --all --json`; several reports, for example from different
+    devices, are combined. A tolerance should be 2 to 10 times the largest error ever measured; if it is not, 3 times
+    that error is proposed.
     """
     try:
         measured = [one for path in reports for verdict in verdicts_of(path) for one in measured_by(verdict)]
     except ReportError as error:
         raise Refused(str(error)) from error
     if not measured:
-        raise Refused("no error was measured in any of the reports: there is nothing to show")
+        raise Refused("the reports contain no measured errors")
     figures = (Column(name, justify="right", no_wrap=True) for name in ("measured", "seen", "tolerance", "would be"))
-    table = Table("tolerance for, and the worst measured", *figures, header_style="bold", show_lines=True)
+    table = Table("tolerance, and the largest measured error", *figures, header_style="bold", show_lines=True)
     for line in tolerances.calibrate(measured):
         tolerance, kept = line.tolerance, line.proposed == line.tolerance.eps
         names = (tolerance.operator, tolerance.case, tolerance.quantity)
         what = ", ".join([*tolerance.dtypes, *(part for part in names if part != "*")])
         what += ", by entry" if isinstance(tolerance, tolerances.EntryTolerance) else ""
-        proposed = "[green]as it is[/]" if kept else f"[yellow]{line.proposed:g}[/]"
+        proposed = "[green]unchanged[/]" if kept else f"[yellow]{line.proposed:g}[/]"
         place = f"{what}\n[dim]{escape(harmless(line.where, MOST_SHOWN))}[/]"
         table.add_row(place, f"{line.measured:.3g}", f"{tolerance.worst:g}", f"{tolerance.eps:g}", proposed)
     console.print(table)

@@ -1,4 +1,4 @@
-"""What commands print and how they end: the console, bars of progress, refusals, and files of results."""
+"""Output of the commands: the console, progress bars, refusals, exit codes and result files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ errors = Console(stderr=True)
 
 
 class Refused(click.ClickException):
-    """What was given cannot be judged."""
+    """The input cannot be judged."""
 
     exit_code = 2
 
@@ -42,7 +42,7 @@ def require_hypothesis() -> None:
 
 
 def pairs_in(corpus: Path) -> list[Pair]:
-    """The sentence pairs of a file; lines that were left out are reported on standard error.
+    """Read the sentence pairs of a file; report skipped lines on standard error.
 
     Raises: CorpusError.
     """
@@ -68,7 +68,7 @@ def signals() -> Iterator[list[int]]:
 
 
 def bars() -> Bars:
-    """Bars on standard error that go when they are done; where that is no terminal, nothing is printed."""
+    """Progress bars on standard error, removed when done; print nothing if standard error is not a terminal."""
     bar = min(40, errors.width // 8)
     rest = max(8, errors.width - bar - 50)
     columns = (
@@ -87,10 +87,10 @@ def bars() -> Bars:
 
 @contextmanager
 def progress(lines: bool = True) -> Iterator[Progress]:
-    """How far each part is, on standard error, until the context ends.
+    """Show the progress of each part on standard error until the context ends.
 
-    A bar for each: what is done of all, the time so far and the time left, and what is running; where standard error is
-    no terminal, a line for each part that is finished, unless a command says so itself.
+    Each part has a bar with the completed and total counts, the elapsed and remaining time, and the current item. If
+    standard error is not a terminal, print one line for each finished part, unless the command does so itself.
     """
     with bars() as shown:
         tasks: dict[str, TaskID] = {}
@@ -109,7 +109,7 @@ def progress(lines: bool = True) -> Iterator[Progress]:
 
 
 def write_certificate(certificate: Certificate, path: Path) -> None:
-    """Write a certificate, and say where."""
+    """Write a certificate and print its path."""
     for file, content in contents(certificate, path).items():
         paths.write(file, content)
     console.print(Text(f"certified   {path}, {path.with_suffix('.md')}"), soft_wrap=True)

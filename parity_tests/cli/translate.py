@@ -1,4 +1,4 @@
-"""The commands that train translators, translate with them, and draw their losses."""
+"""The commands that train translators, translate with them and plot their losses."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ from parity_tests.translation.trainer import Diverged, Worker
 from parity_tests.workers.environment import environment
 
 
-@click.group(short_help="Train translators, and translate with them.")
+@click.group(short_help="Train translators and translate with them.")
 def translate() -> None:
-    """Train a translator with attention in any framework, resume in another, and translate."""
+    """Train a translator with attention in any framework, resume it in another, and translate."""
 
 
 # ------------------------------------------------------------------------------------------------ options
@@ -56,7 +56,7 @@ def translate() -> None:
 def setting(
     flag: str, help: str, type: click.ParamType | None = None, name: str = ""
 ) -> Callable[[options.Command], options.Command]:
-    """An option that is a field of the settings, with their default, and their bounds unless a type is given."""
+    """An option for a field of the settings, with its default and, unless a type is passed, its bounds."""
     name = name or flag.lstrip("-").partition("/")[0].replace("-", "_")
     type = type or type_of(SCHEMA[name])
     if type is None:
@@ -69,7 +69,7 @@ def setting(
 
 
 def type_of(annotation: Any) -> click.ParamType | None:
-    """The kind of an option that is annotated so; None for a flag."""
+    """The parameter type of an annotation; None for a flag."""
     if get_origin(annotation) in (Union, UnionType):
         annotation = get_args(annotation)[0]
     if get_origin(annotation) is Literal:
@@ -86,59 +86,59 @@ POSITIVE = click.IntRange(min=1)
 corpus_options = options.combined(
     options.corpus,
     click.option(
-        "--download", is_flag=True, help="Fetch the English-French pairs of the textbooks, once, and use them."
+        "--download", is_flag=True, help="Use the English-French pairs of the textbooks; they are downloaded once."
     ),
 )
 training_options = options.combined(
     corpus_options,
-    setting("--split", "What a token is."),
+    setting("--split", "Tokenisation."),
     setting("--train", "Pairs to train on."),
     setting("--validation", "Pairs to validate on after each epoch."),
     setting("--test", "Pairs held out for `translate test`."),
-    setting("--shuffle/--in-order", "Draw the pairs from the whole corpus, or take the first."),
-    setting("--max-tokens", "The most tokens of a sentence, the end token included."),
-    setting("--min-frequency", "How often a token has to occur to be in the vocabulary."),
-    setting("--embed", "Features of an embedded token.", name="embed_size"),
-    setting("--hidden", "Features of a recurrent layer.", name="hidden_size"),
-    setting("--layers", "Recurrent layers of encoder and of decoder.", name="num_layers"),
+    setting("--shuffle/--in-order", "Draw the pairs at random from the corpus, or use the first ones."),
+    setting("--max-tokens", "Maximum length of a sentence in tokens, including the end token."),
+    setting("--min-frequency", "Minimum number of occurrences of a token in the vocabulary."),
+    setting("--embed", "Embedding size.", name="embed_size"),
+    setting("--hidden", "Hidden size of the recurrent layers.", name="hidden_size"),
+    setting("--layers", "Number of recurrent layers in encoder and decoder.", name="num_layers"),
     setting("--rnn", "The recurrent layer.", name="cell"),
-    setting("--decoder", "Bahdanau's, Luong's, or without attention."),
-    setting("--score", "How a key is scored; the default of the decoder unless given.", click.Choice(SCORE_NAMES)),
-    setting("--bidirectional/--one-direction", "Whether the encoder reads both ways."),
-    setting("--dropout", "The rate of dropout."),
-    setting("--framework-dropout/--dropout-as-data", "Let the framework draw the dropout masks."),
+    setting("--decoder", "Bahdanau's decoder, Luong's, or one without attention."),
+    setting("--score", "Score function (default: that of the decoder).", click.Choice(SCORE_NAMES)),
+    setting("--bidirectional/--one-direction", "Whether the encoder is bidirectional."),
+    setting("--dropout", "Dropout rate."),
+    setting("--framework-dropout/--dropout-as-data", "Draw the dropout masks by the framework, or from the seed."),
     setting("--optimizer", "The optimiser."),
     setting("--learning-rate", "The learning rate."),
-    setting("--max-norm", "Clip gradients to this global norm; 0 clips nothing.", click.FloatRange(0.0)),
-    setting("--batch-size", "Pairs of a step."),
-    setting("--by-length/--by-chance", "Have sentences of like length in a batch, or any."),
-    setting("--epochs", "Epochs to train."),
+    setting("--max-norm", "Clip gradients to this global norm; 0 disables clipping.", click.FloatRange(0.0)),
+    setting("--batch-size", "Batch size."),
+    setting("--by-length/--by-chance", "Batch sentences of similar length."),
+    setting("--epochs", "Number of epochs."),
     setting("--patience", "Stop after N epochs without a lower validation loss."),
-    setting("--seed", "The seed of first parameters, orders and dropout masks."),
-    setting("--dtype", "The dtype to compute in."),
+    setting("--seed", "Seed of initial parameters, batch order and dropout masks."),
+    setting("--dtype", "The dtype of parameters and computation."),
 )
 beam_option = click.option(
     "--beam",
     type=POSITIVE,
     metavar="N",
     callback=lambda context, option, width: {} if width is None else {"width": width},
-    help="Search with N hypotheses, not greedily.",
+    help="Beam search with N hypotheses (default: greedy decoding).",
 )
 models_argument = click.argument("files", metavar="MODEL...", nargs=-1, required=True, type=paths.InputFile())
 last_option = click.option(
-    "--last", is_flag=True, help="Use the parameters after the last epoch, not those with the lowest validation loss."
+    "--last", is_flag=True, help="Use the parameters of the last epoch, not those with the lowest validation loss."
 )
 backend_option = click.option(
     "--backend",
     metavar="NAME",
     shell_complete=options.complete_backend,
-    help="The backend to translate with; the one that trained the model unless given.",
+    help="Backend to translate with (default: the one that trained the model).",
 )
 
 
 @contextlib.contextmanager
 def refusals() -> Iterator[None]:
-    """Report an error of the user in one line, and exit with 2; with 1 if something is missing."""
+    """Report a user error in one line and exit with 2, or with 1 if a package is missing."""
     try:
         yield
     except (ArchiveError, AttentionError, SchemaError, ChildFailed, CorpusError, Diverged) as error:
@@ -148,7 +148,7 @@ def refusals() -> Iterator[None]:
 
 
 def start_worker(model: Model, backend: str, device: str = "cpu") -> Worker:
-    """A worker on the model in this process, with the determinism settings of the backend."""
+    """Make a trainer of the model in this process, with the determinism settings of the backend."""
     check_backends(backend)
     os.environ.setdefault(XLA_LEVEL, "3")
     os.environ.update(environment(backend, programs_folder(), device))
@@ -156,7 +156,7 @@ def start_worker(model: Model, backend: str, device: str = "cpu") -> Worker:
 
 
 def check_backends(*names: str, elsewhere: Collection[str] = ()) -> None:
-    """Refuse a backend that is not registered, and one that cannot run in this Python unless it runs elsewhere."""
+    """Refuse a backend that is not registered, or that cannot run here and has no other interpreter."""
     known = registry.available()
     if unknown := [name for name in names if name not in known]:
         raise click.UsageError(f"no backend {unknown[0]!r}; there are {', '.join(known)}")
@@ -166,19 +166,19 @@ def check_backends(*names: str, elsewhere: Collection[str] = ()) -> None:
 
 
 def corpus_file(corpus: Path | None, download: bool) -> Path | None:
-    """The file of pairs, downloaded if so; None for generated dates."""
+    """The file of pairs, downloaded on request; None for generated dates."""
     if download and corpus is not None:
-        raise click.UsageError("--download and --corpus name two corpora: give one")
+        raise click.UsageError("--download and --corpus cannot be combined")
     return corpora.download(cache_folder() / "corpora") if download else corpus
 
 
 def chosen_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that were given as options."""
+    """The settings that were passed as options."""
     chosen = {name: value for name, value in given.items() if value is not None}
     if chosen.get("max_norm") == 0.0:
         chosen["max_norm"] = None
     if chosen.get("decoder") == "fixed" and "score" in chosen:
-        raise click.UsageError("--decoder fixed has no attention: leave --score out")
+        raise click.UsageError("--decoder fixed has no attention: omit --score")
     return chosen
 
 
@@ -194,7 +194,7 @@ def chosen_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     "--backend",
     metavar="NAME",
     shell_complete=options.complete_backend,
-    help="The backend to train in; that of the model with --resume.",
+    help="Backend to train in (with --resume, default: that of the model).",
 )
 @options.device
 @training_options
@@ -202,13 +202,13 @@ def chosen_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     "-o",
     "--output",
     metavar="MODEL",
-    help="Where to write the model after each epoch; translator-BACKEND.safetensors unless given.",
+    help="File of the model, written after each epoch (default: translator-BACKEND.safetensors).",
 )
 @click.option(
     "--resume",
     type=paths.InputFile(rewritten=True),
     metavar="MODEL",
-    help="Resume the training of this model, in any backend; of the settings, only --epochs and --patience may change.",
+    help="Resume the training of this model, in any backend; only --epochs and --patience may change.",
 )
 @click.option("--overwrite", is_flag=True, help="Overwrite an existing model.")
 def train(
@@ -221,10 +221,10 @@ def train(
     overwrite: bool,
     **given: Any,
 ) -> None:
-    """Train a translator epoch by epoch, and write it to a file after each.
+    """Train a translator and write it to a file after each epoch.
 
-    Ctrl-C, or the death of the process, loses the epoch that was not finished, no more: --resume continues from the
-    file, and on a CPU to the same numbers, bit for bit, as if there had been no break.
+    If the process is interrupted or killed, only the unfinished epoch is lost: --resume continues from the file. On a
+    CPU, the result is bitwise equal to that of an uninterrupted training.
     """
     with refusals():
         file = corpus_file(corpus, download)
@@ -240,11 +240,13 @@ def train(
             model = new_model(settings, data, backend)
             output = output or Path(f"translator-{backend}.safetensors")
         if output.exists() and not overwrite and output != resume:
-            raise click.UsageError(f"{output} exists: resume it by --resume {output}, or give --overwrite")
+            raise click.UsageError(f"{output} exists: pass --resume {output} to resume it, or --overwrite")
         paths.check_output(output)
         model.backend = backend
         if model.finished:
-            console.print(f"{output} is done: {model.epoch} epochs. More are trained by --epochs.", soft_wrap=True)
+            console.print(
+                f"{output} is finished: {model.epoch} epochs. Pass a larger --epochs to train further.", soft_wrap=True
+            )
             return
         check_backends(backend)
         sizes = f"{len(model.source):,} source and {len(model.target):,} target tokens"
@@ -269,12 +271,12 @@ def train(
 
 
 def resumed(file: Path, given: Mapping[str, Any]) -> Model:
-    """The model of a file, with the settings that may change."""
+    """Read the model, with those settings that may change."""
     model = Model.load(file)
     changes = {name: value for name, value in given.items() if value is not None}
     if fixed := set(changes) - set(RESUMABLE):
         flags = ", ".join(option.opts[0] for option in train.params if option.name in fixed)
-        raise click.UsageError(f"--resume continues with the settings of {file}: leave {flags} out")
+        raise click.UsageError(f"--resume continues with the settings of {file}: omit {flags}")
     model.settings = replace(model.settings, **changes)
     return model
 
@@ -306,7 +308,7 @@ def train_epoch(worker: Worker, data: Data) -> None:
 @options.device
 @beam_option
 @last_option
-@options.output_file("--heatmap", type=paths.Picture(), metavar="PICTURE", help="Draw what each word attended to.")
+@options.output_file("--heatmap", type=paths.Picture(), metavar="PICTURE", help="Plot the attention weights to a file.")
 def run(
     file: Path,
     sentences: tuple[str, ...],
@@ -316,14 +318,14 @@ def run(
     last: bool,
     heatmap: Path | None,
 ) -> None:
-    """Translate sentences: those given, or the lines of standard input."""
+    """Translate sentences from the arguments, or the lines of standard input."""
     with refusals():
         model = load_model(file, last)
         settings = model.settings
         written = list(sentences) or [line.rstrip("\n") for line in sys.stdin if line.strip()]
         tokenised = [settings.tokens(sentence) for sentence in written]
         if not written or not all(map(corpora.normalise, written)):
-            raise click.UsageError("there is nothing to translate: give sentences, or lines on standard input")
+            raise click.UsageError("nothing to translate: pass sentences as arguments, or as lines on standard input")
         for sentence, tokens in zip(written, tokenised, strict=True):
             warn_of_losses(model, sentence, tokens)
         pairs: list[tuple[list[str], list[str]]] = [(tokens, []) for tokens in tokenised]
@@ -341,13 +343,13 @@ def run(
 
 
 def warn_of_losses(model: Model, sentence: str, tokens: list[str]) -> None:
-    """Report the tokens of a sentence that the model does not read."""
+    """Report unknown and truncated tokens of a sentence."""
     unknown = [token for token in tokens if token not in model.source.index]
     if unknown:
         click.echo(f"{sentence}: not in the vocabulary: {' '.join(dict.fromkeys(unknown))}", err=True)
     if len(tokens) >= model.settings.max_tokens:
         kept = model.settings.max_tokens - 1
-        click.echo(f"{sentence}: the model reads {kept} tokens, and this has {len(tokens)}: the rest is cut", err=True)
+        click.echo(f"{sentence}: truncated from {len(tokens)} tokens to the {kept} that the model reads", err=True)
 
 
 @translate.command(
@@ -368,9 +370,9 @@ def warn_of_losses(model: Model, sentence: str, tokens: list[str]) -> None:
     type=click.Choice(["training", "validation", "test"]),
     default="test",
     show_default=True,
-    help="The pairs to translate: those trained on, those that chose the epoch, or those never seen.",
+    help="Split to translate: the training pairs, the pairs used to select the epoch, or the held-out test pairs.",
 )
-@options.output_file("--json", "json_file", help="Write sources, translations and scores to a file.")
+@options.output_file("--json", "json_file", help="Write sources, translations and scores to a JSON file.")
 def test(
     files: tuple[Path, ...],
     corpus: Path | None,
@@ -382,7 +384,7 @@ def test(
     part: str,
     json_file: Path | None,
 ) -> None:
-    """Translate pairs, and score the translations against all references of each source."""
+    """Translate pairs and score the translations against all references of each source."""
     report = []
     with refusals():
         source = corpus_file(corpus, download)
@@ -392,7 +394,7 @@ def test(
             model = load_model(file, last)
             pairs = getattr(data(model.settings), part)
             if not pairs.written:
-                raise Refused(f"{file} was trained with --{part} 0: there is nothing to translate")
+                raise Refused(f"{file} was trained with --{part} 0: nothing to translate")
             name = choose_backend(backend, model.backend)
             if worker is None or not worker.replace_model(model, name):
                 worker = start_worker(model, name, device)
@@ -413,17 +415,17 @@ def test(
 )
 @models_argument
 @options.output_file(
-    "-o", "--output", type=paths.Picture(), metavar="PICTURE", required=True, help="Where to draw them."
+    "-o", "--output", type=paths.Picture(), metavar="PICTURE", required=True, help="File of the picture."
 )
-@click.option("--validation", is_flag=True, help="Draw the validation losses, too.")
+@click.option("--validation", is_flag=True, help="Also plot the validation losses.")
 def curves(files: tuple[Path, ...], output: Path, validation: bool) -> None:
-    """Draw the losses of trainings in one picture, with their distances below."""
+    """Plot the losses of several trainings, with their distances below."""
     with refusals():
         draw_curves({file.stem: Model.load(file) for file in files}, output, validation)
 
 
 def draw_curves(models: Mapping[str, Model], output: Path, validation: bool = False) -> None:
-    """Draw the losses of models."""
+    """Plot the losses of models."""
     losses = {name: model.losses for name, model in models.items()}
     ends = {name: [epoch["validation_loss"] for epoch in model.history] for name, model in models.items()}
     paths.draw(plots.curves(losses, validation=ends if validation else None), output)

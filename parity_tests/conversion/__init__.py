@@ -1,1 +1,1 @@
-"""Weights on their way: a file of one framework goes in; a validated file of another comes out."""
+"""Weight conversion: a file of one framework goes in; a validated file of another comes out."""

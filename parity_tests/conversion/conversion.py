@@ -32,12 +32,12 @@ from parity_tests.workers.environment import environment
 from parity_tests.workers.process import Job, Progress, untold
 
 Option = bool | int | float | str | None
-"""The value of a constructor's argument."""
+"""The value of a constructor argument."""
 
 
 @dataclass(frozen=True)
 class Idiom:
-    """How a backend's layers are made: imports, what float64 needs, a dtype, and what constructors take further."""
+    """The construction of a backend's layers: imports, setup for float64, dtype, and further arguments."""
 
     imports: tuple[str, ...] = ()
     wide: tuple[str, ...] = ()
@@ -58,21 +58,21 @@ IDIOMS = {
 }
 
 CANONICAL = "canonical"
-"""The name of canonical arrays as a source."""
+"""The source name of canonical arrays."""
 
 
 def is_numbered(name: str) -> bool:
-    """Whether a layer of that source is one of a stack: the source's target takes its arrays by number."""
+    """Whether a layer of that source is part of a stack, whose arrays the source's target takes by number."""
     source = SOURCES.get(name)
     return source is not None and source.layer in ("GRU", "LSTM") and not source.stacked
 
 
 @dataclass(frozen=True)
 class Move:
-    """The arrays of a file, and the canonical arrays that they are.
+    """The arrays of a file and their canonical arrays.
 
-    Both are cast up to float64 for the validation; rounded to dtype, they are written. prefixes are those of the
-    layers' names in the file.
+    Both are cast to float64 for the validation; the written arrays are rounded to dtype. prefixes are the name prefixes
+    of the layers in the file.
     """
 
     raw: Arrays
@@ -82,12 +82,12 @@ class Move:
 
     @property
     def layer(self) -> Layer:
-        """The layer of the specification that the arrays are of."""
+        """The specification's layer of the arrays."""
         return layer_named(self.converted.layer)
 
     @property
     def source_arrays(self) -> Arrays:
-        """The source's arrays that were used, by their names without a prefix; those of a stack by number."""
+        """The source's used arrays, by their names without prefix; those of a stack by number."""
         arrays: Arrays = {}
         for name in self.raw:
             for number, prefix in enumerate(self.prefixes):
@@ -103,7 +103,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A request to `convert`: all that its validation depends on, but for files and environments."""
+    """A request to `convert`: all parameters of its validation, except for files and environments."""
 
     file: str
     target: str
@@ -129,7 +129,7 @@ class Conversion:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments given as NAME=VALUE: numbers, true, false and null as JSON writes them, the rest as text.
+        """Parse arguments of the form NAME=VALUE: numbers, true, false and null as in JSON, anything else as a string.
 
         Raises: WeightError.
         """
@@ -137,7 +137,7 @@ class Conversion:
         for entry in self.given:
             name, equals, value = entry.partition("=")
             if not equals or not name.isidentifier():
-                raise WeightError(f"{entry!r}: expected NAME=VALUE, as num_heads=8.")
+                raise WeightError(f"{entry!r}: expected NAME=VALUE, such as num_heads=8.")
             try:
                 options[name] = json.loads(value)
             except json.JSONDecodeError:
@@ -145,7 +145,7 @@ class Conversion:
         return options
 
     def read(self) -> tuple[Move, Arrays, int]:
-        """The file's arrays, the converted ones, and the spelling of their names.
+        """Read the file and convert its arrays; returns both, and the spelling of the names.
 
         Raises: WeightError if it cannot be converted; ArchiveError if the file is damaged; AttentionError.
         """
@@ -154,9 +154,9 @@ class Conversion:
         return move, *_written(move, self.target, Path(self.output), self.to_prefix)
 
     def validated(self, move: Move, written: Arrays, progress: Progress = untold) -> Run:
-        """The verdicts on both sides.
+        """Validate both sides, and return the verdicts.
 
-        Raises: ImportError, before anything runs, if a framework is missing; it names the ways out.
+        Raises: ImportError, before anything runs, if a framework is missing; its message names the alternatives.
         """
         sides = _sides(move, self.target, written, self.how == "full", self.pythons)
         run = validate(move.layer, move.converted.config, move.converted.arrays, sides, progress=progress)
@@ -164,7 +164,7 @@ class Conversion:
         return run
 
     def judge(self, progress: Progress = untold) -> Run:
-        """Read and validate, and write nothing.
+        """Read and validate without writing a file.
 
         Raises: WeightError, ArchiveError, AttentionError.
         """
@@ -173,7 +173,7 @@ class Conversion:
 
     @property
     def certified(self) -> dict[str, Any]:
-        """The request as a certificate states it."""
+        """The request as an entry of a certificate."""
         return {
             **asdict(replace(self, pythons={})),
             "kind": "convert",
@@ -183,7 +183,7 @@ class Conversion:
 
     @property
     def files(self) -> dict[str, Path]:
-        """Both files, as far as they exist."""
+        """Those of the two files that exist."""
         return {name: Path(name) for name in (self.file, self.output) if Path(name).is_file()}
 
 
@@ -192,7 +192,7 @@ def _check_places(file: Path, output: Path, target: str) -> None:
     if target not in SOURCES and target not in FRAMEWORKS:
         raise WeightError(f"{target}: expected one of {', '.join(FRAMEWORKS)}, or of {', '.join(SOURCES)}.")
     if not output.absolute().parent.is_dir():
-        raise WeightError(f"{output}: there is no folder {output.absolute().parent}.")
+        raise WeightError(f"{output}: the folder {output.absolute().parent} does not exist.")
     if output.exists() and output.samefile(file):
         raise WeightError(f"{output} is SOURCE itself: write to another file.")
     if target in FRAMEWORKS and output.suffix != ".safetensors":
@@ -205,7 +205,7 @@ def _check_places(file: Path, output: Path, target: str) -> None:
 def _read(
     file: Path, source: str | None, prefixes: tuple[str, ...], options: dict[str, Any], max_bytes: int | None
 ) -> Move:
-    """The arrays of the file, converted.
+    """Convert the arrays of the file to canonical ones.
 
     Raises: WeightError if they cannot be; ArchiveError if the file is damaged.
     """
@@ -229,7 +229,7 @@ def _read(
 
 
 def _prefix(converted: Converted, arrays: Arrays, options: Mapping[str, Any]) -> str:
-    """The prefix of all names, as the file writes it."""
+    """The name prefix of all arrays, as written in the file."""
     used = {name for names in converted.used.values() for name in names}
     source = SOURCES[converted.source]
     for fit in () if source.framework else fits(source, arrays, None, options):
@@ -239,7 +239,7 @@ def _prefix(converted: Converted, arrays: Arrays, options: Mapping[str, Any]) ->
 
 
 def _canonical_header(file: Path) -> dict[str, Any]:
-    """The layer and its constructor's arguments, from the header of a file that this command wrote."""
+    """The layer and its constructor arguments, from the header of a file written by this command."""
     with open(file, "rb") as data:
         if file.suffix != ".safetensors" or not backends.has_digest(data.read(LONGEST_NAME)):
             return {}
@@ -249,14 +249,15 @@ def _canonical_header(file: Path) -> dict[str, Any]:
     try:
         return {**typed(dict[str, Option], header["config"], "config"), "layer": typed(str, header["layer"], "layer")}
     except SchemaError as error:
-        raise ArchiveError(f"{file}: the header is wrong: {error}") from error
+        raise ArchiveError(f"{file}: the header is invalid: {error}") from error
 
 
 def _canonical(arrays: Arrays, options: dict[str, Any]) -> Move:
-    """Canonical arrays as they are."""
+    """Read canonical arrays, without conversion."""
     if "layer" not in options:
         raise WeightError(
-            f"canonical arrays of which layer? Give layer=... , one of {', '.join(layer.name for layer in LAYERS)}."
+            "the layer of the canonical arrays is unknown. Pass layer=... , one of "
+            f"{', '.join(layer.name for layer in LAYERS)}."
         )
     layer = layer_named(options.pop("layer"))
     shapes = {name: array.shape for name, array in arrays.items()}
@@ -271,11 +272,11 @@ def _canonical(arrays: Arrays, options: dict[str, Any]) -> Move:
 
 
 def _written(move: Move, target: str, output: Path, prefix: str) -> tuple[Arrays, int]:
-    """The converted arrays, in float64, and the spelling of their names."""
+    """Convert the arrays in float64; returns them and the spelling of the names."""
     if target in FRAMEWORKS:
         return move.converted.arrays, 0
     if target == move.converted.source:
-        raise WeightError(f"the arrays are {target}'s already.")
+        raise WeightError(f"the arrays are already those of {target}.")
     numbered = output.name.endswith(".h5") and (target.startswith("keras.") or target == "attention_parity.tf")
     spelling = 1 if numbered else 0
     config = move.converted.config
@@ -310,7 +311,7 @@ def save(move: Move, target: str, written: Arrays, spelling: int, output: Path) 
 
 
 def _sides(move: Move, target: str, written: Arrays, both: bool, chosen: Mapping[str, str]) -> list[Side]:
-    """The layers that are compared, in frameworks that are there."""
+    """The compared layers, in installed frameworks."""
     sides, missing = [], []
     source = move.converted.source
     parameters = {target: {f"0/{name}" if is_numbered(target) else name: array for name, array in written.items()}}
@@ -321,8 +322,8 @@ def _sides(move: Move, target: str, written: Arrays, both: bool, chosen: Mapping
         framework = layers.framework_of(entry)
         reason = layers.absence(framework, chosen.get(framework))
         if reason is not None:
-            ways = [f"run it elsewhere, --python {framework}=PATH", "validate nothing, --validate no"]
-            ways[1:1] = [f"judge {target} alone, --validate own"] * (name == source)
+            ways = [f"run it in another environment, --python {framework}=PATH", "skip the validation, --validate no"]
+            ways[1:1] = [f"validate {target} only, --validate own"] * (name == source)
             missing.append(f"{name} cannot be validated here: {reason.rstrip('.')}. Or {'; or '.join(ways)}.")
             continue
         variables = environment(framework, programs_folder(), "cpu")
@@ -337,7 +338,7 @@ def _sides(move: Move, target: str, written: Arrays, both: bool, chosen: Mapping
 
 
 def next_lines(move: Move, target: str, output: Path) -> list[str]:
-    """The lines of Python that load a file of canonical arrays into a layer of the backend."""
+    """The Python code that loads a file of canonical arrays into a layer of the backend."""
     layer, config, idiom, dtype = move.layer, move.converted.config, IDIOMS[target], dtype_name(move.dtype)
     arguments = [repr(config[option.name]) for option in layer.options if option.default is None]
     arguments += [

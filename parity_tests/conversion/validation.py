@@ -1,7 +1,7 @@
-"""Validation of converted weights: the source's layer and the converted one, judged on the same inputs.
+"""Validation of converted weights: compare the source's layer and the converted layer on the same inputs.
 
-Three sides answer the same cases: the reference and the converted layer with the canonical arrays, and the source's
-layer in its framework with the arrays of the file. Each is compared with each.
+Three sides run the same cases: the reference and the converted layer with the canonical arrays, and the source's layer
+in its framework with the arrays of the file. They are compared pairwise.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from parity_tests.workers.process import Job, Progress, record, untold
 from parity_tests.workers.recordings import Batch, Recording, batch_of
 
 SIZES = {"batch": 2, "steps": 3, "queries": 3, "keys": 5, "features": 6, "value_features": 4}
-"""The axes of the inputs that no parameter has."""
+"""The sizes of input axes that no parameter determines."""
 MOST_ENTRIES = 32
-"""The gradient of an input is judged in so many entries: the reference differentiates by one of them at a time."""
+"""The number of compared entries of an input's gradient: the reference computes one at a time."""
 
 JUDGED = ("pass", "fail")
 
 Recorder = Callable[[Job, Iterable[Batch], Progress], Recording]
-"""Gives a job's answers to the cells of batches."""
+"""Runs the cells of batches in a job."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """A job, its parameters by its own names, and the framework whose determinism settings are required."""
+    """A job, its parameters under its own names, and the framework whose determinism settings are required."""
 
     job: Job
     parameters: Arrays
@@ -55,7 +55,7 @@ class Side:
 
 
 def validation_cases(layer: Layer, config: Mapping[str, Any], parameters: Arrays) -> list[Case]:
-    """The layer's call with drawn inputs: whole sequences, and ragged ones."""
+    """Cases of the layer's call with drawn inputs: full-length and ragged sequences."""
     sizes = {**SIZES, **layer.sizes(config)}
     call = layer.method("call")
     inputs: Arrays = {}
@@ -69,7 +69,7 @@ def validation_cases(layer: Layer, config: Mapping[str, Any], parameters: Arrays
     # The weights of every head distinguish more than their mean.
     options = {option.name: True for option in call.options if option.name == "per_head"}
     made = partial(Case, layer.name, options=options, method="call", config=dict(config), parameters=parameters)
-    whole = made(name="converted", shows="Whole sequences.", inputs=inputs)
+    whole = made(name="converted", shows="Full-length sequences.", inputs=inputs)
     if not any(tensor.name == "valid_lens" for tensor in call.inputs):
         return [whole]
     lens = np.array([sizes["steps" if FILE_OF[layer.name] in ("recurrent", "encoders") else "keys"], 2], np.int32)
@@ -77,7 +77,7 @@ def validation_cases(layer: Layer, config: Mapping[str, Any], parameters: Arrays
 
 
 def chosen_entries(name: str, array: np.ndarray) -> np.ndarray:
-    """The entries of an input by which gradients are judged: all, or MOST_ENTRIES drawn ones."""
+    """The compared entries of an input's gradient: all, or MOST_ENTRIES drawn ones."""
     if array.size <= MOST_ENTRIES:
         return np.arange(array.size)
     noise = draws.uniform(f"validation/{name}/entries", (array.size,), seed=SEED)
@@ -85,7 +85,7 @@ def chosen_entries(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def expected(cell: Cell) -> Arrays:
-    """The reference's outputs, and its gradients by the chosen entries of each floating input."""
+    """The reference's outputs, and its gradients with respect to the chosen entries of each floating input."""
     case, dtype = cell
     inputs, parameters = case.at(dtype)
     layer = build_reference(case, parameters)
@@ -108,9 +108,9 @@ def expected(cell: Cell) -> Arrays:
 
 
 def sampled(recording: Recording, cells: Sequence[Cell]) -> Recording:
-    """The recording with the chosen entries of the gradients by inputs alone, and none by parameters.
+    """The recording restricted to the chosen entries of input gradients, without parameter gradients.
 
-    Each side has other parameters, which are compared through their effect on the inputs' gradients.
+    The sides have different parameters, which are compared through their effect on the input gradients.
     """
     answers: dict[str, Arrays] = {}
     for cell in cells:
@@ -150,10 +150,10 @@ def validate(
     progress: Progress = untold,
     recorder: Recorder = record,
 ) -> Run:
-    """Judge every side against the reference with the canonical parameters, and each against each other.
+    """Compare every side with the reference with the canonical parameters, and with each other side.
 
-    Parameters are those of the file, cast up to float64. Lengths, gradients or a dtype that a side does not have are
-    reported, and not judged.
+    Parameters are those of the file, cast to float64. Lengths, gradients and dtypes that a side does not support are
+    reported, but not compared.
     """
     start = time.perf_counter()
     cells = cells_of(validation_cases(layer, config, parameters), FULL)
@@ -178,7 +178,7 @@ def validate(
     questions = Questions(answers)
     conclude(outcome, cells, questions, {}, frameworks=frameworks, forgive=excused, progress=progress)
     outcome.verdicts += [
-        missing_verdict(name, "nothing of it could be judged", layer.name)
+        missing_verdict(name, "nothing of it could be compared", layer.name)
         for name in outcome.recordings
         if not any(one.name == name and one.quantity != "*" and one.status in JUDGED for one in outcome.verdicts)
         and not any(one.name == name and one.red for one in outcome.verdicts)

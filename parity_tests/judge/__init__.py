@@ -1,1 +1,1 @@
-"""What is decided: recordings and expected answers go in, verdicts come out."""
+"""Comparison: recordings and expected answers go in; verdicts come out."""

@@ -1,4 +1,4 @@
-"""Test an implementation against the specification: what it has is judged, what it lacks is reported."""
+"""Test a target against the specification: compare what it implements, and report what is missing."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from parity_tests.workers.recordings import Recording, batch_of, joined
 from parity_tests.workers.target import parted
 
 Explain = Callable[[Sequence[Cell], Recording, Sequence[Verdict]], Iterable[Explanation]]
-"""Names known mistakes, from the cells, the recording and its verdicts."""
+"""Identifies known mistakes from the cells, the recording and its verdicts."""
 
 
 def unexplained(cells: Sequence[Cell], recording: Recording, verdicts: Sequence[Verdict]) -> Iterable[Explanation]:
-    """Name none."""
+    """Identify no mistakes."""
     return ()
 
 
 OURS = "parity_tests.third_party.attention"
 KNOWN = Path(__file__).parents[1] / "third_party" / "attention"
-"""Targets in this project, and the folder of their known divergences."""
+"""The package of bundled targets, and the folder of their known divergences."""
 
 
 def job_of(target: str, python: str | None, device: str, folder: Path) -> Job:
-    """The job of a target: an installed backend's name, module, module:object, file.py or file.py:object.
+    """Make the job of a target: the name of an installed backend, module, module:object, file.py or file.py:object.
 
-    Modules are looked for in the folder, too, as `python -m` would.
+    Modules are also searched for in the folder, as by `python -m`.
     """
     known = registry.available()
     if target in known:
@@ -55,23 +55,22 @@ def job_of(target: str, python: str | None, device: str, folder: Path) -> Job:
 
 
 def file_of(target: str) -> str | None:
-    """The file that a target names, if it does."""
+    """The file of a target, if it is one."""
     place, _ = parted(target)
     return place if place.endswith(".py") else None
 
 
 def name_of(target: str) -> str:
-    """A short name for tables: that of the object, the file or the module."""
+    """A short name for tables: the name of the object, file or module."""
     place, path = parted(target)
     last = path or (Path(place).stem if place.endswith(".py") else place)
     return re.sub(r"[^\w.-]", "_", last)[-40:].lstrip(".-") or "target"
 
 
 def known_divergences(target: str, backend: str, file: str | None) -> list[Divergence]:
-    """The known divergences of a target: those in a file, or those that this project keeps of its targets.
+    """The known divergences of a target: those in a file, or those of a bundled target.
 
-    backend is the name that the target has in verdicts.
-    Raises: DivergenceError if the file holds something else.
+    backend is the name of the target in verdicts. Raises: DivergenceError if the file is invalid.
     """
     package, _, module = parted(target)[0].rpartition(".")
     kept = KNOWN / f"{module}.toml"
@@ -92,12 +91,12 @@ def check(
     stopped: Stopped = lambda: False,
     explain: Explain = unexplained,
 ) -> Run:
-    """Judge what a target implements against the reference; what it lacks is red under require_all alone.
+    """Compare what a target implements with the reference; missing functions are red only under require_all.
 
-    drawn returns the drawn cases by cell, once the others are answered; explain names known mistakes that give the same
-    wrong answers (`parity_tests.mutants.explain`). Without cells there is no recording.
-    The cache is read before the target starts, and never again.
-    Raises: WorkerFault if it cannot be started; CacheError if the cache had something else than what is expected.
+    drawn returns the drawn cases by cell, after the others have been answered; explain identifies known mistakes that
+    give the same wrong answers (`parity_tests.mutants.explain`). Without cells there is no recording. The cache is read
+    before the target starts, and not afterwards. Raises: WorkerFault if it cannot be started; CacheError if the cache
+    contained wrong expected values.
     """
     start = time.perf_counter()
     cells = cells_of(cases, dtypes)
@@ -147,15 +146,15 @@ def check(
 
 
 def is_registered(job: Job) -> bool:
-    """Whether a job is of a registered backend, which may declare what its framework cannot have."""
+    """Whether a job runs a registered backend, which may declare what its framework does not support."""
     known = registry.available().get(job.backend)
     return known is not None and known.module == job.module
 
 
 def required(verdicts: Iterable[Verdict], require_all: bool, registered: bool = False) -> Iterator[Verdict]:
-    """Yield the verdicts with what is missing as not implemented, unless all is required.
+    """Yield the verdicts, with missing functions as not implemented unless all are required.
 
-    Where all is required, what an implementation that is not registered declares impossible is missing, too.
+    If all are required, cells that an unregistered implementation declares unsupported are missing, too.
     """
     if not require_all:
         yield from excused(verdicts)

@@ -1,6 +1,6 @@
-"""From answers to verdicts: checks of a cell, then of each array, each verdict with its numbers.
+"""Comparison of answers: checks of each cell, then of each array, with numeric verdicts.
 
-The checks are a table, and a test takes each of them out in turn: without it, some mutant would survive.
+The checks are a table; a test removes each in turn, and a mutant then survives.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def judge_all(
     *,
     partial: bool = False,
 ) -> list[Verdict]:
-    """Judge every cell: each recording against the reference, then each against each other.
+    """Compare every cell of each recording with the reference, then with each other recording.
 
-    A cell without an answer is missing, which is red; under partial, as of a run that was interrupted, it is skipped.
+    A cell without an answer is missing, which is red; under partial (an interrupted run), it is skipped.
     """
     verdicts: list[Verdict] = []
     for cell in counted("comparison", cells, progress):
@@ -52,9 +52,9 @@ def judge_all(
 
 
 def judge_settings(recording: Recording, framework: str = "") -> list[Verdict]:
-    """Return a red verdict for each determinism setting that is not in force: it would be another arithmetic.
+    """Return a red verdict for each determinism setting that is not in force, since it changes the arithmetic.
 
-    framework is the one whose settings count, the backend of that name unless given.
+    framework determines the required settings; by default, the backend of that name.
     """
     blank = Verdict("*", "*", recording.backend, "reference", recording.device, "*", "determinism", "fail")
     reasons = violations(framework or recording.backend, recording.device, recording.about.get("determinism", {}))
@@ -65,11 +65,11 @@ def judge_settings(recording: Recording, framework: str = "") -> list[Verdict]:
 
 
 def judge(question: Question, recording: Recording, against: Recording | None = None) -> Iterator[Verdict]:
-    """Yield the verdicts on a recording's answer, against the reference or against another recording's.
+    """Yield the verdicts on a recording's answer, compared with the reference or with another recording.
 
-    Between two recordings, errors are still measured in eps of the reference's entries, so that the numbers of both
-    kinds compare; what either lacks is reported by the verdicts against the reference. A drawn case of which outputs
-    are withheld has no verdict where rounding alone could change the rest.
+    Between two recordings, errors are also measured in eps of the reference's entries, so that both kinds of numbers
+    are comparable; missing quantities are reported only by the comparison with the reference. A drawn case with omitted
+    outputs has no verdict if rounding alone could change the rest.
     """
     case, dtype = cell = question.cell
     given = recording.answer(cell)
@@ -94,7 +94,7 @@ def judge(question: Question, recording: Recording, against: Recording | None = 
 
 @dataclass(frozen=True)
 class CellAnswer:
-    """A recording's answer to a cell: its status, its arrays, and those of the same question before."""
+    """A recording's answer to a cell: its status, its arrays, and those of the first run of the same case."""
 
     blank: Verdict
     given: Answer
@@ -103,7 +103,7 @@ class CellAnswer:
     before: Arrays
 
     def verdict(self, reason: str, quantity: str = "*", status: Status = "missing") -> Verdict:
-        """A red verdict on the cell, or on one of its quantities."""
+        """Make a red verdict on the cell, or on one of its quantities."""
         return replace(self.blank, reason=reason, quantity=quantity, status=status)
 
 
@@ -118,31 +118,31 @@ def _implemented(answer: CellAnswer) -> Iterator[Verdict]:
         yield answer.verdict(answer.given.message)
     for quantity in answer.given.missing:
         if quantity in answer.quantities:
-            yield answer.verdict("the target does not give this quantity", quantity)
+            yield answer.verdict("the target does not return this quantity", quantity)
 
 
 def _complete(answer: CellAnswer) -> Iterator[Verdict]:
     for quantity in answer.quantities:
         if quantity not in answer.actual and quantity not in answer.given.missing:
-            yield answer.verdict("the backend did not answer this quantity", quantity)
+            yield answer.verdict("the backend did not return this quantity", quantity)
 
 
 def _specified(answer: CellAnswer) -> Iterator[Verdict]:
     for quantity in answer.actual:
         if quantity not in answer.quantities:
-            yield answer.verdict("the specification has no such quantity", quantity, "fail")
+            yield answer.verdict("the specification does not have this quantity", quantity, "fail")
 
 
 def _untouched(answer: CellAnswer) -> Iterator[Verdict]:
     for name in answer.given.changed:
-        reason = f"the call changed its argument {name}: the caller's array has other values than before"
+        reason = f"the call modified its argument {name} in place"
         yield answer.verdict(reason, f"argument_{name}", "fail")
 
 
 def _repeatable(answer: CellAnswer) -> Iterator[Verdict]:
     for quantity, array in answer.before.items():
         if quantity in answer.actual and not same(answer.actual[quantity], array):
-            reason = f"{quantity} has other bits than the first time this case ran, with other cells in between"
+            reason = f"{quantity} is not bitwise equal to the first run of this case, with other cells in between"
             yield answer.verdict(reason, quantity, "fail")
 
 
@@ -154,13 +154,13 @@ CELL_CHECKS: dict[str, Callable[[CellAnswer], Iterator[Verdict]]] = {
     "input": _untouched,
     "again": _repeatable,
 }
-"""The checks of a cell as a whole: an answer, of every quantity, and no other; arguments left as they were; and the
-same bits as before.
+"""The checks of a whole cell: it has an answer, with all quantities and no others; the arguments are unchanged; and a
+repeated case is bitwise equal.
 """
 
 
 def excused(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
-    """Yield the verdicts where not all is required: what is not implemented is no longer red."""
+    """Yield the verdicts with missing functions as not implemented, which is not red."""
     for verdict in verdicts:
         yield replace(verdict, status="not-implemented") if verdict.check == "has" else verdict
 
@@ -188,7 +188,7 @@ def _exact(pair: Pair) -> str | None:
 
 
 def _special(pair: Pair) -> str | None:
-    """NaN and inf stand where they are expected, and nowhere else."""
+    """NaN and inf are where they are expected, and nowhere else."""
     if not pair.quantity.floating or pair.finite.all():
         return None
     wrong = ~pair.finite & ~pair.same
@@ -196,7 +196,7 @@ def _special(pair: Pair) -> str | None:
 
 
 def _zero(pair: Pair) -> str | None:
-    """Where the reference is all zero there is nothing to measure in, and zero is demanded."""
+    """If the reference is all zero, there is no scale for the error, and zero is required."""
     if not pair.quantity.floating or pair.quantity.scale > 0.0:
         return None
     wrong = pair.finite & ~pair.same
@@ -216,7 +216,7 @@ def _value(pair: Pair) -> str | None:
 
 
 def _entry(pair: Pair) -> str | None:
-    """Small entries are as exact as large ones, where the formula lets them be."""
+    """Small entries are as accurate as large ones, if the formula permits."""
     tolerance = pair.quantity.by_entry
     if tolerance is None or tolerance.informational or not pair.quantity.floating:
         return None
@@ -225,7 +225,7 @@ def _entry(pair: Pair) -> str | None:
     if not wrong.any():
         return None
     measured = f"{errors.max():.3g} eps, allowed {tolerance.eps:g} ({_share(wrong)} of elements too far)"
-    return f"{pair.worst(wrong, errors)}: measured by itself, {measured}"
+    return f"{pair.worst(wrong, errors)}: relative to this entry, {measured}"
 
 
 CHECKS: dict[str, Callable[[Pair], str | None]] = {
@@ -237,11 +237,11 @@ CHECKS: dict[str, Callable[[Pair], str | None]] = {
     "value": _value,
     "entry": _entry,
 }
-"""The checks of an array, in this order; the first that fails decides."""
+"""The checks of an array, in this order; the first failure determines the verdict."""
 
 
 def compare(blank: Verdict, quantity: Quantity, actual: np.ndarray, expected: np.ndarray) -> Verdict:
-    """Compare two arrays by every check; the verdict names the one that fails, and where."""
+    """Compare two arrays by every check; the verdict names the failed check and the position."""
     pair = Pair(quantity, actual, expected)
     failures = ((name, reason) for name, check in CHECKS.items() if (reason := check(pair)) is not None)
     name, reason = next(failures, ("", quantity.tolerance.reason))

@@ -1,4 +1,4 @@
-"""How far rounding alone may move the answer to a drawn case: tolerances that grow with what it makes of an error."""
+"""Conditioning of drawn cases: tolerances that grow with the error amplification of a case."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from parity_tests.workers.answers import is_gradient
 
 @dataclass(frozen=True)
 class DrawnTolerance:
-    """How far rounding alone may move an answer in a dtype, in eps of its largest entry.
+    """A bound on the effect of rounding alone on an answer in a dtype, in eps of its largest entry.
 
-    eps: the tolerance of a well-conditioned tensor; `judgeable` multiplies it by what the case makes of an error.
-    most: the largest product; beyond it, a case cannot be judged and is left out.
-    worst: the largest error ever seen, in eps of a well-conditioned tensor.
+    eps: the tolerance of a well-conditioned tensor; `judgeable` multiplies it by the error amplification of the case.
+    most: the largest product; beyond it, a case is skipped. worst: the largest measured error, in eps of a
+    well-conditioned tensor.
     """
 
     eps: float
@@ -50,7 +50,7 @@ DTYPES = tuple(TOLERANCES)
 """The dtypes from which cases can be drawn: those that have a tolerance. Half precision is drawn on request."""
 
 BESIDE = {"gradient_b_k": "gradient_W_k"}
-"""What is 0 but for rounding, and what its errors are measured by: see `parity_tests.judge.tolerances`."""
+"""Quantities that are 0 up to rounding, and the scale of their errors: see `parity_tests.judge.tolerances`."""
 
 NUDGE = 2.0**-12
 NUDGES = 3
@@ -58,7 +58,7 @@ NUDGES = 3
 
 @dataclass(frozen=True)
 class Judged:
-    """A case with what the reference answers, the tolerance of every quantity, and of each entry of some."""
+    """A case with the reference's answer, the tolerance of every quantity, and of each entry of some."""
 
     drawn: Drawn
     case: Case
@@ -73,16 +73,16 @@ class Judged:
 
 
 def judgeable_as(case: Case, without: tuple[str, ...] = ()) -> Judged | None:
-    """A drawn case by the name that it has in the list, or that of the case that it repeats."""
+    """A drawn case under its name in the list, or under that of the case that it repeats."""
     assert case.drawn is not None
     return judgeable(case.drawn, without, (case.again or case.id).partition("-")[2])
 
 
 @functools.lru_cache(maxsize=128)  # two batches of fuzzing
 def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Judged | None:
-    """The case, under that name if given, with its expected answer; None where rounding alone could change it.
+    """The case, under an optional name, with its expected answer; None if rounding alone could change it.
 
-    Gradients are those of the outputs that are not left out, and cotangents are drawn by the name.
+    Gradients are those of the outputs that are not omitted, and cotangents are drawn by the name.
     """
     least = LEAST.get(drawn.operator, {})
     if any(drawn.sizes.get(axis, 1) in range(1, size) for axis, size in least.items()):
@@ -120,16 +120,16 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Ju
 
 @dataclass
 class Growth:
-    """How many times a relative change of every input and parameter grows in the outputs, and by entry in some."""
+    """The amplification of a relative change of all inputs and parameters in the outputs, and by entry in some."""
 
     worst: float = 1.0
     by_entry: dict[str, float] = field(default_factory=dict)
 
 
 def growth_of_outputs(drawn: Drawn, case: Case) -> Growth | None:
-    """How a relative change of every input and parameter grows in the outputs, at least 1.
+    """The amplification of a relative change of all inputs and parameters in the outputs, at least 1.
 
-    None if it changes an output that is no floating number, as the best token of greedy decoding.
+    None if it changes an output that is not floating, such as the best token of greedy decoding.
     """
     growth, nudge = Growth(), max(NUDGE, 2.0 * epsilon(drawn.dtype))
     if drawn.whole or not any(map(is_floating, {**case.inputs, **case.parameters}.values())):
@@ -155,10 +155,10 @@ def growth_of_outputs(drawn: Drawn, case: Case) -> Growth | None:
 
 
 def distance_of_kernel(drawn: Drawn, case: Case) -> float:
-    """How far the scores of a Gaussian kernel may lie from 0, in eighths, at least 1.
+    """The largest distance of a Gaussian kernel's scores from 0, in eighths, at least 1.
 
-    Where all keys are far from a query and near each other, a nudge moves all scores alike, and the softmax takes that
-    back; what rounding did to each score of that size it does not.
+    If all keys are far from a query and near each other, a nudge shifts all scores; softmax is invariant to this, but
+    not to the rounding of each of these large scores.
     """
     if case.operator not in ("KernelAttention", "NadarayaWatson"):
         return 1.0
@@ -186,7 +186,7 @@ def nudged(case: Case, turn: int, nudge: float) -> Case:
 
 
 def answer_size(case: Case, dtype: str, without: tuple[str, ...] = ()) -> float:
-    """The sum of |cotangent · output|: how much flows back."""
+    """The sum of |cotangent · output|, the scale of the backward pass."""
     outputs = list(reference.outputs(case, dtype).values())
     factors = reference.cotangents(case, dtype, without)
     return float(sum(np.abs(factor * outputs[index]).sum() for index, factor in factors.items()))

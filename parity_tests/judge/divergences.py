@@ -1,4 +1,4 @@
-"""Known divergences: entries with a reason, each of which has to diverge still."""
+"""Known divergences: expected failures with a reason; one that no longer fails is an error."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from parity_tests.cases.call import SECOND
 from parity_tests.judge.verdict import Verdict
 
 DIVERGING = ("fail", "error")
-"""What a known divergence may be: another answer, or a refusal."""
+"""The statuses of a known divergence: a different answer, or an error."""
 
 
 Name = Annotated[str, Range(1)]
-"""A text that is not empty."""
+"""A non-empty string."""
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """A known difference of a backend, with the reason and a link.
+    """A known divergence of a backend, with a reason and a link.
 
-    backend, case, quantity, dtype and operator are patterns with * and ?. A quantity is that of a second call, too.
+    backend, case, quantity, dtype and operator are patterns with * and ?. A quantity includes that of a second call.
     """
 
     backend: Name
@@ -38,7 +38,7 @@ class Divergence:
     link: str = ""
 
     def explains(self, verdict: Verdict) -> bool:
-        """Whether the verdict diverges in this quantity, from the reference or another backend."""
+        """Whether the verdict fails in this quantity, against the reference or another backend."""
         quantities = verdict.quantity, verdict.quantity.replace(SECOND, "")
         named = self.names(verdict.operator, verdict.case, verdict.dtype) and any(
             fnmatchcase(quantity, self.quantity) for quantity in quantities
@@ -46,19 +46,19 @@ class Divergence:
         return verdict.status in DIVERGING and named and self._concerns(verdict)
 
     def names(self, operator: str, case: str, dtype: str) -> bool:
-        """Whether it is about that cell."""
+        """Whether the entry matches that cell."""
         pairs = (operator, self.operator), (case, self.case), (dtype, self.dtype)
         return all(fnmatchcase(name, pattern) for name, pattern in pairs)
 
     def asked_for(self, verdicts: Iterable[Verdict]) -> bool:
-        """Whether one of its cells was judged."""
+        """Whether one of its cells was compared."""
         return any(
             self._concerns(verdict) and self.names(verdict.operator, verdict.case, verdict.dtype)
             for verdict in verdicts
         )
 
     def stale(self, verdicts: Sequence[Verdict]) -> bool:
-        """Whether one of its cells was judged, and none diverges any longer."""
+        """Whether one of its cells was compared, and none diverges any longer."""
         return self.asked_for(verdicts) and not any(map(self.explains, verdicts))
 
     def _concerns(self, verdict: Verdict) -> bool:
@@ -66,25 +66,25 @@ class Divergence:
 
 
 def _framework(backend: str) -> str:
-    """The backend's name alone: a recording is called name:device beside another of the same backend."""
+    """The name of the backend without the device of a recording called name:device."""
     return backend.partition(":")[0]
 
 
 @dataclass(frozen=True)
 class Entries:
-    """What a file of known divergences holds."""
+    """The schema of a file of known divergences."""
 
     divergence: list[dict[str, Any]] = field(default_factory=list)
 
 
 class DivergenceError(ValueError):
-    """A file of known divergences says something else."""
+    """A file of known divergences is invalid."""
 
 
 def load_divergences(path: Path | None = None, backend: str = "") -> list[Divergence]:
-    """The entries of a file, ours unless given. Those that name no backend are about the one given.
+    """Read the entries of a file, by default the bundled one. Entries without a backend apply to the backend passed.
 
-    Raises: DivergenceError if the file holds something else.
+    Raises: DivergenceError if the file is invalid.
     """
     path = path or Path(__file__).with_name("divergences.toml")
     try:
@@ -103,9 +103,9 @@ def load_divergences(path: Path | None = None, backend: str = "") -> list[Diverg
 
 
 def apply(verdicts: Iterable[Verdict], divergences: Sequence[Divergence], *, whole: bool = True) -> list[Verdict]:
-    """The verdicts with known failures marked, and one more failure for each entry that is stale.
+    """Mark known failures among the verdicts, and add a failure for each stale entry.
 
-    Of a run that was interrupted, and is not whole, no entry is called so: it may diverge in what was not judged.
+    In an interrupted run no entry is stale: it may diverge in a cell that was not run.
     """
     verdicts = list(verdicts)
     result = []
@@ -127,7 +127,7 @@ def apply(verdicts: Iterable[Verdict], divergences: Sequence[Divergence], *, who
                     entry.dtype,
                     entry.quantity,
                     "fail",
-                    reason="a known divergence that does not diverge: delete its entry",
+                    reason="a known divergence no longer diverges: delete its entry",
                 )
             )
     return result

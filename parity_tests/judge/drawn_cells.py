@@ -1,4 +1,4 @@
-"""Drawn cases as cells: which of them a backend or target has, how they are judged, and which ones a release draws."""
+"""Drawn cases as cells: which of them a target implements, how they are compared, and which ones a release draws."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ from parity_tests.workers.recordings import Recording, own_version
 from parity_tests.workers.target import NOT_TAKEN, function_name
 
 ABSENT: Mapping[str, tuple[str, ...]] = {"mxnet": ("bfloat16", "int16")}
-"""The dtypes that a framework has not: a case that needs one, as its dtype or for lengths or tokens, is not for it."""
+"""The dtypes that a framework lacks: cases that need one, as their dtype or for lengths or tokens, are skipped."""
 
 DRAWN = 4
-"""How many drawn cases `check` asks of each operator in each dtype."""
+"""The number of drawn cases of `check` for each operator and dtype."""
 
 FAMILIES = 8
-"""How many times as many are drawn at most: rounding alone could change some, and some are of methods not there."""
+"""The largest factor by which more are drawn: some depend on rounding alone, and some on missing methods."""
 
 
 @dataclass
 class Abilities:
-    """What a backend or target can be asked: the functions that it has, and the arguments that these do not take.
+    """What a backend or target implements: its functions, and the arguments that these lack.
 
-    functions: their names; None for a backend, which has all.
-    untaken: by function, the arguments that it refused.
+    functions: their names; None for a backend, which has all. untaken: the refused arguments of each function.
     """
 
     backend: str
@@ -52,33 +51,33 @@ class Abilities:
         return known
 
     def with_functions(self, about: Mapping[str, Any]) -> Abilities:
-        """The same with the functions that a worker lists."""
+        """Read them from the header of a worker."""
         functions = set(str(about["implements"]).split(", ")) if "implements" in about else None
         return replace(self, functions=functions)
 
     def learn(self, answer: Answer) -> None:
-        """Note the argument that a function refused, if it did."""
+        """Note the argument that a function refused, if any."""
         function, _, argument = answer.message.partition(NOT_TAKEN)
         if answer.status == "not-implemented" and argument:
             self.untaken[function].add(argument)
 
     def has(self, operator: str, method: str) -> bool:
-        """Whether there is such a function."""
+        """Whether the function is implemented."""
         return self.functions is None or function_name(operator, method) in self.functions
 
     def drawable(self, operators: Collection[str]) -> list[str]:
-        """The operators among those given for which cases can be drawn, and of which any function is there."""
+        """Those of the operators that have drawn cases and at least one implemented function."""
         chosen = [name for name in NAMES if name in operators]
         return [name for name in chosen if any(self.has(name, method) for method in methods_of(find(name)))]
 
     def concerns(self, drawn: Drawn) -> bool:
-        """Whether there is the function of a case, and there are its dtypes."""
+        """Whether the function and the dtypes of a case are available."""
         return self.has(drawn.operator, drawn.method) and not {drawn.dtype, *drawn.types.values()} & {
             *ABSENT.get(self.backend, ())
         }
 
     def refusal(self, drawn: Drawn) -> str:
-        """The message on an argument of a case that its function does not take; empty if none is known."""
+        """The message about an argument of a case that its function lacks; empty if none is known."""
         function = function_name(drawn.operator, drawn.method)
         entry = find(drawn.operator)
         defaults = {option.name: option.value for option in entry.options if isinstance(entry, Layer)}
@@ -92,14 +91,14 @@ class Abilities:
 
 
 def release_seed() -> int:
-    """The seed of this version: what is drawn by it is the same everywhere, and not known before the release."""
+    """The seed of this version: its draws are the same everywhere, but unknown before the release."""
     return int.from_bytes(hashlib.sha256(own_version().encode()).digest()[:4], "big")
 
 
 def release_cases(
     seed: int, dtypes: Sequence[str], operators: Sequence[str], known: Abilities, pattern: str | None = None
 ) -> dict[str, Judged]:
-    """The drawn part of `check`, by cell: a few cases of each operator in float64 and float32, as far as they match."""
+    """The drawn cases of `check`, by cell: a few of each selected operator in float64 and float32."""
     chosen: dict[str, Judged] = {}
     for name in operators:
         for position, dtype in enumerate(FULL):
@@ -119,19 +118,19 @@ def release_cases(
 
 
 def may_match(pattern: str | None, start: str) -> bool:
-    """Whether a name that begins so may match: of a pattern, what stands before the first wildcard decides."""
+    """Whether a name with this prefix may match a pattern, which its part before the first wildcard decides."""
     literal = re.split(r"[*?\[]", pattern or "*", maxsplit=1)[0]
     return literal.startswith(start) or start.startswith(literal)
 
 
 class LineError(ValueError):
-    """A line says no case that can be judged."""
+    """A line is not a drawn case, or not one that can be tested."""
 
 
 def given_cases(lines: Sequence[str]) -> dict[str, Judged]:
     """The cases of lines, by cell.
 
-    Raises: LineError if one is no line of a drawn case, or cannot be judged.
+    Raises: LineError if one is not a drawn case, or cannot be tested.
     """
     cases = {}
     for line in lines:

@@ -1,4 +1,4 @@
-"""A quantity of the expected answer, two arrays compared by it, and how far apart they are."""
+"""Quantities of the expected answer, and the distance between an actual and an expected array."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from parity_tests.judge.tolerances import EntryTolerance, Tolerance
 
 @dataclass(frozen=True)
 class Quantity:
-    """An array of the reference's answer in a dtype, with its tolerance, and with that of each entry if there is one.
+    """An array of the reference in a dtype, with its tolerance and, if there is one, the tolerance of each entry.
 
-    dtype is that of the arithmetic, and stored has the dtypes that an answer may have: only this one unless given.
-    beside is the tensor whose largest entry counts if it is the larger one (see `Tolerance.beside`).
+    dtype is the dtype of the arithmetic, and stored the allowed dtypes of an answer (default: dtype only). The largest
+    entry of beside is used as the scale if it is larger (see `Tolerance.beside`).
     """
 
     name: str
@@ -29,12 +29,12 @@ class Quantity:
 
     @functools.cached_property
     def floating(self) -> bool:
-        """Whether it holds floating numbers; others have no tolerance."""
+        """Whether the dtype is floating; others have no tolerance."""
         return is_floating(self.reference)
 
     @functools.cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """The dtypes that an answer may have."""
+        """The allowed dtypes of an answer."""
         return self.stored or (self.dtype,) if self.floating else (self.reference.dtype.name,)
 
     @functools.cached_property
@@ -47,21 +47,21 @@ class Quantity:
 
     @functools.cached_property
     def unit(self) -> float:
-        """One eps of the largest entry; of 1 where all entries are 0."""
+        """One eps of the largest entry, or of 1 if all entries are 0."""
         return epsilon(self.dtype) * (self.scale or 1.0)
 
     @property
     def allowed(self) -> float:
-        """The largest error that passes, in eps: 0 for whole numbers, and where all is zero."""
+        """The largest accepted error in eps: 0 for integers, and if all entries are zero."""
         return self.tolerance.eps if self.floating and self.scale > 0.0 else 0.0
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An actual array beside the expected one, which is the reference's or that of another backend.
+    """An actual and an expected array, the latter from the reference or another backend.
 
-    Errors are measured in eps of the dtype and of the reference's largest entry, so that both kinds compare; where
-    there is a tolerance by entry, also in eps of each entry.
+    Errors are measured in eps of the dtype and of the reference's largest entry, so that both kinds are comparable, and
+    also in eps of each entry if there is a tolerance for it.
     """
 
     quantity: Quantity
@@ -70,7 +70,7 @@ class Pair:
 
     @functools.cached_property
     def doubles(self) -> tuple[np.ndarray, np.ndarray]:
-        """Both as float64, in which every dtype is exact."""
+        """Both arrays as float64, which represents every dtype exactly."""
         return self.actual.astype(np.float64), self.expected.astype(np.float64)
 
     @functools.cached_property
@@ -95,7 +95,7 @@ class Pair:
 
     @functools.cached_property
     def entry_errors(self) -> np.ndarray:
-        """The distance of finite entries, in eps of each; what lies below the least normal number counts as that."""
+        """The distance of finite entries, in eps of each; subnormal entries count as the smallest normal number."""
         quantity = self.quantity
         least, reference = least_normal(quantity.dtype), quantity.reference.astype(np.float64)
 
@@ -113,7 +113,7 @@ class Pair:
 
     @functools.cached_property
     def error(self) -> float:
-        """The largest error in eps, or the number of elements that differ where there are no eps."""
+        """The largest error in eps, or the number of differing elements if the dtype has no eps."""
         if not self.quantity.floating:
             return float(np.sum(self.actual != self.expected))
         return float(self.errors.max(initial=0.0))
@@ -124,7 +124,7 @@ class Pair:
         return None if self.quantity.by_entry is None else float(self.entry_errors.max(initial=0.0))
 
     def worst(self, wrong: np.ndarray, errors: np.ndarray | None = None) -> str:
-        """The first of the worst elements among the wrong ones, in words."""
+        """Describe the first of the worst elements among the wrong ones."""
         rank = np.where(wrong, self.errors if errors is None else errors, -1.0) if self.quantity.floating else wrong
         where = np.unravel_index(int(rank.argmax()), wrong.shape)
         place = f"{self.quantity.name}[{', '.join(map(str, where))}]"
@@ -132,8 +132,8 @@ class Pair:
 
 
 def smallest_scale(dtype: str) -> float:
-    """The largest entry below which errors count no more: those of its size are below the dtype's least normal number.
+    """The largest entry whose errors are ignored, since they are below the smallest normal number of the dtype.
 
-    Frameworks may flush what lies below that. float16 has no room for it, and nobody flushes it there.
+    Frameworks may flush subnormal numbers. float16 is excluded: its range is too small, and no framework flushes it.
     """
     return least_normal(dtype) / (epsilon(dtype) if dtype in FULL else 1.0)

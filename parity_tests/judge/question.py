@@ -1,4 +1,4 @@
-"""A cell with its expected answer: made once, for every recording that is compared with it."""
+"""A cell with its expected answer, computed once for all recordings."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from parity_tests.judge.pair import Quantity
 from parity_tests.judge.tolerances import entry_tolerance_of, tolerance_of
 
 CAST = ("context", "predictions", "logits")
-"""What every framework's mixed precision computes in half precision, in a layer with parameters."""
+"""The operators that mixed precision computes in half precision in every framework: layers with parameters."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A cell, and the quantities of its expected answer; gradients are those of the outputs that are not left out.
+    """A cell and the quantities of its expected answer; gradients are those of the outputs that are not omitted.
 
-    given is the expected answer where it is not the reference's, which is computed when it is first needed: a cell that
-    is not implemented needs none.
+    given is the expected answer if it is not the reference's, which is computed on first use: a cell that is not
+    implemented needs none.
     """
 
     cell: Cell
@@ -31,10 +31,10 @@ class Question:
 
     @functools.cached_property
     def quantities(self) -> dict[str, Quantity] | None:
-        """Each quantity with its tolerances, those of its name, or of the case if that was drawn.
+        """The quantities with their tolerances: those of the name, or of the case if it is a drawn one.
 
-        None if outputs are left out of a drawn case, and rounding alone could change what remains.
-        Raises: ValueError if rounding alone could change the whole answer.
+        None if outputs are omitted in a drawn case and rounding alone could change the others. Raises: ValueError if
+        rounding alone could change the whole answer.
         """
         case, dtype = self.cell
         judged = None if case.drawn is None else judgeable_as(case, self.without)
@@ -57,7 +57,7 @@ class Question:
         return quantities
 
     def _stored(self, name: str) -> tuple[str, ...]:
-        """The dtypes that a floating quantity may have; frameworks leave some outputs in float32, but none of CAST."""
+        """The allowed dtypes of a floating quantity; frameworks keep some outputs in float32, but none of CAST."""
         case, dtype = self.cell
         if dtype not in MIXED:
             return (dtype,)
@@ -67,9 +67,9 @@ class Question:
 
 
 class Questions:
-    """The question of each cell, made once for each set of outputs that somebody leaves out.
+    """Cache the question of each cell, for each set of omitted outputs.
 
-    given has the expected answers, by cell, where they are not the reference's.
+    given has the expected answers, by cell, that are not the reference's.
     """
 
     def __init__(self, given: Mapping[str, Arrays] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Reports that were written as JSON, read again: what errors they measured."""
+"""Read the measured errors of JSON reports."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from parity_tests.judge.verdict import Verdict
 
 
 class ReportError(ValueError):
-    """A file is no report."""
+    """A file is not a report."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What the file of a report holds."""
+    """The schema of a report file."""
 
     header: dict[str, Any]
     cells: list[Verdict]
@@ -30,18 +30,18 @@ class Report:
 def verdicts_of(path: Path) -> list[Verdict]:
     """The verdicts of a report.
 
-    Raises: ReportError if the file is none.
+    Raises: ReportError if the file is not a report.
     """
     try:
         report: Report = typed(Report, json.loads(regular_file(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
-        what = "expected a JSON file that `run --json` wrote"
-        raise ReportError(f"{path} is no report: {error}; {what}") from error
+        what = "expected a JSON file written by `run --json`"
+        raise ReportError(f"{path} is not a report: {error}; {what}") from error
     return report.cells
 
 
 def measured_by(verdict: Verdict) -> Iterator[tuple[Tolerance, float, str]]:
-    """Each error of a verdict with the tolerance that decided on it, and where it was."""
+    """Yield each error with the tolerance that applied, and its location."""
     if verdict.dtype not in DTYPES:
         return  # of a backend that is missing
     named = verdict.operator, verdict.case, verdict.dtype, verdict.quantity

@@ -1,4 +1,4 @@
-"""A run of `check` as data: the same request gives the same verdicts."""
+"""A run of `check` as data: equal requests give equal verdicts."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from parity_tests.workers.process import Job, Progress, Server, Stopped, untold
 from parity_tests.workers.recordings import Recording
 
 DEVICE = r"(cpu|cuda)(:[1-9][0-9]*)?"
-"""The names of devices, as a pattern."""
+"""The pattern of device names."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """All that a run of `check` depends on, but for files and environment."""
+    """The parameters of a run of `check`, except for files and environment."""
 
     target: str
     dtypes: list[str]
@@ -48,9 +48,9 @@ class Request:
     require_all: bool = False
     path: str | None = None
     seed: int | None = None
-    """What the drawn part of the cases is drawn by; None for none."""
+    """The seed of drawn cases; None for no drawn cases."""
     drawn: tuple[str, ...] = ()
-    """The lines of drawn cases, which are then all that is judged."""
+    """The lines of drawn cases; if there are any, only these are run."""
 
     def __post_init__(self) -> None:
         for name, given, known in (("dtypes", self.dtypes, DTYPES), ("operators", self.operators, OPERATORS)):
@@ -59,7 +59,7 @@ class Request:
         if not self.dtypes:
             raise ValueError(f"dtypes: none, expected some of {', '.join(DTYPES)}")
         if re.fullmatch(DEVICE, self.device) is None:
-            raise ValueError(f"device: {shown(self.device)}, expected cpu, cuda, or one of several, as cuda:1")
+            raise ValueError(f"device: {shown(self.device)}, expected cpu, cuda, or an index such as cuda:1")
         if self.path not in (*PATHS, None):
             raise ValueError(f"path: {shown(self.path)}, expected one of {', '.join(PATHS)}")
         if self.seed is not None and self.seed < 0:
@@ -67,12 +67,12 @@ class Request:
 
     @property
     def selection(self) -> Selection:
-        """The cells that are selected."""
+        """The selected cells."""
         return Selection(self.dtypes, self.pattern, self.operators, self.training)
 
     @property
     def command(self) -> str:
-        """The command that asks it, without the options that choose cells."""
+        """The command of this request, without the options that select cells."""
         given = [] if self.python is None else ["--python", self.python]
         given += [] if self.divergences is None else ["--divergences", self.divergences]
         given += ["--require-all"] * self.require_all
@@ -80,7 +80,7 @@ class Request:
 
     @property
     def whole_command(self) -> str:
-        """The command that asks all of it."""
+        """The full command of this request."""
         given = [] if self.drawn else ["--dtype", ",".join(self.dtypes)]
         given += [word for line in self.drawn for word in ("--drawn", line)]
         given += [] if self.seed is None else ["--seed", str(self.seed)]
@@ -93,13 +93,14 @@ class Request:
 
     @property
     def files(self) -> dict[str, Path]:
-        """The file of known divergences, if it names one; a run has those of the target (`Run.files`)."""
+        """The file of known divergences, if there is one; a run has the files of the target (`Run.files`)."""
         return {} if self.divergences is None else {self.divergences: Path(self.divergences)}
 
     def judge(
         self, progress: Progress = untold, stopped: Stopped = lambda: False, explain: Explain = unexplained
     ) -> Run:
-        """Judge the target, until `stopped` says so; `explain` names known mistakes that give the same wrong answers.
+        """Test the target until `stopped` returns True; `explain` identifies known mistakes with the same wrong
+        answers.
 
         Raises: DivergenceError, LineError, CacheError, WorkerFault.
         """
@@ -125,11 +126,11 @@ class Request:
 
     @property
     def job(self) -> Job:
-        """Who answers."""
+        """The job that runs the target."""
         return job_of(self.target, self.python, self.device, Path.cwd())
 
     def known(self, recording: Recording) -> Abilities:
-        """What the target can be asked, by its recording, or by its worker where that is empty."""
+        """What the target implements, from its recording, or from its worker if the recording is empty."""
         known = Abilities.of(recording)
         if recording.answers:
             return known
@@ -137,15 +138,15 @@ class Request:
             return known.with_functions(server.hello())
 
     def drawn_cases(self, known: Abilities, divergences: Sequence[Divergence]) -> dict[str, Judged]:
-        """The drawn part of the cases, by cell, for a target of which that is known."""
+        """The drawn cases, by cell, that the target implements."""
         if self.seed is None:
             return {}
         return release_cases(self.seed, self.dtypes, self.drawable(known, divergences), known, self.pattern)
 
     def drawable(self, known: Abilities, divergences: Sequence[Divergence]) -> list[str]:
-        """The operators for which cases are drawn: the selected ones that the target has, and that nowhere diverge.
+        """The operators of drawn cases: selected, implemented by the target, and without a known divergence.
 
-        Nobody can say of a drawn case whether it shows a divergence that is known.
+        It cannot be decided whether a drawn case shows a known divergence.
         """
         entries = [entry for entry in divergences if fnmatchcase(known.backend, entry.backend)]
         diverging = {
@@ -157,7 +158,7 @@ class Request:
 
     @property
     def certified(self) -> dict[str, Any]:
-        """What a certificate states of it: all but where the interpreter was, which is this machine's affair."""
+        """The entries of a certificate: all fields except the path of the interpreter, which is local to a machine."""
         portable = replace(self, python=None)
         kind = {"kind": "check", "other_python": self.python is not None}
         return {**asdict(portable), **kind, "command": portable.whole_command}

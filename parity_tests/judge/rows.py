@@ -1,6 +1,6 @@
-"""The rows of the covering design as they are kept: each with the seed with which rounding changes least.
+"""Write the rows of the covering design, each with the seed that is least sensitive to rounding.
 
-`python -m parity_tests.judge.rows` writes them to `cases/covering.txt`.
+`python -m parity_tests.judge.rows` writes `cases/covering.txt`.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from parity_tests.cases.drawn import Drawn
 from parity_tests.judge.condition import judgeable
 
 STEADY = 1000.0
-"""A row's largest tolerance, in eps of its dtype, at which no other seed is tried."""
+"""The largest tolerance of a row, in eps of its dtype, at which no further seed is tried."""
 
 
 SEEDS = (*range(101, 201),)
 
 
 MOST_TRIED = 12
-"""So many of the seeds are tried where some row can be judged."""
+"""The number of seeds to try if at least one is usable."""
 
 
 def designed() -> list[Drawn]:
-    """The rows, as they are to be kept: each with the seed with which rounding changes least."""
+    """Yield the rows, each with the seed that is least sensitive to rounding."""
     return [seeded(row, name_of(row, index)) for rows in design().rows.values() for index, row in enumerate(rows)]
 
 
 def seeded(row: Drawn, name: str) -> Drawn:
-    """The row with the first seed with which its errors stay small, or else the one with which they stay smallest.
+    """The row with the first seed whose errors stay small, or else with the one whose errors are smallest.
 
-    One with which less is 0 goes before. Without gradients where those are rounding alone with every seed.
-    Raises: ValueError if rounding can change a token or a choice with all of them.
+    Seeds with fewer zeros are preferred. Gradients are omitted if they are rounding alone with every seed. Raises:
+    ValueError if rounding can change a token or a choice with every seed.
     """
     for forward in sorted({row.forward, True}):
         tried: list[tuple[int, float, Drawn]] = []

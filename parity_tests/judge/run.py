@@ -1,4 +1,4 @@
-"""A parity run: cases to workers, recordings to verdicts."""
+"""A parity run: send cases to workers, and compare their recordings."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from parity_tests.workers.recordings import Batch, Recording, batch_of, joined, 
 Result = TypeVar("Result")
 
 SHARES = {"jax": 1, "tf": 4, "mxnet": 8, "torch": 16}
-"""One worker of a backend for each so many that run at once: several pay where cells take longer than the start."""
+"""Concurrent workers per worker of a backend: a second one pays off only if cells take longer than its start."""
 
 BATCH = 32
-"""A worker gets so many cells at once, or a few more."""
+"""The approximate number of cells in a batch."""
 
 MOST_ON_GPU = 4
-"""So many workers of a backend share a GPU."""
+"""The number of workers of a backend that share a GPU."""
 
 MOST_REPEATED = 8
-"""So many cells whose expected values were read from the cache are computed anew, and as many of those that are red."""
+"""The number of cached cells whose expected values are recomputed, and that of red ones."""
 
 Forgive = Callable[[Iterable[Verdict]], Iterable[Verdict]]
-"""The verdicts, with another status on what is not required."""
+"""Changes the status of verdicts that are not required."""
 
 Recorder = Callable[[Job, Iterable[Batch], Progress], Recording]
 
 
 @dataclass
 class Run:
-    """The outcome: verdicts, recordings, what could not run, and where the time went."""
+    """The outcome of a run: verdicts, recordings, missing backends and times."""
 
     cells: list[Cell]
     verdicts: list[Verdict] = field(default_factory=list)
@@ -61,32 +61,33 @@ class Run:
     dtypes: Sequence[str] = ()
     interrupted: bool = False
     command: str = ""
-    """What repeats the run, without the options that choose cells; empty for `run`, which names backends itself."""
+    """The command that repeats the run, without options that select cells; empty for `run`, which adds backends
+    itself."""
     explanations: Sequence[Explanation] = ()
     drawn: Mapping[str, str] = field(default_factory=dict)
-    """The cases that were drawn: the line of each, by its id."""
+    """The line of each drawn case, by its id."""
     seed: int | None = None
-    """What they were drawn by; None where their lines were given."""
+    """The seed of drawn cases; None if their lines were passed."""
     of: int = 0
-    """So many cells there would have been; 0 if these are all."""
+    """The number of all cells, of which these are a part; 0 if these are all."""
 
     @property
     def files(self) -> dict[str, Path]:
-        """The files that targets were imported from, by their paths from the target's folder."""
+        """The source files of targets, by their paths relative to the target's folder."""
         return {name: Path(file) for one in self.recordings.values() for name, file in one.files.items()}
 
     @property
     def judged(self) -> bool:
-        """Whether anything was judged: all that was selected may be missing."""
+        """Whether anything was compared: all selected cells may be missing."""
         return any(verdict.judged for verdict in self.verdicts)
 
     @property
     def red(self) -> list[Verdict]:
-        """The verdicts for which the run fails."""
+        """The verdicts that make the run fail."""
         return [verdict for verdict in self.verdicts if verdict.red]
 
     def as_json(self) -> dict[str, Any]:
-        """The run as an object: a header, then one cell for each verdict. Only `times` differs between two runs."""
+        """The run as an object: a header, then one entry for each verdict. Two runs differ only in `times`."""
         header: dict[str, Any] = {
             "attention_parity": own_version(),
             "specification": SPECIFICATION_VERSION,
@@ -109,13 +110,13 @@ class Run:
 
 
 def workers_of(job: Job, workers: int) -> int:
-    """The number of workers for a job's cells, given how many run at once; those of a GPU share its memory."""
+    """The number of workers for a job's cells; workers on a GPU share its memory."""
     count = max(1, workers // SHARES.get(job.backend, workers))
     return count if job.device.startswith("cpu") else min(count, MOST_ON_GPU)
 
 
 def batches_of(cells: Sequence[Cell]) -> list[Batch]:
-    """The cells in batches, each in their order; cells that share a program, or repeat each other, are in one."""
+    """Split the cells into batches; cells that share a program or repeat each other stay together, in order."""
     programs: dict[str, list[Cell]] = {}
     for cell in cells:
         case, dtype = cell
@@ -132,7 +133,7 @@ def batches_of(cells: Sequence[Cell]) -> list[Batch]:
 
 
 def dealt(batches: Sequence[Batch], count: int) -> list[Iterable[Batch]]:
-    """The batches for that many workers: each takes the next one as soon as it is free."""
+    """Distribute the batches: each worker takes the next one when it is free."""
     queue: SimpleQueue[Batch | None] = SimpleQueue()
     for batch in [*batches, *[None] * count]:
         queue.put(batch)
@@ -151,12 +152,12 @@ def run(
     recorder: Recorder = record,
     stopped: Stopped = lambda: False,
 ) -> Run:
-    """Judge every backend against the reference, and each against each other.
+    """Compare every backend with the reference and with each other backend.
 
-    So many workers run at once, one for each core unless given; nothing but times depends on how many. missing names
-    backends that are not there, with the reason; they are red under require_all. Once stopped answers True, what was
-    recorded by then is judged; the recorder is expected to ask, too.
-    Raises: CacheError if the cache had something else than what is expected.
+    workers is the number of concurrent workers (default: number of cores); only times depend on it. missing has
+    unavailable backends with the reason; they are red under require_all. Once stopped() returns True, the cells
+    recorded so far are compared; the recorder must check it, too. Raises: CacheError if the cache contained wrong
+    expected values.
     """
     start = time.perf_counter()
     dtypes = list(dict.fromkeys(dtype for _, dtype in cells))
@@ -209,11 +210,10 @@ def conclude(
     divergences: Sequence[Divergence] = (),
     progress: Progress = untold,
 ) -> None:
-    """Judge the recordings of a run: their settings, every cell, and the cache; then apply known divergences.
+    """Compare the recordings of a run: settings, every cell, and the cache; then apply known divergences.
 
-    read is what the cache had of the cells; frameworks names, by recording, the one whose settings count; forgive
-    changes verdicts on what is not required.
-    Raises: CacheError if the cache had something else than what is expected.
+    read has the cells read from the cache; frameworks the framework of each recording, which determines its settings;
+    forgive changes verdicts that are not required. Raises: CacheError if the cache contained wrong expected values.
     """
     begun = time.perf_counter()
     recordings, frameworks = list(outcome.recordings.values()), frameworks or {}
@@ -226,21 +226,21 @@ def conclude(
 
 
 def implemented(cells: Iterable[Cell], recordings: Sequence[Recording]) -> list[Cell]:
-    """The cells that any of the recordings implements."""
+    """The cells that at least one of the recordings implements."""
     return [
         cell for cell in cells if any(recording.answer(cell).status != "not-implemented" for recording in recordings)
     ]
 
 
 def ended(future: Future[Result]) -> Result:
-    """What came of it. The main thread looks up now and then: a signal may reach it just before it falls asleep."""
+    """Wait for the result in short intervals, since a signal may arrive just before the main thread blocks."""
     while not wait([future], PATIENCE_SECONDS).done:
         pass
     return future.result()
 
 
 def _summed(progress: Progress, workers: int, of: int) -> list[Progress]:
-    """Report the sum of several workers of a backend: a callback for each."""
+    """Make a callback for each worker of a backend; they report the sum of the progress."""
     done = [0] * workers
 
     def report(index: int, backend: str, count: int, _: int, doing: str = "") -> None:
@@ -251,27 +251,27 @@ def _summed(progress: Progress, workers: int, of: int) -> list[Progress]:
 
 
 class CacheError(ValueError):
-    """The cache holds other values than the reference gives."""
+    """The cache contains values that differ from the reference."""
 
 
 def suspects(cells: Sequence[Cell], verdicts: Iterable[Verdict]) -> list[Cell]:
-    """A few cells that nobody can foresee, and a few of those that are red: no answer is red for the cache alone."""
+    """Choose a few random cells and a few red ones, so that no verdict is red because of the cache alone."""
     red = {f"{verdict.case}/{verdict.dtype}" for verdict in verdicts if verdict.status == "fail"}
     return few([cell for cell in cells if cell.key in red]) + few(cells)
 
 
 def few(cells: Sequence[Cell]) -> list[Cell]:
-    """A few of the cells, drawn from the system's noise; of trainings, which take long, one at most."""
+    """Choose a few cells by the system's random source, with at most one training, which is slow."""
     drawn = random.SystemRandom().sample(cells, len(cells))
     trained = [cell.key for cell in drawn if cell.case.operator == TRAINING]
     return [cell for cell in drawn if cell.key not in trained[1:]][:MOST_REPEATED]
 
 
 def recheck(read: Mapping[Path, Arrays], cells: Iterable[Cell]) -> None:
-    """Compute what was read from the cache for these cells anew.
+    """Recompute the cached expected values of these cells.
 
-    Anybody may write to the cache, also a target, which would then be judged by its own numbers.
-    Raises: CacheError if it differs by more than the tolerance of float64.
+    A target could write to the cache, and would then be compared with its own values. Raises: CacheError if they differ
+    by more than the tolerance of float64.
     """
     with in_memory():
         for case, dtype in cells:
@@ -294,7 +294,7 @@ def recheck(read: Mapping[Path, Arrays], cells: Iterable[Cell]) -> None:
 
 
 def missing_verdict(name: str, reason: str, operator: str = "*") -> Verdict:
-    """A red verdict on who ought to have been judged, and was not."""
+    """Make a red verdict on a backend that was required and did not run."""
     return Verdict(operator, "*", name, "reference", "", "*", "*", "missing", reason=reason)
 
 
@@ -304,7 +304,7 @@ def _timed(recorder: Recorder, job: Job, batches: Iterable[Batch], progress: Pro
 
 
 def split_seconds(recording: Recording, backend: str, seconds: float) -> dict[str, float]:
-    """Where a worker's time went: its cold start, what it compiled, and all else that its cells took."""
+    """The time of a worker: cold start, compilation, and computation."""
     compiled = sum(answer.compile_seconds for answer in recording.answers.values())
     parts = {"start": recording.start_seconds, "compile": compiled}
     parts["cells"] = seconds - sum(parts.values())

@@ -1,4 +1,4 @@
-"""How large an error may be, as data: each tolerance in eps of its dtype, with what was measured and why it grows."""
+"""The tolerances, as data: each in eps of its dtype, with the largest measured error and the reason why it grows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from parity_tests.cases.training import LONG_TRAININGS
 
 @dataclass(frozen=True)
 class Tolerance:
-    """A bound on max|a - b| / (eps · max|reference|) for the tensors it names, the worst seen, and why it grows.
+    """A bound on max|a - b| / (eps · max|reference|) for some tensors, the largest measured error, and why it grows.
 
-    dtypes are names; operator, case and quantity are patterns with * and ?; the first tolerance that fits decides.
-    Where a tensor is 0 but for rounding, beside names the quantity whose largest entry its errors are measured by, too.
-    An informational tolerance decides nothing: errors are measured and printed, and its eps say nothing.
+    dtypes are names; operator, case and quantity are patterns with * and ?; the first match applies. If a tensor is 0
+    up to rounding, beside is the quantity whose largest entry also scales its errors. An informational tolerance has no
+    effect on the verdict: errors are measured and printed, and its eps is unused.
     """
 
     eps: float
@@ -32,11 +32,11 @@ class Tolerance:
 
     @property
     def reason(self) -> str:
-        """Why the tolerance is what it is."""
-        return f"{self.grows}; worst seen {self.worst:g}"
+        """The reason for the tolerance."""
+        return f"{self.grows}; largest measured error {self.worst:g}"
 
     def fits(self, operator: str, case: str, dtype: str, quantity: str) -> bool:
-        """Whether the tolerance is for that tensor."""
+        """Whether the tolerance applies to that tensor."""
         pairs = ((operator, self.operator), (case, self.case), (quantity, self.quantity))
         return dtype in self.dtypes and all(fnmatchcase(name, pattern) for name, pattern in pairs)
 
@@ -45,8 +45,9 @@ class Tolerance:
 class EntryTolerance(Tolerance):
     """A bound on max(|a - b| / (eps · |reference|)) over the entries, each measured by itself.
 
-    Where the last axis holds the weights of a softmax, eps counts 1 + |ln w| times, w being the smallest weight of the
-    row: so far apart do its scores lie, and rounding moves them, and with them every weight, by eps times that.
+    If the last axis contains the weights of a softmax, eps is multiplied by 1 + |ln w|, w being the smallest weight of
+    the row: |ln w| is the range of the row's scores, and rounding changes them, and thus every weight, by eps times
+    that range.
     """
 
     softmax: bool = False
@@ -56,7 +57,8 @@ DOUBLE, SINGLE, HALF = ("float64",), ("float32",), ("float16", "bfloat16")
 
 SATURATED = "tanh' = 1 - tanh² loses its leading digits where tanh is near 1, and only such elements remain"
 CANCELLING = (
-    "the query moves all scores of a row nearly alike, and the softmax takes that back: W_q's gradient is a small "
+    "the query shifts all scores of a row almost equally, and softmax is invariant to a shift: W_q's gradient is a "
+    "small "
     "difference of large sums, over all steps"
 )
 PROJECTED = "gradients pass the softmax and the tanh, and are sums over queries and keys"
@@ -66,24 +68,24 @@ DIVIDED = (
     "Adam divides a gradient by its own size: a small difference of large sums moves a parameter as far as any other"
 )
 LONGER = "the same, over a hundred steps"
-LATER = "a float32 training of more than 50 steps: rounding grows from step to step, without a bound that is known"
+LATER = "a float32 training of more than 50 steps: rounding grows from step to step, without a known bound"
 
 SHORT = "a few sums of at most ten products, and one exponential"
 
-SHIFT = "a bias of the keys moves all scores of a row alike, which the softmax takes back: 0 but for rounding"
+SHIFT = "a bias of the keys shifts all scores of a row; softmax is invariant to this: 0 up to rounding"
 
-SINGLE_KEY = "a single key has weight 1, whatever its score: terms that cancel, which fused kernels add otherwise"
+SINGLE_KEY = "a single key has weight 1, whatever its score: terms cancel, and fused kernels add them in another order"
 
 SUMMED = "one number, to which every pair of query and key adds a term of either sign: small beside the terms"
 CENTRED = "gradients pass the softmax, the window's Gaussian and the sigmoid of its centre"
 
 APART = "scores to ±40, of larger terms: the exponential turns the eps of a score into as much of a weight"
 
-SOFTMAX = "an exponential of each gap between given scores, and their sum"
+SOFTMAX = "an exponential of each gap between input scores, and their sum"
 SCORED = "scores are sums of products, whose rounding the exponential turns into as much of each weight"
 CANCELLED = "the same, of scores that are small beside their terms"
 PREDICTED = "the same, and a Gaussian of the distance from a predicted centre"
-SQUARES = "a sum of squares, of which none is taken away"
+SQUARES = "a sum of squares, without cancellation"
 COPIED = "a copy: nothing is rounded"
 ADDED = "a single sum"
 
@@ -169,18 +171,18 @@ ENTRY_TOLERANCES: tuple[EntryTolerance, ...] = (
     EntryTolerance(0, 0, COPIED, DOUBLE + SINGLE + HALF, "location_score", quantity="scores"),
     EntryTolerance(1, 0.5, ADDED, DOUBLE + SINGLE + HALF, "LearnedPositions", quantity="outputs"),
 )
-"""Quantities without a tolerance here have small entries that are differences of large numbers, as gradients have."""
+"""Small entries of other quantities, such as gradients, are differences of large numbers and have no tolerance here."""
 
 
 @functools.lru_cache(maxsize=4096)
 def tolerance_of(operator: str, case: str, dtype: str, quantity: str) -> Tolerance:
-    """The tolerance that decides on a tensor."""
+    """The tolerance that applies to a tensor."""
     return next(tolerance for tolerance in TOLERANCES if tolerance.fits(operator, case, dtype, quantity))
 
 
 @functools.lru_cache(maxsize=4096)
 def entry_tolerance_of(operator: str, case: str, dtype: str, quantity: str) -> EntryTolerance | None:
-    """The tolerance that decides on each entry of a tensor; None where the small ones cannot be asked for."""
+    """The tolerance of each entry of a tensor; None if small entries are not compared."""
     return next((tolerance for tolerance in ENTRY_TOLERANCES if tolerance.fits(operator, case, dtype, quantity)), None)
 
 
@@ -192,7 +194,7 @@ TIGHT, LOOSE = 2.0, 10.0
 
 @dataclass(frozen=True)
 class Calibration:
-    """A tolerance beside what a run measured: the worst error, where it was, and the tolerance that this would give."""
+    """A tolerance with the largest error of a run, its location, and the proposed tolerance."""
 
     tolerance: Tolerance
     measured: float
@@ -200,21 +202,21 @@ class Calibration:
 
     @property
     def worst(self) -> float:
-        """The worst error ever seen: in this run, or when the tolerance was set."""
+        """The largest measured error: in this run, or when the tolerance was set."""
         return max(self.measured, self.tolerance.worst)
 
     @property
     def proposed(self) -> float:
-        """MARGIN times the worst error, rounded up; the present tolerance while it is TIGHT to LOOSE times that."""
+        """MARGIN times the largest error, rounded up; the present tolerance if it is TIGHT to LOOSE times that."""
         if TIGHT * self.worst <= self.tolerance.eps <= LOOSE * self.worst:
             return self.tolerance.eps
         return rounded_up(MARGIN * self.worst)
 
 
 def calibrate(measured: Iterable[tuple[Tolerance, float, str]]) -> list[Calibration]:
-    """The worst of the measured errors for every tolerance that decided on one, in the order of the tolerances.
+    """The largest measured error of every tolerance that was applied, in the order of the tolerances.
 
-    measured holds, for each tensor, its tolerance, its error in eps, and where that was.
+    measured has the tolerance, error in eps and location of each tensor.
     """
     worst: dict[Tolerance, Calibration] = {}
     for tolerance, error, where in measured:

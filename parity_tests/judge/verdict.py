@@ -1,4 +1,4 @@
-"""What a comparison yields: a verdict with its numbers, and why one is red."""
+"""The result of a comparison: a verdict with its numbers and, if red, the reason."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Status = Literal[
     "known-divergence",
     "informational",
 ]
-"""What became of a comparison: not-implemented is missing where not all is required, informational is measured only."""
+"""The statuses of a comparison: not-implemented is missing but not required, informational is measured only."""
 
 RED: tuple[Status, ...] = ("fail", "crash", "timeout", "error", "missing")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of comparing one quantity of a case, as one backend gives it, with the reference or another backend.
+    """The result of comparing one quantity of a case in one backend with the reference or another backend.
 
-    error and tolerance are in eps of the dtype and of the largest entry, or of the entry itself where that check
-    failed; None where there is nothing to measure. check names the check that failed. entry_error is the largest error
-    of an entry in eps of itself, None where small entries are not compared.
+    error and tolerance are in eps of the dtype and of the largest entry, or of the entry itself if that check failed;
+    None if there is nothing to measure. check is the failed check. entry_error is the largest error of an entry in eps
+    of itself, None if small entries are not compared.
     """
 
     operator: str
@@ -51,27 +51,27 @@ class Verdict:
 
     @property
     def name(self) -> str:
-        """The backend, with its device unless that is the CPU."""
+        """The name of the backend, with its device unless that is the CPU."""
         return labelled(self.backend, self.device)
 
     @property
     def red(self) -> bool:
-        """Whether the run fails for it."""
+        """Whether the run fails because of it."""
         return self.status in RED
 
     @property
     def judged(self) -> bool:
-        """Whether there was anything to judge."""
+        """Whether anything was compared."""
         return self.status not in ("not-applicable", "not-implemented")
 
     def as_json(self) -> dict[str, Any]:
-        """The verdict as an object; an error without measure, as of NaN, is null; reason has it."""
+        """The verdict as an object; an error that is not finite is null, and described in reason."""
         return {**asdict(self), "error": _rounded(self.error), "entry_error": _rounded(self.entry_error)}
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A known mistake that gives the same wrong answers of an operator: how many of the red ones it explains."""
+    """A known mistake with the same wrong answers for an operator, and the number of red verdicts it explains."""
 
     operator: str
     mutant: str

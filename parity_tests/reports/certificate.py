@@ -1,4 +1,4 @@
-"""Certificates: what a run judged, under which versions and settings, how large each error was, how to repeat it."""
+"""Certificates: the cells, versions, settings and errors of a run, and how to repeat it."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ KIND = "attention-parity certificate"
 FORMAT = 2
 MOST_TOLD = 20
 OF_THIS_MACHINE = ("JAX_COMPILATION_CACHE_DIR",)
-"""What a worker is told that changes no number, and would say where files lie."""
+"""Environment variables that are omitted, since they change no number and contain local paths."""
 
 Certificate = dict[str, Any]
 
 
-UNPROVED = "who made it, when and where: a digest is no signature"
-"""What no repetition can find out."""
+NOT_COVERED = "who wrote it, when and where: the digest is not a signature"
+"""What running the target again cannot verify."""
 
 
 class CertificateError(ValueError):
-    """A file is no certificate, or is not as it was written."""
+    """A file is not a certificate, or was modified."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A verdict, as a certificate states it."""
+    """The entries of a verdict in a certificate."""
 
     operator: str
     case: str
@@ -59,7 +59,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Content:
-    """What the file of a certificate holds."""
+    """The schema of a certificate file."""
 
     kind: str
     format: int
@@ -79,7 +79,7 @@ class Content:
 
 
 def certify(run: Run, request: Mapping[str, Any], files: Mapping[str, Path]) -> Certificate:
-    """The certificate of a run: request is what was asked for, files what was judged, by the name that it was given."""
+    """Make the certificate of a run; request is its request, and files the tested files by name."""
     content = {
         "kind": KIND,
         "format": FORMAT,
@@ -108,7 +108,7 @@ def certify(run: Run, request: Mapping[str, Any], files: Mapping[str, Path]) -> 
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file; why there is none, of what is no regular file."""
+    """The SHA-256 of a file, or the reason why there is none."""
     try:
         return hashlib.sha256(regular_file(path).read_bytes()).hexdigest()
     except (OSError, ArchiveError):
@@ -116,7 +116,7 @@ def sha256(path: Path) -> str:
 
 
 def processor() -> str:
-    """The processor: another one rounds otherwise."""
+    """The processor, on which rounding depends."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
@@ -125,7 +125,7 @@ def processor() -> str:
 
 
 def _inputs(run: Run) -> dict[str, str]:
-    """The digest of what each judged cell asked."""
+    """The digest of the inputs of each compared cell."""
     judged = {f"{verdict.case}/{verdict.dtype}" for verdict in run.verdicts if verdict.status != "not-implemented"}
     return {
         cell: digest
@@ -147,7 +147,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def contents(certificate: Certificate, path: Path) -> dict[Path, str]:
-    """What is written for a certificate: it as JSON, and beside it, with the suffix .md, a page for people."""
+    """The files of a certificate: JSON, and a Markdown page with the suffix .md beside it."""
     text = json.dumps(certificate, indent=1, allow_nan=False)
     return {path: f"{text}\n", path.with_suffix(".md"): page(certificate, path.name)}
 
@@ -155,22 +155,22 @@ def contents(certificate: Certificate, path: Path) -> dict[Path, str]:
 def load(path: Path) -> Certificate:
     """Read a certificate.
 
-    Raises: CertificateError if the file is none, is not as it was written, or says what no certificate says.
+    Raises: CertificateError if the file is not a certificate, was modified, or has an invalid entry.
     """
     try:
         content = json.loads(regular_file(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CertificateError(f"{path} is no certificate: {error}") from error
+        raise CertificateError(f"{path} is not a certificate: {error}") from error
     if not isinstance(content, dict) or content.get("kind") != KIND:
-        raise CertificateError(f"{path} is no certificate: expected a JSON file that `check --certificate` wrote")
+        raise CertificateError(f"{path} is not a certificate: expected a JSON file written by `check --certificate`")
     if content.get("format") != FORMAT:
         raise CertificateError(f"{path} has the format {shown(content.get('format'))}, expected {FORMAT}")
     try:
         typed(Content, content)
     except SchemaError as error:
-        raise CertificateError(f"{path} is no certificate: {error}") from error
+        raise CertificateError(f"{path} is not a certificate: {error}") from error
     if content["digest"] != _digest({name: value for name, value in content.items() if name != "digest"}):
-        raise CertificateError(f"{path} does not match its digest: it is not as it was written")
+        raise CertificateError(f"{path} does not match its digest: it was modified")
     return content
 
 
@@ -178,22 +178,20 @@ def load(path: Path) -> Certificate:
 
 
 def differences(before: Certificate, after: Certificate) -> list[str]:
-    """What a repetition says otherwise: other inputs, files, verdicts or tolerances. Errors are in `other_errors`."""
+    """The inputs, files, verdicts and tolerances that differ in a repetition. Errors are in `other_errors`."""
     changes = [
         f"the {what} is {after[name]} here, and was {_safe(before[name])}"
         for name, what in (("specification", "version of the specification"), ("outcome", "outcome"))
         if after[name] != before[name]
     ]
     files, listed = after["files"], before["files"]
-    changes += [f"{_safe(name)} is not the file that was judged" for name in listed if files.get(name) != listed[name]]
-    changes += [f"{name} is judged here, and the certificate does not list it" for name in files if name not in listed]
+    changes += [f"{_safe(name)} is not the file that was tested" for name in listed if files.get(name) != listed[name]]
+    changes += [f"{name} is tested here, but not listed in the certificate" for name in files if name not in listed]
     drawn, anew = before["drawn"], after["drawn"]
     gone = [case for case in drawn if case not in anew]
     if gone:  # reported once, and not for every quantity
         seed = before["request"].get("seed")
-        changes.append(
-            f"{len(gone)} of {len(drawn)} drawn cases are other ones: seed {seed} draws otherwise in this version"
-        )
+        changes.append(f"{len(gone)} of {len(drawn)} drawn cases differ: seed {seed} draws other cases in this version")
     kept = {*drawn} & {*anew}
 
     def compared(case: str) -> bool:
@@ -208,7 +206,7 @@ def differences(before: Certificate, after: Certificate) -> list[str]:
         {_place(one): one for one in certificate["verdicts"] if compared(one["case"])}
         for certificate in (before, after)
     )
-    for name, blank in (("status", "not judged"), ("tolerance", "none"), ("operator", "none")):
+    for name, blank in (("status", "not compared"), ("tolerance", "none"), ("operator", "none")):
         for place in {**stated, **again}:
             was, now = (one.get(place, {}).get(name, blank) for one in (stated, again))
             if was != now:
@@ -222,11 +220,11 @@ def differences(before: Certificate, after: Certificate) -> list[str]:
 
 
 MEASURED = {"error": "error", "entry_error": "error by entry", "check": "check that failed", "reason": "reason"}
-"""What a verdict holds that rounding may change."""
+"""The entries of a verdict that rounding may change."""
 
 
 def other_errors(before: Certificate, after: Certificate) -> list[str]:
-    """What a repetition measures otherwise: no fault of the target where the environment is another."""
+    """The errors that differ in a repetition: not a fault of the target if the environment differs."""
     again = {_place(verdict): verdict for verdict in after["verdicts"]}
     return [
         f"{place}: the {what} was {_safe(stated.get(name, 'none'))}, and is {_safe(again[place].get(name, 'none'))}"
@@ -237,7 +235,7 @@ def other_errors(before: Certificate, after: Certificate) -> list[str]:
 
 
 def environment_changes(before: Certificate, after: Certificate) -> list[str]:
-    """Versions, devices and settings that differ from those of the certificate: worth knowing, and no fault."""
+    """Versions, devices and settings that differ from those of the certificate; reported, but not a failure."""
     changes = [
         f"{what} {_safe(before[name])} -> {_safe(after[name])}"
         for name, what in (("attention_parity", "attention-parity"), ("machine", "machine"))
@@ -267,7 +265,7 @@ def _place(verdict: Mapping[str, Any]) -> str:
 
 
 def _safe(value: object) -> str:
-    """A value from a file, without what could steer a terminal."""
+    """A value from a file, without control characters."""
     text = str(value)
     return text if text.isprintable() else ascii(text)
 
@@ -292,13 +290,13 @@ def page(certificate: Certificate, name: str) -> str:
         "## Worst errors",
         "",
         "In eps of the dtype and of the largest entry of the reference, or of the entry itself where the check `entry` "
-        "said no, with the tolerance of that quantity.",
+        "failed, with the tolerance of that quantity.",
         "",
         "| operator | dtype | cases | worst error | tolerance | where |",
         "|---|---|---|---|---|---|",
         *_rows(verdicts),
         "",
-        "## Judged under",
+        "## Environment",
         "",
     ]
     for backend, about in certificate["judged"].items():
@@ -316,7 +314,7 @@ def page(certificate: Certificate, name: str) -> str:
     target = str(certificate["request"].get("target" if certificate["request"]["kind"] == "check" else "file"))
     lines += ["## Repeat", "", "```", shlex.join(["attention-parity", "verify", name, target]), "```", ""]
     lines += ["runs", "", "```", str(certificate["request"].get("command", "")), "```", ""]
-    lines += [f"again and compares. SHA-256 of the certificate, which is no signature: {certificate['digest']}", ""]
+    lines += [f"again and compares. SHA-256 of the certificate (not a signature): {certificate['digest']}", ""]
     return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
-"""The docstrings of the reference and of every backend, written from the specification: what one reads where one types.
+"""Generate the docstrings of the reference and of every backend from the specification.
 
-A docstring has the formula, a line for each argument, what is returned and raised, and an example. What is particular
-to a framework is a last paragraph that begins with "In PyTorch:", and so on; it is kept as it stands.
+A docstring has the formula, a line for each argument, the results, the exceptions and an example. A last paragraph that
+begins with "In PyTorch:" (and so on) describes what is particular to a framework; it is left unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOMS = {REFERENCE: "attention_core/reference", **{framework: f"backends/{framew
 """Where the specification is implemented: the folder of the reference and of each backend."""
 TITLES = {REFERENCE: "NumPy", "torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX", "mxnet": "MXNet"}
 CALL = {**dict.fromkeys(ROOMS, "__call__"), "torch": "forward"}
-"""The method that a user's call enters, in which arguments are named."""
+"""The method of a user's call, which names the arguments."""
 KEYWORDS = {
     "dtype": "floating type of the parameters",
     "param_dtype": "floating type of the parameters",
@@ -45,10 +45,10 @@ BESIDE_PARAM_DTYPE = {
     "dtype": "floating type of the computation, to which floating inputs and parameters are cast; if None, that of the "
     "parameters, and inputs of another one are refused"
 }
-"""What a keyword means beside a param_dtype, as Flax has both."""
+"""The meaning of a keyword beside param_dtype, since Flax has both."""
 GIVEN = {"memory": "as `prepare` returns it", "state": "as `start` returns it"}
 RETURNED = {"memory": "a `Memory`, which `attend` and `step` take", "state": "what the next `step` takes"}
-"""Arguments that have fields, where they come from, and where they go."""
+"""Arguments with fields, the methods that return them, and those that accept them."""
 TOKENS = ("tokens", "source", "inputs", "targets")
 GENERAL = {
     "Attention.attend": "context, weights = attention_pooling(score(queries, memory.keys), memory.values)",
@@ -56,7 +56,7 @@ GENERAL = {
     "Encoder.call": "outputs, state = rnn(embedding[tokens])",
     "Recurrent.step": "state'[l] = cell(x, state[l]), x = inputs for l = 0, else dropout_mask[l - 1] output'[l - 1]",
 }
-"""The formula of what several layers inherit, where each has its own."""
+"""The formulas of inherited methods, where each layer has its own."""
 
 
 def docstrings(room: str, file: str) -> dict[str, str]:
@@ -96,7 +96,7 @@ def of_function(operator: Operator, keywords: Sequence[str]) -> str:
 
 
 def of_class(layer: Layer, keywords: Sequence[str], room: str) -> str:
-    """The docstring of a layer: what its constructor takes, and how it is called."""
+    """The docstring of a layer: the arguments of its constructor, and an example."""
     parameters = [f"{parameter.name}: {_axes(parameter.axes)}, {parameter.meaning}" for parameter in layer.parameters]
     parameters += [f"{name}.*: {what}" for name, what in layer.parts.items()]
     meanings = {**KEYWORDS, **(BESIDE_PARAM_DTYPE if "param_dtype" in keywords else {})}
@@ -127,7 +127,7 @@ def of_method(name: str, operators: Sequence[Operator], keywords: Sequence[str],
 
 
 def written(source: str, texts: Mapping[str, str], title: str) -> str:
-    """The source of a file with these docstrings, each with the last paragraph about the framework that it had."""
+    """The source of a file with these docstrings; the last paragraph about the framework is kept."""
     lines = source.split("\n")
     for name, node in sorted(_definitions(ast.parse(source)), key=lambda pair: -pair[1].lineno):
         if name not in texts:
@@ -154,7 +154,7 @@ def held(source: str) -> dict[str, str]:
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Every file that is written from the specification, or has docstrings that are, and what it should be."""
+    """Every generated file, and every file with generated docstrings, with its expected content."""
     yield PAGE, page()
     for room in ROOMS:
         for file in OF_FILES:
@@ -164,7 +164,7 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 
 def path_of(room: str, file: str) -> Path:
-    """Where a file of the reference or of a backend is."""
+    """The path of a file of the reference or of a backend."""
     return ROOT / ROOMS[room] / f"{file}.py"
 
 
@@ -197,7 +197,7 @@ def _option(option: Option) -> str:
 
 
 def _tensors(tensors: Iterable[Tensor], made: Mapping[str, str], options: Sequence[Option] = ()) -> list[str]:
-    """A line for each array; made says of those with fields where they come from, or go."""
+    """A line for each array; made describes the origin or use of arguments with fields."""
     unless = {option.name.removeprefix("need_"): option.name for option in options if option.name.startswith("need_")}
     lines: dict[str, str] = {}
     for tensor in tensors:
@@ -236,7 +236,7 @@ def refused(rule: Rule) -> str:
 
 
 def _joined(alternatives: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """The tensors of several layers' methods as one list: an axis has every name that it has in one of them."""
+    """Merge the tensors of several layers' methods: an axis has all names that it has in any of them."""
     joined = []
     for tensors in zip(*alternatives, strict=False):
         first = tensors[0]
@@ -264,7 +264,7 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
 
 
 def _method(node: Definition | None, name: str, classes: Mapping[str, Definition]) -> ast.FunctionDef | None:
-    """A method of a class, or of the one that it derives from."""
+    """A method of a class or of its base class."""
     if not isinstance(node, ast.ClassDef):
         return None
     defined = [member for member in node.body if isinstance(member, ast.FunctionDef) and member.name == name]
@@ -275,7 +275,7 @@ def _method(node: Definition | None, name: str, classes: Mapping[str, Definition
 
 
 def _inherited(name: str, made: Mapping[str, Definition], file: str, room: str) -> dict[str, list[Operator]]:
-    """The operators that each method of a class stands for: of its own layer, or of those that derive from it."""
+    """The operators of each method of a class: those of its layer, or of derived layers."""
     operators: dict[str, list[Operator]] = {}
     for layer in (layer for layer in LAYERS if FILE_OF[layer.name] == file and layer.name in made):
         derived = name in (layer.name, *bases_of(made[layer.name]))
@@ -294,7 +294,7 @@ def bases_of(node: Definition) -> list[str]:
 
 
 def _keywords(node: Definition | None, entry: Operator | Layer) -> list[str]:
-    """The keyword arguments that the specification does not know: those of the framework."""
+    """The framework's own keyword arguments, which are not in the specification."""
     if not isinstance(node, ast.FunctionDef):
         return []
     known = {option.name for option in entry.options}
@@ -303,7 +303,7 @@ def _keywords(node: Definition | None, entry: Operator | Layer) -> list[str]:
 
 
 def _wrapped(paragraphs: Iterable[str], width: int) -> Iterator[str]:
-    """Each paragraph with lines no longer than that; what goes on in a next line is indented by four more."""
+    """Wrap each paragraph to this width, with a hanging indent of four."""
     for paragraph in paragraphs:
         lines = []
         for line in paragraph.split("\n"):

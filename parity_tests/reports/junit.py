@@ -34,7 +34,7 @@ def junit(run: Run) -> bytes:
 
 
 def _tell(test: ElementTree.Element, verdicts: Sequence[Verdict], run: Run) -> None:
-    """A failure with every red quantity; a skip only where nothing of the cell was judged."""
+    """Add a failure with all red quantities; skip only if nothing of the cell was compared."""
     red = [verdict for verdict in verdicts if verdict.red]
     if red:
         kind = "failure" if all(verdict.status == "fail" for verdict in red) else "error"
@@ -58,5 +58,5 @@ def _count(element: ElementTree.Element) -> None:
 
 
 def _legal(text: str) -> str:
-    """The text without what XML cannot hold."""
+    """The text without characters that are invalid in XML."""
     return "".join(letter if letter >= " " or letter in "\t\n\r" else "\ufffd" for letter in text)

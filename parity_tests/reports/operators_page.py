@@ -1,4 +1,4 @@
-"""The porter's map: a page made of the specification alone, for every row what it is and how it is called."""
+"""Generate docs/operators.md from the specification: each operator with its calls and porting pitfalls."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ TITLES = {
 }
 IMPORTS = {name: f"from backends import {name} as attention" for name in FRAMEWORKS}
 NEEDED_KEYWORDS = {"jax": "rngs=nnx.Rngs(0)"}
-"""What a constructor of a layer with parameters cannot do without."""
+"""The required arguments of a layer with parameters in each framework."""
 OWN_KEYWORDS = {
     "torch": "dtype=torch.float64, device='cuda'",
     "tf": "dtype='float64', name='attention'",
     "jax": "param_dtype=jnp.float64, rngs=nnx.Rngs(0)",
     "mxnet": "dtype='float64', prefix='attention_'",
 }
-"""What a constructor takes in each framework beside the shared arguments."""
+"""The optional arguments of a constructor in each framework, beside the shared ones."""
 
 
 def page() -> str:
@@ -120,7 +120,7 @@ def _entry(entry: Entry) -> Iterator[str]:
 
 
 def _calls(entry: Entry) -> Iterator[str]:
-    """How it is called: in the words that all share, and with what each framework adds."""
+    """The call, with shared arguments and with those of each framework."""
     if isinstance(entry, Operator):
         yield f"- **Call**, in each backend: `attention.{entry.name}({entry.signature})`"
         return
@@ -176,7 +176,7 @@ def _parameters(layer: Layer) -> Iterator[str]:
 
 
 def _methods(layer: Layer) -> Iterator[str]:
-    """The call with its arrays; of the other methods, which take and give the same, the signature."""
+    """The call with its arrays, and the signatures of the other methods, which share them."""
     call = layer.method("call")
     yield from _tensors("takes", call.inputs)
     yield from _tensors("gives", call.outputs)
@@ -190,7 +190,7 @@ def _methods(layer: Layer) -> Iterator[str]:
 
 
 def _shown(method: Operator) -> str:
-    """The signature, with a memory and a state as the one argument that each is."""
+    """The signature, with a memory and a state as one argument each."""
     signature = method.signature.replace("memory.keys, memory.values, memory.mask=None", "memory")
     return signature.replace("state.rnn, state.attentional, state.position", "state")
 
@@ -210,5 +210,5 @@ def _tensors(verb: str, tensors: Sequence[Tensor]) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    """Text for a cell of a table, in which a bar would end the cell."""
+    """Escape text for a table cell."""
     return text.replace("|", "\\|")

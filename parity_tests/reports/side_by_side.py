@@ -1,4 +1,4 @@
-"""Two backends side by side as a page of HTML: the same file of both, definition by definition, line by line."""
+"""An HTML page with one file of two backends side by side, aligned by definition and line."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Row = tuple[Line | None, Line | None]
 
 
 class NoSource(Exception):
-    """A backend or a file of it that is not there."""
+    """A backend or its file does not exist."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """What stands between two definitions, or a definition, on both sides; "" is what stands before the first."""
+    """A definition, or the text between two definitions, on both sides; "" is the text before the first."""
 
     name: str
     rows: Sequence[Row]
@@ -92,7 +92,7 @@ def sections(left: str, right: str) -> Iterator[Section]:
 
 
 def aligned(left: Sequence[Line], right: Sequence[Line]) -> Iterator[Row]:
-    """Equal lines beside each other, and those that take each other's place."""
+    """Align equal lines, and lines that replace each other."""
     texts = [line.text for line in left], [line.text for line in right]
     for tag, a, b, c, d in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
         if tag == "equal":
@@ -106,12 +106,12 @@ def aligned(left: Sequence[Line], right: Sequence[Line]) -> Iterator[Row]:
 
 
 def alike(row: Row) -> bool:
-    """Whether both sides of a row have the same line."""
+    """Whether both sides of a row are equal."""
     return row[0] is not None and row[1] is not None and row[0].text == row[1].text
 
 
 def page(file: str, names: tuple[str, str], texts: tuple[str, str]) -> str:
-    """The whole page: it needs no other file, and no network."""
+    """The whole page, which is self-contained."""
     both = list(sections(*texts))
     same = sum(alike(row) for section in both for row in section.rows)
     total = sum(len(section.rows) for section in both)
@@ -134,7 +134,7 @@ def page(file: str, names: tuple[str, str], texts: tuple[str, str]) -> str:
 </head>
 <body>
 <h1>{html.escape(title)}</h1>
-<p>{same} of {total} lines are the same; lines that differ are tinted. What is left of them is the two frameworks.</p>
+<p>{same} of {total} lines are the same; lines that differ are tinted.</p>
 <nav>{links}</nav>
 <table>
 <colgroup><col class="n"><col><col class="n"><col></colgroup>
@@ -162,7 +162,7 @@ tbody tr:first-child td { border-top: 1px solid #d0d7de; padding-top: .5rem; }
 tbody tr:last-child td { padding-bottom: .5rem; }"""
 LAST = """td { background: #fff; }
 td .sd { color: #57606a; font-style: normal; }"""
-"""What has to stand behind the colours of the code."""
+"""Styles that override those of the code."""
 
 
 def _section(section: Section) -> str:

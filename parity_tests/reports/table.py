@@ -1,4 +1,4 @@
-"""The report: a table of operators and backends with the worst error of each, then whatever is red."""
+"""The report: a table of the largest error of each operator and backend, and all red verdicts."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:  # fuzzing needs hypothesis
 
 MOST_RED = 20
 MOST_ROWS = 12
-"""With more operators than that, the table has a row for each file, and one for each operator that is red."""
+"""With more operators than this, the table has a row for each file, and one for each red operator."""
 
 
 def report(run: Run, console: Console, every: bool = False) -> None:
-    """Print the table, what is red, what is missing, where the time went, and the verdict in one line."""
+    """Print the table, red and missing verdicts, times, and the outcome in one line."""
     for dtype in run.dtypes:
         console.print(table(run, dtype, every))
     for line in not_applicable(run.verdicts):
@@ -56,10 +56,10 @@ def report(run: Run, console: Console, every: bool = False) -> None:
 
 
 def table(run: Run, dtype: str, every: bool = False) -> RenderableType:
-    """One row for each operator, one column for each backend: the worst error in eps, or what is wrong.
+    """A row for each operator and a column for each backend: the largest error in eps, or the failure.
 
-    Where there are many operators, those of a file share a row, and only what is red has one of its own, unless every
-    row is asked for. The column "pairs" holds the worst error between any two backends.
+    If there are many operators, those of a file share a row, and only red ones have a separate row, unless every row is
+    requested. The column "pairs" has the largest error between any two backends.
     """
     backends = list(run.recordings)
     cases = {cell.case.id: cell.case.operator for cell in run.cells if cell.dtype == dtype}
@@ -88,12 +88,12 @@ def table(run: Run, dtype: str, every: bool = False) -> RenderableType:
 
 
 def titled(title: str, grid: Table) -> Group:
-    """A table below its title, which may be longer than the table is wide."""
+    """Print a title, which may be longer than the table is wide, and the table."""
     return Group(Text(title, style="italic"), grid)
 
 
 def rows(operators: Sequence[str], red: Collection[str], every: bool) -> Iterable[tuple[str, Sequence[str]]]:
-    """The rows of a table: a label, and the operators whose worst error the row holds."""
+    """The rows of a table: a label and the operators that the row combines."""
     if every or len(operators) <= MOST_ROWS:
         yield from ((name, [name]) for name in operators)
         return
@@ -129,14 +129,14 @@ def _worst(verdicts: Sequence[Verdict]) -> str:
 
 
 def not_applicable(verdicts: Sequence[Verdict]) -> Iterable[RenderableType]:
-    """How many cells cannot exist, for each backend, dtype and reason."""
+    """Count the cells that are not applicable, for each backend, dtype and reason."""
     counts = Counter((v.name, v.dtype, v.reason) for v in verdicts if v.status == "not-applicable")
     for (name, dtype, reason), count in counts.items():
         yield Text(f"n/a         {name}  {dtype}  {count} {'case' if count == 1 else 'cases'}: {reason}", style="dim")
 
 
 def missing(verdicts: Sequence[Verdict]) -> list[str]:
-    """What a target does not implement, where not all is asked for: what its functions lack, and those not there."""
+    """List the functions that a target does not implement, in whole or in part, if not all are required."""
     missing = [verdict for verdict in verdicts if verdict.status == "not-implemented"]
     absent = dict.fromkeys(verdict.reason.removeprefix(ABSENT) for verdict in missing if _is_absent(verdict))
     differentiated = {v.operator for v in verdicts if v.status != "not-implemented" and is_gradient(v.quantity)}
@@ -153,7 +153,7 @@ def missing(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 ABSENT = "there is no "
-"""How the reason begins where a function is not there."""
+"""The prefix of the reason if a function is missing."""
 
 
 def _is_absent(verdict: Verdict) -> bool:
@@ -163,7 +163,7 @@ def _is_absent(verdict: Verdict) -> bool:
 def red_lines(
     red: Sequence[Verdict], command: str = "", drawn: Mapping[str, str] = MappingProxyType({})
 ) -> Iterable[RenderableType]:
-    """Each red verdict with its reason, and the command that reproduces it."""
+    """Print each red verdict with its reason and the command that reproduces it."""
     for verdict in red[:MOST_RED]:
         against = "" if verdict.against == "reference" else f" against {verdict.against}"
         yield Text.assemble(
@@ -173,13 +173,13 @@ def red_lines(
             (reproduce(verdict, command, drawn), "cyan"),
         )
     if len(red) > MOST_RED:
-        yield Text(f"            ... and {len(red) - MOST_RED} more; --json FILE holds them all")
+        yield Text(f"            ... and {len(red) - MOST_RED} more; --json FILE has all of them")
 
 
 def reproduce(verdict: Verdict, command: str = "", drawn: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The command that repeats one verdict: `run` with its backends, unless another is given.
+    """The command that repeats one verdict: `run` with its backends, or another command.
 
-    drawn holds the lines of drawn cases, by id: a line repeats its case in any version.
+    drawn has the lines of drawn cases, by id: a line repeats its case in any version.
     """
     names = [name for name in (verdict.backend, verdict.against) if name != "reference"]
     backends = dict.fromkeys(name.partition(":")[0] for name in names)  # without the device, where it is in the name
@@ -200,12 +200,12 @@ def reproduce(verdict: Verdict, command: str = "", drawn: Mapping[str, str] = Ma
 
 
 def times(run: Run) -> str:
-    """Where the time went, in seconds; backends run beside each other, so the parts sum to more than the total."""
+    """The times in seconds; backends run concurrently, so the parts sum to more than the total."""
     return ", ".join(f"{name} {seconds:.1f}" for name, seconds in run.seconds.items()) + " s"
 
 
 def summary(run: Run) -> Text:
-    """The verdict in one line."""
+    """The outcome in one line."""
     names, total = ", ".join(run.recordings), f"{len(run.verdicts):,}"
     if run.interrupted:
         answered = sum(len(recording.answers) for recording in run.recordings.values())
@@ -217,14 +217,16 @@ def summary(run: Run) -> Text:
     missing, absent, known = (counts[name] for name in ("not-implemented", "not-applicable", "known-divergence"))
     total = f"{len(run.verdicts) - missing - absent:,}"
     if not run.judged:
-        return Text(f"red         nothing was judged: {names} implements nothing that was asked for", style="bold red")
+        return Text(
+            f"red         nothing was judged: {names} implements none of the selected operators", style="bold red"
+        )
     tail = f", {known} known divergences" if known else ""
     tail += f"; {missing:,} more are missing" if missing else ""
     reasons = dict.fromkeys(verdict.reason for verdict in run.verdicts if verdict.status == "not-applicable")
     tail += f"; {absent:,} not applicable: {'; '.join(reasons)}" if absent else ""
     tail += f"; {counts['informational']:,} of them informational" if counts["informational"] else ""
     core = f"the core, {len(run.cells):,} of {run.of:,} cells"
-    tail += f"; {core}: attention-parity run --all judges the rest" if len(run.cells) < run.of else ""
+    tail += f"; {core}: attention-parity run --all runs the rest" if len(run.cells) < run.of else ""
     return Text(f"green       {total} comparisons of {names}: all within tolerance{tail}", style="bold green")
 
 
@@ -232,7 +234,8 @@ def summary(run: Run) -> Text:
 
 
 def report_finding(finding: Finding, again: str, console: Console) -> None:
-    """Print what differs, the line of the simplest such case, the command that repeats it, and what it looks like."""
+    """Print a failure, its minimised case, the command that repeats it, and the known mistake that it matches, if
+    any."""
     verdict = finding.verdict
     for line in (
         f"[red]{verdict.backend} {verdict.operator} {verdict.quantity}: {verdict.status}[/] {escape(verdict.reason)}",
@@ -244,9 +247,9 @@ def report_finding(finding: Finding, again: str, console: Console) -> None:
 
 
 def report_campaign(campaign: Campaign, console: Console) -> None:
-    """Print how many cases were judged of each operator, and how near to its tolerance; what was left out, and why."""
+    """Print the number of cases of each operator with their largest errors, and the skipped cases with reasons."""
     backends = [server.job.backend for server in campaign.servers]
-    grid = Table(header_style="bold", caption="cases, and the largest share of its tolerance that an error took")
+    grid = Table(header_style="bold", caption="cases, and the largest error as a share of its tolerance")
     grid.add_column("operator")
     for name in backends:
         grid.add_column(name, justify="right")
@@ -259,7 +262,7 @@ def report_campaign(campaign: Campaign, console: Console) -> None:
     steps = f" in steps of {campaign.step}" if campaign.step > 1 else ""
     console.print(
         f"{total} cases judged: seed {campaign.seed}, numbers {campaign.first} to {campaign.last}{steps}, of which "
-        f"{campaign.left_out} left out, since rounding alone could change them; largest share of a tolerance "
+        f"{campaign.left_out} skipped, since rounding alone could change them; largest share of a tolerance "
         f"{100 * max(campaign.worst.values(), default=0.0):.0f} %; {campaign.seconds:.0f} s, "
         f"{total / max(campaign.seconds, 1e-9):.1f} cases/s",
         highlight=False,

@@ -1,4 +1,4 @@
-"""Trainings of translators as they are printed: an epoch in a line, and several of them compared."""
+"""Printed reports of translator trainings: one line per epoch, and comparisons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parity_tests.translation.corpus import normalise
 from parity_tests.translation.model import Model
 
 SHOWN = 6
-"""The number of sentences shown of a list."""
+"""The maximum number of printed sentences."""
 
 
 def score_line(scores: Mapping[str, float]) -> str:
@@ -39,7 +39,7 @@ def print_comparison(
     translations: Mapping[str, Mapping[str, Any]],
     sentences: Sequence[str],
 ) -> None:
-    """Print the trainings, some translations side by side, and whether losses and translations agree."""
+    """Print the trainings, some translations, and whether losses and translations agree."""
     figures = ("epochs", "last loss", "validation", "BLEU", "k=2", "exact", "tokens/s")
     table = Table("backend", *(Column(name, justify="right") for name in figures), header_style="bold")
     for name, training in report["trainings"].items():

@@ -1,1 +1,1 @@
-"""Sentence pairs to translators: a corpus and settings go in; a trained model comes out."""
+"""Translator training: a corpus and settings go in; a trained model comes out."""

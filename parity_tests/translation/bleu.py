@@ -1,4 +1,4 @@
-"""Scores of translations: BLEU by sacrebleu, the score of a third party, and how many are right to the word."""
+"""Scores of translations: BLEU by sacrebleu, a textbook's score, and the share of exact matches."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Unscored(ImportError):
 def bleu(translations: Sequence[Tokens], references: Sequence[Sequence[Tokens]]) -> float:
     """BLEU of a whole corpus against all references of each sentence, from 0 to 100, by sacrebleu.
 
-    The tokens are those given: nothing is split or lowered again.
-    Raises: Unscored if sacrebleu is not installed.
+    The tokens are used as passed, without further tokenisation or lower-casing. Raises: Unscored if sacrebleu is not
+    installed.
     """
     try:
         from sacrebleu.metrics.bleu import BLEU
@@ -32,7 +32,7 @@ def bleu(translations: Sequence[Tokens], references: Sequence[Sequence[Tokens]])
 
 
 def third_party_score(translation: Tokens, references: Sequence[Tokens], most: int = 2) -> float:
-    """The score of one sentence in "Dive into Deep Learning", from 0 to 1: the best against any of its references.
+    """The sentence score of "Dive into Deep Learning", from 0 to 1: the maximum over all references.
 
     score = exp(min(0, 1 - reference length / length)) · product over n = 1..most of p[n]^(1/2ⁿ), where p[n] is the
     share of the n-grams that occur in the reference, each as often as it occurs there

@@ -1,4 +1,4 @@
-"""How near the trainings of several frameworks lie."""
+"""Distances between the trainings of several frameworks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from parity_tests.translation.model import Model
 CLOSE = {"float64": 1e-11, "float32": 5e-3}
 """The largest relative distance between the losses of two frameworks in the steps compared: 5e4 eps of the dtype.
 
-A training with large steps is chaotic, and doubles what rounding does every few of them: 2e3 eps were seen after 50
-steps of the textbooks' set-up with Adam, and 2e7 after 120. An epsilon at the wrong place is 1e7 eps off after two.
+A training with large steps is chaotic, and doubles rounding differences every few steps: 2e3 eps were measured after 50
+steps of the textbooks' set-up with Adam, and 2e7 after 120. A misplaced epsilon gives 1e7 eps after two.
 """
 
 
@@ -26,7 +26,7 @@ def distances(models: Mapping[str, Model]) -> list[float]:
 
 
 def compare(models: Mapping[str, Model], translations: Mapping[str, Mapping[str, Any]], steps: int) -> dict[str, Any]:
-    """How near the first `steps` losses of the trainings lie, and which sentences they translate differently."""
+    """Compare the first `steps` losses of the trainings, and their translations."""
     settings = next(iter(models.values())).settings
     apart, bound = distances(models), CLOSE[settings.dtype]
     first = next(iter(translations.values()))

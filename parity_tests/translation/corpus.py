@@ -1,4 +1,4 @@
-"""Sentences: corpora, tokens, vocabularies and padded batches, the same for every framework."""
+"""Corpora, tokens, vocabularies and padded batches, independent of the framework."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 LONGEST_LINE = 10_000
 MOST_REPORTED = 3
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
-"""What would steer a terminal, and is no part of a sentence."""
+"""Control characters, which are not allowed in a sentence."""
 
 PAIRS_ADDRESS = "http://d2l-data.s3-accelerate.amazonaws.com/fra-eng.zip"
 PAIRS_DIGEST = "94646ad1522d915e7b0f9296181140edcf86a4f5"
 PAIRS_MEMBER = "fra-eng/fra.txt"
 LARGEST_DOWNLOAD = 2**26
-"""The pairs that textbooks use, by the SHA-1 that they print; only `download` fetches them."""
+"""The pairs used by textbooks, with the SHA-1 that they state; only `download` fetches them."""
 
 Pair = tuple[str, str]
 
@@ -45,7 +45,7 @@ class CorpusError(ValueError):
 
 
 def dates(count: int, seed: int = 0) -> list[Pair]:
-    """Dates written in many ways, each with its ISO form: the corpus that needs no download.
+    """Generate dates in several written forms, each with its ISO form.
 
     Years run from 1900 to 2099; no date is 29 February.
     """
@@ -71,14 +71,14 @@ def _date(year: int, month: int, day: int, form: int) -> Pair:
 
 
 class Corpus(NamedTuple):
-    """Sentence pairs, and the lines of their file that were left out, each with the reason."""
+    """Sentence pairs, and the skipped lines of their file with reasons."""
 
     pairs: list[Pair]
     skipped: Sequence[tuple[int, str]] = ()
 
     @property
     def warning(self) -> str:
-        """The lines left out, in words; empty if there are none."""
+        """A message about skipped lines; empty if there are none."""
         if not self.skipped:
             return ""
         first = "; ".join(f"line {number}: {why}" for number, why in self.skipped[:MOST_REPORTED])
@@ -87,10 +87,10 @@ class Corpus(NamedTuple):
 
 
 def read_corpus(path: str | Path) -> Corpus:
-    """Sentence pairs of a tab-separated file, one pair a line; further columns are left out.
+    """Read sentence pairs from a tab-separated file, one per line; further columns are ignored.
 
     A line without a tab, with an empty side, or of more than LONGEST_LINE characters is skipped and counted.
-    Raises: CorpusError if the file cannot be read, is not UTF-8 (with the line), or holds no pair.
+    Raises: CorpusError if the file cannot be read, is not UTF-8 (with the line), or contains no pair.
     """
     pairs: list[Pair] = []
     skipped: list[tuple[int, str]] = []
@@ -122,7 +122,7 @@ def read_corpus(path: str | Path) -> Corpus:
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, bytes | None]]:
-    """The lines of a file with their numbers, None for one that is too long to be kept."""
+    """Yield the numbered lines of a file, None for lines that are too long."""
     most = 4 * LONGEST_LINE + 2
     with open(path, "rb") as file:
         number = 0
@@ -135,9 +135,9 @@ def _lines(path: str | Path) -> Iterator[tuple[int, bytes | None]]:
 
 
 def download(folder: Path) -> Path:
-    """Fetch the English-French pairs that textbooks use, unless they are there, and return the file of pairs.
+    """Download the English-French pairs of the textbooks, unless they exist, and return the file of pairs.
 
-    Raises: CorpusError if they cannot be fetched, or are not those of the digest.
+    Raises: CorpusError if they cannot be downloaded, or do not match the digest.
     """
     path = folder / PAIRS_MEMBER.rpartition("/")[2]
     if path.exists():
@@ -146,10 +146,14 @@ def download(folder: Path) -> Path:
         with urllib.request.urlopen(PAIRS_ADDRESS, timeout=60) as answer:
             data = answer.read(LARGEST_DOWNLOAD + 1)
     except OSError as error:
-        raise CorpusError(f"{PAIRS_ADDRESS} cannot be fetched: {error}. Give a file with --corpus instead.") from error
+        raise CorpusError(
+            f"{PAIRS_ADDRESS} cannot be downloaded: {error}. Pass a file with --corpus instead."
+        ) from error
     digest = hashlib.sha1(data, usedforsecurity=False).hexdigest()
     if digest != PAIRS_DIGEST:
-        raise CorpusError(f"{PAIRS_ADDRESS} has the SHA-1 {digest}, expected {PAIRS_DIGEST}: nothing was kept.")
+        raise CorpusError(
+            f"{PAIRS_ADDRESS} has the SHA-1 {digest}, expected {PAIRS_DIGEST}. The download was discarded."
+        )
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         content = archive.read(PAIRS_MEMBER)
     folder.mkdir(parents=True, exist_ok=True)
@@ -194,11 +198,11 @@ class Vocabulary:
 
     @functools.cached_property
     def index(self) -> dict[str, int]:
-        """The id of each token."""
+        """Map each token to its id."""
         return {token: position for position, token in enumerate(self.tokens)}
 
     def ids(self, sentence: Sequence[str]) -> list[int]:
-        """The ids of the tokens; those that are not in the vocabulary become UNK."""
+        """The ids of the tokens; unknown tokens become UNK."""
         return [self.index.get(token, self.index[UNK]) for token in sentence]
 
     def words(self, ids: Iterable[int]) -> list[str]:
@@ -209,7 +213,7 @@ class Vocabulary:
 def padded(sentences: Sequence[Sequence[int]], pad: int, least: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """The sentences as one array (batch, longest), padded at the end, and their lengths (batch,), both int32.
 
-    The array has `least` columns or more.
+    The array has at least `least` columns.
     """
     lengths = np.array([len(sentence) for sentence in sentences], np.int32)
     tokens = np.full((len(sentences), int(lengths.max(initial=least))), pad, np.int32)
@@ -221,14 +225,14 @@ def padded(sentences: Sequence[Sequence[int]], pad: int, least: int = 0) -> tupl
 # ------------------------------------------------------------------------------------------------ for training
 
 SPLITTERS = {"words": words, "characters": characters}
-"""How a sentence becomes tokens."""
+"""The tokenisations of a sentence."""
 
 
 def split(pairs: Sequence[Pair], counts: Sequence[int], seed: int | None = None, by: int = 0) -> list[list[Pair]]:
-    """Disjoint lists with the given counts of pairs, so that no sentence occurs in two of them.
+    """Split pairs into disjoint lists of these sizes, so that no sentence occurs in two of them.
 
-    Pairs whose source (by=0) or target (by=1) reads the same stay together: in the order of the file, or in that of the
-    seed. What a list has no room for is left out. Too few pairs fill the first lists.
+    Pairs with the same source (by=0) or target (by=1) stay together, in the order of the file or of the seed. Pairs
+    that do not fit into a list are omitted. If there are too few pairs, the first lists are filled first.
     """
     groups: dict[str, list[Pair]] = {}
     for pair in dict.fromkeys(pairs):
@@ -247,14 +251,14 @@ def split(pairs: Sequence[Pair], counts: Sequence[int], seed: int | None = None,
 
 
 def shuffled(name: str, count: int, seed: int) -> np.ndarray:
-    """The numbers below count in an order drawn for the name and the seed: the same on every machine."""
+    """A permutation of the numbers below count, drawn by name and seed, the same on every machine."""
     return np.argsort(uniform(f"order/{name}", (count,), seed=seed), kind="stable")
 
 
 def encoded(pairs: Sequence[Sequence[Sequence[str]]], source: Vocabulary, target: Vocabulary, max_tokens: int) -> Batch:
     """Tokenised pairs as the arrays of one batch.
 
-    A sentence keeps its first max_tokens - 1 tokens, and eos ends it. All are padded to max_tokens.
+    Sentences are truncated to max_tokens - 1 tokens, ended by eos, and padded to max_tokens.
     """
     ids = [
         [vocabulary.ids([*pair[side][: max_tokens - 1], EOS]) for pair in pairs]
@@ -267,18 +271,18 @@ def encoded(pairs: Sequence[Sequence[Sequence[str]]], source: Vocabulary, target
 
 
 def rows_of(batch: Batch, rows: np.ndarray, count: int) -> Batch:
-    """Some rows of a batch, and behind them rows without a token up to count: they change nothing, and keep the shape.
+    """Select rows of a batch, and pad them with empty rows up to count, which keeps the shape.
 
-    Compilers would make another function for the last, smaller batch of an epoch.
+    A smaller last batch of an epoch would be compiled again.
     """
     missing = count - len(rows)
     return Batch(*(np.pad(array[rows], ((0, missing),) + ((0, 0),) * (array.ndim - 1)) for array in batch[:5]))
 
 
 def trimmed(batch: Batch, most: int) -> Batch:
-    """A batch without the columns behind its longest sentence, of at most that many tokens.
+    """Remove the columns after the longest sentence of a batch.
 
-    The widths are multiples of an eighth of that, since compilers make another function for each.
+    Widths are multiples of an eighth of the maximum, since each width is compiled separately.
     """
     step = -(-most // 8)
     longest = (int(lens.max(initial=1)) for lens in (batch.source_lens, batch.target_lens))
@@ -297,9 +301,9 @@ def trimmed(batch: Batch, most: int) -> Batch:
 
 
 def epoch_rows(pairs: Batch, batch_size: int, epoch: int, seed: int, by_length: bool) -> list[np.ndarray]:
-    """The rows of each batch of an epoch, in an order drawn for it.
+    """The rows of each batch of an epoch, in an order drawn for the epoch.
 
-    by_length has sentences of like length in a batch, and draws the order of such batches.
+    by_length batches sentences of similar length, and draws the order of the batches.
     """
     order = shuffled(f"epoch/{epoch}", len(pairs.source), seed)
     if by_length:

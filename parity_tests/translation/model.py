@@ -1,8 +1,8 @@
-"""Translation: sentence pairs to arrays, a Translator trained epoch by epoch in any backend, and its file.
+"""Translation models: settings, data, and a Translator in training with its file.
 
-A training is determined by data: the settings, the corpus, first parameters drawn from the seed, the order of the
-batches of each epoch, and, unless the framework draws them, the dropout masks. A backend brings its Translator and its
-Trainer.
+A training is determined by data: the settings, the corpus, initial parameters drawn from the seed, the order of the
+batches of each epoch, and, unless the framework draws them, the dropout masks. A backend provides its Translator and
+its Trainer.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from parity_tests.translation.corpus import Vocabulary
 
 KIND = "translation model"
 DATES = "dates"
-"""The name of the corpus that needs no file."""
+"""The name of the generated corpus."""
 
 MOST_PAIRS, MOST_TOKENS = 10**8, 2**20
-"""The pairs of a list, and the tokens of a batch, at most."""
+"""The largest number of pairs in a split, and of tokens in a batch."""
 
 Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All that determines a training, whatever the framework; the annotations are the schema of files and options.
+    """The settings of a training, independent of the framework; the annotations are the schema of files and options.
 
     corpus is DATES, or the name of a file, and digest the SHA-256 of its pairs; train, validation and test are numbers
-    of pairs, drawn from the whole corpus if shuffle, from its beginning otherwise. split says what a token is. A
-    sentence has max_tokens at most, eos included; a token has to occur min_frequency times. The names of the model's
-    options are those of Translator. Dropout masks are data, unless framework_dropout has the framework draw them.
-    by_length has sentences of like length in a batch.
+    of pairs, drawn from the whole corpus if shuffle, and from its beginning otherwise. split selects the tokenisation.
+    A sentence has at most max_tokens, including eos; a token of the vocabulary occurs at least min_frequency times.
+    Model options have the names of Translator's arguments. Dropout masks are data, unless framework_dropout lets the
+    framework draw them. by_length batches sentences of similar length.
     """
 
     corpus: str = DATES
@@ -88,7 +88,7 @@ class Settings:
 
     @property
     def glue(self) -> str:
-        """The text between two tokens of a sentence."""
+        """The separator of tokens in a sentence."""
         return "" if self.split == "characters" else " "
 
     def model(self, source: Vocabulary, target: Vocabulary) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What is known of an epoch: losses, speed, and the scores of `bleu.scores` on the validation pairs."""
+    """The record of an epoch: losses, speed, and the scores of `bleu.scores` on the validation pairs."""
 
     loss: float
     tokens_per_second: float
@@ -114,7 +114,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a model's file: the schema."""
+    """The schema of a model file's header."""
 
     kind: Literal["translation model"]
     specification: str
@@ -126,7 +126,7 @@ class Header:
 
 
 class Split(NamedTuple):
-    """Pairs of one list: all of them as arrays, each source once, as written, and all translations of each source."""
+    """A split: all pairs as arrays, each distinct source as written, and all translations of each source."""
 
     pairs: Batch
     sources: Batch
@@ -136,7 +136,7 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class Data:
-    """A corpus as a training sees it."""
+    """A corpus prepared for training."""
 
     source: Vocabulary
     target: Vocabulary
@@ -156,8 +156,8 @@ def read_data(settings: Settings, pairs: Sequence[corpus.Pair]) -> Data:
     for (name, count), left in zip(counts.items(), map(len, lists), strict=True):
         if left < count:
             raise corpus.CorpusError(
-                f"{settings.corpus} has {left} pairs left for {name}, and {count} were requested: pairs with the same "
-                "sentence stay together, and repeated pairs count once. Request fewer."
+                f"{settings.corpus} has {left} pairs left for {name}, and {count} were requested: pairs with a common "
+                "sentence stay together, and duplicates count once. Request fewer."
             )
     tokenised = [[(settings.tokens(source), settings.tokens(target)) for source, target in each] for each in lists]
     source, target = (Vocabulary.of([pair[side] for pair in tokenised[0]], settings.min_frequency) for side in (0, 1))
@@ -185,10 +185,10 @@ def digest_of(pairs: Sequence[corpus.Pair]) -> str:
 
 @dataclass
 class Model:
-    """A Translator in training: its settings, how far it is, and all that resuming needs.
+    """A Translator in training: its settings, progress, and the state required to resume.
 
-    parameters are those of the epoch with the lowest validation loss, last those after the newest epoch, and state is
-    the optimiser's; losses and norms have an entry for each step; history an entry for each epoch.
+    parameters are those of the epoch with the lowest validation loss, last those after the most recent epoch, and state
+    is the optimiser's; losses and norms have an entry for each step, history an entry for each epoch.
     """
 
     settings: Settings
@@ -204,7 +204,7 @@ class Model:
 
     @property
     def epoch(self) -> int:
-        """The epochs done."""
+        """The number of finished epochs."""
         return len(self.history)
 
     @property
@@ -215,13 +215,13 @@ class Model:
 
     @property
     def finished(self) -> bool:
-        """Whether the requested epochs are done, or validation has not become better for too long."""
+        """Whether all epochs are finished, or the validation loss has not improved for `patience` epochs."""
         patience = self.settings.patience
         tired = patience is not None and self.epoch - self.best_epoch >= patience
         return self.epoch >= self.settings.epochs or tired
 
     def save(self, path: str | Path) -> None:
-        """Write the model to a file, in one step: a reader finds the old one or the new one, and never a part."""
+        """Write the model to a file atomically: a reader finds the old file or the new one, never a part."""
         groups = {"parameter": self.parameters, "last": self.last, "state": self.state}
         arrays = {f"{group}/{name}": array for group, members in groups.items() for name, array in members.items()}
         arrays |= {"losses": np.array(self.losses, np.float64), "norms": np.array(self.norms, np.float64)}
@@ -240,7 +240,7 @@ class Model:
     def load(cls, path: str | Path) -> Model:
         """Read a model from a file.
 
-        Raises: ArchiveError if the file is damaged, or is no model.
+        Raises: ArchiveError if the file is damaged, or not a model.
         """
         arrays, entries = backends.load_archive(path, KIND)
         try:
@@ -259,14 +259,14 @@ class Model:
                 if {name: (array.shape, array.dtype.name) for name, array in groups[group].items()} != {
                     name: (shape, settings.dtype) for name, shape in shapes.items()
                 }:
-                    raise ArchiveError(f"the arrays of {group} are not those of the settings")
+                    raise ArchiveError(f"the arrays of {group} do not match the settings")
             if set(steps) != {"losses", "norms"} or any(array.dtype != np.float64 for array in steps.values()):
                 raise ArchiveError("expected losses and norms in float64 beside the parameters")
             losses, norms = steps["losses"], steps["norms"]
             if losses.ndim != 1 or losses.shape != norms.shape or not np.isfinite([losses, norms]).all():
                 raise ArchiveError("losses and norms are not finite numbers, one of each for a step")
         except (SchemaError, ArchiveError, AttentionError) as error:
-            raise ArchiveError(f"{path}: this is no model that could be read: {error}") from error
+            raise ArchiveError(f"{path}: not a readable model: {error}") from error
         return cls(
             settings=settings,
             source=source,
@@ -286,15 +286,17 @@ def _vocabulary(path: str, tokens: tuple[str, ...]) -> Vocabulary:
         raise SchemaError(path, "the special tokens come first, and each token occurs once")
     for number, token in enumerate(tokens):
         if corpus.CONTROL.search(token):
-            raise SchemaError(f"{path}[{number}]", f"{shown(token)} has a control character, which no corpus has")
+            raise SchemaError(
+                f"{path}[{number}]", f"{shown(token)} has a control character, which a corpus cannot contain"
+            )
     return Vocabulary(tokens)
 
 
 def new_model(settings: Settings, data: Data, backend: str) -> Model:
-    """A model before its first epoch, with parameters drawn from the seed: the same in every framework.
+    """Make a model before its first epoch, with parameters drawn from the seed, the same in every framework.
 
     Every entry is uniform in ±1/√n, n being the number of summands that the specification names.
-    Raises: OptionError if the settings make no Translator.
+    Raises: OptionError if the settings are invalid for a Translator.
     """
     sizes = TRANSLATOR.sizes(settings.model(data.source, data.target))
     fans = TRANSLATOR.fans(sizes)

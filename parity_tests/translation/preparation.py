@@ -1,4 +1,4 @@
-"""What a training or a translation starts from: settings, pairs, a model in a file, and the name of a backend."""
+"""Preparation of a training or a translation: settings, pairs, model file and backend."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ DATE_SETTINGS: dict[str, Any] = {
     "bidirectional": True,
     "epochs": 6,
 }
-"""The defaults for the corpus of dates that differ from those for sentences."""
+"""The defaults for dates that differ from those for sentences."""
 MOST_DATES = 2**20
-"""More than twice as many as there are, each in every form."""
+"""More than twice as many as there are distinct dates in every form."""
 RESUMABLE = ("epochs", "patience")
 """The settings that may change when a training is resumed."""
 
@@ -41,7 +41,7 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def pairs_of(corpus: Path | None, chosen: Mapping[str, Any], read: Read) -> tuple[str, list[Pair]]:
-    """The name of a corpus, and its pairs: without a file generated dates, twice as many as are used."""
+    """The name and pairs of a corpus: without a file, generated dates, twice as many as are used."""
     if corpus is not None:
         return str(corpus), read(corpus)
     counts = (chosen.get(name) or DATE_SETTINGS[name] for name in ("train", "validation", "test"))
@@ -61,26 +61,26 @@ def new_settings(
 
 
 def data_of(settings: Settings, corpus: Path | None, read: Read = read_pairs) -> Data:
-    """The data of a model, from the corpus that it names unless another file is given.
+    """The data of a model, from its corpus or another file.
 
-    Raises: CorpusError if the pairs are not those that the model was trained on.
+    Raises: CorpusError if the model was trained on other pairs.
     """
     if corpus is None and settings.corpus != DATES:
         corpus = Path(settings.corpus)
     name, pairs = pairs_of(corpus, asdict(settings), read)
     if digest_of(pairs) != settings.digest:
-        raise CorpusError(f"{name} holds other pairs than those the model was trained on ({settings.corpus}).")
+        raise CorpusError(f"the model was trained on other pairs ({settings.corpus}) than those in {name}.")
     return read_data(settings, pairs)
 
 
 def load_model(file: str | Path, last: bool) -> Model:
-    """A model to translate with: as it was after the best epoch, or after the last."""
+    """Load a model to translate with, after the best or the last epoch."""
     model = Model.load(file)
     return replace(model, parameters=model.last) if last else model
 
 
 def check_settings(file: Path, settings: Settings) -> None:
-    """Check that a model's training can be resumed to these settings.
+    """Check that a model's training can be resumed with these settings.
 
     Raises: ArchiveError if it was trained with others.
     """
@@ -88,11 +88,11 @@ def check_settings(file: Path, settings: Settings) -> None:
     names = [field.name for field in fields(Settings) if field.name not in RESUMABLE]
     differing = [name for name in names if getattr(present, name) != getattr(settings, name)]
     if differing:
-        raise ArchiveError(f"{file} was trained with other settings ({', '.join(differing)}): give another --output")
+        raise ArchiveError(f"{file} was trained with other settings ({', '.join(differing)}): pass another --output")
 
 
 def choose_backend(requested: str | None, trained: str) -> str:
-    """The backend to translate with: the one requested, or the one that trained the model, or any that is installed."""
+    """The backend to translate with: the requested one, the one that trained the model, or any installed one."""
     if requested is not None:
         return requested
     known = backends.available()

@@ -1,4 +1,4 @@
-"""Translators trained and used in a process for each backend."""
+"""Train translators and translate in one process per backend."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from parity_tests.translation.model import Data, Settings, new_model
 from parity_tests.translation.preparation import check_settings
 
 Progress = Callable[[str, int, int, str], None]
-"""Is called with a backend, the epochs done, their total, and what is being done."""
+"""A callback with a backend, its finished epochs, their total, and the current activity."""
 KEPT_LINES = 8
-"""The lines of a failed process that are reported."""
+"""The number of reported lines of a failed process."""
 
 
 class ChildFailed(Exception):
-    """A process that trains or translates has failed; the message holds the end of what it printed."""
+    """A training or translating process failed; the message has the end of its output."""
 
 
 def train(
@@ -34,10 +34,9 @@ def train(
     in_turn: bool,
     progress: Progress,
 ) -> None:
-    """Train a model for each backend from the same parameters, or resume those that are there.
+    """Train a model in each backend from the same parameters, or resume existing models.
 
-    in_turn trains one epoch in each backend after the other, with nothing beside.
-    Raises: ArchiveError if a model was trained with other settings; ChildFailed.
+    in_turn trains one backend at a time. Raises: ArchiveError if a model was trained with other settings; ChildFailed.
     """
     for name, file in files.items():
         if file.exists():
@@ -55,7 +54,7 @@ def train(
 def translate(
     files: Mapping[str, Path], pythons: Mapping[str, str], device: str, width: int | None, progress: Progress
 ) -> dict[str, dict[str, Any]]:
-    """Translate the validation sentences in each backend with the model of each: by backend, then by model."""
+    """Translate the validation sentences in each backend with each model; results by backend, then by model."""
     beam = [] if width is None else ["--beam", str(width)]
     command = ["test", *map(str, files.values()), "--on", "validation", "--last", *beam, "--json"]
     with Folder() as folder:

@@ -1,4 +1,4 @@
-"""A backend at work on a model: it trains an epoch, evaluates, and translates."""
+"""Training, evaluation and translation of a model in one backend."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Worker:
         self.made = (backend, model.settings.dtype, config)
 
     def replace_model(self, model: Model, backend: str) -> bool:
-        """Translate with another model, unless it needs another backend or other layers: tell whether."""
+        """Load another model to translate with; return False if it needs another backend or other layers."""
         settings = model.settings
         if self.made != (backend, settings.dtype, settings.model(model.source, model.target)):
             return False
@@ -57,15 +57,15 @@ class Worker:
 
     @functools.cached_property
     def trainer(self) -> Any:
-        """The backend's Trainer of the model; to translate, none is needed."""
+        """The backend's Trainer of the model; not needed for translation."""
         settings = self.model.settings
         optimizer = getattr(self.package, settings.optimizer)(settings.learning_rate)
         return self.package.Trainer(self.translator, optimizer, max_norm=settings.max_norm)
 
     def train(self, data: Data) -> Iterator[Step]:
-        """Train one more epoch; the model is changed once it is done, and only then.
+        """Train one more epoch; the model changes only when the epoch is finished.
 
-        Every epoch begins with what the file of the model holds, so that resuming is the same training.
+        Every epoch starts from the content of the model's file, so that resuming is the same training.
         """
         settings, number = self.model.settings, self.model.epoch + 1
         self.package.set_parameters(self.translator, self.model.last)
@@ -89,7 +89,7 @@ class Worker:
             if not np.isfinite([loss, norm]).all():
                 raise Diverged(
                     f"the loss is {loss} and the norm of its gradients {norm} in epoch {number}, step {position + 1}: "
-                    "take a smaller --learning-rate, or clip with --max-norm."
+                    "use a smaller --learning-rate, or clip with --max-norm."
                 )
             losses.append(loss)
             norms.append(norm)
@@ -129,7 +129,7 @@ class Worker:
         return Batch(*(None if array is None else convert(array) for array in batch))
 
     def score(self, split: Split) -> dict[str, float]:
-        """Loss and scores on a split, of the parameters that the translator has now."""
+        """Evaluate loss and scores on a split with the current parameters."""
         total = count = 0.0
         for batch in batches(split.pairs, self.model.settings.batch_size):
             tokens = float(batch.target_lens.sum())
@@ -139,11 +139,11 @@ class Worker:
         return {"validation_loss": total / count, **bleu.scores(translations, split.references)}
 
     def translated(self, sources: Batch, **beam: Any) -> list[list[int]]:
-        """The ids of each translation, by greedy decoding, or by beam search if it is given its options."""
+        """Translate sentences to ids, by greedy decoding, or by beam search if its options are passed."""
         return [ids for ids, _ in self.decoded(sources, **beam)]
 
     def decoded(self, sources: Batch, **beam: Any) -> Iterator[tuple[list[int], np.ndarray]]:
-        """The ids and the attention weights of each translation; weights have a row for eos, too, if it was reached."""
+        """The ids and the attention weights of each translation; weights include a row for eos if it was reached."""
         target, most = self.model.target, self.model.settings.max_tokens
         ends = {"bos": target.index[BOS], "eos": target.index[EOS], "max_steps": most}
         for batch in batches(sources, self.model.settings.batch_size):
@@ -161,7 +161,7 @@ class Worker:
 
 
 def batches(arrays: Batch, batch_size: int) -> Iterator[Batch]:
-    """The rows in their order, all batches of one size, without the columns that none of their sentences reaches."""
+    """Batches of equal size, in order, without columns of padding alone."""
     for start in range(0, len(arrays.source), batch_size):
         rows = np.arange(start, min(start + batch_size, len(arrays.source)))
         yield corpus.trimmed(corpus.rows_of(arrays, rows, batch_size), arrays.source.shape[1])

@@ -1,4 +1,4 @@
-"""What became of a cell: filled in by a worker, kept in a recording, and read by the judge."""
+"""Answers: the outcome of a cell in a worker, stored in a recording and read by the judge."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from backends.schema import typed
 
 LONGEST_MESSAGE, LONGEST_TRACE = 4_000, 40_000
-"""The characters that are kept of a message and of a trace: half of them from each end."""
+"""The maximum length of a message and of a trace, which keep both ends."""
 
 AnswerStatus = Literal["ok", "not-applicable", "not-implemented", "error", "crash", "timeout", "missing"]
 
@@ -17,15 +17,15 @@ RECORDED = tuple(status for status in get_args(AnswerStatus) if status != "missi
 """The statuses of cells that were run."""
 
 UNANSWERED: tuple[AnswerStatus, ...] = ("error", "crash", "timeout", "missing")
-"""The statuses of cells that should have been answered, and were not."""
+"""The statuses of cells that failed to give an answer."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The status of a cell, with a message unless it is ok; the arrays are kept beside it.
+    """The status of a cell, with a message unless it is ok; arrays are stored separately.
 
-    trace is the end of what was printed, or a traceback; changed are the inputs that the call changed, missing the
-    quantities that the target does not give.
+    trace is the end of standard error, or a traceback; changed lists the inputs modified by the call, and missing the
+    quantities that the target does not return.
     """
 
     status: AnswerStatus = "ok"
@@ -42,15 +42,15 @@ class Answer:
 
     @classmethod
     def of(cls, header: Mapping[str, Any]) -> Answer:
-        """Read the answer from the header of a frame, or from a file; other entries are left out.
+        """Read the answer from the header of a frame or a file; ignore other entries.
 
-        Raises: SchemaError if it says something else.
+        Raises: SchemaError if an entry is invalid.
         """
         answer: Answer = typed(cls, {name: header[name] for name in FIELDS if name in header})
         return answer
 
     def as_json(self) -> dict[str, Any]:
-        """The answer as an object: its status, and what is not empty."""
+        """The answer as an object: its status and non-empty fields."""
         return {name: value for name, value in asdict(self).items() if value or name == "status"}
 
     @property
@@ -60,12 +60,12 @@ class Answer:
 
     @property
     def withheld(self) -> tuple[str, ...]:
-        """The outputs that the target does not give: its gradients are those of the others."""
+        """The outputs that the target does not return; gradients are those of the others."""
         return tuple(name for name in self.missing if not is_gradient(name))
 
 
 def harmless(text: str, most: int) -> str:
-    """A text from outside, without what could steer a terminal or cannot be encoded, and no longer than that."""
+    """Replace control characters and lone surrogates in an untrusted text, and shorten it to that length."""
     if len(text) > most:
         text = f"{text[: most // 2]} ... {len(text) - most:,} characters ... {text[-(most // 2) :]}"
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
@@ -78,4 +78,4 @@ def is_gradient(name: str) -> bool:
 
 FIELDS = tuple(field.name for field in fields(Answer))
 
-MISSING = Answer("missing", "the worker gave no answer")
+MISSING = Answer("missing", "the worker returned no answer")

@@ -1,4 +1,4 @@
-"""The environment of a worker: variables that have to stand before a framework is imported, and what it reads back."""
+"""The environment of a worker: variables that must be set before a framework is imported, and the required settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import backends as registry
 
 PATH = "ATTENTION_PARITY_PATH"
-"""The variable that makes every backend take one path for all sizes: see backends/<x>/blocked/choice.py."""
+"""The variable that forces one path at all sizes: see backends/<x>/blocked/choice.py."""
 
 COMMON = {
     "OMP_NUM_THREADS": "1",
@@ -23,24 +23,24 @@ COMMON = {
 
 
 def requirements_of(backend: str) -> registry.Requirements | None:
-    """What the backend of that name needs; None of somebody else's implementation."""
+    """The requirements of the backend of that name; None for a third-party implementation."""
     known = registry.available()
     return registry.read_requirements(known[backend].module) if backend in known else None
 
 
 def determinism(backend: str) -> Mapping[str, Any]:
-    """The settings that the backend's runtime must read back; none of a backend that states none."""
+    """The settings that the backend's runtime must read back; empty if the backend requires none."""
     needed = requirements_of(backend)
     return {} if needed is None else needed.determinism
 
 
 def required_settings(backend: str, device: str) -> dict[str, Any]:
-    """The settings that a backend has to run under, as its runtime reads them back."""
+    """The settings required of a backend, as its runtime reads them back."""
     return {**environment(backend, Path(), device), **determinism(backend)}
 
 
 def violations(backend: str, device: str, in_force: Mapping[str, Any]) -> list[str]:
-    """The determinism settings of a recording that are not as they should be, in words."""
+    """Messages about the determinism settings of a recording that differ from the required ones."""
     required = required_settings(backend, device)
     others = [
         f"{name} is {value!r}, expected {required[name]!r}"
@@ -51,7 +51,7 @@ def violations(backend: str, device: str, in_force: Mapping[str, Any]) -> list[s
 
 
 def environment(backend: str, cache: Path, device: str) -> dict[str, str]:
-    """The variables that a worker of the backend starts with."""
+    """The environment variables of the backend's workers."""
     requirements = requirements_of(backend)
     # Nobody knows what somebody else's implementation imports: it gets the variables of all backends.
     everyone = (registry.read_requirements(known.module) for known in registry.available().values())
@@ -68,9 +68,9 @@ def environment(backend: str, cache: Path, device: str) -> dict[str, str]:
 
 
 def collect_less() -> None:
-    """Have the garbage collector pass over what is there now, and look at what is new less often.
+    """Exempt existing objects from garbage collection, and collect new ones less often.
 
-    A trace makes many objects that live on, and JAX takes an eighth of its time less.
+    Tracing creates many long-lived objects; this reduces the time of JAX by an eighth.
     """
     gc.collect()
     gc.freeze()

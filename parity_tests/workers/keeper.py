@@ -1,9 +1,9 @@
-"""The end of a worker: nothing that it started outlives it, whatever that did to get away.
+"""Process supervision: kill all descendants of a worker when it ends, including detached ones.
 
-A worker forks as it starts. The child goes on as the worker; the parent keeps it: once the child has ended, or the
-judge is gone, it kills every process that descends from it. On Linux, a process whose parent has ended becomes a child
-of the nearest ancestor that is a subreaper, which the keeper is: a session or group of its own does not help a process.
-Elsewhere the judge kills the worker's group.
+A worker forks at its start. The child continues as the worker; the parent is its keeper, which kills all descendants
+once the child has ended or the judge is gone. On Linux, an orphaned process becomes a child of the nearest ancestor
+that is a subreaper; the keeper is one, so a new session or process group does not evade it. On other systems, the judge
+kills the worker's process group.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 
 LIFELINE = "ATTENTION_PARITY_LIFELINE"
-"""The variable that names the descriptor of a pipe whose other end the judge holds, and never writes to."""
+"""The variable with the descriptor of a pipe whose other end belongs to the judge, which never writes to it."""
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def keep() -> None:
-    """Go on in a child, and keep it from this process; without a lifeline, as when started by hand, do nothing."""
+    """Continue in a child and supervise it from this process; do nothing without a lifeline (started by hand)."""
     lifeline = int(os.environ.pop(LIFELINE, -1))
     if lifeline < 0:
         return
@@ -57,14 +57,14 @@ def prctl(option: int, value: int) -> None:
 
 
 def end_with_judge(lifeline: int, child: int) -> None:
-    """Wait until the judge is gone, whose end of the pipe closes with it, and kill the worker."""
+    """Kill the worker when the judge is gone, which closes its end of the pipe."""
     os.read(lifeline, 1)
     with suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
 
 
 def end_children() -> None:
-    """Kill all processes that descend from this one: whose parent has ended is a child of this one by then."""
+    """Kill all descendants of this process; orphans have become its children by then."""
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     with suppress(ChildProcessError, FileNotFoundError):  # there are no more, or this is not Linux
         while True:

@@ -1,4 +1,4 @@
-"""A package that a worker runs cells on: its arrays, its settings, and a whole backend."""
+"""Packages that a worker runs cells on: array conversion, determinism settings, and backends."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Arrays = dict[str, np.ndarray]
 Given = Mapping[str, np.ndarray]
 
 Cell = Mapping[str, Any]
-"""What a batch says of a cell beside its arrays."""
+"""A cell of a batch without its arrays."""
 
 
 @dataclass
 class Outputs:
-    """Outputs and gradients by name, the inputs that the call changed, and the quantities that are not implemented."""
+    """Outputs and gradients by name, the inputs modified by the call, and the quantities that are not implemented."""
 
     arrays: Arrays
     changed: list[str] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Outputs:
 
 
 class Package:
-    """A package with its runtime on a device, with its determinism settings made."""
+    """A package with its runtime on a device, with determinism settings in force."""
 
     def __init__(self, package: Any, runtime: Any, device: str) -> None:
         self.package = package
@@ -51,7 +51,7 @@ class Package:
         self.determinism = self.runtime.configure() if hasattr(self.runtime, "configure") else {}
         self.absent: list[Mapping[str, str]] = []
         self.handed: dict[int, np.ndarray] = {}
-        """NumPy's arrays that the runtime was given since a cell began, by the identity of what it made of them."""
+        """NumPy arrays converted by the runtime in this cell, keyed by the identity of the framework's array."""
         self.noise = np.random.default_rng()
 
     def describe(self) -> dict[str, Any]:
@@ -59,7 +59,8 @@ class Package:
         described = {"versions": {}, "devices": {"cpu": platform.machine()}, **self.runtime.describe()}
         if self.device not in described["devices"]:
             raise RuntimeError(
-                f"{described['framework']} sees no device {self.device!r} here, only {', '.join(described['devices'])}"
+                f"{described['framework']} has no device {self.device!r} here; available: "
+                f"{', '.join(described['devices'])}"
             )
         versions = {"python": platform.python_version(), "numpy": np.__version__, **described["versions"]}
         needed = read_requirements(getattr(self.runtime, "__name__", "").rpartition(".")[0])
@@ -73,7 +74,7 @@ class Package:
         }
 
     def reason_against(self, cell: Cell) -> str | None:
-        """Why the framework cannot have this cell on this device, if so."""
+        """The reason why the framework cannot run this cell on this device; None if it can."""
         for entry in self.absent:
             named = all(fnmatchcase(cell[name], entry[name]) for name in ("dtype", "operator") if name in entry)
             if named and entry.get("input", cell["inputs"][0]) in cell["inputs"]:
@@ -81,41 +82,42 @@ class Package:
         return None
 
     def place(self, array: np.ndarray) -> Any:
-        """The array as one of the framework, on the device."""
+        """Convert a NumPy array to one of the framework, on the device."""
         # A simple runtime knows the CPU alone, and need not take a device.
         made = self.runtime.from_numpy(array) if self.device == "cpu" else self.runtime.from_numpy(array, self.device)
         self.handed[id(made)] = array
         return made
 
     def read(self, name: str, array: Any) -> np.ndarray:
-        """The framework's array as NumPy's."""
+        """Convert an array of the framework to NumPy."""
         read = np.asarray(self.runtime.to_numpy(array))
         if read.dtype.kind not in "biufcV":
             raise TypeError(f"{name} is {read.dtype}, expected an array of numbers")
         return read
 
     def compile_seconds(self) -> float:
-        """The seconds that the framework has spent on compiling, as far as its runtime counts them."""
+        """The seconds spent on compilation, if the runtime counts them."""
         return float(self.runtime.compile_seconds()) if hasattr(self.runtime, "compile_seconds") else 0.0
 
     def changed(self, sent: Mapping[str, np.ndarray], given: Mapping[str, Any]) -> list[str]:
-        """The inputs that are no longer what was sent, however they are read: a runtime may hide what a call did.
+        """The inputs modified by the call, read in several ways, since a runtime could hide a change.
 
-        Raises: RuntimeError if the runtime does not give back the arrays that it is given.
+        Raises: RuntimeError if a conversion to the framework and back changes an array.
         """
         changed = [
             name for name, array in sent.items() if any(not same(view, array) for view in self.roads(given[name]))
         ]
         for array in {array.dtype: noisy(self.noise, array) for array in sent.values()}.values():
             if not same(np.asarray(self.runtime.to_numpy(self.place(array.copy()))), array):
-                raise RuntimeError(f"to_numpy(from_numpy(array)) is another array than {array!r}")
+                raise RuntimeError(f"to_numpy(from_numpy(array)) differs from {array!r}")
         self.handed.clear()
         return changed
 
     def roads(self, array: Any) -> Iterator[np.ndarray]:
-        """The values of a framework's array: by its runtime, without it where the array allows, and where it came from.
+        """Yield the values of a framework's array: read by its runtime, without it if possible, and from the original
+        array.
 
-        Where memory is shared, NumPy's array changes with the framework's.
+        If memory is shared, the original NumPy array changes with the framework's.
         """
         values = np.asarray(self.runtime.to_numpy(array))
         yield values
@@ -134,11 +136,11 @@ PROTOCOLS: dict[str, Callable[[Any], np.ndarray]] = {
     "__dlpack__": np.from_dlpack,
     "__array__": np.asarray,
 }
-"""How an array may be read without its runtime, by the attribute that tells."""
+"""Ways to read an array without its runtime, by the attribute that they need."""
 
 
 class Backend(Package):
-    """A backend, with functions and layers made once and used for many cells."""
+    """A backend, whose functions and layers are built once and reused for many cells."""
 
     def __init__(self, package: Any, runtime: Any, device: str) -> None:
         super().__init__(package, runtime, device)
@@ -146,7 +148,7 @@ class Backend(Package):
         self.layer = functools.cache(self._layer)
 
     def run(self, cell: Cell, inputs: Given, parameters: Given, cotangents: Given) -> Outputs:
-        """Outputs by name, then gradients as gradient_<name>."""
+        """Compute outputs by name, then gradients as gradient_<name>."""
         self.handed.clear()
         operator, method, dtype = cell["operator"], cell["method"], cell["dtype"]
         config, options = json.dumps(cell["config"]), json.dumps(cell["options"])
@@ -179,22 +181,22 @@ class Backend(Package):
         back = self.package.get_parameters(layer)
         for name, array in parameters.items():
             if back[name].dtype != array.dtype or not np.array_equal(back[name], array, equal_nan=True):
-                raise RuntimeError(f"{name} did not come back from the layer as it was given")
+                raise RuntimeError(f"the layer's parameter {name} differs from the array that it was set to")
 
 
 def quantities(cell: Cell, count: int) -> list[str]:
-    """The names of that many outputs; those that the specification does not have are numbered."""
+    """The names of that many outputs; additional ones are numbered."""
     names = known(cell)
     return [*names, *(f"output_{position}" for position in range(len(names), count))]
 
 
 def known(cell: Cell) -> tuple[str, ...]:
-    """The names of the outputs that the specification has."""
+    """The names of the outputs in the specification."""
     return output_names(cell["operator"], cell["method"], cell["options"], cell["twice"])
 
 
 def noisy(noise: np.random.Generator, like: np.ndarray) -> np.ndarray:
-    """An array that nobody can foresee, in shape and dtype like another; a floating one holds NaN and inf, too."""
+    """A random array with the shape and dtype of another; floating ones include NaN and inf."""
     array = np.asarray(noise.integers(2 if like.dtype.kind == "b" else 100, size=like.shape), like.dtype)
     if dtype_name(like.dtype) in FLOATING:
         array.flat[:3] = np.array([np.nan, np.inf, noise.normal()])[: array.size]
@@ -202,7 +204,7 @@ def noisy(noise: np.random.Generator, like: np.ndarray) -> np.ndarray:
 
 
 def same(array: np.ndarray, sent: np.ndarray) -> bool:
-    """Whether two arrays are the same to the bit, where one NaN is as good as another."""
+    """Whether two arrays are bitwise equal, with all NaN considered equal."""
     if array.dtype != sent.dtype or array.shape != sent.shape:
         return False
     bits = f"u{sent.dtype.itemsize}"

@@ -1,4 +1,4 @@
-"""Workers: one process per backend, started, listened to, and restarted behind a cell that killed it."""
+"""Worker management: start one process per backend, read its answers, and restart it after a fatal cell."""
 
 from __future__ import annotations
 
@@ -34,37 +34,37 @@ CELL_SECONDS = 120.0
 MOST_RESTARTS = 5
 LONGEST_FRAME = 2**31
 KEPT_BYTES = 4000
-"""How many bytes of a worker's standard error are kept, from its end."""
+"""The number of bytes kept from the end of a worker's standard error."""
 PATIENCE_SECONDS = 0.2
-"""How long the judge listens before it looks whether the worker lives, and whether it shall stop."""
+"""Seconds between two checks of whether the worker is alive and whether to stop."""
 GRACE_SECONDS = 5.0
-"""How long a worker that has closed its stream may take to end."""
+"""Seconds that a worker may take to end after closing its stream."""
 
 Stopped = Callable[[], bool]
 
 
 class Progress(Protocol):
-    """A callback that reports how far a part of the work has come."""
+    """A callback that reports the progress of a part of the work."""
 
     def __call__(self, part: str, done: int, of: int, doing: str = "") -> None:
-        """Report how many are done of how many, and what is being done now."""
+        """Report the completed and total counts, and the current item."""
 
 
 WAITING = "waiting"
-"""What a part that has not begun is doing."""
+"""The current item of a part that has not started."""
 
 
 def untold(part: str, done: int, of: int, doing: str = "") -> None:
-    """Report nothing."""
+    """Ignore progress."""
 
 
 def called(part: str, progress: Progress) -> Progress:
-    """Report the same under another name."""
+    """Report progress under another name."""
     return lambda _, *values: progress(part, *values)
 
 
 def counted(part: str, cells: Sequence[Cell], progress: Progress) -> Iterator[Cell]:
-    """Yield the cells of a part, and report each."""
+    """Yield the cells of a part, and report the progress."""
     for done, cell in enumerate(cells):
         progress(part, done, len(cells), cell.case.id)
         yield cell
@@ -73,9 +73,9 @@ def counted(part: str, cells: Sequence[Cell], progress: Progress) -> Iterator[Ce
 
 @dataclass(frozen=True)
 class Job:
-    """A backend or target to run: its name, its place, the interpreter that has its framework, and the device.
+    """A backend or target to run: its name, location, interpreter and device.
 
-    variables come last into the worker's environment; paths are searched for modules after those of this package.
+    variables are set last in the worker's environment; paths are searched for modules after those of this package.
     """
 
     backend: str
@@ -87,13 +87,13 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The backend, with its device unless that is the CPU."""
+        """The name of the backend, with its device unless that is the CPU."""
         return labelled(self.backend, self.device)
 
 
 @dataclass(frozen=True)
 class Hello:
-    """What a worker says of itself, once it has imported what it is to run."""
+    """The header that a worker sends once the import has succeeded."""
 
     backend: str
     framework: str
@@ -106,7 +106,7 @@ class Hello:
 
 
 class WorkerFault(Exception):
-    """A worker died, hung, or sent something that is no frame; trace is the end of what it printed."""
+    """A worker died, hung, or sent an invalid frame; trace is the end of its standard error."""
 
     def __init__(self, status: AnswerStatus, message: str, trace: str = "") -> None:
         super().__init__(message)
@@ -115,7 +115,7 @@ class WorkerFault(Exception):
 
 
 class Interrupted(Exception):
-    """The judge shall stop."""
+    """The run was interrupted."""
 
 
 def record(
@@ -127,11 +127,11 @@ def record(
     cell_seconds: float = CELL_SECONDS,
     stopped: Stopped = lambda: False,
 ) -> Recording:
-    """Run every cell of the batches on a backend; several workers may take theirs from one iterator.
+    """Run every cell of the batches on a backend; several workers may share one iterator.
 
-    A cell whose worker dies or hangs is recorded as that, and a new worker goes on behind it; a worker that cannot
-    start, or has died more than MOST_RESTARTS times, takes all that is left with it. Once stopped answers True, the
-    worker is killed, and the recording holds the cells that were answered by then.
+    If the worker dies or hangs in a cell, this is recorded as its answer, and a new worker continues with the next one.
+    If a worker cannot start, or has died more than MOST_RESTARTS times, all remaining cells fail. Once stopped()
+    returns True, the worker is killed, and the recording contains the cells answered so far.
     """
     whole = Recording(job.backend, job.device, environment=environment(job.backend, programs_folder(), job.device))
     with Server(job, True, start_seconds, cell_seconds, stopped) as server:
@@ -147,12 +147,12 @@ def record(
 
 
 def _shifted(progress: Progress, before: int, of: int, part: str, done: int, _: int, doing: str = "") -> None:
-    """Report the cells of a batch behind those of the batches before."""
+    """Report the progress of a batch, added to that of previous batches."""
     progress(part, before + done, of, doing)
 
 
 class Worker:
-    """A running worker; leaving the context kills it and its children.
+    """A running worker; leaving the context kills it and its descendants.
 
     Raises: WorkerFault if its interpreter cannot be started.
     """
@@ -165,8 +165,8 @@ class Worker:
         except OSError as error:  # a full or read-only disk; a worker can do without
             self.folder = None
             if job.python != sys.executable:
-                raise WorkerFault("error", f"there is no temporary folder for its packages: {error}") from error
-            warnings.warn(f"no temporary folder can be made ({error}): workers run without", stacklevel=1)
+                raise WorkerFault("error", f"a temporary folder for its packages cannot be created: {error}") from error
+            warnings.warn(f"a temporary folder cannot be created ({error}): workers run without one", stacklevel=1)
         if self.folder is not None and job.python != sys.executable:
             _link_packages(Path(self.folder.name))
             path = self.folder.name
@@ -227,44 +227,44 @@ class Worker:
             self.folder.cleanup()
 
     def send(self, data: bytes) -> None:
-        """Send a packed batch; if the worker is gone, the next `frame` reports it."""
+        """Send a packed batch; if the worker has died, the next `frame` reports it."""
         rest = memoryview(len(data).to_bytes(8, "big") + data)
         with suppress(BrokenPipeError):
             while rest:  # a pipe takes what it has room for
                 rest = rest[os.write(self.batches.fileno(), rest) :]
 
     def hello(self, seconds: float) -> dict[str, Any]:
-        """The header with which the worker describes itself once its framework is imported.
+        """The header that the worker sends once its framework is imported.
 
         Raises: WorkerFault, as frame does.
         """
         header = self.frame(seconds)[1]
         kind = header.pop("kind", None)
         if kind != "hello":
-            raise self.fault("error", f"the worker began with a frame of {shown(kind)}, expected hello")
+            raise self.fault("error", f"the worker's first frame is {shown(kind)}, expected hello")
         try:
             typed(Hello, header)
         except SchemaError as error:
-            raise self.fault("error", f"the worker describes itself wrongly: {error}") from error
+            raise self.fault("error", f"the worker's header is invalid: {error}") from error
         return header
 
     def frame(self, seconds: float) -> tuple[dict[str, Any], dict[str, Any]]:
         """The next frame's arrays and header.
 
-        Raises: WorkerFault if the worker ends, is not done after that many seconds, or sends something else;
-        Interrupted if the judge shall stop.
+        Raises: WorkerFault if the worker ends, exceeds that many seconds, or sends an invalid frame; Interrupted if the
+        run was interrupted.
         """
         deadline = time.monotonic() + seconds
         length = int.from_bytes(self._read(8, deadline), "big")
         if length > LONGEST_FRAME:
-            raise self.fault("error", f"the worker sent something that is no frame: its length would be {length:,}")
+            raise self.fault("error", f"the worker sent an invalid frame of length {length:,}")
         try:
             return unpack_arrays(self._read(length, deadline))
         except ArchiveError as error:
             raise self.fault("error", f"the worker sent a damaged frame: {error}") from error
 
     def fault(self, status: AnswerStatus, message: str) -> WorkerFault:
-        """A fault of this worker, with the end of what it printed."""
+        """Make a fault of this worker, with the end of its standard error."""
         return WorkerFault(status, message, self._last_words())
 
     def _read(self, count: int, deadline: float) -> bytes:
@@ -278,7 +278,7 @@ class Worker:
                 within = f", after {len(read):,} of {count:,} bytes" if read else ""
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    message = f"the worker stayed silent beyond its time limit{within}, and was killed"
+                    message = f"the worker exceeded its time limit{within} and was killed"
                     raise self.fault("timeout", message)
                 # Asked before listening, so that what the worker wrote before it ended is still heard.
                 ended = self.process.poll() is not None
@@ -295,7 +295,7 @@ class Worker:
         return bytes(read)
 
     def _listen(self) -> bool:
-        """Take what the worker has printed and keep the end of it; False if there will be no more."""
+        """Read the worker's standard error and keep its end; return False at the end of the stream."""
         try:
             piece = os.read(self.errors.fileno(), 1 << 20)
         except BlockingIOError:
@@ -307,13 +307,13 @@ class Worker:
         try:
             code = self.process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            return self.fault("error", f"the worker closed its stream{within}, and was killed")
+            return self.fault("error", f"the worker closed its stream{within} and was killed")
         if code < 0:
             names = {number.value: number.name for number in signal.Signals}
-            why = ", perhaps for want of memory" if -code == signal.SIGKILL else ""
+            why = ", possibly because it ran out of memory" if -code == signal.SIGKILL else ""
             return self.fault("crash", f"the worker was killed by {names.get(-code, f'signal {-code}')}{within}{why}")
         last = self._last_words().splitlines()[-1:]
-        why = f"; the last that it printed: {last[0]}" if code and last else ""
+        why = f"; its last line of output: {last[0]}" if code and last else ""
         return self.fault("crash", f"the worker ended with exit code {code}{within}{why}")
 
     def _last_words(self) -> str:
@@ -322,11 +322,11 @@ class Worker:
 
 
 class Server:
-    """A backend's worker that answers batches; it is started anew behind a cell that ended it.
+    """A backend's worker that answers batches; it is restarted after a cell that ended it.
 
-    deadly holds the operators and methods that have ended a worker: what is left of a batch goes on without them. If
-    every cell is to be tried, all are, until a worker cannot start or the last of MOST_RESTARTS has ended: lost is then
-    the answer to what is left.
+    deadly contains the operators and methods that have ended a worker: the rest of a batch is run without them. If
+    every cell is to be tried, they are run too, until a worker cannot start or MOST_RESTARTS is reached: lost is then
+    the answer of all remaining cells.
     """
 
     def __init__(
@@ -357,7 +357,7 @@ class Server:
         self.stop()
 
     def answers(self, batch: Batch, progress: Progress = untold) -> Recording:
-        """What the backend answers to the cells of a batch; if the work shall stop, to those before.
+        """Run the cells of a batch; if interrupted, return the answers so far.
 
         Raises: WorkerFault if the worker cannot start, and not every cell is to be tried.
         """
@@ -388,9 +388,9 @@ class Server:
         return recording
 
     def _received(self, worker: Worker, waiting: list[Cell], recording: Recording) -> Iterator[Cell]:
-        """Yield each cell that waits, then record its answer and let it wait no longer.
+        """Yield each waiting cell, then record its answer and remove it from the waiting cells.
 
-        Raises: WorkerFault; the first of those waiting is then at fault.
+        Raises: WorkerFault, caused by the first waiting cell.
         """
         before: Cell | None = None
         while waiting:
@@ -401,7 +401,7 @@ class Server:
                 waiting.insert(0, before)
                 raise worker.fault("error", "the worker answered this cell twice")
             if header.get("key") != waiting[0].key:
-                raise worker.fault("error", f"the worker answered {shown(header.get('key'))} out of turn")
+                raise worker.fault("error", f"the worker answered {shown(header.get('key'))} out of order")
             try:
                 answer = Answer.of(header)
                 recording.files |= typed(dict[str, str], header.get("files", {}), "files")
@@ -413,18 +413,18 @@ class Server:
                 recording.cells[before.key] = arrays
 
     def _spared(self, fatal: Cell, waiting: Sequence[Cell]) -> list[Cell]:
-        """The waiting cells that the next worker is to answer, behind one that ended the last."""
+        """The waiting cells for the next worker, after the one that ended the last worker."""
         self.stop()
         self.deaths += 1
         self.deadly.add((fatal.case.operator, fatal.case.method))
         if not self.every:
             return [cell for cell in waiting if (cell.case.operator, cell.case.method) not in self.deadly]
         if self.deaths > MOST_RESTARTS:
-            self.lost = Answer("crash", f"not tried: the worker died {self.deaths} times before")
+            self.lost = Answer("crash", f"not run: the worker had died {self.deaths} times")
         return list(waiting)
 
     def hello(self) -> dict[str, Any]:
-        """The header with which the worker describes itself.
+        """The header of the worker, which is started if necessary.
 
         Raises: WorkerFault if it cannot start.
         """
@@ -452,7 +452,7 @@ class Server:
 
 
 def _link_packages(folder: Path) -> None:
-    """Give another interpreter our packages alone, without the rest of this environment."""
+    """Make a path with these packages only, without the rest of this environment, for another interpreter."""
     for package in (attention_core, backends, parity_tests):
         source = Path(str(package.__file__)).parent
         (folder / source.name).symlink_to(source, target_is_directory=True)

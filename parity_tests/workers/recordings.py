@@ -1,4 +1,4 @@
-"""What goes to a worker and what comes back: batches and recordings, both safetensors with a digest."""
+"""Batches sent to workers and recordings of their answers, both safetensors with a digest."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def labelled(backend: str, device: str) -> str:
 
 
 class Mismatch(ValueError):
-    """Recordings cannot be judged together, or not against the cases at hand."""
+    """Recordings cannot be compared with each other or with the current cases."""
 
 
 class Batch(NamedTuple):
-    """Cells that a worker answers in one go: packed with inputs, parameters and cotangents, and a digest of each."""
+    """Cells sent to a worker together: packed with inputs, parameters and cotangents, and a digest of each."""
 
     cells: Sequence[Cell]
     packed: bytes
     digests: dict[str, str]
 
     def only(self, cells: Sequence[Cell]) -> Batch:
-        """The same without the other cells."""
+        """The batch restricted to these cells."""
         arrays, header = unpack_arrays(self.packed)
         keys = {cell.key for cell in cells}
         described = [cell for cell in header["cells"] if cell["key"] in keys]
@@ -50,7 +50,7 @@ class Batch(NamedTuple):
 
 
 def batch_of(cells: Iterable[Cell]) -> Batch:
-    """The cells as a batch."""
+    """Pack the cells into a batch."""
     cells = list(cells)
     questions = [_question(cell) for cell in cells]
     arrays = {
@@ -62,7 +62,7 @@ def batch_of(cells: Iterable[Cell]) -> Batch:
 
 
 def digests(cells: Iterable[Cell]) -> dict[str, str]:
-    """A digest of all that defines each cell: operator, method, config, options, inputs, parameters and cotangents."""
+    """A digest of each cell's definition: operator, method, config, options, inputs, parameters and cotangents."""
     return {cell.key: _digest(*_question(cell)) for cell in cells}
 
 
@@ -95,7 +95,7 @@ def _digest(question: Mapping[str, Any], arrays: Arrays) -> str:
 
 
 def own_version() -> str:
-    """The version of this package, as installed."""
+    """The installed version of this package."""
     try:
         return version("attention-parity")
     except PackageNotFoundError:
@@ -152,7 +152,7 @@ def _is_seconds(value: Any) -> bool:
 
 _HOLDS: dict[type, Callable[[Any], bool]] = {str: _is_text, float: _is_seconds, tuple: _is_quantities}
 _ANSWER = {entry.name: _HOLDS[type(entry.default)] for entry in fields(Answer)}
-"""What a file may hold for each field of an answer, by the type of its default."""
+"""The schema of each field of an answer, by the type of its default."""
 
 
 def _is_answers(value: Any) -> bool:
@@ -192,22 +192,22 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "specification": (_is_version, "a version"),
     "seed": (_is_number, "a whole number"),
     "backend": (_is_name, "a name of letters, digits, '.', '-' and '_'"),
-    "device": (_is_device, "a name as cpu, cuda, or cuda:1"),
+    "device": (_is_device, "a name such as cpu, cuda or cuda:1"),
     "about": (_is_about, "names with values, or with tables of values"),
     "environment": (lambda value: _is_table(value, _is_text), "names with texts"),
     "selection": (_is_selection, f"dtypes among {', '.join((*DTYPES, *MIXED))}, a pattern, and known operators"),
-    "inputs": (_is_inputs, "cells with the SHA-256 of what each asks"),
+    "inputs": (_is_inputs, "cells with the SHA-256 of the inputs of each"),
     "answers": (_is_answers, f"cells with the status of each, one of {', '.join(RECORDED)}"),
 }
-"""The header of a recording: what each entry has to be, and how to say it. Anybody may have written the file."""
+"""The schema of a recording's header, with a description of each entry. The file is untrusted."""
 
 
 @dataclass
 class Recording:
-    """The answers of one backend on one device, by cell, with the arrays of those that are ok, by quantity.
+    """The answers of one backend on one device by cell, with the arrays of successful ones by quantity.
 
-    about is the worker's description of itself: versions, the device's name, the determinism settings in force.
-    environment holds the variables it was started with, and inputs the digest of each cell's inputs.
+    about is the worker's header: versions, device name and determinism settings in force. environment has the variables
+    at its start, and inputs the digest of each cell's inputs.
     """
 
     backend: str
@@ -222,13 +222,13 @@ class Recording:
     specification: str = SPECIFICATION_VERSION
     attention_parity: str = field(default_factory=own_version)
     start_seconds: float = 0.0
-    """What cold starts took, from the process to the framework's import; not written to files."""
+    """The seconds of cold starts, from process creation to the framework's import; not written to files."""
     files: dict[str, str] = field(default_factory=dict)
-    """What a target was imported from, by its paths from the target's folder; not written to files."""
+    """The source files of a target, by their paths relative to the target's folder; not written to files."""
 
     @property
     def name(self) -> str:
-        """The backend, with its device unless that is the CPU."""
+        """The name of the backend, with its device unless that is the CPU."""
         return labelled(self.backend, self.device)
 
     def save(self, path: str | Path) -> None:
@@ -245,19 +245,19 @@ class Recording:
     def load(cls, path: str | Path) -> Recording:
         """Read a recording from a file.
 
-        Raises: ArchiveError if the file is damaged, is no recording, or says what no recording says.
+        Raises: ArchiveError if the file is damaged, is not a recording, or has an invalid header.
         """
         arrays, header = load_archive(path, RECORDING)
         for name, (holds, what) in FIELDS.items():
             if name not in header or not holds(header[name]):
-                raise ArchiveError(f"{path}: {name} is wrong in the recording's header: expected {what}")
+                raise ArchiveError(f"{path}: {name} is invalid in the recording's header: expected {what}")
         for cell in header["answers"]:
             if cell not in header["inputs"]:
                 raise ArchiveError(f"{path}: {cell} has a status but no inputs")
         try:
             answers = {cell: Answer.of(answer) for cell, answer in header["answers"].items()}
         except SchemaError as error:
-            raise ArchiveError(f"{path}: answers is wrong in the recording's header: {error}") from error
+            raise ArchiveError(f"{path}: answers is invalid in the recording's header: {error}") from error
         return cls(
             **{name: header[name] for name in FIELDS if name not in ("selection", "answers")},
             selection=Selection(**header["selection"]),
@@ -267,12 +267,12 @@ class Recording:
 
     @property
     def unanswered(self) -> dict[str, Answer]:
-        """The answer of each cell that should have arrays, and has none."""
+        """The answer of cells whose arrays are missing."""
         every = {cell: self.answers.get(cell, MISSING) for cell in self.inputs}
         return {cell: answer for cell, answer in every.items() if answer.status in UNANSWERED}
 
     def answer(self, cell: Cell) -> Answer:
-        """The answer to a cell; its status is "missing" if there is none."""
+        """The answer of a cell; its status is "missing" if there is none."""
         return self.answers.get(cell.key, MISSING)
 
 
@@ -288,7 +288,7 @@ def _arrays_by_cell(path: str | Path, arrays: Arrays, answers: Mapping[str, Answ
 
 
 def joined(*recordings: Recording) -> Recording:
-    """What several workers of one backend answered, to other cells each."""
+    """Merge the recordings of several workers of one backend, which have disjoint cells."""
     whole = Recording(recordings[0].backend, recordings[0].device, environment=recordings[0].environment)
     for part in recordings:
         whole.about = whole.about or part.about
@@ -304,7 +304,7 @@ def joined(*recordings: Recording) -> Recording:
 
 
 def named(recordings: Mapping[str, Recording]) -> dict[str, Recording]:
-    """The recordings, given by file, by the names that verdicts use, in the order of the frameworks.
+    """The recordings of these files, keyed by the names used in verdicts, in the order of the frameworks.
 
     Raises: Mismatch if two are of one backend on one device.
     """
@@ -312,7 +312,8 @@ def named(recordings: Mapping[str, Recording]) -> dict[str, Recording]:
     for file, recording in recordings.items():
         if recording.name in files:
             raise Mismatch(
-                f"{files[recording.name]} and {file} are both of {recording.backend} on {recording.device}: give one"
+                f"{files[recording.name]} and {file} are both of {recording.backend} on {recording.device}: pass one "
+                "of them"
             )
         files[recording.name] = file
     order = {name: position for position, name in enumerate(FRAMEWORKS)}
@@ -321,9 +322,9 @@ def named(recordings: Mapping[str, Recording]) -> dict[str, Recording]:
 
 
 def common_cells(recordings: Mapping[str, Recording], cases: Sequence[Case]) -> list[Cell]:
-    """The cells that recordings, given by file, answer; all the same ones, and as the cases at hand ask them.
+    """The cells of these recordings, which must be the same in all files and match the current cases.
 
-    Raises: Mismatch, with what differs, if they are of another specification or seed, or answer anything else.
+    Raises: Mismatch, naming the difference, if their specification, seed or cells differ.
     """
     for file, recording in recordings.items():
         release = f"attention-parity {recording.attention_parity}"
@@ -345,7 +346,7 @@ def common_cells(recordings: Mapping[str, Recording], cases: Sequence[Case]) -> 
             raise Mismatch(f"{differences}: record both with the same --dtype, --case and --operator")
     cells = recordings[first].selection.cells(cases)
     if not cells:
-        raise Mismatch(f"{first} was recorded for no case that is here: there is nothing to judge")
+        raise Mismatch(f"{first} has no case that exists here: nothing to compare")
     current = digests(cells)
     for file, recording in recordings.items():
         _check_inputs(file, recording, current)
@@ -368,10 +369,12 @@ def _check_inputs(file: str, recording: Recording, current: Mapping[str, str]) -
         return
     # These three follow from the corpus, and are called after it.
     if all("-sentences" in cell for cells in differences.values() for cell in cells):
-        raise Mismatch(f"{file} is of another corpus: give the same --corpus and --sentences ({summary})")
+        raise Mismatch(
+            f"{file} was recorded with a different corpus; pass the same --corpus and --sentences ({summary})"
+        )
     raise Mismatch(
-        f"{file} is of other cases: {summary}. It was recorded by attention-parity {recording.attention_parity}, "
-        f"and this is {own_version()}: judge it with the same, or record it again"
+        f"{file} has other cases: {summary}. It was recorded by attention-parity {recording.attention_parity}, and "
+        f"this is {own_version()}: compare it with the same version, or record it again"
     )
 
 

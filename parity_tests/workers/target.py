@@ -1,7 +1,7 @@
-"""Whom a worker asks: a backend, or anybody's functions.
+"""Load what a worker runs: a backend, or a third-party target.
 
-A *target* has any of the specification's functions, in the simplest way possible. It is a module, or an object in one,
-with functions under the specification's names, which are called by keyword:
+A *target* is a module, or an object in one, that defines any subset of the specification's functions under their names.
+They are called by keyword:
 
     def masked_softmax(scores, valid_lens=None, mask=None): ...
     def AdditiveAttention(parameters, queries, keys, values, mask=None): ...
@@ -9,21 +9,21 @@ with functions under the specification's names, which are called by keyword:
     def adam(parameters, gradients, *, learning_rate, beta1, beta2, epsilon): ...  # lists; a step for each row
     def BahdanauDecoder_greedy(parameters, encoder_outputs, state, mask=None, *, bos, eos, max_steps): ...
 
-They return an array, or a tuple of the outputs in order. A layer takes its canonical parameters first, by name; another
-method than its call is a separate function. What is not there, or not taken by a function's signature, or answered
-with None, is not implemented: it is reported, and not judged; so are outputs left out at the end. A function that takes
-a mask and no lengths gets both as one mask, where there are keys; what hides nothing need not be taken. Arrays are
-NumPy's, unless the target has a `runtime`:
+They return an array, or a tuple of the outputs in order. The first argument of a layer is its canonical parameters, by
+name; a method other than the call is a separate function. A missing function, an argument that a function's signature
+lacks, and an output that is None or omitted at the end are not implemented: they are reported, and not tested. If there
+are keys and a function has a mask argument but none for lengths, both are combined into one mask; arguments that mask
+nothing may be missing. Arrays are NumPy arrays, unless the target has a `runtime`:
 
-    from_numpy(array), to_numpy(array)       into the framework, and out of it
-    vjp(function, arguments, cotangents)     (outputs, gradients): the outputs of function(**arguments), a tuple, and by
+    from_numpy(array), to_numpy(array)       to the framework, and back vjp(function, arguments, cotangents)
+    (outputs, gradients): the outputs of function(**arguments), a tuple, and by
                                              name, for floating arguments, the gradient of Σᵢ cotangents[i] · outputs[i]
     describe()                               {"framework": "...", "versions": {"...": "..."}}
 
-That of each of our backends will do: `from backends.torch import runtime`. Without vjp, there are no gradients. Under
-`absent`, describe may name operators that the framework cannot have in a dtype on a device: they are counted, and
-missing where all is required; `requirements` beside a backend's runtime names them as `gaps`. Arguments are read back
-in more ways than by to_numpy, and have to be what they were.
+The runtime of a backend can be used: `from backends.torch import runtime`. Without vjp, no gradients are tested. The
+entry `absent` of describe() may list operators that the framework does not support in a dtype on a device: they are
+counted, and reported as missing under --require-all; `requirements` beside a backend's runtime lists them as `gaps`.
+Arguments are read back by to_numpy and in other ways, and must be unchanged.
 """
 
 from __future__ import annotations
@@ -62,41 +62,41 @@ from parity_tests.cases.layouts import arranged
 from parity_tests.workers.package import Arrays, Backend, Cell, Given, Outputs, Package, known, quantities
 
 PARAMETER = "parameter."
-"""What the names of parameters begin with among the arguments that are differentiated."""
+"""The prefix of parameters among the differentiated arguments."""
 
 NOT_TAKEN = " does not take "
-"""What stands between a function and an argument that it lacks."""
+"""The text between a function and a missing argument in a message."""
 
 PLAIN = SimpleNamespace(
     from_numpy=lambda array: array,
     to_numpy=np.asarray,
     describe=lambda: {"framework": "NumPy", "versions": {}, "devices": {"cpu": platform.machine()}},
 )
-"""The runtime of a target that has none."""
+"""The default runtime, for NumPy arrays."""
 
 SIZES = re.compile(r"_size$|^num_positions$|^features$")
-"""The constructor's arguments that the shapes of arrays say."""
+"""The constructor's arguments that follow from array shapes."""
 
 
 class TargetError(ValueError):
-    """There is no such target, or nothing in it can be judged."""
+    """The target does not exist, or nothing in it can be tested."""
 
 
 class NotImplementedHere(Exception):
-    """The target lacks what a cell asks for; says what."""
+    """The target does not implement a cell; the message names the missing part."""
 
 
 def parted(where: str) -> tuple[str, str]:
-    """The module or file of a place, and the object in it, if one is named."""
+    """Split a location into module or file, and object, if there is one."""
     place, _, path = (where, "", "") if where.endswith(".py") else where.partition(":")
     return place, path
 
 
 def load(where: str) -> tuple[Any, Any]:
-    """The object of a place, module, module:object, file.py or file.py:object, and its runtime.
+    """Import the object at a location (module, module:object, file.py or file.py:object), and its runtime.
 
     The runtime is an attribute of the object or of its module, or a module of that name in its package.
-    Raises: TargetError if there is no such place; whatever the module raises.
+    Raises: TargetError if it does not exist; any exception of the module.
     """
     place, path = parted(where)
     module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
@@ -129,7 +129,7 @@ OURS = ("attention_core", "backends", "parity_tests")
 
 
 class Sources:
-    """The files that a target consists of: its own, and those that it imports and that nobody has installed."""
+    """The source files of a target: its own, and imported modules that are not installed packages."""
 
     def __init__(self, where: str) -> None:
         self.place = parted(where)[0]
@@ -137,7 +137,7 @@ class Sources:
         self.installed = tuple({os.path.join(path, "") for path in sysconfig.get_paths().values()})
 
     def imported(self) -> dict[str, str]:
-        """The files of what was imported since this was last asked, by their paths from the target's folder."""
+        """The files imported since the last call, by their paths relative to the target's folder."""
         names = (
             [name for name in list(sys.modules) if name not in self.seen] if len(sys.modules) > len(self.seen) else ()
         )
@@ -149,7 +149,7 @@ class Sources:
         return {os.path.relpath(file, self.folder): file for file in paths if os.path.isfile(file)}
 
     def belongs(self, name: str, file: str) -> bool:
-        """Whether a module is a part of the target: installed packages have a version, and this one has its own."""
+        """Whether a module belongs to the target, and not to this package or an installed one."""
         package = self.place.partition(".")[0]
         if name == self.place or name.startswith(f"{self.place}."):
             return True
@@ -158,7 +158,7 @@ class Sources:
 
     @functools.cached_property
     def folder(self) -> str:
-        """The folder that holds the target's file, or its package."""
+        """The folder of the target's file or package."""
         if self.place.endswith(".py"):
             return os.path.dirname(os.path.abspath(self.place))
         package = sys.modules[self.place.partition(".")[0]]
@@ -166,9 +166,9 @@ class Sources:
 
 
 def opened(where: str, device: str) -> Backend | Target:
-    """The backend or target of that place, its settings made.
+    """Load the backend or target at a location, with its settings in force.
 
-    Raises: TargetError if there is none, or nothing in it can be judged; RuntimeError if there is no such device.
+    Raises: TargetError if it does not exist, or nothing in it can be tested; RuntimeError if there is no such device.
     """
     package, runtime = load(where)
     whole = hasattr(package, "set_parameters") and hasattr(runtime, "build")
@@ -176,7 +176,7 @@ def opened(where: str, device: str) -> Backend | Target:
 
 
 class Target(Package):
-    """Anybody's functions: what they are, and their answers to cells."""
+    """A third-party target: its functions, and their outputs and gradients for cells."""
 
     def __init__(self, package: Any, runtime: Any, where: str, device: str) -> None:
         super().__init__(package, runtime, device)
@@ -195,18 +195,18 @@ class Target(Package):
         self._given: dict[Function, tuple[int, ...]] = {}
 
     def describe(self) -> dict[str, Any]:
-        """Versions, device, settings in force, and what is implemented."""
-        gradients = {} if self.differentiates else {"gradients": "none: its runtime has no vjp"}
+        """Versions, device, settings in force, and implemented functions."""
+        gradients = {} if self.differentiates else {"gradients": "none: the runtime has no vjp"}
         return {**super().describe(), "implements": ", ".join(self.implemented), **gradients}
 
     def reason_against(self, cell: Cell) -> str | None:
-        """Why the target cannot have this cell on this device, if so."""
+        """The reason why the target cannot run this cell on this device; None if it can."""
         return super().reason_against(cell) or self.reason_against_dtype(cell["dtype"])
 
     def run(self, cell: Cell, inputs: Given, parameters: Given, cotangents: Given) -> Outputs:
-        """Outputs by name, then gradients as gradient_<name>, as far as the target has them.
+        """Compute outputs by name, then gradients as gradient_<name>, as far as the target implements them.
 
-        Raises: NotImplementedHere if it cannot answer at all.
+        Raises: NotImplementedHere if the target does not implement the cell.
         """
         self.handed.clear()
         function, taken = self.fitted(cell, inputs)
@@ -224,10 +224,10 @@ class Target(Package):
         return Outputs(arrays, self.changed(sent, given), missing)
 
     def fitted(self, cell: Cell, inputs: Given) -> tuple[Function, Arrays]:
-        """The function for a cell, with all that is no array bound, and the arrays that it takes.
+        """The function for a cell with all other arguments bound, and its array arguments.
 
-        Where it takes a mask and no lengths, it gets both as one mask; what hides nothing may be left out.
-        Raises: NotImplementedHere, with what is missing.
+        If it has a mask argument and none for lengths, both are combined; arguments that mask nothing may be missing.
+        Raises: NotImplementedHere, naming the missing part.
         """
         name = function_name(cell["operator"], cell["method"])
         if name not in self.implemented:
@@ -255,7 +255,7 @@ class Target(Package):
         return call, arrays
 
     def _config(self, cell: Cell, takes: Callable[[str], bool]) -> dict[str, Any]:
-        """The constructor's arguments that a function must take: neither sizes, which arrays have, nor defaults."""
+        """The constructor's arguments that a function must have: those without default that arrays do not determine."""
         entry = find(cell["operator"])
         options = {option.name: option for option in entry.options} if isinstance(entry, Layer) else {}
 
@@ -281,7 +281,7 @@ class Target(Package):
     def _answers(
         self, function: Function, arguments: Mapping[str, Any], cotangents: Mapping[int, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Outputs, None where the target gives none, and gradients."""
+        """Compute outputs, with None for omitted ones, and gradients."""
         if not cotangents:
             return function(**arguments), {}
         places = self._places(function, arguments)
@@ -291,28 +291,28 @@ class Target(Package):
         return [outputs.get(place) for place in range(max([*places, *cotangents], default=-1) + 1)], gradients
 
     def _places(self, function: Function, arguments: Mapping[str, Any]) -> tuple[int, ...]:
-        """The positions of the outputs that are there, by a first call."""
+        """The positions of the outputs that a first call returns."""
         if function not in self._given:
             outputs = function(**arguments)
             self._given[function] = tuple(place for place, output in enumerate(outputs) if output is not None)
         return self._given[function]
 
     def _reason_against_dtype(self, dtype: str) -> str | None:
-        """Whether numbers of that dtype come back as they were: JAX without x64 makes float32 of float64."""
+        """Whether arrays of that dtype survive a round trip: JAX without x64 converts float64 to float32."""
         try:
             back = self.read(dtype, self.place(np.ones(1, dtype)))
         except Exception as error:  # whatever a framework raises for a dtype that it does not have
-            return f"{dtype} cannot go in and out: {type(error).__name__}: {error}"
+            return f"{dtype} cannot be converted and back: {type(error).__name__}: {error}"
         return None if back.dtype == np.dtype(dtype) else f"{dtype} comes back as {back.dtype.name}"
 
 
 def function_name(operator: str, method: str) -> str:
-    """The name of the function that answers a cell."""
+    """The name of the function for a cell."""
     return operator if method in ("", "call") else f"{operator}_{method}"
 
 
 def names() -> list[str]:
-    """Every name that a target may have: functions, layers, and methods of layers."""
+    """All names that a target may define: functions, layers, and methods of layers."""
     methods = [method.name for layer in LAYERS for method in layer.methods if not method.name.endswith(".prepare")]
     return [operator.name for operator in (*OPERATORS, *UPDATES)] + [
         function_name(*name.split(".")) for name in methods
@@ -320,13 +320,13 @@ def names() -> list[str]:
 
 
 def keyword(name: str) -> str:
-    """The name of an array as an argument: losses.* are `losses`, gradients.W `gradients`, state.rnn is `state_rnn`."""
+    """The argument name of an array: `losses` for losses.*, `gradients` for gradients.W, `state_rnn` for state.rnn."""
     whole = name.partition(".")[0]
     return whole if whole in ("losses", *LISTS) and whole != name else name.replace(".", "_")
 
 
 def chosen(function: Function, places: tuple[int, ...]) -> Function:
-    """The function with the outputs at those places alone."""
+    """The function restricted to the outputs at those positions."""
 
     def call(**arrays: Any) -> tuple[Any, ...]:
         outputs = function(**arrays)
@@ -336,27 +336,27 @@ def chosen(function: Function, places: tuple[int, ...]) -> Function:
 
 
 def without_layer(function: Function, places: tuple[int, ...]) -> Function:
-    """The same for a runtime that hands a layer over."""
+    """The same for a runtime that passes a layer."""
     plain = chosen(function, places)
     return lambda layer, **arrays: plain(**arrays)
 
 
 def taker(function: Callable[..., Any]) -> Callable[[str], bool]:
-    """Whether the function takes a keyword of that name.
+    """Whether the function has a keyword argument of that name.
 
-    Raises: NotImplementedHere if it does not say what it takes.
+    Raises: NotImplementedHere if it has no signature.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError as error:
-        raise NotImplementedHere(f"{function!r} does not say what it takes: expected a function of Python") from error
+        raise NotImplementedHere(f"{function!r} has no signature, expected a Python function") from error
     names = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
     anything = any(one.kind is one.VAR_KEYWORD for one in parameters)
     return lambda name: anything or name in names
 
 
 def as_one_mask(arrays: Arrays, config: Mapping[str, Any]) -> Arrays:
-    """The same with lengths and mask as one mask, as the specification combines them."""
+    """The arguments with lengths and mask combined into one mask, as in the specification."""
     rest = {name: array for name, array in arrays.items() if name not in ("valid_lens", "mask")}
     one = np.asarray(reference.attention_mask(num_keys(arrays, config) or 0, arrays["valid_lens"], arrays.get("mask")))
     heads = rest.get("scores", rest.get("queries", one)).ndim == 4
@@ -364,14 +364,14 @@ def as_one_mask(arrays: Arrays, config: Mapping[str, Any]) -> Arrays:
 
 
 KEYS = {"scores": -1, "keys": -2, "encoder_outputs": -2}
-"""The arrays with an axis of keys, which masks and lengths are about, and where; a decoder's are its encoder's."""
+"""The arrays whose axis of keys masks and lengths refer to, and that axis; for a decoder, the encoder's outputs."""
 
 STEPS = ("source", "tokens", "inputs", "targets")
-"""The arrays whose steps lengths are about where there are no keys: a translator's source comes before its inputs."""
+"""The arrays whose steps lengths refer to if there are no keys: a translator's source comes before its inputs."""
 
 
 def num_keys(arrays: Arrays, config: Mapping[str, Any]) -> int | None:
-    """The number of keys that masks are about; None where there are no keys, but steps or none at all."""
+    """The number of keys that masks refer to; None if there are no keys."""
     for name, axis in KEYS.items():
         if name in arrays:
             return int(arrays[name].shape[0 if config.get("time_major") and name == "keys" else axis])
@@ -379,7 +379,7 @@ def num_keys(arrays: Arrays, config: Mapping[str, Any]) -> int | None:
 
 
 def num_steps(arrays: Arrays, config: Mapping[str, Any]) -> int | None:
-    """The number of steps that lengths are about where there are no keys."""
+    """The number of steps that lengths refer to if there are no keys."""
     for name in STEPS:
         if name in arrays:
             return int(arrays[name].shape[0 if config.get("time_major") else 1])
@@ -387,7 +387,7 @@ def num_steps(arrays: Arrays, config: Mapping[str, Any]) -> int | None:
 
 
 def hides_nothing(name: str, arrays: Arrays, config: Mapping[str, Any]) -> bool:
-    """Whether an optional array changes nothing: an open mask, lengths of all keys or steps, factors of 1."""
+    """Whether an optional array has no effect: an open mask, lengths of all keys or steps, factors of 1."""
     array, keys = arrays[name], num_keys(arrays, config)
     if name == "valid_lens":
         most = num_steps(arrays, config) if keys is None else keys

@@ -1,11 +1,11 @@
-"""One process, one framework: runs batches of cells on a backend and streams what it answers.
+"""The worker process: imports one framework, runs batches of cells on a backend and streams the answers.
 
     python -m parity_tests.workers.worker BACKEND PLACE DEVICE
 
-PLACE is a backend's module, or a target's place (see `parity_tests.workers.target`). Needs NumPy, safetensors and the
-framework, and no other room of the parity tests. Batches come from standard input, and answers go to standard
-output, both as frames: eight bytes of length, then a packed archive whose header says what it is. Each batch is
-answered before the next is read. What the framework prints goes to standard error.
+PLACE is a backend's module, or the location of a target (see `parity_tests.workers.target`). Requires NumPy,
+safetensors and the framework, and no other package of the parity tests. Reads batches from standard input and writes
+answers to standard output, both as frames: eight bytes of length, then a packed archive whose header has its kind. Each
+batch is answered before the next is read. Output of the framework goes to standard error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parity_tests.workers.target import NotImplementedHere, Sources, Target, ope
 
 
 def main() -> None:
-    """Answer the batches that come."""
+    """Answer batches from standard input until it ends."""
     name, place, device = sys.argv[1:]
     keep()
     faulthandler.enable()
@@ -54,9 +54,9 @@ def answer_cells(
     cells: Sequence[Mapping[str, Any]],
     imported: Callable[[], dict[str, str]] = dict,
 ) -> None:
-    """Run the cells in order, and send what the backend answers to each, or what it raised.
+    """Run the cells in order, and send the answer or exception of each.
 
-    imported returns the files that were imported since it was last asked.
+    imported returns the files that were imported since its last call.
     """
     for cell in cells:
         start, compiled = time.perf_counter(), backend.compile_seconds()
@@ -84,15 +84,15 @@ def answer_cells(
 
 
 def printed(error: BaseException) -> str:
-    """The message of an exception, which may raise one itself."""
+    """The message of an exception, even if formatting it raises another."""
     try:
         return str(error)
     except Exception as another:
-        return f"its message cannot be printed: {type(another).__name__}"
+        return f"its message cannot be formatted: {type(another).__name__}"
 
 
 def grouped(arrays: Mapping[str, np.ndarray]) -> Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]:
-    """The arrays of a batch by cell, by kind (input, parameter, cotangent) and by their own names."""
+    """The arrays of a batch by cell, by kind (input, parameter, cotangent) and by name."""
     cells: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
     for name, array in arrays.items():
         case, dtype, kind, array_name = name.split("/", 3)
@@ -101,7 +101,7 @@ def grouped(arrays: Mapping[str, np.ndarray]) -> Mapping[str, Mapping[str, Mappi
 
 
 def frames(stream: BinaryIO) -> Iterator[bytes]:
-    """The content of each frame up to the end of the stream."""
+    """Yield the content of each frame until the end of the stream."""
     while length := stream.read(8):
         yield stream.read(int.from_bytes(length, "big"))
 

@@ -32,7 +32,7 @@ def verify(path: Path, *arguments: str, target: str = "mine.py") -> Result:
 def test_a_certificate_is_verified(certified: Path):
     result = verify(certified)
     assert result.exit_code == 0 and "verified" in result.output and "differs" not in result.output
-    assert "unproved who made it, when and where: a digest is no signature" in squeezed(result)
+    assert "not covered who wrote it, when and where: the digest is not a signature" in squeezed(result)
     assert "no signature" in certified.with_suffix(".md").read_text()
 
 
@@ -149,12 +149,12 @@ def test_all_that_can_be_computed_again_is_compared(certified: Path):
         assert words in squeezed(result)
 
 
-def test_errors_of_another_machine_are_called_unproved(certified: Path):
+def test_errors_on_another_machine_are_reported_as_not_reproduced(certified: Path):
     with rewritten(certified) as content:
         content["machine"] = "a computer"
         content["verdicts"][0]["error"] = 0.125
     result = verify(certified)
-    assert result.exit_code == 0 and "unproved 1 errors, which are others here" in squeezed(result)
+    assert result.exit_code == 0 and "not reproduced 1 errors, which differ here" in squeezed(result)
 
 
 def test_nothing_runs_but_the_target_on_the_command_line(certified: Path):

@@ -130,7 +130,7 @@ def test_a_small_entry_that_comes_back_as_zero_is_red():
     assert (verdict.status, verdict.check, verdict.tolerance) == ("fail", "entry", 4)
     assert verdict.error == verdict.entry_error == pytest.approx(1.0 / EPS)
     assert verdict.reason == (
-        "weights[1, 2] is 0.0, expected 1e-30: measured by itself, 4.5e+15 eps, allowed 4 (17% of elements too far)"
+        "weights[1, 2] is 0.0, expected 1e-30: relative to this entry, 4.5e+15 eps, allowed 4 (17% of elements too far)"
     )
     assert verdict_on(actual, reference=SMALL).status == "pass", "where small entries are not asked for"
 
