@@ -1,12 +1,12 @@
-"""Weights move: arrays under anybody's names become canonical ones, and canonical ones get anybody's names.
+"""Weight conversion between the array names and layouts of other libraries and the canonical ones.
 
     from backends import weights
 
     converted = weights.to_canonical(weights.read_arrays("model.pt"), source="torch.nn.GRU", prefix="encoder.rnn.")
     weights.write_arrays("gru.safetensors", weights.from_canonical("GRU", converted.arrays, "keras.GRU"))
 
-Each source is one table in `backends.weights.tables`. NumPy and safetensors are enough; h5py, onnx and torch are
-imported where a file of that kind is read or written. Nothing out of a file is executed.
+Each source is a table in `backends.weights.tables`. Only NumPy and safetensors are required; h5py, onnx and torch are
+imported to read or write their file formats. Nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ SOURCES: dict[str, Source] = {**every_source(), **backend_layers.SOURCES}
 
 @dataclass(frozen=True)
 class Converted:
-    """Canonical arrays, and where they come from.
+    """Canonical arrays and their origin.
 
-    source: the name of the source. layer: the name of the specification's layer. config: the constructor's arguments
-    found from shapes and options. arrays: the canonical arrays, in the specification's order and shapes. used: for each
-    canonical name the source's names that it is made of. notes: what a reader has to know: biases that add up, what is
-    0 because the source has none. beside: arrays of the source that belong to what stands around the layer, by
+    source: the name of the source. layer: the name of the specification's layer. config: the constructor arguments
+    inferred from shapes and options. arrays: the canonical arrays, in the specification's order and shapes. used: the
+    source's names from which each canonical array is built. notes: remarks for the user, such as summed biases, or
+    zeros for arrays that the source lacks. beside: arrays of the source that belong to the enclosing model, by
     canonical name (W_c of LuongDecoder).
     """
 
@@ -63,11 +63,10 @@ class Converted:
 
 
 def recognise(arrays: Mapping[str, np.ndarray]) -> list[str]:
-    """The names of the sources that fit all names and shapes; a common prefix such as "encoder.rnn." may stand before.
+    """The names of the sources that fit all names and shapes, with an optional common prefix such as "encoder.rnn.".
 
-    Where it finds several, the arrays alone do not tell which one they are of. A source of which there are several
-    layers, each under its own prefix, is found, too. Layers of the backends are tried where nothing else fits, for the
-    frameworks that are installed.
+    If there are several, the arrays alone do not determine the source. A source with several layers, each under its own
+    prefix, is found, too. If nothing else fits, layers of the backends of installed frameworks are tried.
     """
     names = [source.name for source in _tables() if _covered(fits(source, arrays, None, {}))]
     return names or [name for name, source in backend_layers.SOURCES.items() if _of_a_backend(source, arrays)]
@@ -85,13 +84,13 @@ def to_canonical(
 
     arrays: by the source's names, in its shapes. source: the name of one of SOURCES; without it, the only one
     that fits, or the first of several that give the same (the notes name the others). prefix: the prefix of the
-    names, such as "encoder.rnn."; only the arrays under it are then taken. Several prefixes are the layers of a stack,
-    from the input on. layer: the name of the specification's layer, where arrays fit several. options: constructor
-    arguments of the layer that no shape shows, such as num_heads.
+    names, such as "encoder.rnn."; only the arrays under it are then converted. Several prefixes are the layers of a
+    stack, from the input on. layer: the name of the specification's layer, if the arrays fit several. options:
+    constructor arguments that shapes do not determine, such as num_heads.
 
     Raises: WeightError if no source fits, or several do and differ; if an array is missing, left over or has another
     shape than the others require (it names the array, both shapes, and says whether the transpose would fit); if the
-    specification cannot hold it.
+    specification cannot represent it.
     """
     if not arrays:
         raise WeightError("there are no arrays to convert.")
@@ -99,7 +98,7 @@ def to_canonical(
     alike: dict[str, str] = {}
     for name in arrays:
         if alike.setdefault(plain(name), name) != name:
-            raise WeightError(f"{alike[plain(name)]} and {name} are two spellings of one name: take one of them out.")
+            raise WeightError(f"{alike[plain(name)]} and {name} are two spellings of one name: remove one of them.")
     if prefix is not None and not isinstance(prefix, str):
         return _stack(arrays, source, list(prefix), layer, options)
     if source is not None:
@@ -107,10 +106,10 @@ def to_canonical(
     names = _candidates(arrays, prefix, layer, options)
     every = [_converted(SOURCES[name], arrays, prefix, layer, options) for name in names]
     if not all(_same(every[0], one) for one in every):
-        raise WeightError(f"the arrays fit {' and '.join(names)}: give source=... , one of them.")
+        raise WeightError(f"the arrays fit {' and '.join(names)}: pass source=... , one of them.")
     if len(names) == 1:
         return every[0]
-    note = f"{' and '.join(names[1:])} would be the same: same names, same arrays."
+    note = f"{' and '.join(names[1:])} would give the same arrays."
     return replace(every[0], notes=(*every[0].notes, note))
 
 
@@ -123,14 +122,14 @@ def from_canonical(
     spelling: int = 0,
     **options: Any,
 ) -> dict[str, np.ndarray]:
-    """Canonical arrays of a layer under a source's names, in its shapes: the other direction.
+    """Convert canonical arrays of a layer to a source's names and shapes.
 
     layer: the name of the specification's layer. prefix: the prefix of every name; one for each layer of a stack,
     if the source holds one layer. spelling: which of the source's ways to write the names (Keras: 0 as in
     `variable.path`, 1 as in a .weights.h5 file; Gluon: 0 as `save_parameters` writes them; textbook: 0 PyTorch's, 1
-    Gluon's). options: constructor arguments of the layer that no shape shows, such as num_heads.
+    Gluon's). options: constructor arguments that shapes do not determine, such as num_heads.
 
-    Raises: WeightError if the source cannot hold the arrays, saying what to do.
+    Raises: WeightError, with advice, if the source cannot represent the arrays.
     """
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
     known = _source(source)
@@ -152,7 +151,7 @@ def from_canonical(
 
 
 def _tables() -> list[Source]:
-    """The sources that have a table here."""
+    """The sources with a table."""
     return [source for source in SOURCES.values() if not source.framework]
 
 
@@ -179,7 +178,7 @@ def _of_a_backend(source: Source, arrays: Mapping[str, np.ndarray]) -> bool:
 
 
 def _same(one: Converted, other: Converted) -> bool:
-    """Whether two conversions are the same but for the name of their source."""
+    """Whether two conversions differ only in the name of their source."""
     return (
         (one.layer, one.config) == (other.layer, other.config)
         and one.arrays.keys() == other.arrays.keys()
@@ -248,7 +247,7 @@ def _candidates(
     hints += [f"{fit.source.name}: {_trouble(fit)}" for fit in every if not fit.fits and not fit.missing]
     nearly = "".join(f" {one}" for one in list(dict.fromkeys(hints))[:6])
     raise WeightError(
-        f"no source fits the arrays {_listed(arrays)}.{nearly} Give source=... and, if only some of the arrays belong "
+        f"no source fits the arrays {_listed(arrays)}.{nearly} Pass source=... and, if only some of the arrays belong "
         f"to it, prefix=... ; there are {', '.join(SOURCES)}."
     )
 
@@ -268,7 +267,7 @@ def _best(source: Source, arrays: Mapping[str, np.ndarray], prefix: str | None, 
         several = "" if source.stacked else ", or all of them in the order of the layers"
         listed = ", ".join(map(repr, prefixes))
         raise WeightError(
-            f"{source.name} fits under several prefixes: {listed}. Give prefix=... , one of them{several}."
+            f"{source.name} fits under several prefixes: {listed}. Pass prefix=... , one of them{several}."
         )
     raise WeightError(f"{source.name}: {_trouble(every[0])}")
 
@@ -278,7 +277,7 @@ def _trouble(fit: Fit) -> str:
         return " ".join(fit.problems)
     if fit.missing:
         return f"missing: {_shortened(fit.missing)}; found: {_shortened(list(fit.found)) or 'none'}."
-    advice = f"give prefix={fit.prefix!r}" if fit.prefix else "take them out"
+    advice = f"pass prefix={fit.prefix!r}" if fit.prefix else "take them out"
     return f"left over: {_shortened(fit.left_over)}. If they belong to something else, {advice}."
 
 

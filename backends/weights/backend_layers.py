@@ -127,7 +127,7 @@ def _rearranged(canonical: str, array: np.ndarray, axes: Axes) -> np.ndarray:
 def _foreign(framework: str, names: list[str]) -> WeightError:
     return WeightError(
         f"{PREFIX}{framework}: {', '.join(names[:8]) or 'no array'} is of no layer of backends.{framework}. "
-        "If other arrays do, give prefix=... ."
+        "If other arrays do, pass prefix=... ."
     )
 
 
@@ -171,7 +171,7 @@ def _layer(arrays: Mapping[str, np.ndarray], name: str | None, options: Mapping[
         return fitting[0]
     possible = [layer.name for layer, _ in fitting + unseen]
     if len(possible) > 1:
-        raise UnseenError(f"the arrays fit {' and '.join(possible)}: give layer=... , one of them.")
+        raise UnseenError(f"the arrays fit {' and '.join(possible)}: pass layer=... , one of them.")
     if unseen:
         raise unseen[0][1]
     if len(refused) == 1:

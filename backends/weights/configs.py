@@ -1,4 +1,4 @@
-"""A layer's constructor arguments, found from the shapes of its canonical arrays."""
+"""Infer a layer's constructor arguments from the shapes of its canonical arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backends.weights.errors import WeightError
 
 
 class UnseenError(WeightError):
-    """The arrays fit, but one of the constructor's arguments cannot be inferred from them."""
+    """The arrays fit, but do not determine one of the constructor arguments."""
 
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -21,9 +21,9 @@ Options = Mapping[str, Any]
 
 
 def config_of(layer: Layer, shapes: Shapes, options: Options) -> dict[str, Any]:
-    """The constructor's arguments that arrays of these shapes were made with, completed by options.
+    """Infer the constructor arguments from array shapes, completed by options.
 
-    Sizes come from shapes; options are what no shape shows (num_heads, window, dropout, ...).
+    options are the arguments that shapes do not determine (num_heads, window, dropout, ...).
 
     Raises: WeightError if an array that determines a size is missing, or an option is needed.
     """
@@ -35,13 +35,13 @@ def config_of(layer: Layer, shapes: Shapes, options: Options) -> dict[str, Any]:
     for name, value in options.items():
         if by_shapes.get(name, value) != value:
             raise WeightError(
-                f"{layer.name}: {name} is {by_shapes[name]!r} by the shapes of the arrays, given {value!r}."
+                f"{layer.name}: {name} is {by_shapes[name]!r} by the shapes of the arrays, but {value!r} was passed."
             )
     config = {**by_shapes, **options}
     needed = [option.name for option in layer.options if option.default is None and option.name not in config]
     if needed:
         raise UnseenError(
-            f"{layer.name}: {needed[0]} cannot be inferred from the shapes of the arrays: give {needed[0]}=... ."
+            f"{layer.name}: {needed[0]} cannot be inferred from the shapes of the arrays: pass {needed[0]}=... ."
         )
     return config
 
@@ -61,7 +61,7 @@ def inner(shapes: Shapes, part: str) -> dict[str, tuple[int, ...]]:
 
 
 def _unseen(layer: str, option: str, choices: str) -> UnseenError:
-    return UnseenError(f"{layer}: {option} cannot be inferred from the arrays: give {option}=... , one of {choices}.")
+    return UnseenError(f"{layer}: {option} cannot be inferred from the arrays: pass {option}=... , one of {choices}.")
 
 
 def _by_axes(layer: Layer, shapes: Shapes) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _sides(scored: Shapes, options: Options, query_size: int | None) -> dict[str
         given = {"query_size": _size(scored, "W", 2, 0), "key_size": scored["W"][1]} | given
     for name in ("query_size", "key_size"):
         if name not in given:
-            raise UnseenError(f"{name} cannot be inferred from the shapes of the arrays: give {name}=... .")
+            raise UnseenError(f"{name} cannot be inferred from the shapes of the arrays: pass {name}=... .")
     return given
 
 
@@ -251,7 +251,7 @@ def _luong(shapes: Shapes, options: Options) -> dict[str, Any]:
     config |= _attending("LuongDecoder", config, scored, options)
     config["alignment"] = "predictive" if "W_p" in attention else "monotonic"
     if "window" not in options:
-        raise UnseenError("LuongDecoder: window cannot be inferred from the shapes of the arrays: give window=... .")
+        raise UnseenError("LuongDecoder: window cannot be inferred from the shapes of the arrays: pass window=... .")
     return config | ({"attention_size": _size(attention, "W_p", 2, 0)} if "W_p" in attention else {})
 
 
@@ -307,11 +307,11 @@ CONFIGS: dict[str, Callable[[Shapes, Options], dict[str, Any]]] = {
 
 
 def check_shapes(layer: Layer, config: Mapping[str, Any], shapes: Shapes) -> dict[str, tuple[int, ...]]:
-    """The shapes that the layer has with these arguments; refuses others."""
+    """Check the shapes against those of the layer with these arguments."""
     try:
         expected = layer.shapes(check_options(layer, **config))
     except ValueError as error:
-        raise WeightError(f"no layer has arrays of these shapes: {error}") from error
+        raise WeightError(f"no layer has these array shapes: {error}") from error
     for name, shape in shapes.items():
         if name not in expected:
             raise WeightError(
@@ -326,7 +326,7 @@ def check_shapes(layer: Layer, config: Mapping[str, Any], shapes: Shapes) -> dic
 def whole_config(
     layer: Layer, shapes: Shapes, options: Options, title: str = ""
 ) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
-    """The constructor's arguments, and the shape of every array that the layer then has; refuses what is missing."""
+    """The constructor arguments and the shapes of all arrays; raises if one is missing."""
     config = config_of(layer, shapes, options)
     expected = check_shapes(layer, config, shapes)
     missing = [name for name in expected if name not in shapes]

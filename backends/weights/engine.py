@@ -1,4 +1,4 @@
-"""The engine that reads a table in both directions: a source's arrays to canonical ones, and back."""
+"""The conversion engine, which applies a table in both directions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from backends.weights.table import Source, plain
 
 
 class Parts(NamedTuple):
-    """What the arrays of one fit are."""
+    """The canonical arrays of one fit."""
 
     arrays: dict[str, np.ndarray]
     beside: dict[str, np.ndarray]
@@ -67,8 +67,8 @@ def assemble(fit: Fit, arrays: Mapping[str, np.ndarray]) -> Parts:
                 used.setdefault(slot[0], []).extend(names)
     if added:
         notes.append(
-            "Two biases add up where only their sum acts: the sum is kept. On the way back it stands in one of the "
-            "two, and the other is 0: the same function, other arrays."
+            "Two biases add up where only their sum acts: the sum is kept. The reverse conversion writes it to one of "
+            "the two and sets the other to 0: the same function with different arrays."
         )
     for slot, blocks_added in added.items():
         for block in blocks_added:
@@ -113,13 +113,13 @@ def completed(
 
 
 def given(form: Source, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, with those that the source has always.
+    """The options, with those that the source fixes.
 
     Raises: WeightError if they contradict each other.
     """
     for name, value in form.config.items():
         if options.get(name, value) != value:
-            raise WeightError(f"{form.name} has {name}={value!r} alone, given {options[name]!r}.")
+            raise WeightError(f"{form.name} has {name}={value!r} only, but {options[name]!r} was passed.")
     return {**form.config, **options}
 
 
@@ -155,7 +155,7 @@ def written(
         solved = solve([(rows[name].sides[1], array.shape) for name, array in present.items()], sizes)
         if solved is None:
             shapes = ", ".join(f"{name} from {array.shape}" for name, array in present.items())
-            raise WeightError(f"{form.name} cannot hold arrays of these shapes: {shapes}.")
+            raise WeightError(f"{form.name} cannot have arrays of these shapes: {shapes}.")
         for name, row in rows.items():
             start, end = row.sides
             shape = shape_of(start, solved)
@@ -163,7 +163,7 @@ def written(
                 if shape is None:
                     unknown = next(part for axis in start for part in axis if "#" not in part and part not in solved)
                     raise WeightError(
-                        f"{form.name}: {unknown} cannot be inferred from the arrays: give {unknown}=... ."
+                        f"{form.name}: {unknown} cannot be inferred from the arrays: pass {unknown}=... ."
                     )
                 made[prefix + name] = rearranged(present[name], end, start, solved)
             elif row.zero and shape is not None:
@@ -172,14 +172,14 @@ def written(
 
 
 def _check_places(form: Source, every: Sequence[Cell], arrays: Mapping[str, np.ndarray]) -> None:
-    """Refuse an array that the source has no place for, unless it is what the source has without saying so."""
+    """Refuse an array that the source lacks, unless it has the source's implicit value."""
     places = {cell.canonical(hold)[0] for cell in every for hold in cell.row.holds}
     for name, array in arrays.items():
         fixed = form.fixed.get(name.rpartition(".")[2])
         if name in places or (fixed and fixed.holds(array)):
             continue
         if fixed:
-            raise WeightError(f"{form.name} can only have {name} as {fixed.value}: {fixed.advice}.")
+            raise WeightError(f"{form.name} requires {name} to be {fixed.value}: {fixed.advice}.")
         raise WeightError(f"{form.name} has no place for {name} {array.shape}.")
 
 
@@ -196,12 +196,12 @@ def _joined(form: Source, cell: Cell, arrays: Mapping[str, np.ndarray]) -> np.nd
         shapes = ", ".join(
             f"{cell.canonical(hold)[0]} {block.shape}" for hold, block in zip(cell.row.holds, present, strict=True)
         )
-        raise WeightError(f"{form.name} holds {shapes} in one array: they have to have the same shape.")
+        raise WeightError(f"{form.name} holds {shapes} in one array; their shapes must be equal.")
     return np.stack(present) if len(present) > 1 else present[0]
 
 
 def beside(form: Source) -> set[str]:
-    """The arrays of a source that stand beside the layer."""
+    """The arrays of a source that belong to the enclosing model."""
     return {hold[1:] for row in form.rows for hold in row.holds if hold[0] == "*"}
 
 

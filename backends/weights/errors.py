@@ -1,4 +1,4 @@
-"""What every refusal of a conversion is, and a library that a kind of file needs."""
+"""The error of conversions, and the import of optional libraries."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class WeightError(ValueError):
 
 
 def needed(name: str) -> Any:
-    """A library, imported where a file of its kind is read or written.
+    """Import a library that is required by a file format.
 
     Raises: WeightError if it is not installed.
     """
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise WeightError(f"this kind of file needs {name}. Run: pip install {name}") from error
+        raise WeightError(f"this file format requires {name}. Run: pip install {name}") from error

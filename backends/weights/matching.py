@@ -1,4 +1,4 @@
-"""Which arrays are which rows of a table: in which spelling, under which prefix, and with axes of which sizes."""
+"""Match arrays with the rows of a table: spelling, prefix and axis sizes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Fit:
 
 
 def fits(source: Source, arrays: Mapping[str, np.ndarray], prefix: str | None, options: Mapping[str, Any]) -> list[Fit]:
-    """Every way in which some of the arrays are of this source, the best first."""
+    """All matches of the arrays with this source, the best first."""
     names = {plain(name): name for name in arrays}
     found: dict[tuple[str, frozenset[str]], Fit] = {}
     for form in source.forms:
@@ -137,7 +137,7 @@ def _fit(fit: Fit, places: Mapping[tuple[Row, int, bool], str], arrays: Mapping[
 
 
 def _solve(fit: Fit, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any]) -> None:
-    """Find the sizes of all axes, or say which arrays do not fit the others."""
+    """Infer the sizes of all axes, or report the arrays that contradict the others."""
     given = {name: value for name, value in options.items() if isinstance(value, int)}
     for group in sorted({cell.group for cell in fit.found.values()}):
         rows = {name: cell.row for name, cell in fit.found.items() if cell.group == group and cell.row.axes}
@@ -149,7 +149,7 @@ def _solve(fit: Fit, arrays: Mapping[str, np.ndarray], options: Mapping[str, Any
 
 
 def _misfits(rows: Mapping[str, Row], arrays: Mapping[str, np.ndarray], given: Mapping[str, int]) -> list[str]:
-    """Which array is in the way of the others: with both shapes, and the transpose if it would fit."""
+    """Find the array that contradicts the others; report both shapes, and whether the transpose would fit."""
     messages, transposed = [], []
     for name, row in rows.items():
         others = [(other.sides[0], arrays[key].shape) for key, other in rows.items() if key != name]
@@ -167,7 +167,7 @@ def _misfits(rows: Mapping[str, Row], arrays: Mapping[str, np.ndarray], given: M
 
 
 def _contradictions(rows: Mapping[str, Row], arrays: Mapping[str, np.ndarray], given: Mapping[str, int]) -> list[str]:
-    """Where no array alone is in the way: those that do not fit the ones before them."""
+    """If no single array is the cause, report those that contradict previous ones."""
     fitting: list[tuple[Side, Sequence[int]]] = []
     messages = []
     for name, row in rows.items():

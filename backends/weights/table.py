@@ -1,11 +1,11 @@
 """The language of the tables in `backends.weights.tables`.
 
-A table says of each of the source's arrays its name, its axes and the canonical arrays, or their gates, that it holds:
+A table has the name, the axes and the canonical arrays or gates of each array of a source:
 
     Row("weight_ih_l{layer}{direction}", "(3 h) i -> 3 h i", gates("W", "rzn"))
 
-In words: weight_ih_l0 has two axes, of which the first joins 3 gates and h features; taken apart, its three blocks are
-the gates r, z and n of the canonical "0.W". The same text read from right to left writes the array.
+In words: weight_ih_l0 has two axes, of which the first joins 3 gates and h features; its three blocks are the gates r,
+z and n of the canonical "0.W". The same text read from right to left writes the array.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import numpy as np
 from backends.weights.rearrange import Side, parsed
 
 GATES = {"r": 0, "z": 1, "n": 2, "i": 0, "f": 1, "g": 2, "o": 3}
-"""Where each gate stands in a canonical array."""
+"""The index of each gate in a canonical array."""
 
 STACKED = "{layer}.{backward}"
-"""How the canonical names of a recurrent layer begin."""
+"""The prefix of the canonical names of a recurrent layer."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """An array of a source: its name, its axes, and the canonical arrays that its blocks are.
+    """An array of a source: its name, its axes, and the canonical arrays of its blocks.
 
     name may hold {layer} and {direction}, and several spellings with " | " between them, as many in every row of a
     table, or one for all. axes is a rearrangement into the canonical axes, with the blocks first if there are several.
@@ -51,21 +51,21 @@ class Row:
 
     @classmethod
     def refused(cls, name: str, refusal: str, rank: int | None = None) -> Row:
-        """An array that the specification has no place for."""
+        """An array that the specification does not have."""
         return cls(name, refusal=refusal, rank=rank)
 
     @classmethod
     def zeros(cls, name: str, axes: str, refusal: str, optional: str = "") -> Row:
-        """An array that the specification has no place for unless it is 0."""
+        """An array that the specification does not have unless it is 0."""
         return cls(name, f"{axes} -> {axes}", optional=optional, refusal=refusal, zero=True)
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The ways in which the name is written."""
+        """The spellings of the name."""
         return tuple(part.strip() for part in self.name.split(" | "))
 
     def spelled(self, spelling: int) -> str:
-        """The name in one of the ways of the table."""
+        """The name in one spelling of the table."""
         return self.spellings[spelling if len(self.spellings) > 1 else 0]
 
     @property
@@ -86,24 +86,24 @@ def gates(names: str, order: str, path: str = STACKED) -> tuple[str, ...]:
 
 
 READS_PADDING = (
-    "Where it was given no lengths it read padding, too: its state is that behind the padding, in which its backward "
-    "direction begins. With valid_lens, the specification's layer reads the text alone."
+    "Without lengths, it reads padding, too: its state is that after the padding, where its backward direction starts. "
+    "With valid_lens, the specification's layer reads only the tokens."
 )
 REPEATS = (
     "Under a mask its padded steps repeat the last output, unless zero_output_for_mask=True; the specification's are 0."
 )
-GOES_ON = "seq_lengths choose its state alone: its outputs go on in padded steps; the specification's are 0."
+GOES_ON = "seq_lengths affects only its state: its outputs continue in padded steps; the specification's are 0."
 UNIFORM = (
     "It fills hidden scores with a finite number: a query that may attend to nothing attends to every key alike, also "
     "to padding; the specification's weights and context are 0."
 )
 NAN = "A query that may attend to nothing gets NaN; the specification's weights and context are 0."
-LOSES = "It fills hidden scores with -1e6: scores below that lose to the padding, and float16 cannot hold it."
+LOSES = "It fills hidden scores with -1e6: lower scores lose to the padding, and float16 cannot represent it."
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """What a source has no place for: zeros, or the identity of the size of the vector `like`, or else what to do."""
+    """An array that a source lacks, its implicit value (zeros, or the identity of the size of `like`), and advice."""
 
     advice: str
     like: str = ""
@@ -120,7 +120,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Source:
-    """Where weights come from: a name, the layer of the specification that they are of, and the table.
+    """A source of weights: its name, the specification's layer, and the table.
 
     directions says for each spelling what {direction} stands for: in a layer with one direction, and, where there may
     be two, in the forward and in the backward one; "*" in it is any word. `fixed` names the canonical arrays (the end
@@ -155,7 +155,7 @@ class Source:
         return max((len(row.spellings) for row in self.rows), default=2 if self.framework == "tf" else 1)
 
     def words(self, spelling: int) -> tuple[str, ...]:
-        """What {direction} stands for in that spelling."""
+        """The text of {direction} in that spelling."""
         return self.directions[spelling] if len(self.directions) > spelling else self.directions[0]
 
     @property
@@ -165,7 +165,7 @@ class Source:
 
 
 def inside(part: str, *tables: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows of a layer that stands inside another one, under the part's name here and there.
+    """The rows of a layer inside another one, under the name of the part in both.
 
     Several tables are the spellings of one: their rows differ in their names alone, of which the first is taken.
     """

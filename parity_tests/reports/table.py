@@ -234,8 +234,7 @@ def summary(run: Run) -> Text:
 
 
 def report_finding(finding: Finding, again: str, console: Console) -> None:
-    """Print a failure, its minimised case, the command that repeats it, and the known mistake that it matches, if
-    any."""
+    """Print a failure, its minimised case, the command that repeats it, and the known mistake that it matches."""
     verdict = finding.verdict
     for line in (
         f"[red]{verdict.backend} {verdict.operator} {verdict.quantity}: {verdict.status}[/] {escape(verdict.reason)}",

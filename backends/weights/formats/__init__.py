@@ -1,4 +1,4 @@
-"""Files of arrays: a file name goes in, arrays by name come out, and back. Nothing out of a file is executed."""
+"""File formats: read arrays by name from a file, and write them. Nothing in a file is executed."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ import backends
 from attention_core.errors import dtype_name
 from backends.weights.errors import WeightError
 from backends.weights.formats import h5, keras, onnx, params, pytorch, safetensors
-from backends.weights.formats.budget import Budget
+from backends.weights.formats.limits import Limits
 
 
 def read_arrays(path: str | Path, max_bytes: int | None = None) -> dict[str, np.ndarray]:
-    """The arrays of a file by the names that they have there; the suffix says the kind.
+    """Read the arrays of a file by name; the suffix determines the format.
 
-    .safetensors (anybody's); .pt, .pth and .bin (a state_dict, read with weights_only=True); .h5 (.weights.h5 of
-    Keras); .keras (its file of weights); .params of MXNet; .onnx (initialisers; those of a GRU or LSTM node under
-    "<node>.W", ".R", ".B").
+    .safetensors; .pt, .pth and .bin (a state_dict, read with weights_only=True); .h5 (.weights.h5 of Keras); .keras
+    (its file of weights); .params of MXNet; .onnx (initialisers; those of a GRU or LSTM node under "<node>.W", ".R",
+    ".B").
 
-    max_bytes: what the arrays may take together; 8 times the file's size and 16 MiB unless given.
+    max_bytes: the memory limit for all arrays (default: 8 times the file's size plus 16 MiB).
 
-    Raises: WeightError if there is no such file or kind, or it is empty, truncated, or not what its suffix says, or its
-    arrays would take more than max_bytes.
+    Raises: WeightError if the file does not exist, is empty or truncated, has an unknown suffix or does not match it,
+    or if its arrays exceed max_bytes.
     """
     path = Path(path)
     reader = _chosen(path, READERS, "read")
     try:
-        budget = Budget(backends.regular_file(path), max_bytes)
+        limits = Limits(backends.regular_file(path), max_bytes)
     except backends.ArchiveError as error:
         raise WeightError(f"{error}.") from error
     try:
-        if budget.size == 0:
+        if limits.size == 0:
             raise WeightError("the file is empty")
-        arrays = reader(path, budget)
+        arrays = reader(path, limits)
         for name, array in arrays.items():
             if array.dtype.kind not in "biufc" and dtype_name(array.dtype) != "bfloat16":
-                raise WeightError(f"{name} is {dtype_name(array.dtype)}, expected numbers of a dtype that NumPy has")
+                raise WeightError(f"{name} is {dtype_name(array.dtype)}, expected a numeric dtype of NumPy")
     except (WeightError, backends.ArchiveError) as error:
         raise WeightError(f"{path}: {error}.") from error
     except OSError as error:
@@ -52,9 +52,9 @@ def read_arrays(path: str | Path, max_bytes: int | None = None) -> dict[str, np.
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays to a file of the kind that its suffix says: .safetensors, .pt, .pth, .bin, .h5 or .params.
+    """Write arrays to a file in the format of its suffix: .safetensors, .pt, .pth, .bin, .h5 or .params.
 
-    Raises: WeightError if the kind cannot be written, or not with these names.
+    Raises: WeightError if the format cannot be written, or not with these names.
     """
     path = Path(path)
     writer = _chosen(path, WRITERS, "written")
@@ -75,7 +75,7 @@ def _chosen(path: Path, kinds: Mapping[str, Callable], done: str) -> Callable:
     raise WeightError(f"{path}: a file of this kind cannot be {done}; one can be: {', '.join(kinds)}.")
 
 
-READERS: dict[str, Callable[[Path, Budget], dict[str, np.ndarray]]] = {
+READERS: dict[str, Callable[[Path, Limits], dict[str, np.ndarray]]] = {
     ".safetensors": safetensors.read,
     **dict.fromkeys((".pt", ".pth", ".bin"), pytorch.read),
     ".h5": h5.read,

@@ -12,29 +12,29 @@ from typing import Any
 import numpy as np
 
 from backends.weights.errors import WeightError, needed
-from backends.weights.formats.budget import Budget
+from backends.weights.formats.limits import Limits
 
 DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3
 """The filters of HDF5 that are read, by their numbers."""
 
 
-def read(path: Path | BytesIO, budget: Budget) -> dict[str, np.ndarray]:
+def read(path: Path | BytesIO, limits: Limits) -> dict[str, np.ndarray]:
     """The datasets of a file by their paths in it."""
     h5py = needed("h5py")
     arrays: dict[str, np.ndarray] = {}
 
     def keep(name: str, item: Any) -> None:
-        budget.enter(name, name.count("/"))
+        limits.enter(name, name.count("/"))
         if isinstance(item, h5py.Dataset):
             if item.external or item.is_virtual:
-                raise WeightError(f"{name} lies in another file, which is not read")
+                raise WeightError(f"{name} is stored in another file, which is not read")
             if item.shape is None:
                 raise WeightError(f"{name} has no values")
             if item.dtype.kind not in "fiub":
                 raise WeightError(f"{name} is {item.dtype}, expected numbers")
-            budget.take(name, item.shape, item.dtype.itemsize)
+            limits.count(name, item.shape, item.dtype.itemsize)
             if item.chunks:
-                _check_chunks(name, item, budget)
+                _check_chunks(name, item, limits)
             arrays[name] = item[()]
 
     try:
@@ -52,21 +52,21 @@ def read(path: Path | BytesIO, budget: Budget) -> dict[str, np.ndarray]:
     ) as error:
         if isinstance(error, WeightError):
             raise
-        raise WeightError("not an HDF5 file, or not all of it is there") from error
+        raise WeightError("not an HDF5 file, or truncated") from error
     return arrays
 
 
-def _check_chunks(name: str, item: Any, budget: Budget) -> None:
+def _check_chunks(name: str, item: Any, limits: Limits) -> None:
     """Check that every chunk of a dataset has as many bytes as it should: HDF5 reads beyond the end of a short one."""
     properties = item.id.get_create_plist()
     filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
     if not set(filters) <= {DEFLATE, SHUFFLE, FLETCHER32}:
-        raise WeightError(f"{name} is compressed in a way that is not read: write it with gzip, or uncompressed")
-    budget.take(name, item.chunks, item.dtype.itemsize)
+        raise WeightError(f"{name} has an unsupported compression: write it with gzip, or uncompressed")
+    limits.count(name, item.chunks, item.dtype.itemsize)
     size = math.prod(item.chunks) * item.id.get_type().get_size()
     for number in range(item.id.get_num_chunks()):
         stored = item.id.get_chunk_info(number)
-        budget.take(name, (stored.size,))
+        limits.count(name, (stored.size,))
         skipped, data = item.id.read_direct_chunk(stored.chunk_offset)
         for place, kind in reversed(list(enumerate(filters))):
             if kind == DEFLATE and not skipped & 1 << place:

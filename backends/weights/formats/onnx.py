@@ -9,7 +9,7 @@ import numpy as np
 
 from backends.schema import shown
 from backends.weights.errors import WeightError, needed
-from backends.weights.formats.budget import Budget
+from backends.weights.formats.limits import Limits
 
 INPUTS = {"GRU": {1: "W", 2: "R", 3: "B"}, "LSTM": {1: "W", 2: "R", 3: "B", 7: "P"}}
 """Which inputs of a node are weights."""
@@ -22,25 +22,25 @@ KINDS = {
     "input_forget": "INT",
     "hidden_size": "INT",
 }
-"""The attributes of a node that are read, and the kind of each."""
+"""The attributes of a node that are read, with their types."""
 LARGEST = 2**31
 """The bytes that protobuf can read, at most."""
 
 
-def read(path: Path, budget: Budget) -> dict[str, np.ndarray]:
+def read(path: Path, limits: Limits) -> dict[str, np.ndarray]:
     """The arrays of a file, without the graph's own shapes and axes.
 
-    Raises: WeightError if it is no model, or a GRU or LSTM node computes something else than the layers here.
+    Raises: WeightError if it is not a model, or a GRU or LSTM node computes a different function from the layers here.
     """
     onnx = needed("onnx")
-    if budget.size > LARGEST:
+    if limits.size > LARGEST:
         raise WeightError(f"the file is larger than {LARGEST:,} bytes, the most that an ONNX file can have")
     try:
         model = onnx.load(str(path), load_external_data=False)
         graph = model.graph
-        arrays = {entry.name: _array(entry.name, entry, onnx, budget) for entry in graph.initializer}
+        arrays = {entry.name: _array(entry.name, entry, onnx, limits) for entry in graph.initializer}
         constants = {
-            node.output[0]: _array(node.output[0], attribute.t, onnx, budget)
+            node.output[0]: _array(node.output[0], attribute.t, onnx, limits)
             for node in graph.node
             if node.op_type == "Constant" and node.output
             for attribute in node.attribute
@@ -58,7 +58,7 @@ def read(path: Path, budget: Budget) -> dict[str, np.ndarray]:
     for index, node in enumerate(graph.node):
         if node.op_type in INPUTS and node.domain in ("", "ai.onnx"):
             name = node.name or f"{node.op_type}_{index}"
-            budget.take(name)
+            limits.count(name)
             weights = {
                 letter: node.input[place]
                 for place, letter in INPUTS[node.op_type].items()
@@ -82,23 +82,23 @@ def read(path: Path, budget: Budget) -> dict[str, np.ndarray]:
     return named | {name: array for name, array in weights.items() if name not in taken}
 
 
-def _array(name: str, tensor: Any, onnx: Any, budget: Budget) -> np.ndarray:
+def _array(name: str, tensor: Any, onnx: Any, limits: Limits) -> np.ndarray:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         raise WeightError(
-            f"{shown(name)} lies in another file, which is not read: save the model as one, with onnx.save(model, "
+            f"{shown(name)} is stored in another file, which is not read: save the model as one, with onnx.save(model, "
             "FILE, save_as_external_data=False)"
         )
-    budget.take(name, tensor.dims, 8)
+    limits.count(name, tensor.dims, 8)
     return np.array(onnx.numpy_helper.to_array(tensor))
 
 
 def _check(node: Any, name: str, recurrent: np.ndarray, onnx: Any) -> None:
-    """Refuse a node whose attributes ask for another function."""
+    """Refuse a node whose attributes select a different function."""
     given = {}
     for attribute in node.attribute:
         if attribute.name in KINDS:
             if attribute.type != getattr(onnx.AttributeProto, KINDS[attribute.name]):
-                raise WeightError(f"{name} has an odd {attribute.name}, expected {KINDS[attribute.name]}")
+                raise WeightError(f"{name} has an invalid {attribute.name}, expected {KINDS[attribute.name]}")
             given[attribute.name] = onnx.helper.get_attribute_value(attribute)
     direction = given.get("direction", b"forward").decode(errors="replace")
     activations = [text.decode(errors="replace").lower() for text in given.get("activations", [])]
@@ -107,8 +107,8 @@ def _check(node: Any, name: str, recurrent: np.ndarray, onnx: Any) -> None:
     repeats = 2 if direction == "bidirectional" else 1
     if node.op_type == "GRU" and given.get("linear_before_reset", 0) != 1:
         raise WeightError(
-            f"{name} has linear_before_reset=0, where the reset gate acts before the recurrent product: another "
-            "function than GRU here, which no weights turn into this one. Train it anew with linear_before_reset=1"
+            f"{name} has linear_before_reset=0, where the reset gate acts before the recurrent product: a different "
+            "function from GRU here, which converted weights cannot express. Retrain it with linear_before_reset=1"
         )
     if direction == "reverse":
         raise WeightError(f"{name} has direction='reverse' alone; a layer here reads forward, or in both directions")
@@ -118,7 +118,7 @@ def _check(node: Any, name: str, recurrent: np.ndarray, onnx: Any) -> None:
         )
     for option in ("clip", "input_forget"):
         if given.get(option):
-            raise WeightError(f"{name} has {option}={given[option]}, which the layers here have not")
+            raise WeightError(f"{name} has {option}={given[option]}, which is not supported")
     hidden = given.get("hidden_size", recurrent.shape[-1])
     if recurrent.ndim != 3 or recurrent.shape[0] != repeats or recurrent.shape[-1] != hidden:
         raise WeightError(

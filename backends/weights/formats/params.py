@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from backends.weights.errors import WeightError
-from backends.weights.formats.budget import Budget
+from backends.weights.formats.limits import Limits
 
 LIST = 0x112
 FIRST, SECOND, THIRD = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
@@ -35,12 +35,12 @@ DTYPES = (
     "uint64",
     "bfloat16",
 )
-"""By the number that stands for each."""
+"""Dtypes by their number in the file."""
 MOST_AXES = 32
 
 
 class Bytes:
-    """Bytes that are read from the front, and never beyond their end."""
+    """A reader of bytes that checks their end."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data, self.place = data, 0
@@ -59,30 +59,30 @@ class Bytes:
         return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))
 
 
-def read(path: Path, budget: Budget) -> dict[str, np.ndarray]:
-    """The arrays of a file by name; the marks "arg:" and "aux:" of a symbol's file are taken off.
+def read(path: Path, limits: Limits) -> dict[str, np.ndarray]:
+    """The arrays of a file by name; the prefixes "arg:" and "aux:" of a symbol's file are removed.
 
-    Raises: WeightError if the bytes are none, are truncated, or hold sparse arrays.
+    Raises: WeightError if the bytes are not such a file, are truncated, or contain sparse arrays.
     """
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return _read(Bytes(data), budget)
+        return _read(Bytes(data), limits)
 
 
-def _read(source: Bytes, budget: Budget) -> dict[str, np.ndarray]:
-    if budget.size < 24 or source.numbers("QQ")[0] != LIST:
-        raise WeightError("the file does not begin as MXNet's files of arrays do")
+def _read(source: Bytes, limits: Limits) -> dict[str, np.ndarray]:
+    if limits.size < 24 or source.numbers("QQ")[0] != LIST:
+        raise WeightError("the file does not have the header of an MXNet array file")
     (count,) = source.numbers("Q")
-    arrays = [_array(source, budget) for _ in range(_plausible(count, source))]
+    arrays = [_array(source, limits) for _ in range(_plausible(count, source))]
     (named,) = source.numbers("Q")
     if named != count:
         raise WeightError(f"the file names {named} of its {count} arrays: save them by name, as save_parameters does")
     names = [_name(source) for _ in range(named)]
     for name in names:
-        budget.take(name)
+        limits.count(name)
     if len(set(names)) < len(names):
         raise WeightError("the file names two arrays alike")
-    if source.place != budget.size:
-        raise WeightError(f"{budget.size - source.place} bytes follow the last name: the file is damaged")
+    if source.place != limits.size:
+        raise WeightError(f"{limits.size - source.place} bytes follow the last name: the file is damaged")
     return dict(zip(names, arrays, strict=True))
 
 
@@ -97,10 +97,10 @@ def _name(source: Bytes) -> str:
     try:
         return source.take(length).decode().removeprefix("arg:").removeprefix("aux:")
     except UnicodeDecodeError as error:
-        raise WeightError("the name of an array is no text: the file is damaged") from error
+        raise WeightError("the name of an array is not text: the file is damaged") from error
 
 
-def _array(source: Bytes, budget: Budget) -> np.ndarray:
+def _array(source: Bytes, limits: Limits) -> np.ndarray:
     (version,) = source.numbers("I")
     if version in (SECOND, THIRD):
         (storage,) = source.numbers("i")
@@ -123,7 +123,7 @@ def _array(source: Bytes, budget: Budget) -> np.ndarray:
     if DTYPES[code] == "bfloat16":
         import ml_dtypes  # noqa: F401  # teaches NumPy the name
     dtype = np.dtype(DTYPES[code])
-    budget.take("an array", shape, dtype.itemsize)
+    limits.count("an array", shape, dtype.itemsize)
     return np.frombuffer(source.take(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
 
 

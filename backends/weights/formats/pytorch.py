@@ -13,7 +13,7 @@ import numpy as np
 
 from backends.schema import shown
 from backends.weights.errors import WeightError, needed
-from backends.weights.formats.budget import Budget
+from backends.weights.formats.limits import Limits
 
 KINDS = {
     "_rebuild_sparse_tensor": "a sparse tensor: make it dense first, with to_dense()",
@@ -24,7 +24,7 @@ KINDS = {
     "_rebuild_wrapper_subclass": "a tensor subclass, which is not loaded: save plain tensors instead",
     "_rebuild_from_type_v2": "a tensor subclass, which is not loaded: save plain tensors instead",
 }
-"""What is no array of numbers, by the function that would rebuild it, and what to do; some of them fill memory."""
+"""Unsupported tensors, by the function that would rebuild them, with advice; some of them would exhaust memory."""
 PLAIN = {
     "collections.OrderedDict",
     "collections.Counter",
@@ -39,27 +39,27 @@ PLAIN = {
     *(f"torch._utils._rebuild_{name}" for name in ("tensor", "tensor_v2", "tensor_v3", "parameter")),
     "torch._utils._rebuild_parameter_with_state",
 }
-"""The names that a file of tensors and numbers may use, beside dtypes and storages."""
+"""The allowed names in a file of tensors and numbers, beside dtypes and storages."""
 
 
-def read(path: Path, budget: Budget) -> dict[str, np.ndarray]:
+def read(path: Path, limits: Limits) -> dict[str, np.ndarray]:
     """The tensors of a file by name."""
     torch = needed("torch")
     try:
-        content = torch.load(_checked(path, budget), map_location="cpu", weights_only=True)
+        content = torch.load(_checked(path, limits), map_location="cpu", weights_only=True)
     except WeightError:
         raise
     except Exception as error:
-        raise WeightError("not a file that torch.save wrote, or not all of it is there") from error
+        raise WeightError("not a file that torch.save wrote, or truncated") from error
     if not isinstance(content, Mapping):
         raise WeightError(f"the file holds a {type(content).__name__}, expected a state_dict: save model.state_dict()")
-    return {name: _from_torch(name, tensor, torch, budget) for name, tensor in _tensors(content, torch, budget)}
+    return {name: _from_torch(name, tensor, torch, limits) for name, tensor in _tensors(content, torch, limits)}
 
 
-def _checked(path: Path, budget: Budget) -> Path | IO[bytes]:
-    """The file, after checking an archive against its checksums, and what its pickles name.
+def _checked(path: Path, limits: Limits) -> Path | IO[bytes]:
+    """Check an archive's checksums and the names in its pickles.
 
-    PyTorch heeds neither the checksums nor all that says where a record is: it gets an archive of what was checked.
+    PyTorch ignores the checksums and some of the offsets, so it receives an archive rebuilt from the checked records.
     """
     if not zipfile.is_zipfile(path):  # the format before PyTorch 1.6: five pickles, and the storages behind them
         with open(path, "rb") as file:
@@ -70,11 +70,11 @@ def _checked(path: Path, budget: Budget) -> Path | IO[bytes]:
     with zipfile.ZipFile(path) as archive, zipfile.ZipFile(data, "w") as copy:
         names = archive.namelist()
         if len({name.lower() for name in names}) < len(names):
-            raise WeightError("the archive has two files of one name: it is damaged")
+            raise WeightError("the archive has two files with the same name: it is damaged")
         if any(name.endswith("/constants.pkl") for name in names):
-            raise WeightError("the file is a program of TorchScript: save model.state_dict() instead")
+            raise WeightError("the file is a TorchScript program: save model.state_dict() instead")
         for member in archive.infolist():
-            budget.take(member.filename, (member.file_size,))
+            limits.count(member.filename, (member.file_size,))
         for name in names:
             try:
                 content = archive.read(name)
@@ -83,13 +83,13 @@ def _checked(path: Path, budget: Budget) -> Path | IO[bytes]:
             if name.endswith("/data.pkl"):
                 _check_names(io.BytesIO(content))
             copy.writestr(name, content)
-    budget.taken = 0
+    limits.counted = 0
     data.seek(0)
     return data
 
 
 def _check_names(file: IO[bytes]) -> None:
-    """Refuse what is no plain tensor, before it is made."""
+    """Refuse anything but plain tensors before it is created."""
     for code, argument, _ in pickletools.genops(file):
         if code.name in ("GLOBAL", "INST"):
             name = ".".join(str(argument).split(" "))
@@ -104,23 +104,25 @@ def _check_names(file: IO[bytes]) -> None:
 
 
 def _tensors(
-    content: Mapping, torch: Any, budget: Budget, prefix: str = "", depth: int = 0
+    content: Mapping, torch: Any, limits: Limits, prefix: str = "", depth: int = 0
 ) -> Iterator[tuple[str, Any]]:
-    """The tensors of a state_dict, and of one that stands in a checkpoint, under "name_in_checkpoint."."""
-    budget.enter(prefix, depth)
+    """The tensors of a state_dict, and of those nested in a checkpoint, under "name_in_checkpoint."."""
+    limits.enter(prefix, depth)
     for name, value in content.items():
         if isinstance(value, (torch.Tensor, Mapping)) and not isinstance(name, (str, int)):
-            raise WeightError(f"a tensor is called by a {type(name).__name__}, expected a name")
+            raise WeightError(f"the key of a tensor is a {type(name).__name__}, expected a string")
         if isinstance(value, torch.Tensor):
             yield f"{prefix}{name}", value
         elif isinstance(value, Mapping):
-            yield from _tensors(value, torch, budget, f"{prefix}{name}.", depth + 1)
+            yield from _tensors(value, torch, limits, f"{prefix}{name}.", depth + 1)
 
 
-def _from_torch(name: str, tensor: Any, torch: Any, budget: Budget) -> np.ndarray:
-    budget.take(name, tensor.shape, tensor.element_size())
+def _from_torch(name: str, tensor: Any, torch: Any, limits: Limits) -> np.ndarray:
+    limits.count(name, tensor.shape, tensor.element_size())
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-        raise WeightError(f"{name} is no dense tensor with values: make it one first, with to_dense() or dequantize()")
+        raise WeightError(
+            f"{name} is not a dense tensor with values: convert it first, with to_dense() or dequantize()"
+        )
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if tensor.dtype is torch.bfloat16:
         import ml_dtypes
@@ -129,7 +131,9 @@ def _from_torch(name: str, tensor: Any, torch: Any, budget: Budget) -> np.ndarra
     try:
         return tensor.numpy()
     except TypeError as error:
-        raise WeightError(f"{name} is {tensor.dtype}, which NumPy has not: cast it to torch.float32 first") from error
+        raise WeightError(
+            f"{name} is {tensor.dtype}, which NumPy does not have: cast it to torch.float32 first"
+        ) from error
 
 
 def write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

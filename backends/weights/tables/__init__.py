@@ -1,4 +1,4 @@
-"""One file for each source of weights: where it comes from, and one table. A new file is found by itself."""
+"""One file for each source of weights, with a link and a table. New files are discovered automatically."""
 
 from __future__ import annotations
 

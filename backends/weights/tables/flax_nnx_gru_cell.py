@@ -1,4 +1,4 @@
-"""Flax nnx's GRUCell: gates r, z, n joined in one axis, and no hidden bias at all: it cannot hold b_hn.
+"""Flax nnx's GRUCell: gates r, z, n joined in one axis, and no hidden bias at all: it has no b_hn.
 
 https://flax.readthedocs.io/en/latest/api_reference/flax.nnx/nn/recurrent.html
 """
@@ -23,7 +23,7 @@ SOURCE = Source(
     fixed={
         "b_hn": Fixed(
             "the cell has no hidden bias. Replace its dense_h by a Linear with use_bias=True and bias [0, 0, b_hn], or "
-            "take flax.linen.GRUCell or backends.jax.GRU"
+            "use flax.linen.GRUCell or backends.jax.GRU"
         )
     },
 )

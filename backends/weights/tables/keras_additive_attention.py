@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from backends.weights.table import UNIFORM, Fixed, Row, Source
 
-ADVICE = "it has no projections: set a Dense(use_bias=False) with kernel {0}.T before its {1}, and hand it the identity"
+ADVICE = "it has no projections: set a Dense(use_bias=False) with kernel {0}.T before its {1}, and pass it the identity"
 
 SOURCE = Source(
     name="keras.AdditiveAttention",

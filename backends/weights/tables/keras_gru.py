@@ -35,8 +35,8 @@ SOURCE = Source(
         ),
         Row.refused(
             named("gru", "bias", 2),
-            "one row of biases is reset_after=False, where the reset gate acts before the recurrent product: another "
-            "function, which no weights turn into this one. Train it anew with reset_after=True",
+            "one row of biases is reset_after=False, where the reset gate acts before the recurrent product: a "
+            "different function, which converted weights cannot express. Retrain it with reset_after=True",
             rank=1,
         ),
     ),

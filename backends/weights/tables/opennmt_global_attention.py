@@ -1,7 +1,7 @@
 """OpenNMT-py's GlobalAttention: "general", "mlp" and "dot", each with linear_out, the decoder's output projection.
 
-linear_out reads [context; query], and stands beside the attention layer: for "general" and "dot" it is LuongDecoder's
-W_c; for "mlp" it has a bias, and no tanh follows.
+linear_out reads [context; query], and belongs to the decoder, not to the attention layer: for "general" and "dot" it is
+LuongDecoder's W_c; for "mlp" it has a bias, and no tanh follows.
 https://github.com/OpenNMT/OpenNMT-py/blob/master/onmt/modules/global_attention.py
 """
 

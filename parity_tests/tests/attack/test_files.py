@@ -124,7 +124,7 @@ def test_a_limit_is_raised_by_an_option(tmp_path: Path):
     import torch
 
     torch.save({"w": torch.zeros(1).expand(2**23)}, tmp_path / "x.pt")
-    with pytest.raises(WeightError, match=r"give max_bytes=\.\.\. if you trust it"):
+    with pytest.raises(WeightError, match=r"pass max_bytes=\.\.\. if you trust it"):
         weights.read_arrays(tmp_path / "x.pt")
     assert weights.read_arrays(tmp_path / "x.pt", max_bytes=2**26)["w"].shape == (2**23,)
 

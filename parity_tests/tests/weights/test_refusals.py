@@ -81,7 +81,7 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (
         lambda: to_canonical(torch_gru(), "torch.nn.GRU", hidden_size=5),
-        "GRU: hidden_size is 4 by the shapes of the arrays, given 5.",
+        "GRU: hidden_size is 4 by the shapes of the arrays, but 5 was passed.",
     ),
     (
         lambda: to_canonical(torch_gru(), "torch.nn.GRU", units=4),
@@ -117,13 +117,13 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (
         lambda: from_canonical("MultiHeadAttention", drawn("MultiHeadAttention"), "keras.MultiHeadAttention"),
-        "MultiHeadAttention: num_heads cannot be inferred from the shapes of the arrays: give num_heads=... .",
+        "MultiHeadAttention: num_heads cannot be inferred from the shapes of the arrays: pass num_heads=... .",
     ),
     (
         lambda: from_canonical(
             "MultiHeadAttention", drawn("MultiHeadAttention"), "flax.nnx.MultiHeadAttention", num_heads=2, score="dot"
         ),
-        "flax.nnx.MultiHeadAttention has score='scaled_dot' alone, given 'dot'.",
+        "flax.nnx.MultiHeadAttention has score='scaled_dot' only, but 'dot' was passed.",
     ),
 ]
 
@@ -173,7 +173,7 @@ def test_a_prefix_takes_what_is_under_it_and_nothing_else():
         "decoder.dense.weight": np.ones((3, 2))
     }
     assert refusal(lambda: to_canonical(arrays, "torch.nn.GRU")) == (
-        "torch.nn.GRU: left over: decoder.dense.weight. If they belong to something else, give prefix='encoder.rnn.'."
+        "torch.nn.GRU: left over: decoder.dense.weight. If they belong to something else, pass prefix='encoder.rnn.'."
     )
     converted = to_canonical(arrays, prefix="encoder.rnn.")
     assert converted.source == "torch.nn.GRU" and "The names begin with 'encoder.rnn.'." in converted.notes
@@ -185,7 +185,7 @@ def test_the_same_layer_twice_is_refused_until_a_prefix_says_which():
     arrays = {f"{part}.{name}": array for part in ("encoder", "decoder") for name, array in torch_gru().items()}
     assert recognise(arrays) == ["torch.nn.GRU"]
     assert refusal(lambda: to_canonical(arrays)) == (
-        "torch.nn.GRU fits under several prefixes: 'encoder.', 'decoder.'. Give prefix=... , one of them."
+        "torch.nn.GRU fits under several prefixes: 'encoder.', 'decoder.'. Pass prefix=... , one of them."
     )
     assert same(to_canonical(arrays, prefix="decoder.").arrays, drawn("GRU"))
 

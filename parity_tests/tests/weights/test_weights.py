@@ -209,6 +209,6 @@ def test_sources_that_would_turn_a_matrix_differently_are_refused(monkeypatch: p
     assert set(recognise(arrays)) == {"tfa.LuongAttention", "other"}
     assert (
         refusal(lambda: to_canonical(arrays))
-        == "the arrays fit tfa.LuongAttention and other: give source=... , one of them."
+        == "the arrays fit tfa.LuongAttention and other: pass source=... , one of them."
     )
     assert np.array_equal(to_canonical(arrays, "other").arrays["W"], arrays["memory_layer/kernel"])
