@@ -17,7 +17,7 @@ def labels(axes) -> tuple[list[str], list[str]]:
     return tuple([label.get_text() for label in axis.get_ticklabels()] for axis in (axes.yaxis, axes.xaxis))
 
 
-def test_words_stand_on_both_axes_cut_to_the_true_length_and_colours_are_fixed():
+def test_both_axes_have_words_up_to_the_valid_length_and_colours_are_fixed():
     figure = plots.heatmap(WEIGHTS, OUTPUTS, INPUTS, 2)
     axes, _ = figure.axes
     assert labels(axes) == (["va", "!"], ["go", "."])
@@ -26,7 +26,7 @@ def test_words_stand_on_both_axes_cut_to_the_true_length_and_colours_are_fixed()
     np.testing.assert_array_equal(image.get_array(), WEIGHTS[:, :2])
 
 
-def test_padding_is_hatched_where_it_is_shown_and_has_no_colour_of_a_weight():
+def test_visible_padding_is_hatched_and_has_no_colour_of_a_weight():
     axes = plots.heatmap(WEIGHTS, OUTPUTS, INPUTS, 2, padding=True).axes[0]
     assert labels(axes)[1] == INPUTS
     assert axes.images[0].get_array().mask.tolist() == [[False, False, True, True]] * 2
@@ -44,7 +44,7 @@ def test_several_sentences_and_heads_share_a_figure():
     assert {axes.images[0].get_clim() for axes in drawn} == {(0.0, 1.0)}
 
 
-def test_arrays_of_any_framework_are_taken(backend: SimpleNamespace):
+def test_arrays_of_any_framework_are_accepted(backend: SimpleNamespace):
     weights = backend.package.masked_softmax(
         backend.runtime.from_numpy(np.zeros((1, 2, 4), np.float32)), backend.runtime.from_numpy(np.array([2], np.int32))
     )
@@ -71,7 +71,7 @@ def test_titles_have_to_be_as_many_as_heatmaps():
         plots.heatmap(WEIGHTS, OUTPUTS, INPUTS, titles=["a", "b"])
 
 
-def test_curves_lie_over_each_other_with_their_distance_below_on_a_log_scale(tmp_path):
+def test_curves_share_an_axis_with_their_distance_below_on_a_log_scale(tmp_path):
     losses = {"torch": [4.0, 2.0, 1.0], "jax": [4.0, 2.0 + 2e-10, 1.0 - 1e-9], "mxnet": [4.0, 2.0]}
     figure = plots.curves(losses, validation={"torch": [3.0, 1.5]})
     above, below = figure.axes

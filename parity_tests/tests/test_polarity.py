@@ -46,7 +46,7 @@ def test_a_finite_fill_hides_as_well(wanted: str):
     assert polarity(filled) == wanted
 
 
-def test_nan_says_nothing():
+def test_nan_is_no_influence():
     assert polarity(lambda q, k, v, mask: np.full((*q.shape[:2], v.shape[2]), np.nan)) == NEITHER
 
 

@@ -33,7 +33,7 @@ def write_nothing() -> None:
     ],
     ids=["cache", "home", "every disk is full"],
 )
-def test_a_run_goes_on_without_what_it_cannot_write_and_says_so_once(
+def test_a_run_continues_without_unwritable_folders_and_warns_once(
     tmp_path: Path, variables: dict[str, str], full: bool, words: list[str]
 ):
     (tmp_path / "mine.py").write_text(SOFTMAX)

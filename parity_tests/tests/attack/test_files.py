@@ -174,7 +174,7 @@ def test_a_record_that_is_called_a_folder_is_read_all_the_same(tmp_path: Path):
 
 
 @pytest.mark.frameworks("torch")
-def test_a_compressed_archive_takes_no_more_than_its_size_allows(tmp_path: Path):
+def test_a_compressed_archive_is_limited_by_its_size(tmp_path: Path):
     import torch
 
     path = tmp_path / "x.pt"

@@ -105,9 +105,7 @@ def test_a_folder_that_cannot_be_written_to_is_found_out_before_the_work(
     assert result.exit_code == 2 and re.search("is no folder|cannot be written", squeezed(result)), result.output
 
 
-def test_what_stands_in_the_folder_of_a_run_is_looked_at_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_output_folder_of_a_run_is_checked_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     fake = backends.Availability("fake", "numpy_backend", {})
     monkeypatch.setattr(backends, "available", lambda: {"fake": fake})
     (tmp_path / "fake-cpu.safetensors").symlink_to("/dev/full")

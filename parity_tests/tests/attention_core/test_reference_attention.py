@@ -91,7 +91,7 @@ def test_cosines_by_hand():
     assert_allclose(reference.cosine_score(queries, keys, scale=5.0)[0, 0], [4.8, 0.0, 0.0], atol=1e-15)
 
 
-def test_location_scores_do_not_ask_for_keys():
+def test_location_scores_do_not_require_keys():
     queries = np.array([[[0.5, -2.0, 7.0]]])
     assert_array_equal(reference.location_score(2, queries), [[[0.5, -2.0]]])
 
@@ -142,7 +142,7 @@ def test_heads_are_layers_of_their_own_added_up():
     assert_allclose(mean, weights.mean(axis=1), rtol=1e-15)
 
 
-def test_a_head_that_is_off_gives_nothing():
+def test_a_pruned_head_contributes_nothing():
     layer, inputs = filled(reference.MultiHeadAttention(6, 2)), uniform("q", (2, 3, 6))
     off, _ = layer(inputs, inputs, inputs, head_mask=np.array([1.0, 0.0]))
     layer.parameters["W_o"][:, 3:] = 0.0
@@ -176,7 +176,7 @@ def test_a_predicted_window_by_hand():
     assert_allclose(weights[0, 0], np.array([0, math.exp(-2), 1, math.exp(-2), 0, 0]) / 3, rtol=1e-15)
 
 
-def test_hard_attention_takes_the_best_and_draws_by_probability():
+def test_hard_attention_selects_the_best_key_and_draws_by_probability():
     layer = reference.HardAttention(3, 3, score="dot")
     queries, keys, values = uniform("q", (1, 1, 3)), uniform("k", (1, 4, 3)), uniform("v", (1, 4, 2))
     context, weights = layer(queries, keys, values)

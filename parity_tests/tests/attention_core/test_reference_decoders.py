@@ -81,7 +81,7 @@ def test_the_fixed_context_is_the_last_state_of_the_encoder():
     assert_allclose(np.einsum("bsk,bkm->bsm", weights, outputs)[:, 1], state[-1], rtol=1e-15)
 
 
-def test_the_maxout_readout_reads_the_previous_state_and_takes_the_larger_of_neighbours():
+def test_the_maxout_readout_uses_the_previous_state_and_the_larger_of_neighbours():
     made, memory, state = decoding(reference.BahdanauDecoder, readout="maxout", maxout_size=3)
     tokens = np.array([1, 4, 7])
     prepared = made.prepare(memory)
@@ -93,7 +93,7 @@ def test_the_maxout_readout_reads_the_previous_state_and_takes_the_larger_of_nei
     assert_allclose(logits, expected, rtol=1e-12)
 
 
-def test_a_decoder_starts_where_it_is_told():
+def test_a_decoder_starts_with_the_requested_state():
     for initial in ("zero", "learned"):
         made, memory, _ = decoding(reference.BahdanauDecoder, initial=initial)
         expected = 0.0 if initial == "zero" else made.parameters["initial"][:, None]

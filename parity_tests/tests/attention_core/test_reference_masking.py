@@ -26,7 +26,7 @@ def test_rules_by_hand():
     assert drawn_mask(some) == ["#..", "###"]
 
 
-def test_a_step_with_a_cache_sees_the_row_that_a_full_pass_gives_it():
+def test_a_step_with_a_cache_has_the_mask_row_of_a_full_pass():
     for rule, options in (
         (reference.causal_mask, {}),
         (reference.window_mask, {"left": 2, "right": 0}),
@@ -94,7 +94,7 @@ def test_a_fill_that_was_rounded_is_hidden_by_the_same_number(dtype: str):
     assert fill.astype(np.float64) > -1e4 or dtype != "bfloat16", "the test is to see a fill that rounding raised"
 
 
-def test_an_additive_mask_under_a_plain_softmax_does_to_fully_masked_rows_what_porters_are_told():
+def test_an_additive_mask_under_a_plain_softmax_treats_fully_masked_rows_as_documented():
     mask, scores = np.array([[[True, False], [False, False]]]), np.array([[[1.0, 2.0], [-3.0, 5.0]]])
 
     def plain_softmax(logits: np.ndarray) -> np.ndarray:

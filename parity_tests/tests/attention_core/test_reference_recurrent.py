@@ -52,7 +52,7 @@ def test_a_step_of_long_short_term_memory_by_hand():
     assert_array_equal(output[0], state[0, 0, :1])
 
 
-def test_padded_steps_give_zero_and_leave_the_state_alone():
+def test_padded_steps_are_zero_and_leave_the_state_unchanged():
     layer = filled(reference.GRU(4, 5, 2))
     inputs, state = uniform("x", (3, 6, 4)), uniform("h", (2, 3, 5))
     outputs, last = layer(inputs, np.array([2, 0, 6]), state)

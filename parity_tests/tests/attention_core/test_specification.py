@@ -60,7 +60,7 @@ def test_names_are_unique():
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
-def test_every_entry_says_what_it_is_and_where_it_is_from(entry: Operator | Layer):
+def test_every_entry_has_a_summary_and_a_source(entry: Operator | Layer):
     assert entry.summary.endswith(".") and len(entry.summary) < 120
     assert "=" in entry.formula
     assert re.search(r"\d{4}, (section|algorithm|doi:)|this specification", entry.source)

@@ -92,7 +92,7 @@ def test_the_order_of_the_arrays_is_kept():
 @pytest.mark.parametrize(
     "array", [np.array([None]), np.array(["a"]), np.zeros(2, complex), np.zeros(2, "datetime64[s]")], ids=str
 )
-def test_what_no_file_can_hold_is_not_written(array: np.ndarray):
+def test_arrays_that_no_file_can_represent_are_not_written(array: np.ndarray):
     with pytest.raises(ArchiveError, match=f"a is {re.escape(array.dtype.name)}, expected one of bool, uint8"):
         pack_arrays({"a": array})
 
@@ -153,7 +153,7 @@ def test_what_is_no_archive_is_refused(data: bytes):
         unpack_arrays(data)
 
 
-def test_a_file_of_others_is_refused_with_advice(tmp_path: Path):
+def test_a_third_party_file_is_refused_with_advice(tmp_path: Path):
     path = tmp_path / "others.safetensors"
     safetensors.numpy.save_file({"a": np.zeros(2)}, path)
     advice = r"others\.safetensors: the file carries no digest: write it with backends\.save_arrays"
@@ -161,7 +161,7 @@ def test_a_file_of_others_is_refused_with_advice(tmp_path: Path):
         load_arrays(path)
 
 
-def test_a_file_of_others_is_not_read_to_its_end(tmp_path: Path):
+def test_a_third_party_file_is_not_read_to_its_end(tmp_path: Path):
     (tmp_path / "huge").touch()
     os.truncate(tmp_path / "huge", 2**40)
     with pytest.raises(ArchiveError, match="huge: the file carries no digest"):
@@ -215,9 +215,7 @@ except OSError as error:
     assert path.read_bytes() == before and [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_a_writer_that_is_killed_leaves_no_file_that_could_be_taken_for_a_whole_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_killed_writer_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "arrays.safetensors"
 
     def half(self: Path, data: bytes) -> int:
@@ -352,7 +350,7 @@ def test_an_odd_name_is_neither_read_nor_written(name: str):
             attempt()
 
 
-def test_the_name_of_the_metadata_is_taken():
+def test_the_name_of_the_metadata_is_reserved():
     with pytest.raises(ArchiveError, match="an array is called '__metadata__'"):
         pack_arrays({"__metadata__": np.ones(1)})
 
@@ -429,7 +427,7 @@ def test_a_random_change_is_refused_and_behind_a_new_digest_breaks_nothing(data:
 # ------------------------------------------------------------------------------------------------ the registry
 
 
-def test_the_registry_names_all_four_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch):
+def test_the_registry_lists_all_four_and_reports_missing_packages(monkeypatch: pytest.MonkeyPatch):
     known = backends.available()
     assert list(known)[:4] == ["torch", "tf", "jax", "mxnet"]
     monkeypatch.setattr(backends, "read_requirements", lambda module: Requirements(("no-such-distribution",)))

@@ -82,7 +82,7 @@ def test_a_context_in_blocks_has_the_numbers_and_gradients_of_the_plain_formula(
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_scores_without_an_exponential_give_the_context_of_the_plain_formula(backend: SimpleNamespace, name: str):
+def test_scores_without_an_exponential_have_the_context_of_the_plain_formula(backend: SimpleNamespace, name: str):
     """That of a row, say, that only fills a block."""
     lead, mask = MASKS[name]
     arrays, cotangent = drawn("additive", *lead, mask=mask)
@@ -138,7 +138,7 @@ def test_a_nan_in_a_query_spoils_its_own_row_alone(backend: SimpleNamespace, kin
 @KINDS
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("axis", ["lead", "queries", "keys", "hidden", "values"])
-def test_a_context_in_blocks_takes_empty_axes(backend: SimpleNamespace, axis: str, masked: bool, kind: str):
+def test_a_context_in_blocks_accepts_empty_axes(backend: SimpleNamespace, axis: str, masked: bool, kind: str):
     sizes = {"lead": 2, "queries": 5, "keys": 7, axis: 0}
     mask = (np.arange(sizes["keys"]) < 4)[None, None].repeat(sizes["lead"], 0) if masked else None
     arrays, cotangent = drawn(kind, sizes.pop("lead"), mask=mask, **sizes)

@@ -42,7 +42,7 @@ def drawn(
 @pytest.mark.parametrize(
     ("lead", "queries"), [((3,), 5), ((2, 3), 5), ((3,), 1)], ids=["without heads", "with heads", "one query"]
 )
-def test_blocks_that_do_not_fill_their_axes_give_the_numbers_of_the_formula(
+def test_blocks_that_do_not_fill_their_axes_agree_with_the_formula(
     backend: SimpleNamespace, lead: tuple[int, ...], queries: int
 ):
     arrays, cotangent = drawn(*lead, queries=queries)
@@ -80,7 +80,7 @@ def test_a_key_that_is_not_finite_reaches_its_own_scores_alone(backend: SimpleNa
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan], ids=str)
 @pytest.mark.parametrize("size", [1e-9, 1.0, 30.0])
-def test_a_weight_that_is_not_finite_gives_the_numbers_of_the_plain_formula(
+def test_a_weight_that_is_not_finite_agrees_with_the_plain_formula(
     backend: SimpleNamespace, size: float, number: float
 ):
     arrays, cotangent = drawn(3)
@@ -119,7 +119,7 @@ def test_numbers_of_one_sign_are_accurate_one_by_one(backend: SimpleNamespace, n
 
 
 @pytest.mark.parametrize("axis", ["lead", "queries", "keys", "hidden"])
-def test_blocks_take_empty_axes(backend: SimpleNamespace, axis: str):
+def test_blocks_accept_empty_axes(backend: SimpleNamespace, axis: str):
     sizes = {"lead": 2, "queries": 5, "keys": 7, "hidden": 4, axis: 0}
     arrays, cotangent = drawn(sizes.pop("lead"), **sizes)
     expected = plainly(backend, "score", arrays, cotangent)

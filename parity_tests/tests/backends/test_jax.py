@@ -330,13 +330,13 @@ print({device.id for array in (*outputs, *gradients.values(), layer.w_v[...]) fo
 """
 
 
-def test_what_is_put_on_another_device_is_computed_there():
+def test_arrays_on_another_device_are_computed_there():
     variables = {**os.environ, **environment("jax", programs_folder(), "cpu:1")}
     done = subprocess.run([sys.executable, "-c", ON_ANOTHER], capture_output=True, text=True, env=variables)
     assert done.stdout.strip() == "{1}", done.stderr
 
 
-def test_a_backend_is_held_against_itself_on_another_device():
+def test_a_backend_is_compared_with_itself_on_another_device():
     cases = select(all_cases(), "scaled_dot_score-*")
     jobs = [Job("jax", "backends.jax", device=device) for device in ("cpu:1", "cpu")]
     outcome = run(cells_of(cases, ["float64"]), jobs)

@@ -44,7 +44,7 @@ def gradient_square(*arrays: jax.Array) -> jax.Array:
     return sum(jnp.sum(part**2) for part in jax.grad(squares, argnums=(0, 1, 2))(*arrays))
 
 
-def test_a_decoder_takes_the_path_that_is_set_after_its_first_call():
+def test_a_path_set_after_the_first_call_of_a_decoder_is_used():
     """Its loops are compiled inside, and would keep the path of the first call."""
     decoder = attention.BahdanauDecoder(9, 4, 6, memory_size=5, attention_size=8, rngs=nnx.Rngs(0))
     tokens, memory, state = jnp.ones((2, 3), int), jnp.ones((2, 7, 5), "float32"), jnp.zeros((1, 2, 6), "float32")
@@ -73,7 +73,7 @@ def test_blocks_have_the_scores_and_two_derivatives_of_the_plain_formula(scale: 
         np.testing.assert_allclose(actual, desired, rtol=0.0, atol=tolerance * float(jnp.max(jnp.abs(desired))))
 
 
-def test_blocks_under_jit_and_vmap_give_the_same(path: str):
+def test_blocks_under_jit_and_vmap_are_equal(path: str):
     arrays = projected()
     one_by_one = jax.jit(jax.vmap(lambda q, k: attention.additive_score(q[None], k[None], arrays[2])[0]))
     assert_close(one_by_one(*arrays[:2]), attention.additive_score(*arrays))

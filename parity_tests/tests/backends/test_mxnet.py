@@ -152,7 +152,7 @@ def scored(arrays: Arrays, cotangent: numpy.ndarray) -> list[numpy.ndarray]:
 
 @ROWS
 @pytest.mark.parametrize("sizes", [(1, 1), (40, 4), (300, 4), (2000, 8)], ids=str)
-def test_blocks_of_any_size_give_the_numbers_of_the_formula(sizes: tuple[int, int], rows: int, forced, monkeypatch):
+def test_blocks_of_any_size_agree_with_the_formula(sizes: tuple[int, int], rows: int, forced, monkeypatch):
     forced("blocked")
     monkeypatch.setattr(additive, "BLOCK", sizes[0])
     monkeypatch.setattr(additive, "FEATURES", sizes[1])
@@ -228,7 +228,7 @@ def test_without_weights_the_context_stays_and_the_weights_are_none(name: str, p
 
 
 @pytest.mark.parametrize("name", ["AdditiveAttention", "ConcatAttention"])
-def test_a_layer_takes_blocks_and_its_numbers_are_the_same(name: str, forced, monkeypatch: pytest.MonkeyPatch):
+def test_a_layer_uses_blocks_with_equal_results(name: str, forced, monkeypatch: pytest.MonkeyPatch):
     layer, arrays, taken = built(name, "float64"), drawn(name, "float64"), []
     forced("plain")
     expected = answers(layer, arrays)

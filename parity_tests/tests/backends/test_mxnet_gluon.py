@@ -42,7 +42,7 @@ def test_an_initializer_is_honoured_for_matrices_and_vectors_are_drawn_by_their_
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_an_initializer_of_a_parent_is_honoured_where_it_is_told_to_draw_again(name: str):
+def test_an_initializer_of_a_parent_is_honoured_under_force_reinit(name: str):
     parent = mx.gluon.nn.Sequential()
     parent.add(LAYERS[name]())
     parent.initialize(mx.init.Xavier(), force_reinit=True)

@@ -118,7 +118,7 @@ def test_what_is_too_new_is_named_before_mxnet_fails(module, attribute, value, m
     assert message in str(caught.value)
 
 
-def test_the_import_gives_numpy_the_alias_that_mxnet_reads():
+def test_the_import_adds_the_numpy_alias_used_by_mxnet():
     assert vars(numpy)["bool"] is bool
 
 
@@ -126,7 +126,7 @@ def test_the_import_switches_mxnet_to_numpy_arrays_and_shapes():
     assert npx.is_np_array() and npx.is_np_shape()
 
 
-def test_a_rule_makes_its_mask_in_the_context_that_is_asked_for():
+def test_a_rule_makes_its_mask_in_the_requested_context():
     rules = {
         "causal_mask": {},
         "window_mask": {"left": 1, "right": 1},
@@ -138,7 +138,7 @@ def test_a_rule_makes_its_mask_in_the_context_that_is_asked_for():
         assert made.ctx == mx.cpu(1) and made.dtype == bool and made.shape == (1, 2, 3)
 
 
-def test_rules_count_far_beyond_what_float32_holds():
+def test_rules_count_far_beyond_the_integers_of_float32():
     """MXNet counts in float32 unless told otherwise, which has no odd number beyond 2**24."""
     mask = attention.causal_mask(1, 2, offset=2**24)
     assert mask.asnumpy().all()

@@ -136,7 +136,7 @@ def mxnet_gradients(function: Any, given: dict[str, Any], factors: dict[int, Any
         "BahdanauDecoder-none",
     ],
 )
-def test_a_second_backward_gives_the_same_bits(backend: SimpleNamespace, case_id: str, path: str):
+def test_a_second_backward_is_bitwise_equal(backend: SimpleNamespace, case_id: str, path: str):
     (case,) = select(all_cases(), case_id)
     function = partial(
         bind(backend.package, case.operator, case.method, case.options), layer_of(backend, case, "float32")

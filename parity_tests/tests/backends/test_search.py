@@ -61,7 +61,7 @@ def test_what_ends_early_is_what_the_reference_finds_at_the_end(
         np.testing.assert_allclose(weights, expected[3], atol=1e-13)
 
 
-def test_no_step_is_taken_once_nothing_can_overtake(backend: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
+def test_search_stops_once_nothing_can_overtake(backend: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
     """The best hypotheses end long before the others: in 23 steps of twelve searches, all of them in 71."""
     if backend.name == "jax":
         pytest.skip("jax.lax.while_loop has no gradient in reverse mode: all steps are taken")

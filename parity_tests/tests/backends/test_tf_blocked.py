@@ -108,7 +108,7 @@ def test_the_size_of_a_head_chooses_the_path_of_a_context(monkeypatch: pytest.Mo
     ("name", "sizes", "elements"),
     [("DotProductAttention", (), 4 * 7 * 5), ("AdditiveAttention", (5, 5, 5), 2 * 3 * 4 * 7 * 5)],
 )
-def test_eager_mode_takes_blocks_later_than_a_graph(
+def test_eager_mode_uses_blocks_above_a_larger_size_than_a_graph(
     name: str, sizes: tuple[int, ...], elements: int, monkeypatch: pytest.MonkeyPatch
 ):
     """There the first call waits longer for blocks than they gain, unless it is large."""

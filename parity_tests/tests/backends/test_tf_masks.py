@@ -53,7 +53,7 @@ ATTENTION = [kind for kind in LAYERS if kind.endswith(("Attention", "Decoder")) 
 
 
 @pytest.mark.parametrize("kind", ATTENTION)
-def test_the_masks_of_keys_values_and_what_is_given_by_hand_combine_by_and(kind: str):
+def test_the_masks_of_keys_and_values_and_explicit_masks_combine_by_and(kind: str):
     layer, inputs = example(kind)
     decoding = kind.endswith("Decoder")
     names = ["encoder_outputs"] if decoding else ["keys", "values"]
@@ -73,7 +73,7 @@ def test_the_masks_of_keys_values_and_what_is_given_by_hand_combine_by_and(kind:
 
 @pytest.mark.parametrize("cell", ["GRU", "LSTM"])
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_recurrent_layers_skip_masked_steps_wherever_they_stand(cell: str, bidirectional: bool):
+def test_recurrent_layers_skip_masked_steps_at_any_position(cell: str, bidirectional: bool):
     layer, _ = example(cell, num_layers=2, bidirectional=False)
     if bidirectional:
         layer = getattr(attention, cell)(8, 5, 2, bidirectional=True)

@@ -72,7 +72,7 @@ def test_a_layer_is_converted_to_tensorflow_lite(kind: str):
     same([interpreter.get_tensor(found["index"]) for found in outputs], keras.tree.flatten(layer(**inputs)), 1e-6)
 
 
-def test_fit_takes_one_step_on_two_replicas_as_on_one():
+def test_a_fit_step_on_two_replicas_equals_one_replica():
     """All layers in one model, in a process of its own: the number of devices cannot change later."""
     done = subprocess.run([sys.executable, "-m", REPLICAS], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -164,7 +164,7 @@ def test_inductor_compiles_a_layer_with_fully_masked_rows():
         assert (compiled[0] == 0).all()
 
 
-def test_greedy_decoding_takes_no_gradient_and_stops_early():
+def test_greedy_decoding_has_no_gradient_and_stops_early():
     (case,) = select(all_cases(), "BahdanauDecoder-greedy")
     inputs, parameters = case.at("float32")
     decoder = attention.BahdanauDecoder(**case.config)
@@ -214,7 +214,7 @@ def test_bfloat16_keeps_its_bits_on_the_way_in_and_out():
     np.testing.assert_array_equal(back.view(np.uint16), bits)
 
 
-def test_a_rule_makes_its_mask_on_the_device_that_is_asked_for():
+def test_a_rule_makes_its_mask_on_the_requested_device():
     options = {
         "causal_mask": {},
         "window_mask": {"left": 1, "right": 1},
@@ -226,7 +226,7 @@ def test_a_rule_makes_its_mask_on_the_device_that_is_asked_for():
         assert made.device.type == "meta" and made.shape == (1, 2, 3)
 
 
-def test_the_target_of_the_fast_path_takes_it(monkeypatch: pytest.MonkeyPatch):
+def test_the_target_of_the_fast_path_uses_it(monkeypatch: pytest.MonkeyPatch):
     (case,) = (own for own in all_cases() if own.id == "MultiHeadAttention-mask")
     inputs, parameters = ({name: torch.tensor(array) for name, array in own.items()} for own in case.at("float32"))
     taken, plain = [], torch._native_multi_head_attention
@@ -241,14 +241,14 @@ def test_the_target_of_the_fast_path_takes_it(monkeypatch: pytest.MonkeyPatch):
 # ------------------------------------------------------------------------------------------------ the pages
 
 
-def test_the_code_of_the_readme_prints_what_stands_below_it():
+def test_the_code_of_the_readme_prints_the_output_below_it():
     _, code, _, printed, *_ = (ROOT / "README.md").read_text(encoding="utf-8").split("```")
     command = [sys.executable, "-c", code.removeprefix("python")]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert said == printed.removeprefix("\n")
 
 
-def test_the_target_of_the_page_has_the_two_defects_that_it_is_said_to_have(tmp_path, monkeypatch):
+def test_the_target_of_the_page_has_the_two_documented_bugs(tmp_path, monkeypatch):
     page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
     source = page.partition("# mine.py\n")[2].partition("```")[0]
     (tmp_path / "mine.py").write_text(source)

@@ -225,7 +225,7 @@ def test_an_additive_context_keeps_its_arguments_alone(mask: torch.Tensor | None
     ],
     ids=lambda layer: type(layer).__name__,
 )
-def test_a_layer_takes_the_additive_context_where_it_can(monkeypatch: pytest.MonkeyPatch, layer: torch.nn.Module):
+def test_a_layer_uses_the_additive_context_where_it_can(monkeypatch: pytest.MonkeyPatch, layer: torch.nn.Module):
     calls: list[tuple[torch.Tensor, ...]] = []
     own = additive.blocked_additive_attention
     monkeypatch.setattr(attention_file, "blocked_additive_attention", lambda *given: calls.append(given) or own(*given))
@@ -287,7 +287,7 @@ def test_steps_keep_nothing_without_gradients(decoder: torch.nn.Module, monkeypa
     torch.testing.assert_close(outputs, expected, rtol=0, atol=0)
 
 
-def test_steps_are_taken_one_by_one_where_a_dropout_mask_has_a_gradient(decoder: torch.nn.Module):
+def test_steps_are_computed_one_by_one_if_a_dropout_mask_has_a_gradient(decoder: torch.nn.Module):
     memory = decoder.prepare(MEMORY)
     assert decoder_steps.takes_steps(TOKENS, STATE, *memory, None, torch.ones(3, 4, 7))
     assert not decoder_steps.takes_steps(TOKENS, STATE, *memory, None, torch.ones(3, 4, 7, requires_grad=True))

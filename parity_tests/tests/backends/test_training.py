@@ -122,7 +122,7 @@ def test_dropout_begins_anew_with_a_seed_and_evaluation_drops_nothing(backend: S
     assert found[0] == found[1] and found[0] != found[2]
 
 
-def test_masks_of_the_batch_take_the_place_of_dropout(backend: SimpleNamespace):
+def test_dropout_masks_of_the_batch_replace_random_dropout(backend: SimpleNamespace):
     ones = {
         "encoder_dropout_mask": np.ones((1, 5, 7, 6)),
         "decoder_dropout_mask": np.ones((1, 5, 4, 6)),
@@ -196,7 +196,7 @@ def path(request: pytest.FixtureRequest, backend: SimpleNamespace):
 
 @pytest.mark.parametrize("lens", [[4, 1, 0, 7, 2], [4, 4, 4, 4, 4], [0, 0, 0, 0, 1], None], ids=str)
 @pytest.mark.parametrize("options", [{"readout": "maxout"}, {"decoder": "luong"}, {"decoder": "fixed"}], ids=str)
-def test_open_steps_alone_give_the_loss_and_its_gradients(
+def test_only_open_steps_contribute_to_the_loss_and_its_gradients(
     backend: SimpleNamespace, path: str | None, options: dict[str, Any], lens: list[int] | None
 ):
     batch = drawn_batch()._replace(target_lens=None if lens is None else np.array(lens, np.int32))

@@ -93,7 +93,7 @@ def test_a_goal_is_reached_by_what_is_at_least_as_much(goal, ratio, reached):
     assert row.reached is reached
 
 
-def test_both_forms_take_turns_and_are_called_before():
+def test_both_forms_alternate_after_a_warm_up_call():
     called: list[str] = []
     seconds = {"ours": 1.0, "theirs": 3.0}
 
@@ -105,7 +105,7 @@ def test_both_forms_take_turns_and_are_called_before():
     assert called == ["ours"] * 2 + ["theirs"] * 2 + ["ours", "theirs"] * 3
 
 
-def test_a_fast_form_is_called_as_often_as_it_takes_to_fill_a_round():
+def test_a_fast_form_is_called_until_it_fills_a_round():
     called: list[str] = []
     measure.interleave(lambda: called.append("ours"), lambda: called.append("theirs"), 1, lambda call: call() or 0.01)
     assert called.count("ours") == called.count("theirs") == 2 + 5
@@ -291,7 +291,7 @@ def test_lengths_stop_at_the_first_that_does_not_fit():
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_table_stands_between_its_marks_and_the_rest_of_the_page_stays():
+def test_the_table_is_written_between_its_marks_only():
     measured = runner.bench([ITEMS["dot"]], ["torch", "tf"], run=answering(), lengths=True)
     text = page.with_table(page.with_table("# Before\n", measured) + "after\n", measured)
     assert text.startswith("# Before\n") and text.endswith("after\n") and text.count(page.OPENING) == 1
@@ -307,12 +307,12 @@ def test_a_chart_has_a_bar_for_each_ratio_and_a_line_for_each_form():
     assert [len(axes.lines) for axes in (seconds, taken)] == [2, 2]
 
 
-def test_a_process_that_fails_gives_the_reason():
+def test_a_process_that_fails_reports_the_reason():
     with pytest.raises(runner.Failed, match="no backend 'none'"):
         runner.process({"framework": "none", "device": "cpu", "task": "times"})
 
 
-def test_a_process_that_takes_more_memory_than_its_share_is_ended(monkeypatch: pytest.MonkeyPatch):
+def test_a_process_that_exceeds_its_share_of_memory_is_ended(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(runner, "free_bytes", lambda: 1)
     monkeypatch.setattr(runner, "LOOKS_SECONDS", 0.001)  # before it ends by itself: there is no such backend
     with pytest.raises(runner.Failed, match="does not fit"):

@@ -39,7 +39,7 @@ def test_ids_are_unique_and_every_method_has_cases():
         assert methods | {"prepare"} == {method.name.partition(".")[2] for method in layer.methods} | {"prepare"}
 
 
-def test_every_score_stands_inside_every_layer_that_takes_one():
+def test_every_score_is_used_in_every_layer_with_a_score_option():
     for layer in LAYERS:
         scores = next((option for option in layer.options if option.name == "score"), None)
         if scores is not None:
@@ -169,7 +169,7 @@ def test_large_cases_are_large_and_saturated():
         assert len(np.unique(weights.argmax(axis=-1))) > 2
 
 
-def test_sentences_of_a_corpus_take_the_place_of_dates(tmp_path):
+def test_sentences_of_a_corpus_replace_dates(tmp_path):
     path = tmp_path / "pairs.txt"
     path.write_text("Go now.\tVa maintenant !\nI won!\tJ'ai gagné !\nHe ran away.\tIl a fui.\n", encoding="utf-8")
     (case,) = select(all_cases(read_corpus(path).pairs), "Translator-sentences_greedy")
@@ -183,12 +183,12 @@ def test_selection_is_by_pattern_and_operator():
     assert sorted({case.operator for case in select(CASES, "*-large", operators)}) == operators
 
 
-def test_gradients_are_taken_against_a_drawn_cotangent():
+def test_gradients_use_a_drawn_cotangent():
     """A plain sum is blind: the rows of a softmax sum to 1."""
     assert np.abs(gradients(by_id["masked_softmax-none"], "float64")["scores"]).max() > 0.01
 
 
-def test_half_dtypes_ask_every_operator_a_plain_case_and_one_with_a_mask_or_lengths():
+def test_half_dtypes_have_a_plain_case_and_one_with_a_mask_or_lengths_of_every_operator():
     for entry in (*OPERATORS, *LAYERS):
         if entry.name == "to_additive_mask":  # whose dtype is an option
             asked = {case.options.get("dtype", "float32"): case.dtypes for case in CASES if case.operator == entry.name}
@@ -223,7 +223,7 @@ def test_a_dtype_rounds_floating_arrays_alone():
 TRAINED = {case.id: case for case in all_cases(trained=True) if case.operator == "training"}
 
 
-def test_trainings_are_asked_for_and_cover_what_they_should():
+def test_trainings_are_opt_in_and_cover_the_required_settings():
     assert not [case for case in CASES if case.operator == "training"]
     steps = {
         (case.config["cell"], case.config["score"], case.options["optimizer"]): len(case.inputs["batches"])
@@ -238,7 +238,7 @@ def test_trainings_are_asked_for_and_cover_what_they_should():
 
 
 @pytest.mark.parametrize("name", ["short", "short_sgd"])
-def test_a_training_learns_and_its_clipping_bites_in_some_steps_and_not_in_others(name: str):
+def test_a_training_learns_and_clips_gradients_in_some_steps_only(name: str):
     case = TRAINED[f"training-{name}"]
     trained = outputs(case, "float64")
     assert trained["losses"][-1] < 0.95 * trained["losses"][0]
@@ -280,7 +280,7 @@ def test_the_covering_design_meets_every_setting_and_is_what_is_kept():
     assert [replace(row, **judged) for row in rows] == [replace(row, **judged) for row in kept], message
 
 
-def test_every_function_and_method_is_asked_once_more_behind_all_others():
+def test_every_function_and_method_is_repeated_after_all_others():
     repeated = [case for case in ALL if case.again]
     assert list(ALL[-len(repeated) :]) == repeated
     assert {(case.operator, case.method) for case in repeated} == {(case.operator, case.method) for case in ALL}

@@ -57,7 +57,7 @@ def only_fake(monkeypatch: pytest.MonkeyPatch, fake_job):
     return with_fault
 
 
-def test_help_of_each_command_says_what_it_does():
+def test_the_help_of_each_command_describes_it():
     text = invoke("--help").output
     for name in ("run", "record", "compare", "calibrate", "mutate", "backends", "list", "show"):
         assert re.search(rf"^  {name} +\w", text, re.MULTILINE)
@@ -66,7 +66,7 @@ def test_help_of_each_command_says_what_it_does():
 
 
 @pytest.mark.parametrize("names", [names for names, _ in commands(main)], ids=" ".join)
-def test_the_help_of_each_command_ends_with_two_examples_that_it_takes(names: tuple[str, ...]):
+def test_the_help_of_each_command_ends_with_two_valid_examples(names: tuple[str, ...]):
     heading, *examples = invoke(*names, "--help").output.splitlines()[-3:]
     assert heading.strip() == "Examples:" and examples[0] != examples[1]
     command = dict(commands(main))[names]
@@ -161,12 +161,12 @@ def test_what_cannot_exist_is_neither_green_nor_red(only_fake, monkeypatch: pyte
     assert re.search(r"dot_score +│ +1 │ +n/a │", result.output)
 
 
-def test_backends_says_why_one_cannot_run(only_fake):
+def test_backends_reports_why_one_cannot_run(only_fake):
     text = invoke("backends").output
     assert "numpy_backend" in text and "gone is not installed" in text
 
 
-def test_a_green_run_exits_with_zero_and_writes_what_it_was_asked_for(only_fake, tmp_path: Path):
+def test_a_green_run_exits_with_zero_and_writes_its_outputs(only_fake, tmp_path: Path):
     outputs = ("--output", str(tmp_path), "--json", str(tmp_path / "verdicts.json"))
     result = invoke("run", "--case", "dot_score-[!cp]*", "--dtype", "float64", *outputs)
     assert result.exit_code == 0, result.output
@@ -191,7 +191,7 @@ def test_two_runs_give_the_same_json_but_for_times(only_fake, tmp_path: Path):
     assert first == second
 
 
-def test_a_red_run_exits_with_one_and_says_how_to_repeat_it(only_fake):
+def test_a_red_run_exits_with_one_and_prints_the_command_that_repeats_it(only_fake):
     only_fake("raise@valid_lens")
     result = invoke("run", "--case", "attention_mask-l*", "--dtype", "float64")
     assert result.exit_code == 1
@@ -199,7 +199,7 @@ def test_a_red_run_exits_with_one_and_says_how_to_repeat_it(only_fake):
     assert "attention-parity run --backend fake --case 'attention_mask-lens' --dtype float64" in result.output
 
 
-def test_a_backend_that_is_asked_for_and_missing_is_red(only_fake):
+def test_a_requested_backend_that_is_missing_is_red(only_fake):
     assert invoke("run", "--case", "dot_score-plain").exit_code == 0
     for arguments in (["--require-all"], ["--backend", "fake,gone"]):
         result = invoke("run", "--case", "dot_score-plain", *arguments)

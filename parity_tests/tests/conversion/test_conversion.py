@@ -450,7 +450,7 @@ def test_a_missing_framework_is_noticed_before_anything_runs(file, tmp_path: Pat
     ("script", "words"),
     [("echo torch", "python does not have torch"), ("echo oh >&2; exit 3", "python does not run: oh")],
 )
-def test_an_interpreter_is_asked_for_what_it_needs(script: str, words: str, file, tmp_path: Path):
+def test_an_interpreter_is_probed_for_its_requirements(script: str, words: str, file, tmp_path: Path):
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script}\n", encoding="ascii")
     python.chmod(0o755)
@@ -491,7 +491,7 @@ def test_padding_and_hidden_keys_come_with_a_warning(file, tmp_path: Path):
         assert f"warning {words}" in squeezed(result)
 
 
-def test_every_layer_of_a_framework_says_what_it_does_with_padding_or_hidden_keys():
+def test_every_layer_of_a_framework_documents_its_padding_or_hidden_keys():
     known = {name for name, source in weights.SOURCES.items() if source.warnings}
     assert known == {name for name, source in weights.SOURCES.items() if not source.framework}
 

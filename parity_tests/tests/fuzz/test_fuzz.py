@@ -100,7 +100,7 @@ def test_a_line_describes_a_case_completely(drawn: list[Drawn], made: list[dict[
             assert array.dtype == again.dtype and array.tobytes() == again.tobytes()
 
 
-def test_every_argument_and_option_is_given_and_left_out(drawn: list[Drawn]):
+def test_every_argument_and_option_is_passed_and_omitted(drawn: list[Drawn]):
     given, calls = defaultdict(set), defaultdict(set)
     for case in drawn:
         entry = find(case.operator)
@@ -184,7 +184,7 @@ def test_a_family_has_the_same_shapes_and_gradients():
 SHAPING = ("rows", "shared", "twice", "forward")
 
 
-def test_the_reference_takes_every_case_and_most_can_be_judged(drawn: list[Drawn]):
+def test_the_reference_accepts_every_case_and_most_can_be_judged(drawn: list[Drawn]):
     with reference.in_memory():
         judged = [judgeable(case) for case in drawn[::3]]
     assert sum(case is None for case in judged) < len(judged) / 10
@@ -338,7 +338,7 @@ def test_a_backend_agrees_with_the_reference_on_drawn_cases(backend: SimpleNames
     assert sum(campaign.cases.values()) > EXAMPLES / 2
 
 
-def test_half_dtypes_agree_too_where_rounding_can_be_told_from_a_difference(backend: SimpleNamespace):
+def test_half_dtypes_agree_where_differences_exceed_rounding(backend: SimpleNamespace):
     dtypes = tuple(dtype for dtype in ("float16", "bfloat16") if dtype not in ABSENT.get(backend.name, ()))
     job = Job(backend.name, f"backends.{backend.name}")
     campaign = fuzzed(job, 96, "masked_softmax", "dot_score", "attention_pooling", dtypes=dtypes)

@@ -36,7 +36,7 @@ def test_a_certificate_is_verified(certified: Path):
     assert "no signature" in certified.with_suffix(".md").read_text()
 
 
-def test_a_certificate_says_what_was_judged_and_how(certified: Path):
+def test_a_certificate_has_the_verdicts_versions_and_settings(certified: Path):
     content = json.loads(certified.read_text())
     page = certified.with_suffix(".md").read_text()
     assert content["outcome"] == "green" and content["request"]["operators"] == ["masked_softmax"]
@@ -56,7 +56,7 @@ def test_a_certificate_says_what_was_judged_and_how(certified: Path):
     assert str(certified.parent) not in page + certified.read_text()  # nothing of the machine's folders
 
 
-def test_a_target_that_was_changed_is_told(certified: Path):
+def test_a_changed_target_is_reported(certified: Path):
     path = certified.with_name("mine.py")
     path.write_text(SOFTMAX + "# a comment\n")
     result = verify(certified)
@@ -67,7 +67,7 @@ def test_a_target_that_was_changed_is_told(certified: Path):
     assert "the outcome is red here, and was green" in squeezed(result)
 
 
-def test_the_path_of_a_certificate_is_taken_again(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_path_of_a_certificate_is_used_again(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(PATH, "blocked")
     arguments = ("--case", "masked_softmax-mask", "--path", "plain", "--certificate", "own.json")
     assert check(SOFTMAX, *arguments).exit_code == 0
@@ -97,7 +97,7 @@ def test_the_path_of_a_certificate_is_taken_again(check: Check, tmp_path: Path, 
     ],
     ids=["version", "inputs", "something else", "interpreter"],
 )
-def test_what_differs_from_a_certificate_is_told(
+def test_differences_from_a_certificate_are_reported(
     certified: Path, change: Callable[[dict[str, Any]], None], code: int, message: str
 ):
     with rewritten(certified) as content:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.once
 # ------------------------------------------------------------------------------------------------ what is judged
 
 
-def test_numpy_functions_are_judged_and_what_is_missing_is_told(check: Check):
+def test_numpy_functions_are_judged_and_missing_ones_are_reported(check: Check):
     result = check(SOFTMAX)
     assert result.exit_code == 0, result.output
     listed = cells_of(select(all_cases(), operators=["masked_softmax"]), ["float64"])
@@ -112,7 +112,7 @@ BUGS = {
 
 
 @pytest.mark.parametrize(("before", "after", "operator"), BUGS.values(), ids=BUGS)
-def test_a_mistake_that_is_known_is_told(check: Check, before: str, after: str, operator: str):
+def test_a_known_mistake_is_reported(check: Check, before: str, after: str, operator: str):
     source = (EXAMPLE / "numpy_attention.py").read_text()
     assert before in source
     result = check(source.replace(before, after), "--operator", operator)
@@ -120,7 +120,7 @@ def test_a_mistake_that_is_known_is_told(check: Check, before: str, after: str, 
     assert f"looks like {operator}: " in squeezed(result)
 
 
-def test_a_mistake_that_nobody_knows_is_not_explained(check: Check):
+def test_an_unknown_mistake_is_not_explained(check: Check):
     result = check(SOFTMAX.replace("raised / ", "0.123 * raised / "), "--operator", "masked_softmax")
     assert result.exit_code == 1 and "looks like" not in result.output
 
@@ -165,9 +165,7 @@ def test_a_known_divergence_is_not_red_as_long_as_it_diverges(
         ("case = ", "mine.toml:"),
     ],
 )
-def test_a_file_of_divergences_that_says_something_else_is_refused(
-    check: Check, tmp_path: Path, text: str, message: str
-):
+def test_an_invalid_file_of_divergences_is_refused(check: Check, tmp_path: Path, text: str, message: str):
     (tmp_path / "mine.toml").write_text(text)
     result = check(SOFTMAX, "--divergences", "mine.toml")
     assert result.exit_code == 2 and message in squeezed(result)

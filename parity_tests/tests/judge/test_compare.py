@@ -82,7 +82,7 @@ def test_shape_dtype_and_special_values_are_compared(actual: np.ndarray, reason:
     assert verdict.status == "fail" and verdict.reason.startswith(reason)
 
 
-def test_what_is_shown_is_measured_and_not_judged_but_for_shape_dtype_and_special_values():
+def test_informational_values_are_measured_and_only_checked_for_shape_dtype_and_special_values():
     shown = Tolerance(0, 0, "later steps", ("float64",), informational=True)
     verdict = verdict_on(REFERENCE + 1.0, tolerance=shown)
     assert (verdict.status, verdict.red) == ("informational", False) and verdict.error == pytest.approx(0.25 / EPS)
@@ -93,7 +93,7 @@ def test_what_is_shown_is_measured_and_not_judged_but_for_shape_dtype_and_specia
     assert not tolerance_of("training", "training-gru_dot_sgd", "float32", "losses").informational
 
 
-def test_the_report_tells_what_is_shown_apart_from_what_is_judged(fake: ModuleType):
+def test_the_report_counts_informational_verdicts_separately(fake: ModuleType):
     (case,) = select(all_cases(), "dot_score-plain")
     recording = Recording("fake", "cpu")
     passed = replace(BLANK, operator=case.operator, case=case.id, status="pass", error=2.0)
@@ -135,7 +135,7 @@ def test_a_small_entry_that_comes_back_as_zero_is_red():
     assert verdict_on(actual, reference=SMALL).status == "pass", "where small entries are not asked for"
 
 
-def test_the_verdict_tells_both_errors_of_what_passes():
+def test_a_passing_verdict_has_both_errors():
     verdict = by_entry(SMALL * (1.0 + 2.0 * EPS))
     assert (verdict.status, verdict.tolerance, verdict.check) == ("pass", 10, "")
     assert verdict.error == pytest.approx(2.0) and verdict.entry_error == pytest.approx(2.0, rel=0.2)
@@ -159,13 +159,13 @@ def test_a_hidden_key_has_a_weight_of_zero():
         (1e-39, 2e-38, "fail"),
     ],
 )
-def test_what_lies_below_the_least_normal_number_may_be_flushed(expected: float, actual: float, status: str):
+def test_subnormal_numbers_may_be_flushed(expected: float, actual: float, status: str):
     reference = np.array([[1.0, expected]])
     arrays = np.array([[1.0, actual]], np.float32), reference.astype(np.float32), reference
     assert verdict_on(*arrays, dtype="float32", by_entry=BY_ENTRY).status == status
 
 
-def test_weights_of_scores_that_lie_far_apart_may_be_off_by_the_rounding_of_these():
+def test_the_tolerance_of_weights_grows_with_the_range_of_scores():
     apart = 1.0 + np.log(1e30)
     for eps, status in ((0.9 * 4 * apart, "pass"), (1.1 * 4 * apart, "fail")):
         actual = SMALL * np.where(SMALL == 1e-12, 1.0 + eps * EPS, 1.0)
@@ -227,7 +227,7 @@ def test_the_reference_itself_is_green(fake: ModuleType):
     assert len(verdicts) == 27 and not red_quantities(verdicts)
 
 
-def test_a_scale_that_is_ignored_is_red_where_a_scale_is_given(fake: ModuleType, monkeypatch: pytest.MonkeyPatch):
+def test_an_ignored_scale_is_red_if_a_scale_is_passed(fake: ModuleType, monkeypatch: pytest.MonkeyPatch):
     def ignoring(queries, keys, *, scale=None):
         return reference.scaled_dot_score(queries, keys)
 
@@ -255,7 +255,7 @@ def test_a_stopped_gradient_is_red_in_that_gradient_alone(fake: ModuleType, monk
     assert red == {(name, "gradient_keys") for name in ("plain", "heads", "large", "one_key")}
 
 
-def test_what_is_not_answered_is_missing_and_what_is_not_asked_is_refused(fake: ModuleType):
+def test_quantities_without_an_answer_are_missing_and_additional_ones_are_refused(fake: ModuleType):
     cells, recording = recorded(fake, "attention_pooling-mask")
     answer = recording.cells[cells[0].key]
     answer["surprise"] = answer.pop("gradient_values")

@@ -81,7 +81,7 @@ def test_each_operator_has_as_many_drawn_cases_in_each_dtype():
     assert not listed & {judged.case.id for judged in drawn.values()}
 
 
-def test_a_seed_draws_the_same_and_another_draws_others():
+def test_equal_seeds_draw_equal_cases_and_others_differ():
     first, again, other = (release_cases(seed, FULL, ["dot_score"], Abilities("mine")) for seed in (1, 1, 2))
     assert list(first) == list(again) and not {*first} & {*other}
 
@@ -101,7 +101,7 @@ def test_a_dtype_alone_has_the_drawn_cases_that_it_has_beside_another():
         ]
 
 
-def test_what_is_not_there_and_what_is_not_taken_is_not_drawn():
+def test_missing_functions_and_arguments_are_not_drawn():
     known = Abilities("mine", functions={"BahdanauDecoder_greedy", "masked_softmax"})
     known.learn(Answer("not-implemented", "masked_softmax does not take mask"))
     assert known.drawable(["BahdanauDecoder", "dot_score", "masked_softmax"]) == ["masked_softmax", "BahdanauDecoder"]
@@ -111,7 +111,7 @@ def test_what_is_not_there_and_what_is_not_taken_is_not_drawn():
     assert len(drawn) == 2 * DRAWN and not any("mask" in one.given for one in drawn)
 
 
-def test_an_option_that_is_at_its_default_need_not_be_taken():
+def test_an_option_at_its_default_may_be_missing():
     known = Abilities("mine")
     known.learn(Answer("not-implemented", "GRU does not take num_layers"))
     assert known.refusal(Drawn("GRU", method="call", sizes={"num_layers": 1})) == ""
@@ -243,14 +243,14 @@ def test_a_seed_that_is_no_number_is_refused(certified: Path):
         ('Drawn("cosine_score", sizes={"features": 1})', "rounding alone could change the answer"),
     ],
 )
-def test_a_line_that_says_no_case_is_refused(check: Check, line: str, told: str):
+def test_an_invalid_line_is_refused(check: Check, line: str, told: str):
     result = check(RIGHT, "--drawn", line)
     assert result.exit_code == 2 and told in squeezed(result), result.output
     assert "Traceback" not in result.output
 
 
 @pytest.mark.parametrize("option", [("--case", "*"), ("--operator", "dot_score"), ("--seed", "1"), ("--fuzz", "1")])
-def test_a_line_says_all(check: Check, option: tuple[str, str]):
+def test_a_line_excludes_other_options(check: Check, option: tuple[str, str]):
     result = check(RIGHT, "--drawn", repr(Drawn("masked_softmax")), *option)
     assert result.exit_code == 2 and "--drawn says all of a case" in squeezed(result)
 
@@ -280,7 +280,7 @@ def test_a_bug_that_no_listed_case_sees_is_found_and_repeated_by_its_line(check:
     assert check(RIGHT, *again[3:]).exit_code == 0
 
 
-def test_without_a_bug_the_closing_line_says_what_was_judged(check: Check):
+def test_without_a_bug_the_closing_line_has_the_counts(check: Check):
     result = check(RIGHT, *FUZZ, "--seed", "1")
     assert result.exit_code == 0, result.output
     words = re.search(
@@ -292,7 +292,7 @@ def test_without_a_bug_the_closing_line_says_what_was_judged(check: Check):
     assert f"│ masked_softmax │ {words[1]} {words[3]}% │" in squeezed(result)
 
 
-def test_what_a_target_does_not_take_is_left_out_and_counted(check: Check):
+def test_cases_with_missing_arguments_are_skipped_and_counted(check: Check):
     source = RIGHT.replace("valid_lens=None, mask=None", "valid_lens=None").replace(", mask)", ")")
     result = check(source, *FUZZ, "--seed", "1")
     assert result.exit_code == 0, result.output
@@ -301,7 +301,7 @@ def test_what_a_target_does_not_take_is_left_out_and_counted(check: Check):
     assert out is not None and judged > 100 and int(out[1]) > 100
 
 
-def test_a_known_mistake_is_told_of_a_finding(check: Check):
+def test_a_known_mistake_of_a_finding_is_reported(check: Check):
     source = "import numpy as np\ndef scaled_dot_score(queries, keys, *, scale=None):\n"
     source += "    return queries @ keys.swapaxes(-1, -2) * max(queries.shape[-1], 1) ** -0.5\n"
     result = check(source, "--operator", "scaled_dot_score", "--examples", "100", "--seed", "1")
@@ -309,7 +309,7 @@ def test_a_known_mistake_is_told_of_a_finding(check: Check):
     assert "looks like: " in found and "scale" in found[found.index("looks like: ") :].splitlines()[0]
 
 
-def test_the_seed_of_fuzzing_is_random_and_told(check: Check):
+def test_the_seed_of_fuzzing_is_random_and_reported(check: Check):
     seeds = set()
     for _ in range(2):
         result = check(RIGHT, *FUZZ[:-1], "20")

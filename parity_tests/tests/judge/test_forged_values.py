@@ -55,7 +55,7 @@ def test_what_a_target_writes_to_the_cache_is_not_believed(check: Check, forging
 
 @pytest.mark.parametrize("pattern", [WRITTEN, "masked_softmax-mask"])
 @pytest.mark.parametrize("target", [SOFTMAX, WRONG], ids=["right", "wrong"])
-def test_a_forged_cache_is_refused_and_nobody_is_red_for_it(
+def test_a_forged_cache_is_refused_without_red_verdicts(
     check: Check, forging: Callable[..., str], tmp_path: Path, target: str, pattern: str
 ):
     check(SOFTMAX + forging(pattern), "--case", WRITTEN)
@@ -92,7 +92,7 @@ def test_a_forged_cache_is_refused_in_a_run_and_not_read_while_workers_run(
         run(cells_of(cases, ["float64"]), [fake_job()])
 
 
-def test_a_worker_is_not_told_where_expected_values_are(check: Check, forging: Callable[..., str], tmp_path: Path):
+def test_a_worker_does_not_know_the_path_of_expected_values(check: Check, forging: Callable[..., str], tmp_path: Path):
     source = """
 import json, os
 from pathlib import Path

@@ -41,7 +41,7 @@ def test_known_divergences_are_tests_too(project: Path):
 
 
 @pytest.mark.frameworks("torch")
-def test_a_target_of_ours_has_its_known_divergences_in_pytest_too(project: Path):
+def test_a_bundled_target_has_its_known_divergences_in_pytest(project: Path):
     target = "parity_tests.third_party.attention.torch:scaled_dot_product_attention"
     arguments = ("--parity-case", "DotProductAttention-hidden_*", "--parity-dtype", "float64", "-m", "parity", "-q")
     done = pytest_run(project, "--parity-target", target, *arguments)
@@ -57,7 +57,7 @@ def test_a_target_of_ours_has_its_known_divergences_in_pytest_too(project: Path)
         (("--parity-target", "mine.py", "--parity-case", "GRU-*"), "implements none of the selected operators"),
     ],
 )
-def test_pytest_says_what_cannot_be_judged(project: Path, arguments: tuple[str, ...], told: str):
+def test_pytest_reports_what_cannot_be_judged(project: Path, arguments: tuple[str, ...], told: str):
     done = pytest_run(project, *arguments)
     assert done.returncode == 4 and told in done.stdout + done.stderr
 

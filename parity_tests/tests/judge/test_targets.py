@@ -76,13 +76,13 @@ def test_a_function_without_lengths_gets_them_in_its_mask(tmp_path: Path):
         {"mask": np.ones((2, 3, 4), bool), "valid_lens": np.array([4, 4])},
     ],
 )
-def test_what_hides_nothing_need_not_be_taken(given: dict, tmp_path: Path):
+def test_arguments_that_mask_nothing_may_be_missing(given: dict, tmp_path: Path):
     target = target_of("def masked_softmax(scores): return scores", tmp_path)
     inputs = {"scores": SCORES, **given}
     assert list(target.fitted(asked_of(inputs), inputs)[1]) == ["scores"]
 
 
-LACKING = {
+NOT_IMPLEMENTED = {
     "mask": ("def masked_softmax(scores): return scores", "masked_softmax does not take mask"),
     "lengths": ("def masked_softmax(scores, valid_lens=None): return scores", "masked_softmax does not take mask"),
     "absent": ("def dot_score(queries, keys): return queries", "there is no masked_softmax"),
@@ -90,8 +90,8 @@ LACKING = {
 }
 
 
-@pytest.mark.parametrize(("source", "reason"), LACKING.values(), ids=LACKING)
-def test_what_a_function_does_not_take_it_lacks(check: Check, source: str, reason: str):
+@pytest.mark.parametrize(("source", "reason"), NOT_IMPLEMENTED.values(), ids=NOT_IMPLEMENTED)
+def test_an_argument_that_a_function_lacks_is_not_implemented(check: Check, source: str, reason: str):
     result = check(source, "--case", "masked_softmax-mask", "--require-all")
     assert result.exit_code == 1 and reason in squeezed(result)
 
@@ -114,7 +114,7 @@ def test_a_layer_is_a_function_of_its_parameters(check: Check):
     assert "AdditiveAttention gives no gradients" in squeezed(result)
 
 
-def test_a_number_that_is_no_size_has_to_be_taken(check: Check):
+def test_a_number_that_is_not_a_size_is_required(check: Check):
     source = "def MultiHeadAttention(parameters, queries, keys, values, mask=None): return values, None"
     result = check(source, "--case", "MultiHeadAttention-open", "--require-all")
     assert "MultiHeadAttention does not take num_heads" in squeezed(result)
@@ -230,7 +230,7 @@ def test_a_runtime_cannot_hide_what_a_call_changed(kind: str, changed: bool, tmp
 
 
 @pytest.mark.parametrize("lie", ["np.nan_to_num(array)", "np.clip(array, -50, 50)"])
-def test_a_runtime_gives_back_what_it_is_given(lie: str, tmp_path: Path):
+def test_a_runtime_round_trip_preserves_arrays(lie: str, tmp_path: Path):
     source = CHANGING.replace("MAKE", "made = array").replace("CHANGED", "False")
     lying = f"{source}\nruntime.to_numpy = staticmethod(lambda array: {lie})"
     (one,) = [one for one in verdicts_of(target_of(lying, tmp_path), "dot_score-plain") if one.red]
@@ -282,7 +282,7 @@ def test_what_a_registered_backend_cannot_have_is_not_red(monkeypatch: pytest.Mo
         assert verdict.status == status
 
 
-def test_gradients_are_those_of_the_outputs_that_are_given(check: Check):
+def test_gradients_are_those_of_the_returned_outputs(check: Check):
     """The example's attention without its weights: the reference leaves their share out of every gradient."""
     source = (EXAMPLE / "numpy_attention.py").read_text()
     source = source.replace("    return attention_pooling(dot_score", "    context, _ = attention_pooling(dot_score")
@@ -314,7 +314,7 @@ def dot_score(queries, keys):
     assert "gradients" not in result.output
 
 
-def test_a_file_of_others_gets_the_variables_of_every_framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_third_party_file_has_the_variables_of_every_framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     chosen = environment("mine", tmp_path, "cpu")
     for framework in FRAMEWORKS:
         needed = requirements_of(framework)
@@ -324,7 +324,7 @@ def test_a_file_of_others_gets_the_variables_of_every_framework(tmp_path: Path, 
     assert environment("tf", tmp_path, "cpu")["KERAS_BACKEND"] == "tensorflow"
 
 
-def test_a_fifth_backend_edits_no_file_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_fifth_backend_edits_no_existing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for path in (FAKES / "numpy_backend").glob("*.py"):
         text = path.read_text(encoding="utf-8").replace("numpy_backend", "fifth")
         (tmp_path / "fifth").mkdir(exist_ok=True)

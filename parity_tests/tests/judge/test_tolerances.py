@@ -70,7 +70,7 @@ def test_a_tolerance_far_above_all_that_was_seen_is_lowered():
     assert Calibration(replace(TOLERANCE, eps=100), 2.0, "here").proposed == 10
 
 
-def test_a_calibration_takes_the_worst_of_each_tolerance():
+def test_a_calibration_uses_the_largest_error_of_each_tolerance():
     first, second = tolerances.TOLERANCES[0], tolerances.TOLERANCES[-1]
     lines = tolerances.calibrate([(second, 1.0, "a"), (first, 7.0, "b"), (second, 2.0, "c"), (second, 0.5, "d")])
     assert [(line.tolerance, line.measured, line.where) for line in lines] == [(first, 7.0, "b"), (second, 2.0, "c")]

@@ -74,7 +74,7 @@ class Cells(HTMLParser):
         self.text.append(data)
 
 
-def test_the_page_of_two_backends_holds_both_files_whole(tmp_path):
+def test_the_page_of_two_backends_has_both_files_complete(tmp_path):
     target = tmp_path / "page.html"
     result = CliRunner().invoke(main, ["diff", "scoring", "torch", "jax", "-o", str(target)])
     assert result.exit_code == 0, result.output
@@ -91,7 +91,7 @@ def test_the_page_of_two_backends_holds_both_files_whole(tmp_path):
 
 
 @pytest.mark.parametrize("file", files_of("jax"))
-def test_definitions_of_the_same_name_stand_beside_each_other(file: str):
+def test_definitions_of_the_same_name_are_aligned(file: str):
     sections = list(side_by_side.sections(side_by_side.source("torch", file), side_by_side.source("jax", file)))
     names = [section.name for section in sections]
     handed_on = {*public("torch", "arrays")} if file == "runtime" else set()

@@ -17,7 +17,7 @@ def test_bleu_of_whole_corpora():
     assert bleu.bleu([near], [[right]]) == pytest.approx(100 * (24 / 360) ** 0.25)
 
 
-def test_bleu_takes_all_references_of_a_sentence_however_many():
+def test_bleu_accepts_any_number_of_references():
     one, two = ["va", "tout", "de", "suite", "!"], ["vas", "y", "maintenant", "donc", "!"]
     assert bleu.bleu([two, one], [[one, two], [one]]) == pytest.approx(100.0)
     assert bleu.bleu([two, one], [[one], [one]]) < 60

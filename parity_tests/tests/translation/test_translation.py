@@ -212,7 +212,7 @@ def test_a_model_translates_as_the_reference_does(backend: SimpleNamespace):
 # ------------------------------------------------------------------------------------------------ data and files
 
 
-def test_data_is_split_numbered_and_held_out_by_its_sentences():
+def test_data_is_split_by_sentence_and_numbered():
     settings = small(split="words", corpus="file", train=3, validation=3, test=0, max_tokens=4)
     pairs = [
         ("Go.", "Va !"),
@@ -259,7 +259,7 @@ def test_a_file_holds_all_of_a_model_exactly(model: Model, tmp_path: Path):
     assert (back.source, back.target, back.backend) == (model.source, model.target, "torch")
 
 
-def test_no_part_of_a_file_is_taken_for_the_whole(model: Model, tmp_path: Path):
+def test_a_truncated_file_is_refused(model: Model, tmp_path: Path):
     path = tmp_path / "model.safetensors"
     model.save(path)
     data = path.read_bytes()

@@ -98,9 +98,7 @@ def test_a_file_without_arrays_is_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "library"), [("x.weights.h5", "h5py"), ("x.keras", "h5py"), ("x.onnx", "onnx"), ("x.pt", "torch")]
 )
-def test_a_library_that_is_absent_is_asked_for(
-    name: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_missing_library_is_reported(name: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, library, None)
     (tmp_path / name).write_bytes(b"something")
     message = refusal(lambda: weights.read_arrays(tmp_path / name))

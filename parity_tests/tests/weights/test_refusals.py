@@ -50,7 +50,7 @@ def test_an_array_that_does_not_fit_is_named_with_both_shapes(changed: dict[str,
     assert refusal(lambda: to_canonical(torch_gru(**changed), "torch.nn.GRU")) == words
 
 
-def test_without_a_source_a_refusal_says_what_nearly_fits():
+def test_without_a_source_an_error_names_the_closest_sources():
     message = refusal(lambda: to_canonical(torch_gru(weight_hh_l0=np.ones((4, 12)))))
     assert "no source fits the arrays weight_ih_l0 (12, 7), weight_hh_l0 (4, 12)," in message
     assert "torch.nn.GRU: weight_hh_l0 has shape (4, 12), expected (12, 4)" in message
@@ -129,7 +129,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("call", "words"), REFUSED, ids=[words[:50] for _, words in REFUSED])
-def test_a_refusal_says_what_is_wrong_and_what_to_do(call: Any, words: str):
+def test_an_error_states_the_cause_and_the_remedy(call: Any, words: str):
     assert refusal(lambda: call()) == words
 
 
@@ -142,7 +142,7 @@ def test_a_keras_gru_with_one_row_of_biases_is_another_function():
 
 
 @pytest.mark.parametrize("name", ["torch.nn.GRU", "torch.nn.LSTM", "keras.GRU", "gluon.rnn.LSTM", "onnx.GRU"])
-def test_a_layer_without_biases_gets_zeros_and_the_notes_say_so(name: str):
+def test_a_layer_without_biases_has_zeros_and_a_note(name: str):
     layer = SOURCES[name].layer
     written = from_canonical(layer, drawn(layer), name)
     bare = {key: array for key, array in written.items() if "bias" not in key and key != "B"}
@@ -168,7 +168,7 @@ def test_no_shape_raises_anything_but_a_refusal(form: Source):
 # ------------------------------------------------------------------------------------------------ prefixes
 
 
-def test_a_prefix_takes_what_is_under_it_and_nothing_else():
+def test_a_prefix_selects_only_the_arrays_under_it():
     arrays = {f"encoder.rnn.{name}": array for name, array in torch_gru().items()} | {
         "decoder.dense.weight": np.ones((3, 2))
     }
@@ -181,7 +181,7 @@ def test_a_prefix_takes_what_is_under_it_and_nothing_else():
         to_canonical(arrays, "torch.nn.GRU", prefix="decoder.")
 
 
-def test_the_same_layer_twice_is_refused_until_a_prefix_says_which():
+def test_two_equal_layers_require_a_prefix():
     arrays = {f"{part}.{name}": array for part in ("encoder", "decoder") for name, array in torch_gru().items()}
     assert recognise(arrays) == ["torch.nn.GRU"]
     assert refusal(lambda: to_canonical(arrays)) == (

@@ -34,7 +34,7 @@ def test_every_table_is_its_own_inverse(form: Source):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_was_converted_says_how_its_layer_is_made(form: Source):
+def test_converted_weights_include_the_constructor_arguments(form: Source):
     arrays, options = canonical(form)
     written = from_canonical(form.layer, arrays, form.name, **options)
     read = to_canonical(written, form.name, layer=form.layer, **options)
@@ -64,7 +64,7 @@ def test_a_source_is_recognised_by_its_own_arrays_and_no_other_is(form: Source):
         assert set(recognise({f"a.b.{name}": array for name, array in written.items()})) == set(recognise(written))
 
 
-def test_sources_with_the_same_arrays_are_told_and_the_first_is_taken():
+def test_sources_with_the_same_arrays_are_reported_and_the_first_is_used():
     arrays, options = canonical(SOURCES["flax.nnx.MultiHeadAttention"])
     written = from_canonical("MultiHeadAttention", arrays, "flax.nnx.MultiHeadAttention", **options)
     converted = to_canonical(written)
@@ -75,7 +75,7 @@ def test_sources_with_the_same_arrays_are_told_and_the_first_is_taken():
 # ------------------------------------------------------------------------------------------------ by hand
 
 
-def test_the_gates_of_keras_stand_in_another_order_and_its_kernels_are_transposed():
+def test_keras_has_another_gate_order_and_transposed_kernels():
     arrays = drawn("GRU")
     written = from_canonical("GRU", arrays, "keras.GRU")
     reset, update, new = arrays["0.W"]
@@ -184,7 +184,7 @@ def test_tensorflow_addons_attention_computes_the_same(answered):
 # ------------------------------------------------------------------------------------------------ square matrices
 
 
-def test_the_source_decides_how_a_square_matrix_stands():
+def test_the_source_determines_whether_a_square_matrix_is_transposed():
     square = uniform("square", (4, 4))
     kernels = {
         ("torch.nn.GRU", "weight_ih_l0"): False,

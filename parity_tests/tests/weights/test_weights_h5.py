@@ -31,7 +31,7 @@ def test_a_truncated_file_and_one_of_another_kind_are_refused(tmp_path: Path):
             weights.read_arrays(tmp_path / "bad.weights.h5")
 
 
-def test_what_lies_in_another_file_is_not_read(tmp_path: Path):
+def test_external_data_is_not_read(tmp_path: Path):
     (tmp_path / "secret").write_bytes(np.ones(4, "float32").tobytes())
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("vars/0", (4,), "float32", external=[(str(tmp_path / "secret"), 0, 16)])

@@ -116,7 +116,7 @@ def test_a_normalisation_of_queries_and_keys_is_refused():
         weights.to_canonical(of_nnx(module), "flax.nnx.MultiHeadAttention")
 
 
-def test_a_whole_decoder_of_ours_goes_through_its_state():
+def test_a_whole_decoder_converts_through_its_state():
     model = attention.LuongDecoder(11, 5, 4, 2, memory_size=6, rngs=nnx.Rngs(0))
     state = nnx.to_flat_state(nnx.state(model, nnx.Param))
     arrays = {".".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in state}

@@ -130,7 +130,7 @@ def test_sparse_arrays_and_arrays_without_names_are_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize("learned", ["BahdanauDecoder", "KernelAttention"])
-def test_layers_of_ours_go_through_their_files(learned: str, tmp_path: Path):
+def test_backend_layers_convert_through_their_files(learned: str, tmp_path: Path):
     options = {"KernelAttention": {"learned": True}}.get(learned, {"vocab_size": 11, "embed_size": 5, "hidden_size": 4})
     model = getattr(attention, learned)(**options)
     model.save_parameters(str(tmp_path / "model.params"))

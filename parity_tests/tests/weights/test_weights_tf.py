@@ -156,7 +156,7 @@ OURS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_layers_of_ours_go_through_their_files(name: str, tmp_path: Path):
+def test_backend_layers_convert_through_their_files(name: str, tmp_path: Path):
     made, options = OURS[name]
     layer = getattr(attention, name)(**made)
     arrays = saved(Holder(layer), tmp_path)

@@ -193,7 +193,7 @@ def test_an_exported_layer_has_the_weights_that_it_was_exported_with(name: str, 
 # ------------------------------------------------------------------------------------------------ our own layers
 
 
-def test_a_whole_translator_of_ours_goes_through_its_state_dict(tmp_path: Path):
+def test_a_whole_translator_converts_through_its_state_dict(tmp_path: Path):
     model = attention.Translator(11, 13, 5, 4, 2, bidirectional=True, readout="maxout")
     torch.save(model.state_dict(), tmp_path / "translator.pt")
     arrays = weights.read_arrays(tmp_path / "translator.pt")

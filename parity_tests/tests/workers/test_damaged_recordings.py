@@ -34,7 +34,7 @@ def digest(case: Case) -> str:
     return digests([Cell(case, "float64")]).popitem()[1]
 
 
-def test_a_digest_covers_all_that_a_cell_asks():
+def test_a_digest_covers_all_inputs_of_a_cell():
     (whole,) = select(all_cases(), "AdditiveAttention-none")
     case = replace(whole, gradients=False)  # without cotangents, so that nothing has to run
     swapped = dict(zip(case.parameters, reversed(case.parameters.values()), strict=True))
@@ -187,7 +187,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=[f"{name}-{str(value)[:30]!a}" for name, value in WRONG])
-def test_a_header_that_says_something_odd_is_refused(made: Recording, tmp_path: Path, name: str, value: Any):
+def test_an_invalid_header_is_refused(made: Recording, tmp_path: Path, name: str, value: Any):
     path = tampered(made, tmp_path / "odd.safetensors", **{name: value})
     with pytest.raises(ArchiveError, match=f"odd.safetensors: {name} is wrong in the recording's header: expected "):
         Recording.load(path)
@@ -240,7 +240,7 @@ NEAR = st.dictionaries(TEXTS, TEXTS | st.lists(TEXTS) | st.dictionaries(TEXTS, T
 
 @settings(deadline=None, derandomize=True)
 @given(st.sampled_from(sorted(FIELDS)), JSON | NEAR)
-def test_whatever_a_header_says_it_is_refused_or_means_what_it_says(
+def test_a_mutated_header_is_refused_or_read_as_written(
     tmp_path_factory: pytest.TempPathFactory, name: str, value: Any
 ):
     folder = tmp_path_factory.getbasetemp()

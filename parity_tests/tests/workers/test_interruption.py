@@ -83,7 +83,7 @@ def start(running: Callable[[int], list[str]], tmp_path: Path):
     ],
 )
 @pytest.mark.parametrize(("fault", "count", "answered"), [(HANGING, 4, 1), ("hang", 3, 0)], ids=["cell", "start"])
-def test_an_interrupted_run_tells_what_was_judged_and_leaves_nothing_behind(
+def test_an_interrupted_run_reports_the_verdicts_so_far_and_leaves_nothing_behind(
     start, running, tmp_path: Path, fault: str, count: int, answered: int, number: int, send: Callable, code: int
 ):
     process = start(fault, count)

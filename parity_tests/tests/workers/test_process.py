@@ -123,7 +123,7 @@ def test_a_healthy_worker_answers_every_cell(run):
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_is_told_as_what_it_was_in_its_own_cell_alone(
+def test_a_fault_is_reported_as_its_kind_in_its_own_cell_only(
     run, running, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ):
     monkeypatch.setattr("parity_tests.workers.process.GRACE_SECONDS", 1.0)
@@ -162,7 +162,7 @@ def test_a_changed_argument_is_named(run):
         ("no-hello", "cpu", "error", "the worker began with a frame of 'end', expected hello"),
     ],
 )
-def test_a_worker_that_cannot_start_takes_all_its_cells_along(
+def test_all_cells_of_a_worker_that_cannot_start_fail(
     run, fake_job, fault: str, device: str, status: str, message: str
 ):
     job = fake_job(fault)
@@ -173,7 +173,7 @@ def test_a_worker_that_cannot_start_takes_all_its_cells_along(
         assert message in recording.answers[cell.key].message
 
 
-def test_an_interpreter_that_is_none_is_told(run, tmp_path: Path):
+def test_an_invalid_interpreter_is_reported(run, tmp_path: Path):
     nothing = tmp_path / "python"
     nothing.write_text("no program")
     recording = record(Job("fake", "numpy_backend", str(nothing)), [run.batch])
@@ -182,7 +182,7 @@ def test_an_interpreter_that_is_none_is_told(run, tmp_path: Path):
     }
 
 
-def test_a_worker_that_always_dies_is_given_up(fake_job):
+def test_a_worker_that_always_dies_is_abandoned(fake_job):
     cells = cells_of(select(all_cases(), operators=["dot_score"]), ["float64"])
     recording = record(fake_job("exit@queries"), [batch_of(cells[:3]), batch_of(cells[3:])])
     answers = [recording.answers[cell.key] for cell in cells]

@@ -41,7 +41,7 @@ def posing(made: Recording, backend: str, device: str = "cpu") -> Recording:
     ("given", "trained"),
     [({}, False), ({"training": True}, True), ({"operators": ["training"]}, True), ({"operators": ["GRU"]}, False)],
 )
-def test_trainings_are_chosen_where_they_are_asked_for(given: dict[str, Any], trained: bool):
+def test_trainings_are_selected_on_request(given: dict[str, Any], trained: bool):
     chosen = Selection(["float64"], **given).cases(all_cases(trained=True))
     assert any(case.operator == "training" for case in chosen) == trained
 
@@ -49,7 +49,7 @@ def test_trainings_are_chosen_where_they_are_asked_for(given: dict[str, Any], tr
 # ------------------------------------------------------------------------------------------------ record
 
 
-def test_a_recording_says_what_ran_where_and_on_what(registry, tmp_path: Path):
+def test_a_recording_has_versions_device_and_settings(registry, tmp_path: Path):
     path = tmp_path / "one.safetensors"
     result = invoke(
         "record", "--backend", "one", "--case", "dot_score-[!cp]*", "--dtype", "float32,float64", "-o", path
@@ -78,9 +78,7 @@ def test_a_recording_says_what_ran_where_and_on_what(registry, tmp_path: Path):
         ("raise@valid_lens", "1 error", "error attention_mask-lens/float64 ValueError: this backend was told to raise"),
     ],
 )
-def test_record_says_what_became_of_cells_that_were_not_answered(
-    registry, tmp_path: Path, fault: str, kind: str, words: str
-):
+def test_record_reports_cells_without_an_answer(registry, tmp_path: Path, fault: str, kind: str, words: str):
     registry(fault)
     path = tmp_path / "one.safetensors"
     result = invoke("record", "--backend", "one", "--case", "attention_mask-[lm][ea][ns][sk]", "-o", path)
@@ -114,7 +112,7 @@ def test_a_wrong_argument_gets_a_sentence_before_anything_runs(registry, argumen
 # ------------------------------------------------------------------------------------------------ compare
 
 
-def test_compare_says_what_run_said_whatever_the_files_are_called(registry, tmp_path: Path):
+def test_compare_agrees_with_run_whatever_the_file_names(registry, tmp_path: Path):
     """The header names the backend: files that were swapped are the same recordings."""
     chosen = ["--operator", "dot_score,attention_mask", "--dtype", "float64,float32"]
     ran = invoke("run", *chosen, "--backend", "one,two", "--output", tmp_path)
@@ -259,7 +257,7 @@ def test_recordings_of_different_cells_are_refused_with_the_difference(made: Rec
         assert re.search(r"only \S+\.safetensors has scaled_dot_score-plain/float64: record both with the same", reason)
 
 
-def test_another_corpus_is_refused_until_the_same_is_given(registry, tmp_path: Path):
+def test_a_different_corpus_is_refused_until_the_same_is_passed(registry, tmp_path: Path):
     corpus, path = tmp_path / "pairs.txt", tmp_path / "one.safetensors"
     corpus.write_text("Go now.\tVa maintenant !\nI won!\tJ'ai gagné !\nHe ran away.\tIl a fui.\n", encoding="utf-8")
     arguments = ["--case", "Translator-sentences_greedy", "--dtype", "float64", "--corpus", corpus]
