@@ -5,7 +5,7 @@
     attention = backends.load("torch")          # or: from backends import torch as attention
     backends.save_arrays("weights.safetensors", attention.get_parameters(layer))
 
-A third party's backend is found through the entry-point group `attention_core.backends`.
+Third-party backends are found through the entry-point group `attention_core.backends`.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ __all__ = [
 
 ENTRY_POINTS = "attention_core.backends"
 FRAMEWORKS = ("torch", "tf", "jax", "mxnet")
-"""Our own backends; a third party's come after them."""
+"""The bundled backends; third-party ones come after them."""
 
 
 @dataclass(frozen=True)
 class Availability:
-    """A backend by name, the module that holds it, the versions it would run on, and why it cannot run, if so."""
+    """A registered backend: its name, module, versions, and the reason why it cannot run, if any."""
 
     name: str
     module: str
@@ -67,7 +67,7 @@ class Availability:
 
 
 def available() -> dict[str, Availability]:
-    """Every registered backend by name, whether it can run here or not; no framework is imported."""
+    """All registered backends by name, including those that cannot run here; no framework is imported."""
     modules = {name: f"{__name__}.{name}" for name in FRAMEWORKS}
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         modules.setdefault(point.name, point.value)
@@ -77,7 +77,7 @@ def available() -> dict[str, Availability]:
 def load(name: str) -> ModuleType:
     """Import a backend by its registered name, such as "torch".
 
-    Raises: ImportError, saying what is missing; KeyError if there is no such backend.
+    Raises: ImportError, naming missing packages; KeyError if there is no such backend.
     """
     known = available()
     if name not in known:
@@ -88,7 +88,7 @@ def load(name: str) -> ModuleType:
 
 
 def absence(framework: str) -> str:
-    """What of a framework cannot be imported, and what to run; empty if all of it can."""
+    """The missing packages of a framework, with the command to install them; empty if there are none."""
     needed = read_requirements(f"{__name__}.{framework}")
     return _advice([name for name in needed.distributions if importlib.util.find_spec(name) is None] if needed else [])
 

@@ -1,4 +1,4 @@
-"""Files of arrays: safetensors, with one digest of the whole file."""
+"""Array files: safetensors with a digest of the whole file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from backends.schema import shown
 
 
 class ArchiveError(ValueError):
-    """A file of arrays is damaged, or is none."""
+    """A file is damaged, or not an array file."""
 
 
 LONGEST_HEADER = 2**24
-"""The bytes of a header, at most."""
+"""The maximum length of a header in bytes."""
 
 LONGEST_NAME = 255
-"""The characters of an array's name, at most."""
+"""The maximum length of an array's name."""
 
 DTYPES = {
     "BOOL": "bool",
@@ -42,17 +42,17 @@ DTYPES = {
     "F32": "float32",
     "F64": "float64",
 }
-"""What an array may hold, by safetensors' names."""
+"""Supported dtypes, by safetensors' names."""
 
 _OPENING = b'{"__metadata__":{"attention_parity":"'
 _DIGEST = slice(8 + len(_OPENING), 8 + len(_OPENING) + 64)
-"""Where the digest stands in every file: in the header's first entry, behind the header's length and the opening."""
+"""The position of the digest: in the first entry of the header, after its length and the opening bytes."""
 
 
 def regular_file(path: str | Path) -> Path:
-    """The path, after checking that a regular file is there: reading from anything else may block, or never end.
+    """Check that the path is a regular file, since reading anything else may block or never end.
 
-    Raises: ArchiveError if there is none, or it is a folder, a FIFO, a device or a socket.
+    Raises: ArchiveError if it does not exist, or is a folder, a FIFO, a device or a socket.
     """
     try:
         check_regular(Path(path), path)
@@ -64,9 +64,9 @@ def regular_file(path: str | Path) -> Path:
 
 
 def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any] | None = None) -> None:
-    """Write arrays to a safetensors file with a digest of all its bytes; replace the file in one step.
+    """Write arrays to a safetensors file with a digest of all its bytes; replace the file atomically.
 
-    Raises: OSError if the path is no regular file, or cannot be written.
+    Raises: OSError if the path is not a regular file, or cannot be written.
     """
     write_file(path, pack_arrays(arrays, header))
 
@@ -74,7 +74,7 @@ def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], header: Mapp
 def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """Read the arrays of a safetensors file, after checking its digest.
 
-    Raises: ArchiveError if the file is damaged or carries no digest.
+    Raises: ArchiveError if the file is damaged or has no digest.
     """
     return load_archive(path)[0]
 
@@ -82,12 +82,12 @@ def load_arrays(path: str | Path) -> dict[str, np.ndarray]:
 def load_archive(path: str | Path, kind: str | None = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read the arrays and the header of a safetensors file, after checking its digest.
 
-    kind is what the header has to say that the file is, under the name "kind".
-    Raises: ArchiveError if the file is damaged, carries no digest, or is of another kind.
+    kind is the required entry "kind" of the header. Raises: ArchiveError if the file is damaged, has no digest, or is
+    of another kind.
     """
     with open(regular_file(path), "rb") as file:
         data = file.read(_DIGEST.stop)
-        if data.startswith(_OPENING, 8):  # a file of others may be huge, or have no end
+        if data.startswith(_OPENING, 8):  # a third-party file may be huge, or endless
             data += file.read()
     try:
         arrays, header = unpack_arrays(data)
@@ -100,7 +100,7 @@ def load_archive(path: str | Path, kind: str | None = None) -> tuple[dict[str, n
 
 
 def pack_arrays(arrays: Mapping[str, np.ndarray], header: Mapping[str, Any] | None = None) -> bytes:
-    """Arrays and a JSON header as the bytes of a safetensors file that carries a digest of all its other bytes.
+    """Pack arrays and a JSON header into the bytes of a safetensors file with a digest of all other bytes.
 
     Raises: ArchiveError if a name or a dtype could not be read back.
     """
@@ -123,13 +123,13 @@ def pack_arrays(arrays: Mapping[str, np.ndarray], header: Mapping[str, Any] | No
 def unpack_arrays(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Arrays and header of a safetensors file's bytes, after checking the digest.
 
-    Whoever writes a file can write its digest, too: what stands behind it is checked as well.
-    Raises: ArchiveError if the bytes are damaged, carry no digest, or say what no file of ours says.
+    The content is checked as well, since a forged file can have a valid digest. Raises: ArchiveError if the bytes are
+    damaged, have no digest, or have invalid content.
     """
     if not data.startswith(_OPENING, 8):
-        raise ArchiveError("the file carries no digest: write it with backends.save_arrays")
+        raise ArchiveError("the file has no digest: write it with backends.save_arrays")
     if _digest(data) != data[_DIGEST]:
-        raise ArchiveError("the file does not match its digest: it is damaged, or not all of it is there")
+        raise ArchiveError("the file does not match its digest: it is damaged or truncated")
     length = int.from_bytes(data[:8], "little")
     if length > LONGEST_HEADER:
         raise ArchiveError(f"the header claims {length:,} bytes, expected at most {LONGEST_HEADER:,}")
@@ -147,19 +147,19 @@ def unpack_arrays(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     if not isinstance(header, dict) or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ArchiveError("the header is wrong: expected an object 'header' and a list 'names'")
     if sorted(names) != sorted(arrays):
-        raise ArchiveError("the header is wrong: it names other arrays than the file holds")
+        raise ArchiveError("the header is wrong: its names differ from the arrays in the file")
     return {name: arrays[name] for name in names}, header
 
 
 def has_digest(data: bytes) -> bool:
-    """Whether these are the bytes of a file that we wrote."""
+    """Whether these are the bytes of a file written by this module."""
     return data.startswith(_OPENING, 8)
 
 
 def foreign_arrays(data: bytes) -> dict[str, np.ndarray]:
-    """The arrays of anybody's safetensors bytes, which carry no digest.
+    """Read arrays from third-party safetensors bytes, which have no digest.
 
-    Raises: ArchiveError if the bytes are no safetensors, or a name or a dtype is none that we write.
+    Raises: ArchiveError if the bytes are not safetensors, or a name or dtype is unsupported.
     """
     try:
         stored = _deserialize(data)
@@ -204,7 +204,7 @@ def _array(name: str, stored: Mapping[str, Any]) -> np.ndarray:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """The object of a JSON text, in which no name stands twice and every number is finite."""
+    """Parse a JSON object without duplicate names and with finite numbers only."""
     parsed = json.loads(text, object_pairs_hook=_once, parse_float=_finite, parse_constant=_finite)
     if not isinstance(parsed, dict):
         raise ValueError("expected an object")
@@ -214,7 +214,7 @@ def _parsed(text: str) -> dict[str, Any]:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) < len(pairs):
-        raise ValueError("a name stands twice in an object")
+        raise ValueError("an object has a duplicate name")
     return entries
 
 

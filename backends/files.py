@@ -1,4 +1,4 @@
-"""Files to read and to write: regular ones alone, each written in one step."""
+"""Reading and atomic writing of regular files."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ KINDS = {stat.S_IFDIR: "folder", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
 
 
 def check_regular(path: Path, given: str | Path) -> None:
-    """Refuse what is no regular file: reading a FIFO or a device may never end, and replacing one breaks what uses it.
+    """Refuse anything but regular files: reading a FIFO or device may never end, and replacing one breaks its users.
 
-    Raises: FileError, which names the path as it was given; FileNotFoundError.
+    Raises: FileError, with the original path; FileNotFoundError.
     """
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:  # a circle of links, or a name that no file can have
-        raise FileError(f"{given}: no file can be there: {getattr(error, 'strerror', None) or error}") from error
+        raise FileError(f"{given}: not a valid path for a file: {getattr(error, 'strerror', None) or error}") from error
     if kind != stat.S_IFREG:
         raise FileError(f"{given}: this is a {KINDS.get(kind, 'device')}, expected a regular file")
 
 
 def replaceable_file(path: str | Path) -> Path:
-    """The file that writing to a path replaces or makes: links are followed, and what a link names is replaced.
+    """The file that is written for a path: links are followed.
 
-    That it can be written is tried, and nothing of that is left.
-    Raises: FileError if there is something else than a regular file, or nothing can be written there.
+    Write access is tested without leaving a trace. Raises: FileError if it is not a regular file, or cannot be written.
     """
     target = _target(path)
     if target.exists() and not os.access(target, os.W_OK):
@@ -54,9 +53,9 @@ def replaceable_file(path: str | Path) -> Path:
 
 
 def write_file(path: str | Path, content: bytes | str) -> None:
-    """Write a file in one step: a reader finds the old one or the new one, and never a part.
+    """Write a file atomically: a reader finds the old file or the new one, never a part.
 
-    Raises: FileError if there is something else than a regular file; OSError if it cannot be written.
+    Raises: FileError if the path is not a regular file; OSError if it cannot be written.
     """
     target = _target(path)
     partial = _partial(target)

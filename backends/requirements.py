@@ -1,4 +1,4 @@
-"""What a backend needs, as data that can be read without its framework."""
+"""The requirements of a backend, as data that can be read without its framework."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 XLA_LEVEL = "ATTENTION_PARITY_XLA_LEVEL"
-"""The variable that names LLVM's optimisation level for JAX on a CPU: 0 unless set; 3 is what JAX takes by itself."""
+"""The variable with LLVM's optimisation level for JAX on a CPU (default: 0; JAX's own default is 3)."""
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a backend says of itself in its `requirements.py`.
+    """The content of a backend's `requirements.py`.
 
-    distributions are what it imports, newest_python the newest Python that can host them, where there is a limit.
-    keywords are what a framework's users expect of a constructor or call, behind the shared arguments. variables gives
-    the environment that makes its arithmetic comparable, of a cache folder and a device; determinism is what its
-    runtime has to read back once it is configured. gaps are what the framework does not have: operators, by pattern,
-    that cannot run in a dtype on a device, and dtypes of inputs that cannot be made, each with a reason.
+    distributions are the imported packages, and newest_python the newest supported Python, if there is a limit.
+    keywords are the framework's own arguments of constructors and calls, after the shared ones. variables returns the
+    environment variables for comparable arithmetic, given a cache folder and a device; determinism has the settings
+    that the configured runtime must read back. gaps are unsupported operators, by pattern, in a dtype on a device, and
+    unsupported dtypes of inputs, each with a reason.
     """
 
     distributions: tuple[str, ...]
@@ -34,7 +34,7 @@ class Requirements:
 
 @functools.cache
 def read_requirements(module: str) -> Requirements | None:
-    """What the backend in that module needs; None where it does not say. Nothing of it is imported but that file."""
+    """The requirements of the backend in that module; None if it has none. Only that file is imported."""
     first, *rest = module.split(".")
     spec = importlib.util.find_spec(first) if first else None
     for folder in (spec.submodule_search_locations or ()) if spec else ():

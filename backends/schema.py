@@ -1,4 +1,4 @@
-"""Plain data, as JSON and TOML hold it, checked against annotations: a schema is a dataclass."""
+"""Validation of plain data from JSON and TOML against annotations: a schema is a dataclass."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 DEEPEST = 64
-"""How many objects and lists may stand inside each other."""
+"""The maximum nesting depth of objects and lists."""
 
 LONGEST_SHOWN = 160
-"""The characters that a message repeats of a value."""
+"""The maximum number of characters of a value in a message."""
 
 _WORDS = {bool: "true or false", int: "an integer", float: "a finite number", str: "text", type(None): "null"}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class SchemaError(ValueError):
-    """Data are not what their schema says: the message has the path of what is wrong."""
+    """Data do not match their schema; the message has the path of the invalid entry."""
 
     def __init__(self, path: str, what: str):
         super().__init__(f"{path}: {what}" if path else what)
@@ -31,26 +31,26 @@ class SchemaError(ValueError):
 
 @dataclass(frozen=True)
 class Range:
-    """Bounds, both included, of an annotated number: Annotated[int, Range(1, 100)]. Of anything else: of its length."""
+    """Inclusive bounds of an annotated number, Annotated[int, Range(1, 100)], or of the length of another value."""
 
     low: float
     high: float = math.inf
 
 
 def typed(kind: Any, value: Any, path: str = "") -> Any:
-    """Check plain data against an annotation, and make the dataclasses that it names.
+    """Check plain data against an annotation, and build its dataclasses.
 
     kind: a dataclass, int (no bool), float (finite; an integer becomes one), str, bool, None, a union, tuple, list,
     dict[str, X], Literal, Annotated[X, Range(low, high)], or Any. An object for a dataclass has every field that has no
-    default, and no other names. path: where the value stands, for messages.
+    default, and no other names. path: the path of the value, for messages.
 
-    Raises: SchemaError with the path of what is wrong; also where a dataclass raises ValueError.
+    Raises: SchemaError with the path of the invalid entry, also if a dataclass raises ValueError.
     """
     return _typed(kind, value, path, 0)
 
 
 def shown(value: object) -> str:
-    """A value from outside, short enough and harmless to print."""
+    """An untrusted value, shortened and safe to print."""
     if isinstance(value, (Mapping, list, tuple)):
         return f"{'an object' if isinstance(value, Mapping) else 'a list'} of {len(value)}"
     if isinstance(value, int) and value.bit_length() > LONGEST_SHOWN:
@@ -106,7 +106,7 @@ def _scalar(kind: Any, value: Any, path: str) -> Any:
 
 
 def _one_of(kind: Any, value: Any, path: str, depth: int) -> Any:
-    """The value as the first of a union that it fits; else raises the error from deepest inside it."""
+    """The value as the first matching member of a union; otherwise, raise the error from the deepest path."""
     worst = _unexpected(kind, value, path)
     for one in get_args(kind):
         try:
@@ -148,7 +148,7 @@ def _named(value: dict[Any, Any], path: str) -> Iterable[tuple[str, Any]]:
 
 
 def _below(path: str, name: str) -> str:
-    """The path of an entry; a name from outside is harmless to print."""
+    """The path of an entry, safe to print."""
     name = name if name.isidentifier() and name.isascii() and len(name) <= LONGEST_SHOWN else shown(name)
     return f"{path}.{name}" if path else name
 
@@ -158,7 +158,7 @@ def _unexpected(kind: Any, value: Any, path: str) -> SchemaError:
 
 
 def _words(kind: Any) -> str:
-    """An annotation, as a reader of data would say it."""
+    """Describe an annotation."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         bounds = ", ".join(

@@ -195,7 +195,7 @@ def _methods(name: str, formula: str, source: str, state: tuple[Tensor, ...] = (
     )
 
 
-_OWN = (
+_SHARED = (
     EMBEDDING,
     Parameter("initial", ("num_layers", "state_size"), "the first state, if initial='learned'", "hidden_size"),
 )
@@ -287,7 +287,7 @@ BAHDANAU_DECODER = Layer(
         DECODER_DROPOUT,
     ),
     parameters=(
-        *_OWN,
+        *_SHARED,
         Parameter(
             "readout.W",
             ("2 maxout_size", "hidden_size + embed_size + memory_size"),
@@ -392,7 +392,7 @@ LUONG_DECODER = Layer(
         DECODER_DROPOUT,
     ),
     parameters=(
-        *_OWN,
+        *_SHARED,
         Parameter(
             "W_c",
             ("hidden_size", "memory_size + hidden_size"),
@@ -429,7 +429,7 @@ FIXED_CONTEXT_DECODER = Layer(
     formula=_CONTEXT_FORMULA,
     source=CHO_CONTEXT,
     options=(VOCAB_SIZE, EMBED_SIZE, HIDDEN_SIZE, NUM_LAYERS, _MEMORY_SIZE, CELL, _INITIAL, DECODER_DROPOUT),
-    parameters=(*_OWN, *_DENSE),
+    parameters=(*_SHARED, *_DENSE),
     methods=_methods("FixedContextDecoder", _CONTEXT_FORMULA, CHO_CONTEXT),
     complete=lambda config: {**_decoder_sizes(config), "dense_size": config["hidden_size"]},
     own_shapes=lambda sizes: _own_shapes(sizes) | _dense_shapes(sizes),

@@ -356,7 +356,7 @@ def _written_for_a_backend(
     spelling: int,
     options: Mapping[str, Any],
 ) -> dict[str, np.ndarray]:
-    """The arrays of a layer of ours under the names that it has in that framework."""
+    """The arrays of a backend layer under its names in that framework."""
     if not isinstance(prefix, str):
         raise WeightError(f"attention_parity.{framework}: prefix is {prefix!r}, expected one prefix for all layers.")
     layer = layer_named(name)

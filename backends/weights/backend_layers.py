@@ -126,8 +126,8 @@ def _rearranged(canonical: str, array: np.ndarray, axes: Axes) -> np.ndarray:
 
 def _foreign(framework: str, names: list[str]) -> WeightError:
     return WeightError(
-        f"{PREFIX}{framework}: {', '.join(names[:8]) or 'no array'} is of no layer of backends.{framework}. "
-        "If other arrays do, pass prefix=... ."
+        f"{PREFIX}{framework}: {', '.join(names[:8]) or 'no array'} is of no layer of backends.{framework}. If other "
+        "arrays do, pass prefix=... ."
     )
 
 
@@ -239,7 +239,7 @@ def _from_h5(name: str, axes: Mapping[str, int]) -> str:
 
 
 def to_h5(path: str) -> str:
-    """The name in a .weights.h5 file of a variable of ours with that path of attributes."""
+    """The name in a .weights.h5 file of a backend variable with that path of attributes."""
     match = re.fullmatch(r"(?P<start>(?:.*\.)?(?:backward_)?layers)\.(?P<layer>\d+)\.(?P<name>\w+)", path)
     if match:
         number = "" if match["layer"] == "0" else f"_{match['layer']}"

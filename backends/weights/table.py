@@ -30,13 +30,13 @@ STACKED = "{layer}.{backward}"
 class Row:
     """An array of a source: its name, its axes, and the canonical arrays of its blocks.
 
-    name may hold {layer} and {direction}, and several spellings with " | " between them, as many in every row of a
+    name may contain {layer} and {direction}, and several spellings separated by " | ", equally many in every row of a
     table, or one for all. axes is a rearrangement into the canonical axes, with the blocks first if there are several.
-    Of what a row holds, "name" is a canonical array, "name:r" its gate r, "+name:r" is added to that gate (and 0 on
-    the way back), "*name" is an array that stands beside the layer. Rows with the same word in `optional` are there
-    together, or not at all. With `scaled_by`, the array is multiplied by that one, after it is divided by its norm if
-    it is `normalised`. `refusal` says why an array of that name (with `rank` axes, if given) cannot be held; with
-    `zero` it may be if it is 0.
+    In `holds`, "name" is a canonical array, "name:r" its gate r, "+name:r" is added to that gate (and 0 in the reverse
+    direction), "*name" is an array of the enclosing model. Rows with the same word in `optional` are all present or all
+    absent. With `scaled_by`, the array is multiplied by that one, after division by its norm if it is `normalised`.
+    `refusal` is the reason why an array of that name (with `rank` axes, if set) is not supported; with `zero` it is
+    accepted if it is 0.
     """
 
     name: str
@@ -122,13 +122,13 @@ class Fixed:
 class Source:
     """A source of weights: its name, the specification's layer, and the table.
 
-    directions says for each spelling what {direction} stands for: in a layer with one direction, and, where there may
-    be two, in the forward and in the backward one; "*" in it is any word. `fixed` names the canonical arrays (the end
-    of their names) that the source cannot hold. `config` are constructor arguments that the source has always. `notes`
-    are said of every conversion, `warnings` of padding and hidden keys, where no weights make the layers the same
-    function; `without` where the rows of an optional group are absent. `also` are other tables of
-    the same name, for other arrays. `prefix_ends` are the characters that a prefix may end with. `framework` is that of
-    a source without a table: the layers of a backend, which has the table.
+    `directions` has, for each spelling, the text of {direction}: in a layer with one direction and, if two are
+    supported, in the forward and backward one; "*" in it is any word. `fixed` lists the canonical arrays (the end of
+    their names) that the source lacks. `config` are constructor arguments that the source fixes. `notes` are printed
+    for every conversion, `warnings` for padding and hidden keys, where the layers differ whatever the weights, and
+    `without` if the rows of an optional group are absent. `also` are other tables of the same name, for other arrays.
+    `prefix_ends` are the characters that a prefix may end with. `framework` is that of a source without a table: the
+    layers of a backend, which has the table.
     """
 
     name: str

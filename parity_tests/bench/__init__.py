@@ -1,1 +1,1 @@
-"""The bench: our layers against the same thing as tutorials write it, and against the frameworks' own layers."""
+"""Benchmarks: items go in; ratios of third-party implementations to this library come out."""

@@ -1,4 +1,4 @@
-"""How the bench measures: agreement first, then interleaved rounds, and the median of their ratios."""
+"""Measurement: agreement, then interleaved rounds, and the median of their ratios."""
 
 from __future__ import annotations
 
@@ -162,9 +162,9 @@ def wall(call: Call) -> float:
 
 
 def interleave(ours: Call, theirs: Call, rounds: int, clock: Clock = wall) -> list[tuple[float, float]]:
-    """(seconds of ours, of theirs) in each round, one after the other in the same process: A B A B.
+    """Time both implementations alternately in the same process; returns (ours, theirs) in seconds for each round.
 
-    Each is called once before, so that nothing is compiled, read in or allocated for the first time.
+    Each is called once before, to exclude compilation and initial allocation.
     """
     calls, counts = (ours, theirs), []
     for call in calls:

@@ -42,7 +42,7 @@ def direction(row: Row) -> str:
 
 
 def numbers(row: Row) -> tuple[str, str, str, str, str]:
-    """The ratio, its quartiles, the rate of ours, the goal, and whether it was reached, as they are printed."""
+    """The printed form of the ratio, its quartiles, the throughput, the goal, and whether it was reached."""
     goal = "" if row.goal is None else f"{row.goal:g}"
     if row.aim is not None and row.aim != row.goal:
         goal += f" → {row.aim:g}"

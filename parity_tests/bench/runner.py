@@ -1,4 +1,4 @@
-"""The bench itself: processes that measure, and rows of ratios."""
+"""The benchmark: measuring processes, and rows of ratios."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ KEPT_CHARACTERS = 400
 
 
 class Failed(Exception):
-    """A process of the bench ended without an answer."""
+    """A benchmark process ended without a result."""
 
 
 @dataclass
 class Row:
-    """One ratio, theirs / ours: the median of the rounds, and the quartiles between which half of them lie.
+    """A ratio, theirs / ours: the median and quartiles of the rounds.
 
     part is what was compiled or what took the memory, and work what a forward pass has to do. refused is the reason why
     there is no ratio, if there is none.
@@ -73,7 +73,7 @@ class Row:
 
     @property
     def rate(self) -> float | None:
-        """The work of a forward pass of ours in a second, in 10⁹; None where no forward pass was timed."""
+        """The throughput of our forward pass in 10⁹/s; None if no forward pass was timed."""
         return self.work / self.ours / 1e9 if self.direction == "forward" and self.ours else None
 
     @property
@@ -82,7 +82,7 @@ class Row:
         return None if self.goal is None or self.ratio is None else self.ratio >= self.goal
 
     def measured(self, rounds: Sequence[tuple[float, float]]) -> Row:
-        """The row, filled from the rounds: seconds or bytes of ours and of theirs in each."""
+        """Fill the row from the rounds: (ours, theirs) in seconds or bytes."""
         by_round = ratios(rounds)
         self.ratio, self.spread, self.rounds = median(by_round), quartiles(by_round), len(rounds)
         self.ours, self.theirs = map(median, zip(*rounds, strict=True))
@@ -108,7 +108,7 @@ class Length:
 
 @dataclass
 class Bench:
-    """All that was measured, where, and how long it took."""
+    """The results of a benchmark, with the machine and the duration."""
 
     rows: list[Row] = field(default_factory=list)
     lengths: list[Length] = field(default_factory=list)
@@ -141,13 +141,13 @@ class Bench:
 
 
 Run = Callable[[Mapping[str, Any]], dict[str, Any]]
-"""Runs a job in a fresh process, and returns its answer."""
+"""Runs a job in a fresh process, and returns its result."""
 
 
 def process(job: Mapping[str, Any]) -> dict[str, Any]:
     """Run a job in a fresh process.
 
-    Raises: Failed if it ends without an answer, or takes more memory than its share of what was free.
+    Raises: Failed if it ends without a result, or exceeds its share of the free memory.
     """
     chosen = environment(job["framework"], programs_folder(), job["device"])
     chosen.pop("JAX_COMPILATION_CACHE_DIR", None)  # what is read from a cache is not compiled
@@ -217,9 +217,9 @@ def bench(
     run: Run = process,
     progress: Progress = untold,
 ) -> Bench:
-    """Measure the items in the frameworks that are installed; lengths adds the item that is drawn over the length.
+    """Measure the items in all installed frameworks; lengths adds the item over the length.
 
-    Ctrl-C ends it; what was measured by then is returned.
+    Ctrl-C ends it; the results so far are returned.
     """
     start = time.perf_counter()
     result = Bench(rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS), quick=quick)

@@ -172,7 +172,7 @@ class KerasDotProductAttention(keras.layers.Layer):
 # ------------------------------------------------------------------------------------------------------ the forms
 
 GATES = [1, 0, 2]
-"""Keras's order of the gates, z, r, n, of ours, r, z, n; and back."""
+"""The permutation between Keras's order of the gates, z, r, n, and the canonical one, r, z, n."""
 
 
 def is_kernel(variable: keras.Variable) -> bool:

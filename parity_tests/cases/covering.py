@@ -101,7 +101,7 @@ SCALED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "DotProductAttention": ("queries",),
     },
 }
-"""The scaled arguments, by function, layer or file; of others, tiny and small scale all floating arguments, huge and
+"""The scaled arguments, by function, layer or file. For the rest, tiny and small scale all floating arguments, huge and
 wide none.
 """
 

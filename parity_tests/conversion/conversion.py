@@ -192,7 +192,7 @@ def _check_places(file: Path, output: Path, target: str) -> None:
     if target not in SOURCES and target not in FRAMEWORKS:
         raise WeightError(f"{target}: expected one of {', '.join(FRAMEWORKS)}, or of {', '.join(SOURCES)}.")
     if not output.absolute().parent.is_dir():
-        raise WeightError(f"{output}: the folder {output.absolute().parent} does not exist.")
+        raise WeightError(f"{output}: there is no folder {output.absolute().parent}.")
     if output.exists() and output.samefile(file):
         raise WeightError(f"{output} is SOURCE itself: write to another file.")
     if target in FRAMEWORKS and output.suffix != ".safetensors":

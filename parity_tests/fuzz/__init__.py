@@ -1,1 +1,1 @@
-"""Drawn cases by the thousand: a seed goes in; the simplest cases that differ come out."""
+"""Fuzzing: a seed goes in; minimised failing cases come out."""

@@ -1,4 +1,4 @@
-"""Fuzzing: cases drawn by the thousand, judged against the reference, and shrunk to one line where they differ.
+"""Fuzzing: draw cases, compare them with the reference, and minimise failures to one line.
 
 A case is a `Drawn`: number n of seed s is the same case on every machine and for every backend. Workers answer whole
 batches; hypothesis shrinks what differs.
@@ -31,14 +31,14 @@ BATCH = 50
 
 
 MOST_TRIES = {"crash": 20, "timeout": 4}
-"""How many simpler cases may cost a worker, by what became of the first."""
+"""The maximum number of simpler cases that may end a worker, by the status of the first."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A difference: the number of the first case that showed it, the simplest such case, and its worst verdict.
+    """A failure: the number of the first failing case, its minimised form, and its worst verdict.
 
-    explanation is the known mistake that gives the same answers, if there is one.
+    explanation is the known mistake with the same answers, if there is one.
     """
 
     number: int
@@ -53,11 +53,11 @@ Numbered = dict[str, tuple[int, Judged]]
 
 @dataclass
 class Campaign:
-    """Every step-th case of a seed from number `first` on, run by every backend or target, and the differences.
+    """A run of every step-th case of a seed from number `first`, on every backend or target, and its failures.
 
-    left_out counts the cases that rounding alone could change; missing those that a target does not implement, by what
-    is missing; repeated the cases that differ as an earlier finding does. worst holds, by backend and operator, the
-    largest error as a share of its tolerance.
+    left_out counts the cases that rounding alone could change; missing those that a target does not implement, by the
+    missing part; repeated the failing cases of the same kind as an earlier finding. worst has the largest error as a
+    share of its tolerance, by backend and operator.
     """
 
     servers: Sequence[Server]
@@ -75,7 +75,7 @@ class Campaign:
     repeated: Counter[tuple[str, ...]] = field(default_factory=Counter)
     missing: Counter[str] = field(default_factory=Counter)
     known: dict[str, Abilities] = field(default_factory=dict)
-    """By backend, what it implements: it runs no other cases."""
+    """What each backend implements; other cases are not run."""
 
     def __post_init__(self) -> None:
         for server in self.servers:
@@ -90,7 +90,7 @@ class Campaign:
     def run(
         self, seconds: float | None = None, examples: int | None = None, progress: Progress = untold
     ) -> Iterator[Finding]:
-        """Judge cases until the time is over or there are enough of them, and yield each finding.
+        """Run cases until the time or number is reached, and yield each finding.
 
         Raises: WorkerFault if a worker cannot start.
         """

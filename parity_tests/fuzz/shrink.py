@@ -1,4 +1,4 @@
-"""The simplest case that still differs."""
+"""Minimisation of failing cases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_SHRINKS = 400
 
 
 def shrink(drawn: Drawn, differs: Callable[[Drawn], bool], most: int = MOST_SHRINKS) -> Drawn:
-    """Reduce a case that differs to the simplest one that hypothesis finds to differ, too."""
+    """Reduce a failing case to the simplest failing one that hypothesis finds."""
     simplest, known = drawn, {repr(drawn): True}
 
     def test(candidate: Drawn) -> None:
@@ -51,7 +51,7 @@ def shrink(drawn: Drawn, differs: Callable[[Drawn], bool], most: int = MOST_SHRI
 
 
 class Difference(Exception):
-    """Raised for hypothesis where a case differs."""
+    """Raised for hypothesis if a case fails."""
 
 
 @st.composite

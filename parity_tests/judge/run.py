@@ -288,8 +288,9 @@ def recheck(read: Mapping[Path, Arrays], cells: Iterable[Cell]) -> None:
                 for verdict in judge(Question(double, given=computed), recording):
                     if verdict.red:
                         raise CacheError(
-                            f"{path} does not hold what the reference gives for {case.id} in {dtype} "
-                            f"({verdict.reason}). Delete {path.parent} and run again: anybody may have written there."
+                            f"{path} differs from the reference for {case.id} in {dtype} "
+                            f"({verdict.reason}). Delete {path.parent} and run again; other programs may have modified "
+                            "the cache."
                         )
 
 

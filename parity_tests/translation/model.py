@@ -78,8 +78,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.batch_size * self.max_tokens > MOST_TOKENS:
             raise ValueError(
-                f"batch_size={self.batch_size} sentences of max_tokens={self.max_tokens} are more than the "
-                f"{MOST_TOKENS:,} tokens that a batch may have"
+                f"batch_size={self.batch_size} sentences of max_tokens={self.max_tokens} exceed the limit of "
+                f"{MOST_TOKENS:,} tokens per batch"
             )
 
     def tokens(self, sentence: str) -> list[str]:

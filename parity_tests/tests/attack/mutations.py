@@ -206,7 +206,7 @@ def damaged(data: bytes, draw: np.random.Generator) -> bytes:
 
 
 def forged(path: Path, draw: np.random.Generator) -> None:
-    """Change an entry of a header of ours, or take it out, and write the right digest."""
+    """Change or remove an entry of a file's header, and write a valid digest."""
     arrays, header = backends.load_archive(path)
     places: list[tuple[Any, Any]] = []
 

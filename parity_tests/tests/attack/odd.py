@@ -23,6 +23,6 @@ ODD: dict[str, tuple[Callable[[Path], None], str]] = {
     "FIFO": (os.mkfifo, "this is a FIFO, expected a regular file"),
     "socket": (make_socket, "this is a socket, expected a regular file"),
     "device": (lambda path: path.symlink_to("/dev/full"), "this is a device, expected a regular file"),
-    "circle": (make_circle, "no file can be there: Too many levels of symbolic links"),
+    "circle": (make_circle, "not a valid path for a file: Too many levels of symbolic links"),
 }
-"""How to make each, and what is said of it."""
+"""How to make each, and the expected message."""

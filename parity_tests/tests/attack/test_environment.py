@@ -29,7 +29,7 @@ def write_nothing() -> None:
     [
         ({"ATTENTION_PARITY_CACHE": "/proc/none"}, False, ["expected values are not kept in /proc/none/expected"]),
         ({"HOME": "/proc", "ATTENTION_PARITY_CACHE": ""}, False, ["expected values are not kept in /proc/.cache"]),
-        ({}, True, ["expected values are not kept in", "no temporary folder can be made"]),
+        ({}, True, ["expected values are not kept in", "a temporary folder cannot be created"]),
     ],
     ids=["cache", "home", "every disk is full"],
 )

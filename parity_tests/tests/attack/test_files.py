@@ -75,7 +75,7 @@ def hostile_torch() -> dict[str, tuple[Callable[[], Any], str]]:
         "expanded": (lambda: torch.zeros(1).expand(BIG), "with w (134217728,) its arrays take"),
         "no entries": (lambda: torch.zeros(0, 2**40), "with w (0, 1099511627776) its arrays take"),
         "shared": (lambda: nested, "its arrays take"),
-        "circle": (lambda: circle, "stands in more than 64 others, or in itself"),
+        "circle": (lambda: circle, "is nested more than 64 levels deep, or refers to itself"),
         "sparse": (lambda: torch.ones(2, 2).to_sparse(), "a sparse tensor: make it dense first, with to_dense()"),
         "quantised": (
             lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
@@ -224,7 +224,7 @@ def chunked(path: Path, chunk: bytes, **keywords: Any) -> None:
         (zlib.compress(bytes(2**22)), {"compression": "gzip"}, "a chunk of w has 37 bytes, expected 32"),
         (zlib.compress(bytes(32))[:-9], {"compression": "gzip"}, "expected 32"),
         (b"no stream", {"compression": "gzip"}, "not an HDF5 file, or not all of it is there"),
-        (bytes(36), {"compression": "lzf"}, "w is compressed in a way that is not read"),
+        (bytes(36), {"compression": "lzf"}, "w has an unsupported compression"),
     ],
 )
 def test_a_chunk_of_another_size_is_refused(chunk: bytes, keywords: dict[str, Any], words: str, tmp_path: Path):
@@ -329,9 +329,9 @@ def odd_onnx(change: str, path: Path) -> None:
         ("activations", "gru has an odd activations, expected STRINGS"),
         ("direction", r"gru has direction='\ufffd\x1b', expected forward"),
         ("hidden_size", "gru has an odd hidden_size, expected INT"),
-        ("outside", "'W' lies in another file, which is not read"),
+        ("outside", "'W' is stored in another file, which is not read"),
         ("name", r"an array is called '\x1b[2J'"),
-        ("float8", "float8_e4m3fn, expected numbers of a dtype that NumPy has"),
+        ("float8", "float8_e4m3fn, expected a numeric dtype of NumPy"),
         ("no entries", "its arrays take"),
     ],
 )

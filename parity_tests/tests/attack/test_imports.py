@@ -16,7 +16,7 @@ from parity_tests.tests.places import ROOT
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with a target, and a package that is called as one of ours."""
+    """A project with a target, and a package with the same name as a package of this repository."""
     (tmp_path / "mine.py").write_text(SOFTMAX)
     (tmp_path / "backends").mkdir()
     (tmp_path / "backends" / "__init__.py").write_text("")

@@ -118,7 +118,7 @@ def test_the_output_folder_of_a_run_is_checked_before_the_work(tmp_path: Path, m
     [
         ("check mine.py --json out --junit out", "is the file of '--json', too"),
         ("check mine.py --certificate out.json --json out.md", "is the file of '--certificate', too"),
-        ("check mine.py --certificate out.md", "is where its page goes: name the JSON, as out.json"),
+        ("check mine.py --certificate out.md", "is the path of its page: name the JSON file, such as out.json"),
         ("check mine.py --json mine.py", "is the file of '--json', too"),
         ("check mine.py:softmax --junit mine.py", "is the file of '--junit', too"),
         ("check mine.py --divergences known.toml --junit known.toml", "is the file of '--divergences', too"),

@@ -156,7 +156,7 @@ def test_what_is_no_archive_is_refused(data: bytes):
 def test_a_third_party_file_is_refused_with_advice(tmp_path: Path):
     path = tmp_path / "others.safetensors"
     safetensors.numpy.save_file({"a": np.zeros(2)}, path)
-    advice = r"others\.safetensors: the file carries no digest: write it with backends\.save_arrays"
+    advice = r"others\.safetensors: the file has no digest: write it with backends\.save_arrays"
     with pytest.raises(ArchiveError, match=advice):
         load_arrays(path)
 
@@ -164,7 +164,7 @@ def test_a_third_party_file_is_refused_with_advice(tmp_path: Path):
 def test_a_third_party_file_is_not_read_to_its_end(tmp_path: Path):
     (tmp_path / "huge").touch()
     os.truncate(tmp_path / "huge", 2**40)
-    with pytest.raises(ArchiveError, match="huge: the file carries no digest"):
+    with pytest.raises(ArchiveError, match="huge: the file has no digest"):
         backends.load_archive(tmp_path / "huge")
 
 
@@ -229,7 +229,7 @@ def test_a_killed_writer_leaves_no_partial_file(tmp_path: Path, monkeypatch: pyt
         save_arrays(path, ARRAYS)
     (left,) = tmp_path.iterdir()
     assert left.name.endswith(".partial") and not path.exists()
-    with pytest.raises(ArchiveError, match="it is damaged, or not all of it is there"):
+    with pytest.raises(ArchiveError, match="it is damaged or truncated"):
         load_arrays(left)
 
 
@@ -244,7 +244,7 @@ def test_many_may_write_the_same_file_at_once(tmp_path: Path):
 
 
 def signed(entries: Any, content: Any = None, buffer: bytes = b"", length: int | None = None) -> bytes:
-    """A file whose digest is right, whatever else is wrong with it: anybody can write one.
+    """A file with a valid digest and otherwise arbitrary content, which can be forged.
 
     entries follow the metadata, and content stands in it; both are JSON, or an object that becomes JSON.
     """

@@ -216,7 +216,7 @@ def test_only_open_steps_contribute_to_the_loss_and_its_gradients(
 def test_no_logits_are_computed_of_steps_that_do_not_count(
     backend: SimpleNamespace, path: str | None, monkeypatch: pytest.MonkeyPatch
 ):
-    """As the features show which reach them; in JAX from a size on, and filled up to a multiple of an eighth."""
+    """The features show it; JAX does so above a size threshold, and fills up to a multiple of an eighth."""
     here, seen = trainer(backend, backend.package.sgd(0.5)), []
     decoder = type(here.model.decoder)
     logits = decoder._logits

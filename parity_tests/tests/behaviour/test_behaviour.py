@@ -271,7 +271,7 @@ def test_the_records_are_those_of_a_cpu(changed_records: Path):
     result = CliRunner().invoke(command, ["--framework", "torch", "--device", "cuda"])
     assert result.exit_code == 1 and "changed" in result.output and "--write" not in result.output
     result = CliRunner().invoke(command, ["--device", "cuda", "--write"])
-    assert result.exit_code == 2 and "--write records what calls do on a CPU" in result.output
+    assert result.exit_code == 2 and "--write records the behaviour on a CPU" in result.output
     assert not (changed_records / "behaviour.md").exists()
 
 

@@ -145,7 +145,7 @@ def test_calibrate_shows_what_reports_would_change(tmp_path: Path, monkeypatch: 
 
 def test_a_device_has_a_name_that_the_judge_knows():
     result = invoke("run", "--device", "gpu")
-    assert result.exit_code == 2 and "expected cpu, cuda, or one of several, as cuda:1" in result.output
+    assert result.exit_code == 2 and "expected cpu, cuda, or an index such as cuda:1" in result.output
 
 
 def test_what_cannot_exist_is_neither_green_nor_red(only_fake, monkeypatch: pytest.MonkeyPatch):

@@ -325,7 +325,7 @@ def test_a_side_of_which_nothing_is_judged_is_red(fake_job: Callable[..., Job]):
         return Recording("fake", "cpu", about={"framework": "none"}, answers=answers)
 
     run = validate(find("GRU"), SQUARE, right, [Side(fake_job(), right)], recorder=silent)
-    assert [one.reason for one in run.red] == ["nothing of it could be judged"]
+    assert [one.reason for one in run.red] == ["nothing of it could be compared"]
 
 
 def test_a_large_input_is_judged_in_as_many_entries_as_the_reference_differentiates_by():
@@ -390,7 +390,7 @@ REFUSED: dict[str, tuple[dict[str, np.ndarray], tuple[str, ...], str]] = {
     "no place": (GRU, ("--to", "flax.nnx.GRUCell"), "b_hn"),
     "wrong option": (GRU, ("--to", "jax", "--set", "heads=2"), "GRU has no option 'heads'"),
     "no option": (GRU, ("--to", "jax", "--set", "heads"), "'heads': expected NAME=VALUE, as num_heads=8"),
-    "no layer": (GRU, ("--to", "jax", "--from", "canonical"), "canonical arrays of which layer?"),
+    "no layer": (GRU, ("--to", "jax", "--from", "canonical"), "the layer of the canonical arrays is unknown"),
 }
 
 
@@ -440,8 +440,8 @@ def test_a_missing_framework_is_noticed_before_anything_runs(file, tmp_path: Pat
     result = invoke(file(GRU), "--to", "jax", "-o", tmp_path / "out.safetensors")
     assert result.exit_code == 1 and [path.name for path in tmp_path.iterdir()] == ["given.safetensors"]
     assert (
-        "torch.nn.GRU cannot be validated here: not installed: torch. Run: pip install torch. Or run it elsewhere, "
-        "--python torch=PATH; or judge jax alone, --validate own; or validate nothing, --validate no."
+        "torch.nn.GRU cannot be validated here: not installed: torch. Run: pip install torch. Or run it in another "
+        "environment, --python torch=PATH; or validate jax only, --validate own; or skip the validation, --validate no."
     ) in squeezed(result)
 
 
@@ -487,7 +487,7 @@ def test_the_textbooks_decoder_is_converted_out_of_a_whole_model(file, tmp_path:
 def test_padding_and_hidden_keys_come_with_a_warning(file, tmp_path: Path):
     """Of both sides: the one that the arrays come from, and the one that they go to."""
     result = invoke(file(GRU), "--to", "keras.GRU", "-o", tmp_path / "out.safetensors", "--validate", "no")
-    for words in ("torch.nn.GRU: Where it was given no lengths it read padding", "keras.GRU: Under a mask its padded"):
+    for words in ("torch.nn.GRU: Without lengths, it reads padding", "keras.GRU: Under a mask its padded"):
         assert f"warning {words}" in squeezed(result)
 
 
@@ -599,11 +599,13 @@ def test_a_validated_file_is_written_certified_and_verified(file, tmp_path: Path
     assert again.exit_code == 0 and "verified" in again.output, again.output
     new.write_bytes(b"something else")
     again = verified("validation.json", source)
-    assert again.exit_code == 1 and f"{new} is not the file that was judged" in " ".join(again.output.split())
+    assert again.exit_code == 1 and f"{new} is not the file that was tested" in " ".join(again.output.split())
 
 
 def test_a_certificate_without_a_validation_is_refused(file, tmp_path: Path):
     new = tmp_path / "new.safetensors"
     done = invoke(file(GRU), "--to", "jax", "-o", new, "--validate", "no", "--certificate", tmp_path / "a.json")
-    assert done.exit_code == 2 and "a certificate states a validation" in " ".join(done.output.split())
+    assert done.exit_code == 2 and "--certificate cannot be combined with --validate=no" in " ".join(
+        done.output.split()
+    )
     assert not new.exists()

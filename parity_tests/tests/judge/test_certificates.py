@@ -60,7 +60,7 @@ def test_a_changed_target_is_reported(certified: Path):
     path = certified.with_name("mine.py")
     path.write_text(SOFTMAX + "# a comment\n")
     result = verify(certified)
-    assert result.exit_code == 1 and "mine.py is not the file that was judged" in squeezed(result)
+    assert result.exit_code == 1 and "mine.py is not the file that was tested" in squeezed(result)
     path.write_text(WRONG)
     result = verify(certified)
     assert "mine masked_softmax-mask float64 weights was pass, and is fail" in squeezed(result)
@@ -92,8 +92,8 @@ def test_the_path_of_a_certificate_is_used_again(check: Check, tmp_path: Path, m
             1,
             "masked_softmax-mask/float64 has other inputs",
         ),
-        (lambda content: content["request"].update(shell="true"), 2, "the certificate asks for something else"),
-        (lambda content: content["request"].update(other_python=True), 2, "give one with --python"),
+        (lambda content: content["request"].update(shell="true"), 2, "invalid request in the certificate"),
+        (lambda content: content["request"].update(other_python=True), 2, "with another interpreter: pass --python"),
     ],
     ids=["version", "inputs", "something else", "interpreter"],
 )
@@ -139,7 +139,7 @@ def test_all_that_can_be_computed_again_is_compared(certified: Path):
     result = verify(certified)
     assert result.exit_code == 1
     for words in (
-        "mine.py is judged here, and the certificate does not list it",
+        "mine.py is tested here, but not listed in the certificate",
         "has other inputs",
         "the tolerance was 1000000000.0, and is ",
         f"the error was 0.125, and is {measured}",
@@ -184,7 +184,7 @@ def test_what_a_target_imports_is_among_its_files_whenever_it_does(check: Check,
     assert set(files) == {"mine.py", "helpers/__init__.py", "helpers/early.py", "late.py"}
     (tmp_path / "late.py").write_text("one = 1.0  # changed")
     result = verify(tmp_path / "own.json")
-    assert result.exit_code == 1 and "late.py is not the file that was judged" in squeezed(result)
+    assert result.exit_code == 1 and "late.py is not the file that was tested" in squeezed(result)
 
 
 def test_a_red_certificate_is_red_unless_that_is_allowed(check: Check, tmp_path: Path):

@@ -140,7 +140,7 @@ def of_operator(pattern: str) -> str:
         (WRONG, of_operator("masked_*"), 0, "known divergences"),
         (WRONG, of_operator("dot_*"), 1, "weights"),
         (WRONG, "", 1, "weights"),
-        (SOFTMAX, ENTRY, 1, "a known divergence that does not diverge"),
+        (SOFTMAX, ENTRY, 1, "a known divergence no longer diverges"),
     ],
     ids=["cases", "operator", "another operator", "none", "stale"],
 )

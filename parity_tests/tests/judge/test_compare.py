@@ -261,7 +261,7 @@ def test_quantities_without_an_answer_are_missing_and_additional_ones_are_refuse
     answer["surprise"] = answer.pop("gradient_values")
     verdicts = {verdict.quantity: verdict for verdict in verdicts_of(cells, recording)}
     assert verdicts["gradient_values"].status == "missing" and verdicts["gradient_values"].red
-    assert verdicts["surprise"].reason == "the specification has no such quantity"
+    assert verdicts["surprise"].reason == "the specification does not have this quantity"
     assert [name for name, verdict in verdicts.items() if verdict.red] == ["gradient_values", "surprise"]
 
 

@@ -39,7 +39,7 @@ def module_of(path: Path) -> str:
 
 
 def is_module(name: str) -> bool:
-    """Whether that is a module or package of ours."""
+    """Whether that is a module or package of this repository."""
     path = ROOT.joinpath(*name.split("."))
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 

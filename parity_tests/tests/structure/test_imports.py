@@ -133,14 +133,14 @@ def test_the_terminal_is_for_the_command_line_alone():
 
 
 @pytest.mark.parametrize("name", IMPORTED_BY_ATTENTION)
-def test_attention_of_others_imports_its_framework(name: str):
+def test_third_party_attention_imports_its_framework(name: str):
     own = IMPORTED_BY_ATTENTION[name]
     for imported in imports(ATTENTION / f"{name}.py"):
         assert imported in {*own, SIGNATURES} or top(imported) in {*own, *sys.stdlib_module_names}, imported
 
 
 @pytest.mark.parametrize(("module", "framework"), FRAMEWORK_OF_LAYERS.items())
-def test_layers_of_others_import_their_framework(module: str, framework: str):
+def test_third_party_layers_import_their_framework(module: str, framework: str):
     names = set(imports(LAYERS / f"{module}.py"))
     assert {top(name) for name in names} & ALL_FRAMEWORKS <= THIRD_PARTY.get(framework, set())
     backend = f"backends.{framework}"

@@ -293,7 +293,7 @@ def test_a_truncated_file_is_refused(model: Model, tmp_path: Path):
         ({"target": "abc"}, "target: 'abc', expected a list"),
         ({"history": [3]}, "history[0]: 3, expected an object"),
         ({"history": [{**asdict(EPOCH), "loss": None}]}, "history[0].loss: None, expected a finite number"),
-        ({"target": [*corpus.SPECIAL, "a"]}, "the arrays of parameter are not those of the settings"),
+        ({"target": [*corpus.SPECIAL, "a"]}, "the arrays of parameter do not match the settings"),
         ({"backend": ["torch"]}, "backend: a list of 1, expected text"),
         ({"kind": "recording"}, "this is a 'recording', expected a 'translation model'"),
     ],
@@ -314,7 +314,7 @@ def test_a_header_that_is_not_that_of_a_model_is_refused(model: Model, tmp_path:
         ({"losses": np.ones((2, 1))}, "one of each for a step"),
         ({"norms": np.array([1.0, np.nan])}, "are not finite numbers"),
         ({"other": np.ones(2)}, "expected losses and norms in float64"),
-        ({"last/encoder.embedding": np.ones(2)}, "the arrays of last are not those of the settings"),
+        ({"last/encoder.embedding": np.ones(2)}, "the arrays of last do not match the settings"),
     ],
 )
 def test_arrays_that_are_not_those_of_a_model_are_refused(model: Model, tmp_path: Path, changed: dict, words: str):
@@ -336,7 +336,7 @@ def test_settings_allow_what_the_specification_knows():
     ("arguments", "words"),
     [
         (["--batch-size", "70000"], "70000 is not in the range 1<=x<=65536"),
-        (["--batch-size", "65536", "--max-tokens", "1000"], "are more than the 1,048,576 tokens that a batch may have"),
+        (["--batch-size", "65536", "--max-tokens", "1000"], "exceed the limit of 1,048,576 tokens per batch"),
         (["--corpus", "/dev/zero"], "this is a device, expected a regular file"),
         (["--corpus", "/"], "this is a folder, expected a regular file"),
     ],
@@ -380,12 +380,12 @@ def test_the_commands_walk_through_a_training(backend: SimpleNamespace, tmp_path
     output = invoke("train", "--backend", backend.name, *FLAGS)
     file = f"translator-{backend.name}.safetensors"
     assert "training in" in output and "epoch 3/3 loss" in output and f"{file}: epoch" in output
-    assert "exists: resume it by --resume" in invoke("train", "--backend", backend.name, *FLAGS, code=2)
+    assert "exists: pass --resume" in invoke("train", "--backend", backend.name, *FLAGS, code=2)
     assert f"{file} is done: 3 epochs" in invoke("train", "--resume", file)
     output = invoke("train", "--resume", file, "--epochs", 4, "-o", "more.safetensors")
     assert "epoch 4/4" in output and Model.load("more.safetensors").epoch == 4 and Model.load(file).epoch == 3
     output = invoke("run", file, "3 may 1984", "1 ? may", "--beam", 2, "--heatmap", "heat.png")
-    assert output.count("→") == 2 and "not in the vocabulary: ?" in output and "the rest is cut" in output
+    assert output.count("→") == 2 and "not in the vocabulary: ?" in output and "truncated from" in output
     assert Path("heat.png").read_bytes().startswith(b"\x89PNG")
     assert invoke("run", file, "--last", input="3 may 1984\n\n4 may 1984\n").count("→") == 2
     output = invoke("test", file, "more.safetensors", "--json", "scores.json")
@@ -439,19 +439,19 @@ def test_losses_and_translations_that_differ_are_reported(model: Model):
         (["train"], "--backend is missing: name one of torch, tf, jax, mxnet"),
         (["train", "--backend", "caffe", *FLAGS], "no backend 'caffe'"),
         (["train", "--backend", "torch", "--corpus", "nothing.txt"], "nothing.txt: there is no such file"),
-        (["train", "--backend", "torch", "--corpus", "x", "--download"], "name two corpora: give one"),
+        (["train", "--backend", "torch", "--corpus", "x", "--download"], "--download and --corpus cannot be combined"),
         (
             ["train", "--backend", "torch", "--decoder", "fixed", "--score", "dot"],
-            "has no attention: leave --score out",
+            "has no attention: omit --score",
         ),
         (["train", "--backend", "torch", *FLAGS, "-o", "no/folder/model"], "there is no folder"),
         (["train", "--backend", "torch", "--score", "dot", "--bidirectional"], "score='dot' compares them one by one"),
         (["train", "--resume", "model.safetensors", "--hidden", "7"], "leave --hidden out"),
-        (["train", "--resume", "model.safetensors", "--corpus", "pairs.txt"], "holds other pairs than those"),
-        (["run", "model.safetensors"], "there is nothing to translate"),
-        (["run", "model.safetensors", "  ", "go ."], "an argument is empty: leave it out, or give a value"),
-        (["run", "pairs.txt", "go ."], "carries no digest"),
-        (["compare", "--framework-dropout"], "another training in each framework"),
+        (["train", "--resume", "model.safetensors", "--corpus", "pairs.txt"], "was trained on other pairs"),
+        (["run", "model.safetensors"], "nothing to translate"),
+        (["run", "model.safetensors", "  ", "go ."], "an argument is empty: omit it, or pass a value"),
+        (["run", "pairs.txt", "go ."], "has no digest"),
+        (["compare", "--framework-dropout"], "trainings with framework dropout are not comparable"),
         (["compare", "--backend", "caffe"], "no backend 'caffe'; there are torch"),
     ],
     ids=lambda value: " ".join(value[:5]) if isinstance(value, list) else "",

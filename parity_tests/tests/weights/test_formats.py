@@ -68,7 +68,7 @@ def test_no_changed_byte_of_a_params_file_raises_anything_else(tmp_path: Path):
     ("name", "content", "words"),
     [
         ("x.safetensors", b"no weights", "the header is wrong: "),
-        ("x.params", b"no weights, but some more bytes", "the file does not begin as MXNet's files of arrays do."),
+        ("x.params", b"no weights, but some more bytes", "the file does not have the header of an MXNet array file."),
         ("x.safetensors", b"", "the file is empty."),
         ("x.params", b"", "the file is empty."),
         ("x.pt", b"", "the file is empty."),
@@ -102,7 +102,7 @@ def test_a_missing_library_is_reported(name: str, library: str, tmp_path: Path, 
     monkeypatch.setitem(sys.modules, library, None)
     (tmp_path / name).write_bytes(b"something")
     message = refusal(lambda: weights.read_arrays(tmp_path / name))
-    assert message == f"{tmp_path / name}: this kind of file needs {library}. Run: pip install {library}."
+    assert message == f"{tmp_path / name}: this file format requires {library}. Run: pip install {library}."
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: to_canonical({}), "there are no arrays to convert."),
     (
         lambda: to_canonical({"a/b": np.ones(2), "a.b": np.ones(2)}),
-        "a/b and a.b are two spellings of one name: take one of them out.",
+        "a/b and a.b are two spellings of one name: remove one of them.",
     ),
     (lambda: to_canonical(torch_gru(), "torch.GRU"), f"no source 'torch.GRU'; there are {', '.join(SOURCES)}."),
     (
@@ -107,13 +107,13 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (
         lambda: from_canonical("GRU", drawn("GRU"), "flax.nnx.GRUCell"),
-        "flax.nnx.GRUCell can only have 0.b_hn as zeros: the cell has no hidden bias. Replace its dense_h by a Linear "
-        "with use_bias=True and bias [0, 0, b_hn], or take flax.linen.GRUCell or backends.jax.GRU.",
+        "flax.nnx.GRUCell requires 0.b_hn to be zeros: the cell has no hidden bias. Replace its dense_h by a Linear "
+        "with use_bias=True and bias [0, 0, b_hn], or use flax.linen.GRUCell or backends.jax.GRU.",
     ),
     (
         lambda: from_canonical("AdditiveAttention", drawn("AdditiveAttention"), "keras.AdditiveAttention"),
-        "keras.AdditiveAttention can only have W_q as the identity: it has no projections: set a Dense(use_bias=False) "
-        "with kernel W_q.T before its queries, and hand it the identity.",
+        "keras.AdditiveAttention requires W_q as the identity: it has no projections: set a Dense(use_bias=False) "
+        "with kernel W_q.T before its queries, and pass it the identity.",
     ),
     (
         lambda: from_canonical("MultiHeadAttention", drawn("MultiHeadAttention"), "keras.MultiHeadAttention"),

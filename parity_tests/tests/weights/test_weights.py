@@ -69,7 +69,7 @@ def test_sources_with_the_same_arrays_are_reported_and_the_first_is_used():
     written = from_canonical("MultiHeadAttention", arrays, "flax.nnx.MultiHeadAttention", **options)
     converted = to_canonical(written)
     assert same(converted.arrays, arrays) and converted.source == "flax.linen.MultiHeadDotProductAttention"
-    assert converted.notes[-1] == "flax.nnx.MultiHeadAttention would be the same: same names, same arrays."
+    assert converted.notes[-1] == "flax.nnx.MultiHeadAttention would give the same arrays."
 
 
 # ------------------------------------------------------------------------------------------------ by hand
@@ -94,8 +94,8 @@ def test_two_biases_become_one_where_only_their_sum_acts():
     np.testing.assert_array_equal(converted.arrays["0.b_hn"], np.arange(108.0, 112.0))
     assert converted.used["0.b"] == ("bias_ih_l0", "bias_hh_l0") and converted.used["0.b_hn"] == ("bias_hh_l0",)
     assert converted.notes == (
-        "Two biases add up where only their sum acts: the sum is kept. On the way back it stands in one of the two, "
-        "and the other is 0: the same function, other arrays.",
+        "Two biases add up where only their sum acts: the sum is kept. The reverse conversion writes it to one of the "
+        "two and sets the other to 0: the same function with different arrays.",
     )
     back = from_canonical("GRU", converted.arrays, "torch.nn.GRU")
     np.testing.assert_array_equal(back["bias_hh_l0"], [0] * 8 + [108, 109, 110, 111])

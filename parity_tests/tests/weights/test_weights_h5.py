@@ -35,7 +35,7 @@ def test_external_data_is_not_read(tmp_path: Path):
     (tmp_path / "secret").write_bytes(np.ones(4, "float32").tobytes())
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("vars/0", (4,), "float32", external=[(str(tmp_path / "secret"), 0, 16)])
-    with pytest.raises(WeightError, match="vars/0 lies in another file, which is not read"):
+    with pytest.raises(WeightError, match="vars/0 is stored in another file, which is not read"):
         weights.read_arrays(tmp_path / "x.h5")
 
 

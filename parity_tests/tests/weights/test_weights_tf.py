@@ -131,7 +131,7 @@ def test_additive_attention_and_its_canonical_arrays_compute_the_same(kind: str,
 
 
 class Holder(keras.Model):
-    """A model that has one layer of ours."""
+    """A model with one backend layer."""
 
     def __init__(self, layer: keras.layers.Layer) -> None:
         super().__init__()

@@ -189,13 +189,13 @@ WRONG = [
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=[f"{name}-{str(value)[:30]!a}" for name, value in WRONG])
 def test_an_invalid_header_is_refused(made: Recording, tmp_path: Path, name: str, value: Any):
     path = tampered(made, tmp_path / "odd.safetensors", **{name: value})
-    with pytest.raises(ArchiveError, match=f"odd.safetensors: {name} is wrong in the recording's header: expected "):
+    with pytest.raises(ArchiveError, match=f"odd.safetensors: {name} is invalid in the recording's header: expected "):
         Recording.load(path)
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_header_that_lacks_an_entry_is_refused(made: Recording, tmp_path: Path, name: str):
-    with pytest.raises(ArchiveError, match=f"{name} is wrong in the recording's header"):
+    with pytest.raises(ArchiveError, match=f"{name} is invalid in the recording's header"):
         Recording.load(tampered(made, tmp_path / "less.safetensors", **{name: None}))
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and its kin: nothing is left behind, and what was judged by then is told. Each test starts real processes."""
+"""Interruption: nothing is left behind, and the verdicts so far are reported. Each test starts real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers: what a fault costs, and what is said of it. Each test starts real processes."""
+"""Faults of workers: which cells fail, and how they are reported. Each test starts real processes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ FAULTY = 1
 """The position of the only case that has an argument named valid_lens, where the fault is."""
 
 KILLED = "the worker was killed by "
-SILENT = "the worker stayed silent beyond its time limit"
+SILENT = "the worker exceeded its time limit"
 HALF = r"after [\d,]+ of [\d,]+ bytes"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What a backend does wrong in one cell, and what is to be said of that cell.
+    """A fault of a backend in one cell, and the expected report of that cell.
 
     message and trace are patterns of what the recording says; verdicts are the judge's, by quantity, each with a
     pattern of its reason. None stands for an answer that is judged green.
@@ -48,7 +48,7 @@ QUICK = {"cell_seconds": 1.5}
 
 FAULTS = (
     Fault("SIGSEGV", "crash", KILLED + "SIGSEGV", "Fatal Python error: Segmentation fault.*faults.py"),
-    Fault("SIGKILL", "crash", KILLED + "SIGKILL, perhaps for want of memory"),
+    Fault("SIGKILL", "crash", KILLED + "SIGKILL, possibly because it ran out of memory"),
     Fault("SIGABRT", "crash", KILLED + "SIGABRT", "Fatal Python error: Aborted"),
     Fault("SIGBUS", "crash", KILLED + "SIGBUS", "Fatal Python error: Bus error"),
     Fault("SIGTERM", "crash", KILLED + "SIGTERM"),
@@ -59,7 +59,7 @@ FAULTS = (
     Fault(
         "print-without-end",
         "crash",
-        "the worker ended with exit code 3; the last that it printed: the last words",
+        "the worker ended with exit code 3; its last line of output: the last words",
         "x{3900}.*the last words",
     ),
     Fault("raise", "error", "ValueError: this backend was told to raise", "Traceback.*in vjp"),
@@ -89,11 +89,11 @@ FAULTS = (
     Fault("nan", "ok", verdicts={"weights": ("fail", r"weights\[0, 0, 0\] is nan, expected .*")}),
     Fault("no-outputs", "ok", verdicts={"weights": ("missing", "the backend did not return this quantity")}),
     Fault("no-gradients", "ok", verdicts={"gradient_scores": ("missing", "the backend did not return this quantity")}),
-    Fault("too-many-outputs", "ok", verdicts={"output_1": ("fail", "the specification has no such quantity")}),
+    Fault("too-many-outputs", "ok", verdicts={"output_1": ("fail", "the specification does not have this quantity")}),
     Fault(
         "too-many-gradients",
         "ok",
-        verdicts={"gradient_valid_lens": ("fail", "the specification has no such quantity")},
+        verdicts={"gradient_valid_lens": ("fail", "the specification does not have this quantity")},
     ),
 )
 
@@ -156,10 +156,10 @@ def test_a_changed_argument_is_named(run):
 @pytest.mark.parametrize(
     ("fault", "device", "status", "message"),
     [
-        ("import", "cpu", "crash", "exit code 1; the last that it printed: ImportError: this backend was told not to"),
+        ("import", "cpu", "crash", "exit code 1; its last line of output: ImportError: this backend was told not to"),
         ("", "cuda", "crash", "RuntimeError: NumPy has no device 'cuda' here; available: cpu"),
         ("hang", "cpu", "timeout", SILENT),
-        ("no-hello", "cpu", "error", "the worker began with a frame of 'end', expected hello"),
+        ("no-hello", "cpu", "error", "the worker's first frame is 'end', expected hello"),
     ],
 )
 def test_all_cells_of_a_worker_that_cannot_start_fail(
@@ -190,7 +190,7 @@ def test_a_worker_that_always_dies_is_abandoned(fake_job):
     tried = MOST_RESTARTS + 1
     assert len(cells) > tried
     assert {answer.message for answer in answers[:tried]} == {"the worker ended with exit code 3"}
-    assert {answer.message for answer in answers[tried:]} == {f"not tried: the worker died {tried} times before"}
+    assert {answer.message for answer in answers[tried:]} == {f"not run: the worker had died {tried} times"}
 
 
 def test_another_interpreter_gets_our_packages_alone(run, tmp_path: Path):

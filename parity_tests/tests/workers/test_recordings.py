@@ -227,7 +227,7 @@ main(["compare", {str(path)!r}])
             "other cases: absent there: scaled_dot_score-plain/float64; other inputs: dot_score-plain/float64. It was",
         ),
         ({"inputs": {}}, "absent there: dot_score-plain/float64, scaled_dot_score-plain/float64. It was"),
-        ({"selection": Selection(["float32"], "nothing")}, "was recorded for no case that is here"),
+        ({"selection": Selection(["float32"], "nothing")}, "has no case that exists here"),
         ({"selection": Selection(["float64"], "dot_score-plain")}, "absent here: scaled_dot_score-plain/float64. It"),
     ],
     ids=["specification", "seed", "inputs", "nothing", "no case", "selection"],
@@ -263,7 +263,7 @@ def test_a_different_corpus_is_refused_until_the_same_is_passed(registry, tmp_pa
     arguments = ["--case", "Translator-sentences_greedy", "--dtype", "float64", "--corpus", corpus]
     assert invoke("record", "--backend", "one", *arguments, "-o", path).exit_code == 0
     reason = refused(invoke("compare", path))
-    assert "is of another corpus: give the same --corpus and --sentences" in reason
+    assert "was recorded with a different corpus; pass the same --corpus and --sentences" in reason
     assert "(other inputs: Translator-sentences_greedy/float64)" in reason
     assert "another corpus" in refused(invoke("compare", path, "--corpus", corpus, "--sentences", "2"))
     assert invoke("compare", path, "--corpus", corpus).exit_code == 0
