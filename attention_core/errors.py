@@ -89,7 +89,7 @@ def check(
     """Refuse arguments that do not fit the operator or each other; return the size of every axis.
 
     arguments are the operator's by name: options, and arrays, which are anything with `shape` and `dtype`, or None
-    where they are optional; `memory` stands for its fields, and lengths may be a list. sizes and dtype are those of the
+    where they are optional; `memory` represents its fields, and lengths may be a list. sizes and dtype are those of the
     layer, if any. A size or a rank that is unknown while a framework traces (None) fits anything. castable are floating
     types that may be mixed, since the framework was asked to cast them.
 
@@ -156,7 +156,7 @@ PATHS = ("blocked", "plain")
 
 
 def check_path(path: Any) -> None:
-    """Refuse an unknown path; None stands for the choice by sizes.
+    """Refuse an unknown path; None selects the path by sizes.
 
     Raises: OptionError.
     """

@@ -1,4 +1,4 @@
-"""The rates of sinusoidal positions, to more digits than a float64 holds.
+"""The rates of sinusoidal positions, with more digits than float64 has.
 
 At position 10,000 an angle may be 10,000 radians, and half an ulp of its rate moves the sine by 1e-12. So a rate is the
 sum of two float64: `high` has 26 bits, so that its product with a position below 2²⁷ is exact, and `low` is the rest.

@@ -71,7 +71,7 @@ class Option:
 
     @property
     def may_be_none(self) -> bool:
-        """Whether None stands for a default that depends on the other arguments."""
+        """Whether None selects a default that depends on the other arguments."""
         return self.default == "None"
 
     @cached_property

@@ -2,7 +2,7 @@
 
 Queries are points at which to predict, keys the points that were observed, values what was observed there: noisy
 samples of y = 2 sin x + x^0.8. A narrow kernel follows the noise, a wide one flattens the curve; the learned one is
-trained to predict each sample from all the others. Draws the fits, and the weights behind them, if a file is named.
+trained to predict each sample from all the others. Plots the fits and their weights if a file is named.
 """
 
 from __future__ import annotations

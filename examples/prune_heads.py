@@ -1,4 +1,4 @@
-"""Which heads matter, and what is lost without the others: `python examples/prune_heads.py torch`.
+"""Head importance, and the loss as unimportant heads are pruned: `python examples/prune_heads.py torch`.
 
 A layer of four heads learns what a layer of two does, under weight decay. Importance by ablation and by first-order
 Taylor expansion tell which of the four came to matter; head_mask then switches heads off, the least important first.

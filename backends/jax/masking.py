@@ -375,7 +375,7 @@ def masked_softmax(scores: jax.Array, valid_lens: Lengths | None = None, mask: j
 
 
 def distances(num_queries: int, num_keys: int, offset: int | jax.Array) -> jax.Array:
-    """How far each key stands behind each query's own position, (queries, keys), after the leading axes of offset."""
+    """The offset of each key from each query's own position, (queries, keys), after the leading axes of offset."""
     return jnp.arange(num_keys) - (jnp.arange(num_queries)[:, None] + offset)
 
 

@@ -49,7 +49,7 @@ def get_parameters(
 ) -> dict[str, np.ndarray]:
     """Copy a layer's parameters out as canonical arrays.
 
-    read says what to copy of each parameter: itself, or what an optimiser keeps of it, say. Where it gives None, the
+    read selects what to copy of each parameter, such as its value or an optimiser's state. If it returns None, the
     array is 0. Gradients have the structure of the layer: merge them into one, as `vjp` does, and copy them from there.
     """
     arrays = {}

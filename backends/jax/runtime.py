@@ -25,8 +25,8 @@ Arrays = Mapping[str, jax.Array]
 
 CALLS = count(1)
 MOST_CALLS = 128
-"""After so many calls, what they compiled is let go: a program holds dozens of memory maps on a CPU, and Linux gives a
-process 65,530. A thousand programs later, the next one is a crash.
+"""The number of calls after which compiled programs are released: a program holds dozens of memory maps on a CPU, and
+Linux gives a process 65,530. A thousand programs later, the next one is a crash.
 """
 
 
@@ -71,13 +71,13 @@ def start_counting() -> None:
 
 
 def count_compilation(event: str, seconds: float, **_: Any) -> None:
-    """Add what JAX says to have taken for lowering or compiling; traces lie within each other."""
+    """Add the seconds of lowering or compiling reported by JAX; traces lie within each other."""
     if event in ("/jax/core/compile/jaxpr_to_mlir_module_duration", "/jax/core/compile/backend_compile_duration"):
         COMPILED[0] += seconds
 
 
 def compile_seconds() -> float:
-    """The seconds spent on compiling until now: the judge tells them apart from those of computing."""
+    """The seconds spent on compilation so far, which reports list separately from computation."""
     return COMPILED[0]
 
 
@@ -129,8 +129,8 @@ def vjp(
     """Outputs of function(layer, **arguments), and the gradients of sum over outputs of (cotangent · output).
 
     Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays). Without
-    cotangents nothing is differentiated, as where nobody asks for gradients, and there are none.
-    All of it is compiled once for each function, layer structure and set of shapes: pass the same function again.
+    cotangents nothing is differentiated, and no gradients are returned. All of it is compiled once for each function,
+    layer structure and set of shapes: pass the same function again.
     """
     if next(CALLS) % MOST_CALLS == 0:
         jax.clear_caches()

@@ -396,7 +396,7 @@ def masked_softmax(scores: np.ndarray, valid_lens: Lengths | None = None, mask: 
 
 
 def distances(num_queries: int, num_keys: int, offset: int, ctx: mx.Context | None) -> np.ndarray:
-    """How far each key stands behind each query's own position, (queries, keys)."""
+    """The offset of each key from each query's own position, (queries, keys)."""
     return positions(num_keys, ctx) - (positions(num_queries, ctx)[:, None] + offset)
 
 

@@ -92,7 +92,7 @@ def refuse_symbols(title: str, arguments: Mapping[str, Any]) -> None:
 
 
 class Number(Block):
-    """A parameter without axes: MXNet cannot set one, so that it is held as one entry, and read and set here."""
+    """A parameter without axes: MXNet cannot set one, so it is stored with one entry, and read and set here."""
 
     def __init__(self, value: float, *, dtype: str) -> None:
         super().__init__()

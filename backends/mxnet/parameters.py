@@ -46,7 +46,7 @@ def get_parameters(
 ) -> dict[str, numpy.ndarray]:
     """Copy a layer's parameters out as canonical arrays.
 
-    read says what to copy of each parameter: itself, or its gradient, say. Where it gives None, the array is 0.
+    read selects what to copy of each parameter, such as its value or its gradient. If it returns None, the array is 0.
     """
     arrays = {}
     for name, parameter, axes in located(layer):

@@ -59,7 +59,7 @@ def vjp(
     """Outputs of function(layer, **arguments), and the gradients of sum over outputs of (cotangent · output).
 
     Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays). Without
-    cotangents nothing is differentiated, as where nobody asks for gradients, and there are none.
+    cotangents nothing is differentiated, and no gradients are returned.
     """
     if not cotangents:
         return function(layer, **arguments), {}, {}

@@ -379,7 +379,7 @@ def masked_softmax(scores: tf.Tensor, valid_lens: Lengths | None = None, mask: t
 
 
 def distances(num_queries: int | tf.Tensor, num_keys: int | tf.Tensor, offset: int | tf.Tensor) -> tf.Tensor:
-    """How far each key stands behind each query's own position, (queries, keys) after the axes of offset; int64."""
+    """The offset of each key from each query's own position, (queries, keys) after the axes of offset; int64."""
     return tf.range(num_keys, dtype=tf.int64) - (tf.range(num_queries, dtype=tf.int64)[:, None] + offset)
 
 

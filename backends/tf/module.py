@@ -120,7 +120,7 @@ def check_ids(
 
 
 def attached_mask(array: Any) -> tf.Tensor | None:
-    """The mask that Keras has attached to an array: booleans for its leading axes, True where it holds something."""
+    """The mask that Keras has attached to an array: booleans for its leading axes, True for valid entries."""
     return getattr(array, "_keras_mask", None)
 
 

@@ -52,7 +52,7 @@ def build(
     """Make a layer of that floating type on the device, for parameters that are still to be set.
 
     Without parameters a layer takes any, unless dtype is a mixed policy of Keras: parameters are in float32 then, and
-    computed with in the other type. A Keras layer is in evaluation mode unless told otherwise.
+    computed with in the other type. A Keras layer is in evaluation mode by default.
     """
     fixed = layer.specification.trainable or dtype.startswith("mixed_")
     with tf.device(DEVICES[device]):
@@ -68,7 +68,7 @@ def vjp(
     """Outputs of function(layer, **arguments), and the gradients of sum over outputs of (cotangent · output).
 
     Returns (outputs, gradients of the floating arguments, gradients of the parameters as canonical arrays). Without
-    cotangents nothing is differentiated, as where nobody asks for gradients, and there are none.
+    cotangents nothing is differentiated, and no gradients are returned.
     """
     differentiable = {name: tensor for name, tensor in arguments.items() if tensor.dtype.is_floating}
     parameters = [] if layer is None else layer.trainable_variables

@@ -68,7 +68,7 @@ def check(
 
 
 def autocast_dtype(tensor: torch.Tensor) -> torch.dtype | None:
-    """The dtype that autocast asks for on the device of the tensor; None where it is off, or unknown."""
+    """The dtype of autocast on the device of the tensor; None where it is off, or unknown."""
     device = tensor.device.type
     on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if on else None

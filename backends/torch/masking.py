@@ -393,7 +393,7 @@ def masked_softmax(
 def distances(
     num_queries: int, num_keys: int, offset: int | torch.Tensor, device: torch.device | str | None
 ) -> torch.Tensor:
-    """How far each key stands behind each query's own position, (queries, keys) after the axes of offset."""
+    """The offset of each key from each query's own position, (queries, keys) after the axes of offset."""
     return torch.arange(num_keys, device=device) - (torch.arange(num_queries, device=device)[:, None] + offset)
 
 

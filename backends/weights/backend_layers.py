@@ -132,7 +132,7 @@ def _foreign(framework: str, names: list[str]) -> WeightError:
 
 
 def _starts(names: list[str]) -> list[str]:
-    """What may stand before all names: nothing, or as many of the first words as they share."""
+    """The possible common prefixes of all names: none, or any of the shared first words."""
     words = [name.split(".")[:-1] for name in names]
     shared = 0
     while words and all(len(each) > shared and each[shared] == words[0][shared] for each in words):

@@ -184,7 +184,7 @@ def _check_places(form: Source, every: Sequence[Cell], arrays: Mapping[str, np.n
 
 
 def _joined(form: Source, cell: Cell, arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """What an array of the source holds, with its blocks first; None if it may be left out, and is."""
+    """The content of an array of the source, with its blocks first; None if it is optional and absent."""
     blocks = list(_blocks(cell, arrays))
     absent = [cell.canonical(hold)[0] for hold, block in zip(cell.row.holds, blocks, strict=True) if block is None]
     if absent and (cell.row.optional or absent[0] in beside(form)):

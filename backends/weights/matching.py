@@ -22,7 +22,7 @@ class Cell(NamedTuple):
     name: str  # as the table writes it, behind the prefix
 
     def canonical(self, hold: str) -> tuple[str, int | None]:
-        """The canonical array, and its gate, that a hold of this row is."""
+        """The canonical array and gate of an entry in the row's `holds`."""
         name, _, gate = hold.lstrip("+*").partition(":")
         full = name.format(layer=self.layer, backward="backward." if self.backward else "")
         return full, GATES[gate] if gate else None

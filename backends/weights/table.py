@@ -160,7 +160,7 @@ class Source:
 
     @property
     def stacked(self) -> bool:
-        """Whether several layers stand in one table, by number."""
+        """Whether a table has several layers, by number."""
         return any("{layer}" in row.name for row in self.rows)
 
 

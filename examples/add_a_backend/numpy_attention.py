@@ -31,7 +31,7 @@ def tanh_of_sums(a, b):
 
 
 def seen(a, mask):
-    """The keys or values with zeros where no query may attend to them: what they hold there has no effect."""
+    """The keys or values with zeros where no query may attend to them: their values there have no effect."""
     anybody = True if mask is None else mask.value.any(-2)[..., None]
     return Array(np.where(anybody, a.value, 0), (a, lambda gradient: np.where(anybody, gradient, 0)))
 

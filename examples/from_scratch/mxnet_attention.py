@@ -5,7 +5,7 @@
     context[i] = sum over j of weights[i, j] values[j]
 
 A mask is True where a query may attend; of lengths, it is `np.arange(num_keys) < valid_lens[:, None, None]`. A query
-that may attend to nothing gets weights, context and gradients 0. What is hidden from all has no effect, even as NaN.
+that may attend to nothing has weights, context and gradients of 0. What is hidden from all has no effect, even as NaN.
 """
 
 import mxnet as mx
@@ -37,7 +37,7 @@ def additive_attention(
     w_v: np.ndarray,
     mask: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Context, (batch, queries, value_size), and weights, (batch, queries, keys); heads may stand behind batch.
+    """Context, (batch, queries, value_size), and weights, (batch, queries, keys); a heads axis may follow batch.
 
     queries (batch, queries, query_size), keys (batch, keys, key_size), values (batch, keys, value_size), W_q
     (hidden_size, query_size), W_k (hidden_size, key_size), w_v (hidden_size,), mask (batch, queries or 1, keys).

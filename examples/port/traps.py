@@ -1,4 +1,4 @@
-"""What each trap of a port costs: the largest error of the outputs, in parts of the largest output.
+"""The cost of each porting pitfall: the largest error of the outputs, relative to the largest output.
 
 python examples/port/traps.py
 """

@@ -13,23 +13,24 @@ from parity_tests.third_party.attention import THIRD_PARTY, ThirdParty
 
 FRAMEWORKS = {"torch": "PyTorch", "keras": "Keras", "jax": "JAX", "flax": "Flax", "mxnet": "MXNet", "onnx": "ONNX"}
 
-HEAD = """# What the frameworks' own attention does
+HEAD = """# Behaviour of the frameworks' own attention
 
-Every word in the table was measured: each call answered the same questions, and its answers were classified.
+Every entry of the table was measured: each call ran the same cases, and its outputs were classified.
 `attention-parity behaviour` probes the installed frameworks again and reports what differs; `--write` writes this page.
-Each entry links to the cases that show it, its meaning, and the line that does the same with our functions.
+Each entry links to the cases that show it, its meaning, and the line with the same behaviour in this library.
 """
 
 NOTES = """
-∇ marks gradients, and float64 a finding that differs from that in float32. All was measured on a CPU: a GPU has other
-kernels. PyTorch's `nn.MultiheadAttention` takes its fast path in evaluation, without gradients, for self-attention with
-an even number of heads: one array holds queries, keys and values, so that NaN in a key is NaN in its value, too.
+∇ marks gradients, and float64 a finding that differs from that in float32. All entries were measured on a CPU; kernels
+on a GPU differ. PyTorch's `nn.MultiheadAttention` uses its fast path in evaluation, without gradients, for
+self-attention with an even number of heads: queries, keys and values share one array, so that NaN in a key is also NaN
+in its value.
 """
 
 
 @dataclass(frozen=True)
 class Convention:
-    """A behaviour, and the line that has it with our functions: {xp} stands for the framework's name.
+    """A behaviour, and the line with the same behaviour in this library; {xp} is replaced by the framework's name.
 
     The line reads queries, keys, values, scores, and a mask or valid_lens, and makes weights or a context. lines has
     those of single frameworks.
@@ -52,7 +53,7 @@ NAMESPACES = {"torch": "torch", "tf": "tf", "jax": "jnp", "mxnet": "np"}
 class Column:
     """A column of the table: its findings, and the meaning of its words.
 
-    asks are the questions behind the findings, where they have other names.
+    asks are the questions of the findings, if they have other names.
     """
 
     title: str
@@ -71,7 +72,7 @@ COLUMNS = (
     Column(
         "Fully masked rows",
         ("fully_masked",),
-        "A query that may attend to nothing: what its context is, and whether gradients flow through it.",
+        "The context of a query that may attend to nothing, and whether gradients flow through it.",
         (
             Convention(
                 "0",
@@ -85,7 +86,7 @@ COLUMNS = (
             ),
             Convention(
                 "as without a mask",
-                "a number is subtracted from hidden scores, and float64 keeps what is left of them",
+                "a number is subtracted from hidden scores, and float64 preserves their differences",
                 "weights = attention.masked_softmax({xp}.where(mask, scores, scores - 1e9))",
             ),
             Convention(
@@ -127,7 +128,7 @@ COLUMNS = (
             ),
             Convention(
                 "NaN",
-                "a mask that is added to the scores leaves NaN as it is",
+                "adding a mask to the scores preserves NaN",
                 "weights = attention.masked_softmax(scores + {xp}.where(mask, 0.0, -1e9))",
             ),
             Convention(
@@ -140,12 +141,13 @@ COLUMNS = (
     Column(
         "Large scores",
         ("large", "huge"),
-        "Scores to ±2e6, then to ±1.6e10, with gaps of 1,000 and more: whether a hidden key can win over an open one.",
+        "Scores to ±2e6, then to ±1.6e10, with gaps of 1,000 and more: whether a hidden key can get more weight than "
+        "an open one.",
         (
-            Convention("right", "no hidden key wins", "weights = attention.masked_softmax(scores, mask=mask)"),
+            Convention("right", "hidden keys have no weight", "weights = attention.masked_softmax(scores, mask=mask)"),
             Convention(
                 "wrong",
-                "a finite number is subtracted from hidden scores, or put in their place, and open ones are lower",
+                "a finite number is subtracted from hidden scores, or replaces them, and open ones are lower",
                 "weights = attention.masked_softmax({xp}.where(mask, scores, scores - 1e9))",
             ),
         ),
@@ -154,7 +156,7 @@ COLUMNS = (
         "Half precision",
         ("float16", "bfloat16"),
         "The worst error of outputs and gradients, in eps of the largest entry, in float16 (f16) and bfloat16 (bf16). "
-        "An error or a crash is the framework's own; none means that it does not have the type.",
+        "An error or a crash is that of the framework; none means that the dtype is not supported.",
         (),
         ("half",),
     ),
@@ -178,8 +180,8 @@ COLUMNS = (
     Column(
         "True in a mask",
         ("polarity",),
-        "What True means in a boolean mask that is passed as it is. `parity_tests.polarity.polarity(attend)` finds out "
-        "for any function.",
+        "What True means in a boolean mask that is passed unchanged. `parity_tests.polarity.polarity(attend)` detects "
+        "this for any function.",
         (
             Convention(
                 "may attend", "as in the specification", "weights = attention.masked_softmax(scores, mask=mask)"
@@ -195,13 +197,13 @@ COLUMNS = (
             Convention("right", "within the tolerance"),
             Convention(
                 "as float32",
-                "float64 goes in and comes out, and the softmax between is that of float32",
+                "inputs and outputs are float64, but the softmax is computed in float32",
                 lines={
                     "torch": "weights = attention.masked_softmax(scores.float(), mask=mask).double()",
                     "jax": "weights = attention.masked_softmax(scores.astype('float32'), mask=mask).astype('float64')",
                 },
             ),
-            Convention("none", "it gives no gradients"),
+            Convention("none", "no gradients are available"),
         ),
     ),
 )
@@ -276,7 +278,7 @@ def _older(records: Records) -> Iterator[str]:
                 if was != words and not near(was, words):
                     lines.append(f"- {target.call} in {entry['versions']}: {TITLES[name]}: {was}, now {words}")
     if lines:
-        yield from ("", "Other versions did otherwise:", "", *lines)
+        yield from ("", "Different behaviour of other versions:", "", *lines)
 
 
 def _section(column: Column, records: Records) -> Iterator[str]:
@@ -288,7 +290,7 @@ def _section(column: Column, records: Records) -> Iterator[str]:
         line = convention.line_in("torch") if convention.line or convention.lines else ""
         yield f"- **{convention.words}**: {convention.meaning}." + (f"<br>`{line}`" if line else "")
     yield ""
-    yield "Shown by:"
+    yield "Cases:"
     yield ""
     for question in _questions(column, records):
         case = f"`attention-parity show {question.source}`" if question.source else ""

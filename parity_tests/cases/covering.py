@@ -66,7 +66,7 @@ COINCIDENCES = (
     ("batch", "steps"),
     ("num_heads", "batch"),
 )
-"""Axes that are equal in some cases, and not in others."""
+"""Axes that are equal in some cases only."""
 
 MAGNITUDES = ("", "tiny", "small", "huge", "wide", "positive", "cancelling", "graded")
 """Patterns of `drawn.PATTERNS`, and bounds: tiny and huge are near the ends of a dtype, wide ones are of scores whose

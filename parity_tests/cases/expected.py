@@ -135,7 +135,7 @@ def build_reference(case: Case, parameters: Mapping[str, np.ndarray]) -> Any:
 
 
 def computed_outputs(case: Case, inputs: Arrays, parameters: Arrays) -> Arrays:
-    """The reference's outputs by name, computed anew."""
+    """The reference's outputs by name, without the cache."""
     if case.method == "train":
         return train(reference, build_reference(case, parameters), case.options, inputs)
     results = called(case)(build_reference(case, parameters), **inputs)
@@ -149,7 +149,7 @@ def called(case: Case) -> Function:
 
 
 def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangents: Mapping[int, np.ndarray]) -> Arrays:
-    """The reference's gradients by name, computed anew."""
+    """The reference's gradients by name, without the cache."""
     layer = build_reference(case, parameters)
     function = called(case)
     floating = {name: array for name, array in inputs.items() if is_floating(array)}

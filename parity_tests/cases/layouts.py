@@ -49,7 +49,7 @@ LAYOUTS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 """transposed: the first axis varies fastest; strided: every other element of a longer array; reversed: each axis runs
 backward in memory; expanded: stride 0 along the first axis, whose entries are alike; offset: a view into a larger one.
-What lies between and around the values is NaN, the largest whole number, or True.
+Memory between and around the values is NaN, the largest whole number, or True.
 """
 
 

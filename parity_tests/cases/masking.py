@@ -304,7 +304,7 @@ def infinite_scores(scores: np.ndarray) -> np.ndarray:
 
 
 def normalised_cases(operator: Operator, dropout: bool = False) -> Iterator[Case]:
-    """What every operator that normalises given scores is asked: masks, hidden entries, large scores and wide gaps."""
+    """The cases of every operator that normalises input scores: masks, hidden entries, large scores and wide gaps."""
 
     def base(sizes: Sizes, heads: bool) -> Arrays:
         return drawn_tensors(operator, sizes, heads)

@@ -75,7 +75,7 @@ def seeded(case: Case, seed: int) -> Case | None:
 
 
 def repeated_cases(cases: Sequence[Case]) -> Iterator[Case]:
-    """Repeat the first case of every function and method, after all others: the outputs must be the same bits."""
+    """Repeat the first case of every function and method, after all others: the outputs must be bitwise equal."""
     first: dict[tuple[str, str], Case] = {}
     for case in cases:
         first.setdefault((case.operator, case.method), case)

@@ -13,7 +13,7 @@ from parity_tests.mutants.shared import GATED, NOTHING
 
 @mutant("to_additive_mask-*", of=ANSWER, red="*:additive_mask")
 def additive_in_float32(case: Case, answer: Arrays) -> Arrays:
-    """An additive mask is float32, whatever dtype says."""
+    """An additive mask is float32, whatever the dtype."""
     with np.errstate(over="ignore"):
         return {name: array.astype(np.float32) for name, array in answer.items()}
 

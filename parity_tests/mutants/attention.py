@@ -40,7 +40,7 @@ def general_identity(original: Any, self: Any) -> Any:
     "ConcatAttention-{open,no_batch}", of="attention.ConcatAttention._{project,score}", red="ConcatAttention-open:*"
 )
 def concat_key_first(original: Any, self: Any) -> Any:
-    """The columns of the key stand first in the matrix of concat attention."""
+    """The columns of the key come first in the matrix of concat attention."""
     with with_parameters(self, W=np.roll(self.parameters["W"], -self.sizes["key_size"], axis=-1)):
         return original()
 

@@ -191,7 +191,7 @@ def largest_from_a_number(original: Any, self: Any, queries: Any, memory: Any, n
 def next_keys_read(original: Any, self: Any, queries: Any, memory: Any, need_weights: bool) -> Any:
     """Without weights, up to eight queries read the last block of 32 keys whole, and so the next sequence's.
 
-    Behind the keys of a sequence stand those of the next one.
+    The keys of a sequence are followed by those of the next one.
     """
     count, (rows, features) = memory.keys.shape[-2], self._to_batch_first(queries).shape[-2:]
     if need_weights or memory.mask is not None or features not in (64, 96, 128) or rows > min(8, count):

@@ -242,7 +242,7 @@ def _absolute_error(case: Case, dtype: str, answer: Arrays) -> Arrays:
 
 
 def killers(cells: Iterable[Cell], mistakes: Iterable[Derived]) -> dict[Derived, set[str]]:
-    """Each mistake with the names of the cells that tell it from a right answer; it survives if there is none."""
+    """The cells that kill each mutant; it survives if there are none."""
     scopes: dict[str, list[Derived]] = defaultdict(list)
     for mistake in mistakes:
         scopes[mistake.scope].append(mistake)
@@ -254,7 +254,7 @@ def killers(cells: Iterable[Cell], mistakes: Iterable[Derived]) -> dict[Derived,
 
 
 def _killed(cell: Cell, mistakes: Sequence[Derived]) -> Iterator[Derived]:
-    """Those of the mistakes that the cell tells from a right answer."""
+    """The mutants that the cell kills."""
     if not mistakes:
         return
     case, dtype = cell

@@ -21,7 +21,7 @@ def _by_sequence(case: Case, inputs: Arrays) -> bool:
 
 
 def _ends_elsewhere(case: Case, inputs: Arrays) -> bool:
-    """Whether the last query does not stand at the last key."""
+    """Whether the last query is not aligned with the last key."""
     sizes = case.options
     return case.operator == "causal_mask" and max(sizes["num_keys"] - sizes["num_queries"], 0) != sizes.get("offset", 0)
 
@@ -204,7 +204,7 @@ def lengths_of_sequences_ignored(original: Any, valid_lens: Any) -> Any:
 
 @mutant("causal_mask-*", of="causal_mask", touches=where_all(_ends_elsewhere), source="ml-explore/mlx#2835")
 def causal_to_the_end(original: Any, num_queries: int, num_keys: int) -> Any:
-    """The last query of causal_mask stands at the last key, whatever the offset."""
+    """The last query of causal_mask is aligned with the last key, whatever the offset."""
     return original(offset=max(num_keys - num_queries, 0))
 
 

@@ -50,9 +50,9 @@ MAX_DRAWN = 3
 class Mutant:
     """A wrong implementation: the reference with one thing broken; `mutant` makes them.
 
-    broken maps names in `attention_core.reference` to wrong functions: a bare name stands for the function in every
-    file that imports it, a path for the attribute of a file or class alone. spoiled changes the whole answer, misread
-    the inputs; withheld quantities are reported as not implemented.
+    broken maps names in `attention_core.reference` to wrong functions: a bare name replaces the function in every file
+    that imports it, a path for the attribute of a file or class alone. spoiled changes the whole answer, misread the
+    inputs; withheld quantities are reported as not implemented.
     """
 
     name: str
@@ -232,7 +232,7 @@ def judged(mutant: Mutant, cells: Sequence[Cell], recording: Recording) -> Outco
 
 @contextmanager
 def in_place_of_the_reference(mutant: Mutant) -> Iterator[None]:
-    """Break the reference as the mutant says until the context is left."""
+    """Apply the mutant to the reference within the context."""
     with ExitStack() as stack:
         for name, wrong in mutant.broken.items():
             *path, attribute = name.split(".")

@@ -33,7 +33,7 @@ def _direction(vectors: Any, squares: Any) -> Any:
 
 
 def _of_one_scale(case: Case, inputs: Arrays) -> bool:
-    """Whether inner products of more than one feature are scaled as features say."""
+    """Whether inner products of more than one feature are scaled by the number of features."""
     if case.operator == "MultiHeadAttention":
         size = case.config.get("hidden_size", case.config["query_size"])
         return case.config.get("score", "scaled_dot") == "scaled_dot" and size > case.config["num_heads"]
@@ -210,7 +210,7 @@ def features_beyond_64(original: Any, queries: Any, keys: Any, scale: float | No
     source="pytorch/pytorch#181133",
 )
 def permutation_ignored(inputs: Arrays) -> Arrays:
-    """Queries, keys and values whose axes are permuted are read in the order in which they lie in memory."""
+    """Queries, keys and values whose axes are permuted are read in memory order."""
     return _read(inputs, lambda array: array.ravel("K").reshape(array.shape))
 
 

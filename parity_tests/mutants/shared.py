@@ -29,12 +29,12 @@ def unscaled_part(original: Any, part: Any) -> Any:
 
 
 def with_sizes(layer: Any, **changed: Any) -> AbstractContextManager[Any]:
-    """Within the context, some of the layer's sizes are others."""
+    """Within the context, replace some of the layer's sizes."""
     return mock.patch.object(layer, "sizes", {**layer.sizes, **changed})
 
 
 def with_parameters(layer: Any, **changed: Any) -> AbstractContextManager[Any]:
-    """Within the context, some of the layer's parameters are others."""
+    """Within the context, replace some of the layer's parameters."""
     return mock.patch.object(layer, "parameters", {**layer.parameters, **changed})
 
 

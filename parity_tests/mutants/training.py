@@ -151,7 +151,7 @@ def two_batches_swapped(inputs: Arrays) -> Arrays:
 
 @mutant("training-{dropout,short}", of="training.Trainer.loss", red="training-dropout:*")
 def masks_not_trained_with(original: Any, batch: Any) -> Any:
-    """Training drops nothing, whatever the masks say."""
+    """Training ignores the dropout masks."""
     return original(batch=batch._replace(**dict.fromkeys(MASKS)))
 
 
