@@ -137,7 +137,7 @@ def check(
     are listed as missing.
 
     Some cases are redrawn in each release, so that an implementation cannot be fitted to them. Exits with 0 if at least
-    one case was tested and nothing failed, with 1 if something failed, and with 2 if the target cannot be tested.
+    one case was tested and nothing failed, with 2 if the target cannot be tested, and with 1 otherwise.
     """
     fuzzing = seconds is not None or examples is not None
     if lines and (fuzzing or chosen["pattern"] or chosen["operators"] or chosen["training"] or seed is not None):

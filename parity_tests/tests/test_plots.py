@@ -81,5 +81,5 @@ def test_curves_share_an_axis_with_their_distance_below_on_a_log_scale(tmp_path)
     np.testing.assert_allclose(below.lines[0].get_ydata(), [np.nan, 1e-10, 1e-9], rtol=1e-6)
     figure.savefig(tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="no training to draw"):
+    with pytest.raises(ValueError, match="no training to plot"):
         plots.curves({})

@@ -93,4 +93,4 @@ def test_a_hostile_message_costs_its_cell_alone_and_reaches_no_terminal(
     assert "crash" not in {status for _, status in statuses} and ("location_score", "pass") in statuses
     reasons = {cell["operator"]: cell["reason"] for cell in cells}
     assert "characters ..." in reasons["dot_score"] and len(reasons["dot_score"]) < 5_000
-    assert "its message cannot be printed" in reasons["scaled_dot_score"]
+    assert "its message cannot be formatted" in reasons["scaled_dot_score"]

@@ -389,7 +389,7 @@ REFUSED: dict[str, tuple[dict[str, np.ndarray], tuple[str, ...], str]] = {
     "another layer": (GRU, ("--to", "keras.LSTM"), "keras.LSTM holds LSTM, not GRU."),
     "no place": (GRU, ("--to", "flax.nnx.GRUCell"), "b_hn"),
     "wrong option": (GRU, ("--to", "jax", "--set", "heads=2"), "GRU has no option 'heads'"),
-    "no option": (GRU, ("--to", "jax", "--set", "heads"), "'heads': expected NAME=VALUE, as num_heads=8"),
+    "no option": (GRU, ("--to", "jax", "--set", "heads"), "'heads': expected NAME=VALUE, such as num_heads=8"),
     "no layer": (GRU, ("--to", "jax", "--from", "canonical"), "the layer of the canonical arrays is unknown"),
 }
 

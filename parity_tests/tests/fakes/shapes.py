@@ -258,5 +258,5 @@ class TranslatorOfAMaskOfItsOwn:
 
 class BuiltIn:
     cases = "mask_and-*"
-    lacks = "does not say what it takes"
+    lacks = "has no signature"
     mask_and = max

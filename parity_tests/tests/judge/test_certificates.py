@@ -33,7 +33,7 @@ def test_a_certificate_is_verified(certified: Path):
     result = verify(certified)
     assert result.exit_code == 0 and "verified" in result.output and "differs" not in result.output
     assert "not covered who wrote it, when and where: the digest is not a signature" in squeezed(result)
-    assert "no signature" in certified.with_suffix(".md").read_text()
+    assert "not a signature" in certified.with_suffix(".md").read_text()
 
 
 def test_a_certificate_has_the_verdicts_versions_and_settings(certified: Path):
@@ -110,10 +110,10 @@ def test_differences_from_a_certificate_are_reported(
     ("change", "message"),
     [
         (lambda text: text.replace('"green"', '"red"'), "does not match its digest"),
-        (lambda text: text.replace("attention-parity certificate", "something"), "is no certificate"),
+        (lambda text: text.replace("attention-parity certificate", "something"), "is not a certificate"),
         (lambda text: text.replace('"format": 2', '"format": 7'), "has the format 7, expected 2"),
-        (lambda text: text[:100], "is no certificate"),
-        (lambda text: "[" * 100_000, "is no certificate"),
+        (lambda text: text[:100], "is not a certificate"),
+        (lambda text: "[" * 100_000, "is not a certificate"),
     ],
 )
 def test_a_file_that_is_no_certificate_is_refused(certified: Path, change: Callable[[str], str], message: str):

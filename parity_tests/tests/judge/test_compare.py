@@ -47,7 +47,7 @@ def verdict_on(
 def test_an_exact_answer_passes_with_error_zero():
     verdict = verdict_on(REFERENCE.copy())
     assert (verdict.status, verdict.error, verdict.tolerance) == ("pass", 0.0, 10)
-    assert verdict.reason == "an example; worst seen 3" and verdict.check == ""
+    assert verdict.reason == "an example; largest measured error 3" and verdict.check == ""
 
 
 @pytest.mark.parametrize(("eps", "status"), [(9.0, "pass"), (11.0, "fail")])
@@ -328,7 +328,7 @@ def test_a_known_divergence_is_marked_and_a_stale_one_is_red():
     assert (marked.status, marked.reason, marked.red) == ("known-divergence", "does something else", False)
     assert untouched is passing
     stale = apply([passing], [replace(known, case="op-other")])[-1]
-    assert stale.red and "does not diverge" in stale.reason
+    assert stale.red and "no longer diverges" in stale.reason
     assert apply([passing], [known]) == [passing], "a run that does not cover the case says nothing of it"
 
 

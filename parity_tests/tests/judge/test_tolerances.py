@@ -37,7 +37,7 @@ def test_every_tolerance_decides_somewhere_and_has_a_reason():
     # As parity_tests/conversion/validation.py names its cases.
     deciding.add(tolerance_of("GRU", "GRU-converted_ragged", "float64", "outputs"))
     assert deciding == set(tolerances.TOLERANCES)
-    assert all("worst seen" in tolerance.reason for tolerance in tolerances.TOLERANCES)
+    assert all("largest measured error" in tolerance.reason for tolerance in tolerances.TOLERANCES)
 
 
 @pytest.mark.xdist_group("tolerances")

@@ -127,7 +127,7 @@ def test_a_failed_download_names_the_alternative(tmp_path: Path, monkeypatch):
         raise OSError("no route to host")
 
     monkeypatch.setattr(corpus.urllib.request, "urlopen", refuse)
-    with pytest.raises(CorpusError, match=r"no route to host\. Give a file with --corpus instead"):
+    with pytest.raises(CorpusError, match=r"no route to host\. Pass a file with --corpus instead"):
         corpus.download(tmp_path)
 
 

@@ -186,7 +186,7 @@ def test_training_stops_early_and_keeps_the_best_epoch(backend: SimpleNamespace)
 
 
 def test_a_loss_that_is_not_finite_is_refused(backend: SimpleNamespace):
-    with pytest.raises(Diverged, match=r"the loss is .* in epoch \d+, step \d+: take a smaller --learning-rate"):
+    with pytest.raises(Diverged, match=r"the loss is .* in epoch \d+, step \d+: use a smaller --learning-rate"):
         trained(backend.name, small(optimizer="sgd", learning_rate=3e38, max_norm=None, epochs=50))
 
 
@@ -406,7 +406,7 @@ def test_all_backends_are_compared(all_backends: list[str], tmp_path: Path):
     assert report["near"] and report["same"] and report["distance_all"] < 1e-12 and report["steps"] == 9
     assert (tmp_path / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
     output = invoke(*arguments[:-2], "--output", tmp_path / "out", "--rnn", "lstm", code=2)
-    assert "was trained with other settings (cell): give another --output" in output
+    assert "was trained with other settings (cell): pass another --output" in output
 
 
 def planted(model: Model, losses: list[float]) -> Model:

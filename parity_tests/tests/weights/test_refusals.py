@@ -112,7 +112,7 @@ REFUSED: list[tuple[Any, str]] = [
     ),
     (
         lambda: from_canonical("AdditiveAttention", drawn("AdditiveAttention"), "keras.AdditiveAttention"),
-        "keras.AdditiveAttention requires W_q as the identity: it has no projections: set a Dense(use_bias=False) "
+        "keras.AdditiveAttention requires W_q to be the identity: it has no projections: set a Dense(use_bias=False) "
         "with kernel W_q.T before its queries, and pass it the identity.",
     ),
     (

@@ -76,7 +76,7 @@ FAULTS = (
     Fault("rubbish", "error", "the worker sent an invalid frame of length 18,446,744,073.*"),
     Fault("giant", "error", "the worker sent an invalid frame of length 1,099,511,627,776"),
     Fault("damaged", "error", "the worker sent a damaged frame: .* does not match its digest.*"),
-    Fault("other-cell", "error", "the worker answered 'dot_score-large/float64' out of turn"),
+    Fault("other-cell", "error", "the worker answered 'dot_score-large/float64' out of order"),
     Fault("twice", "error", "the worker answered this cell twice"),
     Fault("close", "error", "the worker closed its stream, and was killed"),
     Fault("no-array", "error", r"TypeError: weights is <U\d+, expected an array of numbers"),

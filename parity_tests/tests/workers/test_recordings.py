@@ -265,7 +265,7 @@ def test_a_different_corpus_is_refused_until_the_same_is_passed(registry, tmp_pa
     reason = refused(invoke("compare", path))
     assert "was recorded with a different corpus; pass the same --corpus and --sentences" in reason
     assert "(other inputs: Translator-sentences_greedy/float64)" in reason
-    assert "another corpus" in refused(invoke("compare", path, "--corpus", corpus, "--sentences", "2"))
+    assert "a different corpus" in refused(invoke("compare", path, "--corpus", corpus, "--sentences", "2"))
     assert invoke("compare", path, "--corpus", corpus).exit_code == 0
 
 
