@@ -165,7 +165,7 @@ def test_a_known_divergence_of_a_backend_is_one_on_every_device():
 
 def test_two_recordings_of_one_backend_on_one_device_are_refused(made: Recording, tmp_path: Path):
     reason = refused(compared(tmp_path, made, made))
-    assert re.search(r"0\.safetensors and \S+1\.safetensors are both of fake on cpu: give one", reason)
+    assert re.search(r"0\.safetensors and \S+1\.safetensors are both of fake on cpu: pass one of them", reason)
 
 
 def test_a_wrong_answer_is_red_alone_and_beside_another(made: Recording, tmp_path: Path):
