@@ -278,7 +278,7 @@ class Worker:
                 within = f", after {len(read):,} of {count:,} bytes" if read else ""
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    message = f"the worker exceeded its time limit{within} and was killed"
+                    message = f"the worker exceeded its time limit{within}, and was killed"
                     raise self.fault("timeout", message)
                 # Asked before listening, so that what the worker wrote before it ended is still heard.
                 ended = self.process.poll() is not None
@@ -307,7 +307,7 @@ class Worker:
         try:
             code = self.process.wait(GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            return self.fault("error", f"the worker closed its stream{within} and was killed")
+            return self.fault("error", f"the worker closed its stream{within}, and was killed")
         if code < 0:
             names = {number.value: number.name for number in signal.Signals}
             why = ", possibly because it ran out of memory" if -code == signal.SIGKILL else ""

@@ -385,7 +385,7 @@ REFUSED: dict[str, tuple[dict[str, np.ndarray], tuple[str, ...], str]] = {
         "weight_ih_l0 has shape (4, 15), expected (15, i)",
     ),
     "unseen": (heads(), ("--to", "jax"), "num_heads=... "),
-    "already there": (GRU, ("--to", "torch.nn.GRU"), "the arrays are torch.nn.GRU's already."),
+    "already there": (GRU, ("--to", "torch.nn.GRU"), "the arrays are already those of torch.nn.GRU."),
     "another layer": (GRU, ("--to", "keras.LSTM"), "keras.LSTM holds LSTM, not GRU."),
     "no place": (GRU, ("--to", "flax.nnx.GRUCell"), "b_hn"),
     "wrong option": (GRU, ("--to", "jax", "--set", "heads=2"), "GRU has no option 'heads'"),

@@ -381,7 +381,7 @@ def test_the_commands_walk_through_a_training(backend: SimpleNamespace, tmp_path
     file = f"translator-{backend.name}.safetensors"
     assert "training in" in output and "epoch 3/3 loss" in output and f"{file}: epoch" in output
     assert "exists: pass --resume" in invoke("train", "--backend", backend.name, *FLAGS, code=2)
-    assert f"{file} is done: 3 epochs" in invoke("train", "--resume", file)
+    assert f"{file} is finished: 3 epochs" in invoke("train", "--resume", file)
     output = invoke("train", "--resume", file, "--epochs", 4, "-o", "more.safetensors")
     assert "epoch 4/4" in output and Model.load("more.safetensors").epoch == 4 and Model.load(file).epoch == 3
     output = invoke("run", file, "3 may 1984", "1 ? may", "--beam", 2, "--heatmap", "heat.png")
@@ -446,7 +446,7 @@ def test_losses_and_translations_that_differ_are_reported(model: Model):
         ),
         (["train", "--backend", "torch", *FLAGS, "-o", "no/folder/model"], "there is no folder"),
         (["train", "--backend", "torch", "--score", "dot", "--bidirectional"], "score='dot' compares them one by one"),
-        (["train", "--resume", "model.safetensors", "--hidden", "7"], "leave --hidden out"),
+        (["train", "--resume", "model.safetensors", "--hidden", "7"], "omit --hidden"),
         (["train", "--resume", "model.safetensors", "--corpus", "pairs.txt"], "was trained on other pairs"),
         (["run", "model.safetensors"], "nothing to translate"),
         (["run", "model.safetensors", "  ", "go ."], "an argument is empty: omit it, or pass a value"),
