@@ -130,7 +130,7 @@ def _calls(entry: Entry) -> Iterator[str]:
 
 
 def example(layer: Layer, framework: str, lens: bool = False) -> tuple[str, str]:
-    """How a layer is made with what its constructor cannot do without, and how it is called; on demand with lengths."""
+    """The construction of a layer with its required arguments, and its call, with lengths on request."""
     given = [option.name for option in layer.options if option.default is None]
     given += [NEEDED_KEYWORDS[framework]] if layer.trainable and framework in NEEDED_KEYWORDS else []
     call = layer.method("call")
