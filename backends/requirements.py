@@ -14,22 +14,54 @@ XLA_LEVEL = "ATTENTION_PARITY_XLA_LEVEL"
 
 
 @dataclass(frozen=True)
+class Idiom:
+    """How a framework is written: what docstrings, pages and commands print of it.
+
+    title is the framework's name, call the method that a call of a layer enters, and namespace what its users call the
+    module of its array functions. dtype gives a constructor its floating type, required is the keyword without which no
+    layer with parameters is made, and example has both. imports are the lines of Python that these take, and wide
+    those that float64 takes beside.
+    """
+
+    title: str = ""
+    call: str = "__call__"
+    namespace: str = "np"
+    dtype: str = 'dtype="{}"'
+    required: str = ""
+    example: str = ""
+    imports: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Requirements:
     """What a backend says of itself in its `requirements.py`.
 
     distributions are what it imports, newest_python the newest Python that can host them, where there is a limit.
-    keywords are what a framework's users expect of a constructor or call, behind the shared arguments. variables gives
-    the environment that makes its arithmetic comparable, of a cache folder and a device; determinism is what its
-    runtime has to read back once it is configured. gaps are what the framework does not have: operators, by pattern,
-    that cannot run in a dtype on a device, and dtypes of inputs that cannot be made, each with a reason.
+    keywords are what a framework's users expect of a constructor or call, behind the shared arguments; idiom is how the
+    rest of a line is written. variables gives the environment that makes its arithmetic comparable, of a cache folder
+    and a device; determinism is what its runtime has to read back once it is configured. compiles says whether there is
+    a program for each shape, which costs more than its cells; share is how many workers run at once for each one of
+    this backend, where cells take longer than the start of several. gaps are what the framework does not have:
+    operators, by pattern, that cannot run in a dtype on a device, and dtypes of inputs that cannot be made, each with a
+    reason.
     """
 
     distributions: tuple[str, ...]
     keywords: tuple[str, ...] = ()
+    idiom: Idiom = Idiom()
     newest_python: tuple[int, int] | None = None
     variables: Callable[[Path, str], Mapping[str, str]] = lambda cache, device: {}
     determinism: Mapping[str, Any] = field(default_factory=dict)
+    compiles: bool = False
+    share: int | None = None
     gaps: Sequence[Mapping[str, str]] = ()
+
+    @property
+    def absent_dtypes(self) -> tuple[str, ...]:
+        """The dtypes, by pattern, that no array of the framework has: the gaps of all operators on all devices."""
+        whole = [gap for gap in self.gaps if gap["device"] == gap.get("operator", "*") == "*"]
+        return tuple(gap.get("dtype") or gap["input"] for gap in whole if ("dtype" in gap) != ("input" in gap))
 
 
 @functools.cache

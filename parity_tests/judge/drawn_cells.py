@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 from attention_core.errors import AttentionError
@@ -18,11 +19,9 @@ from parity_tests.cases.draw import FAMILY, draw
 from parity_tests.cases.drawn import NAMES, Drawn, methods_of, parsed
 from parity_tests.judge.condition import DTYPES, Judged, judgeable
 from parity_tests.workers.answers import Answer
+from parity_tests.workers.environment import requirements_of
 from parity_tests.workers.recordings import Recording, own_version
 from parity_tests.workers.target import NOT_TAKEN, function_name
-
-ABSENT: Mapping[str, tuple[str, ...]] = {"mxnet": ("bfloat16", "int16")}
-"""The dtypes that a framework has not: a case that needs one, as its dtype or for lengths or tokens, is not for it."""
 
 DRAWN = 4
 """How many drawn cases `check` asks of each operator in each dtype."""
@@ -71,11 +70,19 @@ class Abilities:
         chosen = [name for name in NAMES if name in operators]
         return [name for name in chosen if any(self.has(name, method) for method in methods_of(find(name)))]
 
+    @cached_property
+    def absent(self) -> tuple[str, ...]:
+        """The dtypes that the framework does not have, by pattern."""
+        needed = requirements_of(self.backend)
+        return () if needed is None else needed.absent_dtypes
+
+    def knows(self, dtype: str) -> bool:
+        """Whether the framework has that dtype."""
+        return not any(fnmatchcase(dtype, pattern) for pattern in self.absent)
+
     def concerns(self, drawn: Drawn) -> bool:
-        """Whether there is the function of a case, and there are its dtypes."""
-        return self.has(drawn.operator, drawn.method) and not {drawn.dtype, *drawn.types.values()} & {
-            *ABSENT.get(self.backend, ())
-        }
+        """Whether there is the function of a case, and there are its dtypes, also those of lengths and tokens."""
+        return self.has(drawn.operator, drawn.method) and all(map(self.knows, {drawn.dtype, *drawn.types.values()}))
 
     def refusal(self, drawn: Drawn) -> str:
         """The message on an argument of a case that its function does not take; empty if none is known."""

@@ -26,13 +26,11 @@ from parity_tests.judge.divergences import Divergence, apply
 from parity_tests.judge.question import Question, Questions
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.workers.answers import Answer
+from parity_tests.workers.environment import requirements_of
 from parity_tests.workers.process import PATIENCE_SECONDS, WAITING, Job, Progress, Stopped, counted, record, untold
 from parity_tests.workers.recordings import Batch, Recording, batch_of, joined, own_version
 
 Result = TypeVar("Result")
-
-SHARES = {"jax": 1, "tf": 4, "mxnet": 8, "torch": 16}
-"""One worker of a backend for each so many that run at once: several pay where cells take longer than the start."""
 
 BATCH = 32
 """A worker gets so many cells at once, or a few more."""
@@ -110,7 +108,8 @@ class Run:
 
 def workers_of(job: Job, workers: int) -> int:
     """The number of workers for a job's cells, given how many run at once; those of a GPU share its memory."""
-    count = max(1, workers // SHARES.get(job.backend, workers))
+    needed = requirements_of(job.backend)
+    count = max(1, workers // (needed.share or workers)) if needed else 1
     return count if job.device.startswith("cpu") else min(count, MOST_ON_GPU)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from attention_core import rules
 from attention_core.operators import FILE_OF, LAYERS, OF_FILES
 from attention_core.specification import Layer, Operator, Option, Tensor
-from backends import FRAMEWORKS
+from backends import FRAMEWORKS, idiom_of
 from parity_tests.reports.operators_page import example, page
 
 Definition = ast.FunctionDef | ast.ClassDef
@@ -23,9 +23,6 @@ Definition = ast.FunctionDef | ast.ClassDef
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "operators.md"
 WIDTH = 120
-TITLES = {"torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX", "mxnet": "MXNet"}
-CALL = {"torch": "forward", "tf": "__call__", "jax": "__call__", "mxnet": "__call__"}
-"""The method that a user's call enters, in which arguments are named."""
 KEYWORDS = {
     "dtype": "floating type of the parameters",
     "param_dtype": "floating type of the parameters",
@@ -145,7 +142,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         for file in OF_FILES:
             path = path_of(framework, file)
             source = path.read_text(encoding="utf-8")
-            yield path, written(source, docstrings(framework, file), TITLES[framework])
+            yield path, written(source, docstrings(framework, file), idiom_of(framework).title)
 
 
 def path_of(framework: str, file: str) -> Path:
@@ -262,7 +259,7 @@ def _inherited(name: str, made: Mapping[str, Definition], file: str, framework: 
         derived = name in (layer.name, *(ast.unparse(base) for base in _bases(made[layer.name])))
         for operator in layer.methods if derived else ():
             method = operator.name.partition(".")[2]
-            method = CALL[framework] if method == "call" else method
+            method = idiom_of(framework).call if method == "call" else method
             overrides = layer.name != name and _method(made[layer.name], method, {}) is not None
             if not overrides:
                 operators.setdefault(method, []).append(operator)

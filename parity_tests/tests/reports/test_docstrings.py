@@ -12,7 +12,7 @@ import pytest
 
 from attention_core.operators import FILE_OF, LAYERS, OPERATORS
 from attention_core.specification import Layer
-from backends import FRAMEWORKS
+from backends import FRAMEWORKS, idiom_of
 from parity_tests.reports import docstrings
 from parity_tests.tests.places import ROOT
 
@@ -26,7 +26,7 @@ def test_the_page_and_the_docstrings_are_those_of_the_specification():
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_docstring_that_drifts_is_written_again_and_the_words_about_the_framework_stay(framework: str):
     source = docstrings.path_of(framework, "scoring").read_text(encoding="utf-8")
-    texts, title = docstrings.docstrings(framework, "scoring"), docstrings.TITLES[framework]
+    texts, title = docstrings.docstrings(framework, "scoring"), idiom_of(framework).title
     own = source.replace("Score each query", "Score every query").replace(
         "    scores = attention.dot_score(queries, keys)\n",
         f"    scores = attention.dot_score(queries, keys)\n\n    In {title}: something of its own.\n",

@@ -10,8 +10,7 @@ import pytest
 
 from attention_core.operators import FILE_OF, LAYERS, OF_FILES, OPERATORS
 from attention_core.operators.training import UPDATES
-from backends import FRAMEWORKS, read_requirements
-from parity_tests.reports.docstrings import CALL
+from backends import FRAMEWORKS, idiom_of, read_requirements
 from parity_tests.tests.places import ROOT
 from parity_tests.tests.structure.source import (
     EXPORTED,
@@ -153,7 +152,7 @@ def test_a_layer_has_the_arguments_of_the_specification(framework: str, layer):
     assert isinstance(init, ast.FunctionDef) and arguments(init, framework) == layer.signature
     for method in layer.methods:
         name = method.name.partition(".")[2]
-        function = methods[CALL[framework] if name == "call" else name]
+        function = methods[idiom_of(framework).call if name == "call" else name]
         assert isinstance(function, ast.FunctionDef)
         memory = method.signature.replace("memory.keys, memory.values, memory.mask=None", "memory")
         state = memory.replace("state.rnn, state.attentional, state.position", "state")
