@@ -96,6 +96,11 @@ def test_every_backend_has_the_same_files(framework: str):
     assert {*OF_FILES} <= {*FILES}
 
 
+def test_the_reference_has_the_files_of_the_backends():
+    files = {path.stem for path in (ROOT / "attention_core" / "reference").glob("*.py")} - {"__init__"}
+    assert {*OF_FILES, "search"} <= files <= {*FILES}
+
+
 def mirrored(framework: str, file: str) -> list[str]:
     """The public names that a file has to have beside those specified, in order: those of the first backend."""
     absent = ABSENT.get((framework, file), set())
