@@ -46,6 +46,8 @@ class Specified(keras.layers.Layer):
         dtype = None if self.takes_any else self.compute_dtype
         check(operator, self.sizes, dtype, DTYPES["floating"] if self.autocast else (), **arguments)
 
+    # particular to TensorFlow
+
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
         return {**self.options, "dtype": None if self.takes_any else self.dtype_policy.name, "name": self.name}
@@ -57,8 +59,6 @@ class Specified(keras.layers.Layer):
             dense = keras.layers.Dense(int(units), use_bias=use_bias, dtype=self.dtype_policy, name=name)
             dense.build((None, int(input_size)))
         return dense
-
-    # particular to TensorFlow
 
     def compute_output_spec(self, *arguments: Any, **options: Any) -> Any:
         """Trace a call, which knows the types of its outputs, too: Keras would take the compute dtype for each."""
