@@ -1,4 +1,4 @@
-"""The backends: the specification, implemented in each framework.
+"""What is implemented: the name of a framework goes in; a package with the specification's layers comes out.
 
     import backends
 

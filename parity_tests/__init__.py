@@ -1,1 +1,4 @@
-"""The judge: cases, workers, recordings, comparison, report. It decides whether implementations of attention agree."""
+"""What is judged: implementations of attention go in; verdicts on whether they agree come out.
+
+Cases become recordings in a process for each implementation, and recordings are compared.
+"""

@@ -1,4 +1,6 @@
-"""Weights move: arrays under anybody's names become canonical ones, and canonical ones get anybody's names.
+"""Weights move: arrays under one library's names go in; the same arrays under another's names come out.
+
+Between the two they have canonical names.
 
     from backends import weights
 

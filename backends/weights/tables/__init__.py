@@ -1,4 +1,7 @@
-"""One file for each source of weights: where it comes from, and one table. A new file is found by itself."""
+"""Where weights come from: the name of a source goes in; the layouts of its arrays come out.
+
+One file for each source: where it comes from, and one table. A new file is found by itself.
+"""
 
 from __future__ import annotations
 
