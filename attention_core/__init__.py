@@ -1,4 +1,4 @@
-"""The specification of attention as data, and its reference in NumPy float64.
+"""What is specified: the arguments of a call go in; the expected outputs, or the words of a refusal, come out.
 
 `attention_core.operators` has every function and layer as data, `attention_core.errors` every error message,
 `attention_core.reference` the formulas in NumPy. Nothing here imports a framework, starts a process or opens a file.

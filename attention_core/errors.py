@@ -73,9 +73,9 @@ NOT_CAST = {
 
 
 def dtype_name(dtype: Any) -> str:
-    """The dtype's name in all frameworks: "float32" for torch.float32, tf.float32, numpy.float32 and its class."""
-    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
-    return str(name).removeprefix("torch.").removesuffix("_")
+    """The plain name of a dtype or its class: "float32", also where it is printed behind the name of a module."""
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+    return str(name).removesuffix("_") if name else str(dtype).rpartition(".")[2]
 
 
 def check(
@@ -264,16 +264,17 @@ def _lengths(operator: Operator, lens: Sequence[Any]) -> SimpleNamespace:
 def _shape(array: Any) -> tuple[int | None, ...] | None:
     try:
         return tuple(array.shape)
-    except ValueError:  # TensorFlow: the rank is unknown while tracing
+    except ValueError:  # the rank is unknown while a framework traces
         return None
 
 
 def _check_dtypes(operator: Operator, present: Mapping[str, Any], fixed: Any, castable: Collection[str]) -> None:
     first, expected = "the layer", None if fixed is None else dtype_name(fixed)
     for tensor in operator.inputs:
-        if tensor.name not in present:
+        array = present.get(tensor.name)
+        if array is None:
             continue
-        dtype = dtype_name(present[tensor.name].dtype)
+        dtype = dtype_name(array.dtype)
         if dtype not in DTYPES[tensor.kind]:
             raise _wrong_kind(operator, tensor, dtype)
         if tensor.kind == "floating":

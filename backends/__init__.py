@@ -1,4 +1,4 @@
-"""The backends: the specification, implemented in each framework.
+"""What is implemented: the name of a framework goes in; a package with the specification's layers comes out.
 
     import backends
 
@@ -29,18 +29,20 @@ from backends.archives import (
     save_arrays,
     unpack_arrays,
 )
-from backends.requirements import Requirements, read_requirements
+from backends.requirements import Idiom, Requirements, read_requirements
 
 __all__ = [
     "ENTRY_POINTS",
     "FRAMEWORKS",
     "ArchiveError",
     "Availability",
+    "Idiom",
     "Requirements",
     "absence",
     "available",
     "foreign_arrays",
     "has_digest",
+    "idiom_of",
     "load",
     "load_archive",
     "load_arrays",
@@ -85,6 +87,12 @@ def load(name: str) -> ModuleType:
     if known[name].reason is not None:
         raise ImportError(known[name].reason)
     return importlib.import_module(known[name].module)
+
+
+def idiom_of(framework: str) -> Idiom:
+    """How code in the framework of one of our backends is written."""
+    needed = read_requirements(f"{__name__}.{framework}")
+    return needed.idiom if needed else Idiom()
 
 
 def absence(framework: str) -> str:

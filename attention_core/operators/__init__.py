@@ -1,4 +1,7 @@
-"""Every function and layer of the specification, as data; the files have the same names in every backend."""
+"""Functions and layers as data: a name goes in; a signature, axes, formula and source come out.
+
+The files have the same names in every backend.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The specification in NumPy: float64 throughout, and differentiable by complex step.
+"""The formulas in NumPy: arrays go in; the outputs that every backend has to match come out.
+
+The reference is float64 throughout, and differentiable by complex step.
 
 Arrays are promoted to float64, or kept complex while `attention_core.differentiation` perturbs them. Every floating
 argument and parameter may then carry one more leading axis, the same for all of them: one pass computes many

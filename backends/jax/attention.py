@@ -237,6 +237,8 @@ class Attention(Specified):
         """Swap the axes of batch and time if time_major."""
         return jnp.swapaxes(array, 0, 1) if self.sizes["time_major"] else array
 
+    # particular to JAX
+
     def _prepare_for(
         self,
         queries: jax.Array,

@@ -627,6 +627,12 @@ class LuongDecoder(Decoder[LuongState]):
         attentional = jnp.tanh(self.W_c(jnp.concatenate([context[:, 0], output], axis=-1)))
         return attentional, LuongState(rnn, attentional, state.position + 1), weights[:, 0]
 
+    @staticmethod
+    def _reordered(state: LuongState, rows: jax.Array) -> LuongState:
+        return LuongState(state.rnn[:, rows], state.attentional[rows], state.position[rows])
+
+    # particular to JAX
+
     @jax.jit
     def _run_forced(self, tokens: jax.Array, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps; without input feeding, all at once, since no step's attention waits for the one before."""
@@ -640,10 +646,6 @@ class LuongDecoder(Decoder[LuongState]):
         steps = tokens.shape[1]
         last = attentional[:, -1] if steps else state.attentional
         return attentional, LuongState(rnn, last, state.position + steps), weights
-
-    @staticmethod
-    def _reordered(state: LuongState, rows: jax.Array) -> LuongState:
-        return LuongState(state.rnn[:, rows], state.attentional[rows], state.position[rows])
 
 
 class FixedContextDecoder(Decoder[jax.Array]):
@@ -723,6 +725,8 @@ class FixedContextDecoder(Decoder[jax.Array]):
         inputs = jnp.concatenate([context[:, 0], embedded], axis=-1)
         output, state = self.rnn._advance(inputs, state, dropout_mask)
         return output, state, weights[:, 0]
+
+    # particular to JAX
 
     @jax.jit
     def _run_forced(self, tokens: jax.Array, state: jax.Array, memory: Memory, masks: Masks) -> Decoded:

@@ -66,6 +66,8 @@ class SinusoidalPositions(Specified):
         self._check("call", offset=offset, inputs=inputs)
         return inputs + self._table(inputs.shape[-2], offset).astype(inputs.dtype)
 
+    # particular to JAX
+
     def _table(self, steps: int, offset: int) -> np.ndarray:
         """The rows of P from offset on, (steps, features)."""
         # On the host, and a constant under jit: jax has no float64 unless it is switched on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from backends.requirements import XLA_LEVEL, Requirements
+from backends.requirements import XLA_LEVEL, Idiom, Requirements
 
 
 def variables(cache: Path, device: str) -> dict[str, str]:
@@ -41,6 +41,17 @@ def variables(cache: Path, device: str) -> dict[str, str]:
 REQUIREMENTS = Requirements(
     distributions=("jax", "flax", "optax"),
     keywords=("dtype", "param_dtype", "rngs"),
+    idiom=Idiom(
+        title="JAX",
+        namespace="jnp",
+        dtype='param_dtype="{}"',
+        required="rngs=nnx.Rngs(0)",
+        example="param_dtype=jnp.float64, rngs=nnx.Rngs(0)",
+        imports=("from flax import nnx",),
+        wide=("import jax", 'jax.config.update("jax_enable_x64", True)'),
+    ),
     variables=variables,
     determinism={"jax_enable_x64": True, "jax_default_matmul_precision": "highest"},
+    compiles=True,
+    share=1,
 )

@@ -64,23 +64,6 @@ def configure() -> dict[str, Any]:
     }
 
 
-@functools.cache
-def start_counting() -> None:
-    """Begin to count, once in a process."""
-    jax.monitoring.register_event_duration_secs_listener(count_compilation)
-
-
-def count_compilation(event: str, seconds: float, **_: Any) -> None:
-    """Add the seconds of lowering or compiling reported by JAX; traces lie within each other."""
-    if event in ("/jax/core/compile/jaxpr_to_mlir_module_duration", "/jax/core/compile/backend_compile_duration"):
-        COMPILED[0] += seconds
-
-
-def compile_seconds() -> float:
-    """The seconds spent on compilation so far, which reports list separately from computation."""
-    return COMPILED[0]
-
-
 def describe() -> dict[str, Any]:
     """Versions, and the devices by the judge's names."""
     devices = {"cpu": platform.processor() or platform.machine()}
@@ -101,23 +84,6 @@ def build(layer: type[nnx.Module], options: Mapping[str, Any], dtype: str, devic
         built = nnx.merge(graphdef, jax.tree.map(blank, state))
     built.eval()
     return built
-
-
-@functools.cache
-def shapes(layer: type[nnx.Module], dtype: str, **options: Any) -> tuple[nnx.GraphDef, nnx.State]:
-    """The structure of a layer and the shapes of its arrays: drawing first values would compile a dozen functions."""
-    kind, _, half = dtype.rpartition("_")
-    dtypes = {"dtype": jnp.dtype(half), "param_dtype": jnp.float32} if kind else {"param_dtype": jnp.dtype(dtype)}
-    keywords = dtypes if layer.specification.trainable else {}
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: layer(**options, **keywords, rngs=nnx.Rngs(0))))
-    return graphdef, state
-
-
-def blank(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-    """Zeros of that shape and dtype, or the key of a stream of random numbers."""
-    # NumPy's zeros, since jnp.zeros would compile two functions for every shape.
-    key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return jax.random.key(0) if key else jax.device_put(np.zeros(leaf.shape, leaf.dtype))
 
 
 def vjp(
@@ -144,6 +110,43 @@ def vjp(
     )
     canonical = {} if layer is None else get_parameters(nnx.merge(graphdef, of_parameters, rest))
     return outputs, {name: gradients[name] for name in floating}, canonical
+
+
+# ------------------------------------------------------------------------------------------------ particular to JAX
+
+
+@functools.cache
+def start_counting() -> None:
+    """Begin to count, once in a process."""
+    jax.monitoring.register_event_duration_secs_listener(count_compilation)
+
+
+def count_compilation(event: str, seconds: float, **_: Any) -> None:
+    """Add what JAX says to have taken for lowering or compiling; traces lie within each other."""
+    if event in ("/jax/core/compile/jaxpr_to_mlir_module_duration", "/jax/core/compile/backend_compile_duration"):
+        COMPILED[0] += seconds
+
+
+def compile_seconds() -> float:
+    """The seconds spent on compiling until now: the judge tells them apart from those of computing."""
+    return COMPILED[0]
+
+
+@functools.cache
+def shapes(layer: type[nnx.Module], dtype: str, **options: Any) -> tuple[nnx.GraphDef, nnx.State]:
+    """The structure of a layer and the shapes of its arrays: drawing first values would compile a dozen functions."""
+    kind, _, half = dtype.rpartition("_")
+    dtypes = {"dtype": jnp.dtype(half), "param_dtype": jnp.float32} if kind else {"param_dtype": jnp.dtype(dtype)}
+    keywords = dtypes if layer.specification.trainable else {}
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: layer(**options, **keywords, rngs=nnx.Rngs(0))))
+    return graphdef, state
+
+
+def blank(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+    """Zeros of that shape and dtype, or the key of a stream of random numbers."""
+    # NumPy's zeros, since jnp.zeros would compile two functions for every shape.
+    key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.random.key(0) if key else jax.device_put(np.zeros(leaf.shape, leaf.dtype))
 
 
 def called(

@@ -215,6 +215,19 @@ class Trainer:
         """The state of optax under that name, or None."""
         return optax.tree.get(self.optimizer.opt_state, name)
 
+    def _check(self, batch: Batch) -> None:
+        """Refuse a batch that does not fit the model while its values are known: no compiled function sees them."""
+        model, sizes = self.model, self.model.sizes
+        model._check("call", **batch.arguments)
+        dtype = model.decoder.dense.kernel.dtype if model.dtype is None else model.dtype
+        logits = jax.ShapeDtypeStruct((*batch.inputs.shape, sizes["target_vocab_size"]), dtype)
+        check(MASKED_CROSS_ENTROPY, logits=logits, targets=batch.targets, valid_lens=batch.target_lens)
+        check_ids(model.encoder.specification.name, "tokens", batch.source, sizes["source_vocab_size"])
+        check_ids(model.decoder.specification.name, "tokens", batch.inputs, sizes["target_vocab_size"])
+        check_ids("masked_cross_entropy", "targets", batch.targets, sizes["target_vocab_size"])
+
+    # particular to JAX
+
     def _open_rows(self, batch: Batch) -> np.ndarray | None:
         """The places of the steps that count in the loss, b · steps + t, or None: then all have logits.
 
@@ -230,17 +243,6 @@ class Trainer:
         step = -(-targets.size // 8)
         count = -(-len(rows) // step) * step
         return np.pad(rows, (0, count - len(rows)), constant_values=targets.size).astype(np.int32)
-
-    def _check(self, batch: Batch) -> None:
-        """Refuse a batch that does not fit the model while its values are known: no compiled function sees them."""
-        model, sizes = self.model, self.model.sizes
-        model._check("call", **batch.arguments)
-        dtype = model.decoder.dense.kernel.dtype if model.dtype is None else model.dtype
-        logits = jax.ShapeDtypeStruct((*batch.inputs.shape, sizes["target_vocab_size"]), dtype)
-        check(MASKED_CROSS_ENTROPY, logits=logits, targets=batch.targets, valid_lens=batch.target_lens)
-        check_ids(model.encoder.specification.name, "tokens", batch.source, sizes["source_vocab_size"])
-        check_ids(model.decoder.specification.name, "tokens", batch.inputs, sizes["target_vocab_size"])
-        check_ids("masked_cross_entropy", "targets", batch.targets, sizes["target_vocab_size"])
 
 
 # ------------------------------------------------------------------------------------------------ particular to JAX

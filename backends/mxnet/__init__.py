@@ -1,4 +1,4 @@
-"""Attention for sequence-to-sequence models in MXNet."""
+"""Sequence-to-sequence attention in MXNet: queries, keys and values go in; contexts and weights come out."""
 
 import sys
 

@@ -446,6 +446,8 @@ class ConcatAttention(Attention):
         projected = self._columns(queries, slice(self.sizes["query_size"]))
         return _additive_score(projected, keys, self.v.data(queries.ctx))
 
+    # particular to MXNet
+
     def _columns(self, inputs: np.ndarray, columns: slice) -> np.ndarray:
         """The inputs under those columns of W; there may be none: MXNet then writes foreign memory into gradients."""
         hidden_size = self.sizes["hidden_size"]

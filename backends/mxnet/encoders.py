@@ -261,6 +261,8 @@ class Bridge(Specified):
         merged = [self._merged(weights, read[layer]) for layer, weights in enumerate(self.layers)]
         return outputs, np.stack(merged).reshape(*lead, self.sizes["state_size"])
 
+    # particular to MXNet
+
     def _merged(self, weights: Weights, features: np.ndarray) -> np.ndarray:
         """Project the outputs, and the cells of an LSTM, of one layer: features is (batch, parts, read_size)."""
         W, b_s = (parameter.data(features.ctx) for parameter in (weights.W, weights.b_s))

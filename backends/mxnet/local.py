@@ -218,13 +218,6 @@ class LocalAttention(ScoredAttention):
             weights = weights * near
         return self._to_batch_first(context), weights if need_weights else None
 
-    def _own_positions(self, scores: np.ndarray, offset: np.ndarray | None) -> np.ndarray:
-        """The position of each query, (batch or 1, queries), with heads or without, in float64, which is exact."""
-        steps, ones = scores.shape[-2], [1] * (scores.ndim - 2)
-        centres = positions(steps, scores.ctx).reshape(*ones, steps)
-        # For each sequence, which heads follow where there are some.
-        return centres if offset is None else centres + offset.astype("float64").reshape(-1, *ones)
-
     def _centres(self, queries: np.ndarray, mask: np.ndarray | None, scores: np.ndarray) -> np.ndarray:
         """The position p that each query predicts, (batch, queries), with heads or without; float32 at least."""
         hidden = npx.activation(projected(self.W_p, queries), act_type="tanh")
@@ -233,3 +226,12 @@ class LocalAttention(ScoredAttention):
             return scores.shape[-1] * share
         places = positions(scores.shape[-1], scores.ctx) + 1.0
         return np.max(places * mask.astype("float64"), axis=-1).astype(share.dtype) * share
+
+    # particular to MXNet
+
+    def _own_positions(self, scores: np.ndarray, offset: np.ndarray | None) -> np.ndarray:
+        """The position of each query, (batch or 1, queries), with heads or without, in float64, which is exact."""
+        steps, ones = scores.shape[-2], [1] * (scores.ndim - 2)
+        centres = positions(steps, scores.ctx).reshape(*ones, steps)
+        # For each sequence, which heads follow where there are some.
+        return centres if offset is None else centres + offset.astype("float64").reshape(-1, *ones)

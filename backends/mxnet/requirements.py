@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backends.requirements import Requirements
+from backends.requirements import Idiom, Requirements
 
 VARIABLES = {
     "MXNET_SAFE_ACCUMULATION": "1",
@@ -34,8 +34,10 @@ MULTIPLYING = (
 REQUIREMENTS = Requirements(
     distributions=("mxnet",),
     keywords=("dtype", "ctx", "prefix", "params"),
+    idiom=Idiom(title="MXNet", example="dtype='float64', prefix='attention_'"),
     newest_python=(3, 12),
     variables=lambda cache, device: VARIABLES,
+    share=8,
     gaps=(
         {"dtype": "bfloat16", "device": "*", "operator": "*", "reason": "MXNet's arrays have no bfloat16"},
         {"dtype": "mixed_*", "device": "*", "reason": "MXNet casts the operators of whole programs alone (amp)"},

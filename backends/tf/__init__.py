@@ -1,4 +1,7 @@
-"""Attention for sequence-to-sequence models in TensorFlow, with Keras 3 layers."""
+"""Sequence-to-sequence attention in TensorFlow: queries, keys and values go in; contexts and weights come out.
+
+The layers are those of Keras 3.
+"""
 
 import os
 

@@ -283,6 +283,8 @@ class Attention(Specified):
         """Swap the axes of batch and time if time_major."""
         return tf.transpose(array, (1, 0, 2)) if self.sizes["time_major"] else array
 
+    # particular to TensorFlow
+
     def _entered(self, *arrays: tf.Tensor | None, **options: Any) -> Answer:
         """Hand the arguments to Keras, which calls `call`."""
         # By position: Keras takes a mask given by keyword for one that belongs to the first input, and warns that it

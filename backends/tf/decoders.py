@@ -412,14 +412,6 @@ class Decoder(Specified, Generic[State]):
         """Take the state of these rows of the batch, in this order."""
         return tf.gather(state, rows, axis=1)
 
-    def _embedded(self, tokens: tf.Tensor) -> tf.Tensor:
-        """Compute what each step reads of its token, which needs no step before it."""
-        return self.embedding(tokens)
-
-    def _of_steps(self) -> list[tuple[tf.Tensor, ...]]:
-        """Lay out the weights of the recurrent layers, once for all steps."""
-        return self.rnn._of_steps()
-
     def _dropout_masks(
         self,
         lead: tuple[int | tf.Tensor, ...],
@@ -436,6 +428,16 @@ class Decoder(Specified, Generic[State]):
             scores = tf.zeros((*lead, size(memory.values, 1)), self.compute_dtype)
             attention_dropout_mask = drawn_mask(self.dropout, scores, training)
         return dropout_mask, attention_dropout_mask
+
+    # particular to TensorFlow
+
+    def _embedded(self, tokens: tf.Tensor) -> tf.Tensor:
+        """Compute what each step reads of its token, which needs no step before it."""
+        return self.embedding(tokens)
+
+    def _of_steps(self) -> list[tuple[tf.Tensor, ...]]:
+        """Lay out the weights of the recurrent layers, once for all steps."""
+        return self.rnn._of_steps()
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -575,6 +577,8 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
             first, second = pairs[..., 0::2], pairs[..., 1::2]
             features = tf.where(first >= second, first, second)
         return super()._logits(features)
+
+    # particular to TensorFlow
 
     def _embedded(self, tokens: tf.Tensor) -> tf.Tensor:
         """Compute the token's part in the first recurrent layer's W x + b, followed by the embedding for maxout.

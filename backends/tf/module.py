@@ -36,19 +36,21 @@ class Specified(keras.layers.Layer):
         super().__init__(dtype=policy, name=name, autocast=policy.compute_dtype != policy.variable_dtype)
         self.supports_masking = True
         self.sizes = check_options(self.specification, **options)
-        self.options = options
-        self.takes_any = dtype is None and not (self.specification.trainable or self.autocast)
+        self._options = options
+        self._takes_any = dtype is None and not (self.specification.trainable or self.autocast)
 
     def _check(self, method: str, **arguments: Any) -> None:
         """Refuse arguments that do not fit the layer or each other."""
         operator = self.specification.method(method)
         operator = operator.time_major if self.sizes.get("time_major") else operator
-        dtype = None if self.takes_any else self.compute_dtype
+        dtype = None if self._takes_any else self.compute_dtype
         check(operator, self.sizes, dtype, DTYPES["floating"] if self.autocast else (), **arguments)
+
+    # particular to TensorFlow
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {**self.options, "dtype": None if self.takes_any else self.dtype_policy.name, "name": self.name}
+        return {**self._options, "dtype": None if self._takes_any else self.dtype_policy.name, "name": self.name}
 
     def _projection(self, name: str, input_size: int, units: int, use_bias: bool = False) -> keras.layers.Dense:
         """A projection, with its weights."""
@@ -57,8 +59,6 @@ class Specified(keras.layers.Layer):
             dense = keras.layers.Dense(int(units), use_bias=use_bias, dtype=self.dtype_policy, name=name)
             dense.build((None, int(input_size)))
         return dense
-
-    # particular to TensorFlow
 
     def compute_output_spec(self, *arguments: Any, **options: Any) -> Any:
         """Trace a call, which knows the types of its outputs, too: Keras would take the compute dtype for each."""

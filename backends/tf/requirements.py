@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from backends.requirements import Requirements
+from backends.requirements import Idiom, Requirements
 
 REQUIREMENTS = Requirements(
     distributions=("tensorflow", "keras"),
     keywords=("dtype", "name", "training"),
+    idiom=Idiom(title="TensorFlow", namespace="tf", example="dtype='float64', name='attention'"),
     variables=lambda cache, device: {
         "KERAS_BACKEND": "tensorflow",
         "TF_ENABLE_ONEDNN_OPTS": "0",
@@ -20,4 +21,5 @@ REQUIREMENTS = Requirements(
         "intra_op_threads": 1,
         "inter_op_threads": 1,
     },
+    share=4,
 )

@@ -218,6 +218,10 @@ class Trainer:
         """The names of the moments that the optimiser keeps of each parameter."""
         return ("m", "v") if isinstance(self.optimizer, ExactAdam) else ()
 
+    def _kept(self, moment: str) -> dict[int, keras.Variable]:
+        """The moments of each parameter, by the parameter's identity."""
+        return dict(zip(map(id, self.parameters), getattr(self.optimizer, moment), strict=True))
+
     def _check(self, batch: Batch) -> None:
         """Refuse a batch that does not fit the model while its values are known: a graph sees shapes alone."""
         model, sizes = self.model, self.model.sizes
@@ -228,6 +232,8 @@ class Trainer:
         check_ids(model.decoder.specification.name, "tokens", batch.inputs, sizes["target_vocab_size"])
         check_ids("masked_cross_entropy", "targets", batch.targets, sizes["target_vocab_size"])
 
+    # particular to TensorFlow
+
     def train(self, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Take the step for a batch that was checked; TensorFlow traces it."""
         variables = [parameter.value for parameter in self.parameters]
@@ -237,10 +243,6 @@ class Trainer:
         clipped, norm = clip_by_global_norm(gradients, max_norm=self.max_norm)
         self.optimizer.apply(clipped)
         return loss, norm
-
-    def _kept(self, moment: str) -> dict[int, keras.Variable]:
-        """The moments of each parameter, by the parameter's identity."""
-        return dict(zip(map(id, self.parameters), getattr(self.optimizer, moment), strict=True))
 
 
 # ------------------------------------------------------------------------------------------- particular to TensorFlow

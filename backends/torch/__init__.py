@@ -1,4 +1,4 @@
-"""Attention for sequence-to-sequence models in PyTorch."""
+"""Sequence-to-sequence attention in PyTorch: queries, keys and values go in; contexts and weights come out."""
 
 from backends import absence
 

@@ -39,7 +39,7 @@ class SinusoidalPositions(Specified):
     def __init__(self, features: int, *, layout: str = "interleaved") -> None:
         super().__init__(features=features, layout=layout)
         # No buffers: those would follow the module into float32.
-        self.high, self.low = (torch.tensor(rate, dtype=torch.float64, device="cpu") for rate in rates(features))
+        self._high, self._low = (torch.tensor(rate, dtype=torch.float64, device="cpu") for rate in rates(features))
 
     def forward(self, inputs: torch.Tensor, *, offset: int = 0) -> torch.Tensor:
         """Add the positions, starting at offset.
@@ -63,7 +63,7 @@ class SinusoidalPositions(Specified):
         self._check("call", offset=offset, inputs=inputs)
         device = torch.device("cpu") if inputs.device.type == "mps" else inputs.device  # which has no float64
         positions = torch.arange(inputs.shape[-2], dtype=torch.float64, device=device)[:, None] + offset
-        large, small = positions * self.high.to(device), positions * self.low.to(device)
+        large, small = positions * self._high.to(device), positions * self._low.to(device)
         pair = [
             torch.sin(large) * torch.cos(small) + torch.cos(large) * torch.sin(small),
             torch.cos(large) * torch.cos(small) - torch.sin(large) * torch.sin(small),

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from backends.requirements import Requirements
+from backends.requirements import Idiom, Requirements
 
 REQUIREMENTS = Requirements(
     distributions=("torch",),
     keywords=("dtype", "device"),
+    idiom=Idiom(
+        title="PyTorch",
+        call="forward",
+        namespace="torch",
+        dtype="dtype=torch.{}",
+        example="dtype=torch.float64, device='cuda'",
+        imports=("import torch",),
+    ),
     variables=lambda cache, device: {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
     determinism={
         "threads": 1,
@@ -18,4 +26,5 @@ REQUIREMENTS = Requirements(
         "mha.fastpath": False,
         "deterministic_algorithms": True,
     },
+    share=16,
 )

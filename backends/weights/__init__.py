@@ -1,4 +1,6 @@
-"""Weight conversion between the array names and layouts of other libraries and the canonical ones.
+"""Weight conversion: arrays with the names and layouts of one library go in; those of another come out.
+
+Both sides map to the canonical names.
 
     from backends import weights
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from parity_tests.cases.expected import computed_outputs, expected
 from parity_tests.cases.selection import Cell
 from parity_tests.judge.compare import compare
 from parity_tests.judge.pair import Quantity
-from parity_tests.judge.tolerances import tolerance_of
+from parity_tests.judge.question import Question
 from parity_tests.judge.verdict import Verdict
 from parity_tests.polarity import answer as polarity
 from parity_tests.workers.answers import AnswerStatus, is_gradient
@@ -48,6 +49,11 @@ class Answer:
         words = {"ok": "", "not-implemented": "not taken", "not-applicable": "none", "timeout": "hangs"}
         return words.get(self.status, self.status)
 
+    @cached_property
+    def quantities(self) -> dict[str, Quantity]:
+        """The expected quantities with their tolerances, as the judge has them."""
+        return Question(self.cell, given=self.expected).quantities or {}
+
     @property
     def gradients(self) -> list[str]:
         """The gradients that the answer has."""
@@ -55,9 +61,7 @@ class Answer:
 
     def like(self, name: str) -> bool:
         """Whether a quantity is as expected, but for rounding."""
-        case, dtype = self.cell
-        beside = self.expected.get(tolerance_of(case.operator, case.id, dtype, name).beside)
-        return alike(self.actual[name], self.expected[name], beside)
+        return alike(self.actual[name], self.expected[name], self.quantities[name].beside)
 
     def spoilt(self, names: Iterable[str]) -> bool:
         """Whether any entry is NaN or inf where a finite number is expected."""
@@ -150,10 +154,7 @@ def precision(answer: Answer, names: Sequence[str]) -> str:
     blank = Verdict(case.operator, case.id, "", "reference", "", dtype, "", "missing")
     worst, failed = 0.0, False
     for name in names:
-        tolerance = tolerance_of(case.operator, case.id, dtype, name)
-        expected = answer.expected[name]
-        quantity = Quantity(name, dtype, expected, tolerance, beside=answer.expected.get(tolerance.beside))
-        verdict = compare(blank, quantity, answer.actual[name], expected)
+        verdict = compare(blank, answer.quantities[name], answer.actual[name], answer.expected[name])
         failed |= verdict.status == "fail"
         if verdict.check == "nan":
             return "NaN"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from backends import idiom_of
 from parity_tests.behaviour.findings import COLUMNS as TITLES
 from parity_tests.behaviour.findings import Records, near, questions
 from parity_tests.behaviour.questions import Question
@@ -43,10 +44,7 @@ class Convention:
 
     def line_in(self, backend: str) -> str:
         """The line in a framework; empty if the page has none there."""
-        return self.lines.get(backend, "") or self.line.format(xp=NAMESPACES[backend])
-
-
-NAMESPACES = {"torch": "torch", "tf": "tf", "jax": "jnp", "mxnet": "np"}
+        return self.lines.get(backend, "") or self.line.format(xp=idiom_of(backend).namespace)
 
 
 @dataclass(frozen=True)

@@ -310,7 +310,7 @@ def measure_afresh(row: Row, goal: Goal, job: Mapping[str, Any], pairs: int, run
 def lengths_of(framework: str, quick: bool, device: str, run: Run, report: Callable[[str], None]) -> Iterator[Length]:
     """A training step of both forms over the length, each up to the first length that does not fit."""
     for form in (None, THIRD_PARTY):
-        before = None
+        before: float | None = None
         for length in LENGTHS[:2] if quick else LENGTHS:
             sizes = {**LENGTH_SIZES, "queries": length, "keys": length}
             job = {"task": "length", "framework": framework, "item": LENGTH, "sizes": sizes, "device": device}

@@ -51,7 +51,7 @@ from parity_tests.reports.certificate import (
 from parity_tests.reports.junit import junit
 from parity_tests.reports.table import MOST_RED, report, report_campaign, report_finding, reproduce
 from parity_tests.workers.answers import harmless
-from parity_tests.workers.environment import PATH
+from parity_tests.workers.environment import PATH, stated
 from parity_tests.workers.process import Server, WorkerFault
 
 
@@ -216,8 +216,9 @@ def fuzz(request: Request, seed: int, seconds: float | None, examples: int | Non
             report_progress("fuzz", 0, 1, f"starting {job.name}")
             about = server.hello()
             operators = request.drawable(Abilities(job.backend).with_functions(about), divergences)
-            # JAX compiles once for cases that differ in their numbers alone.
-            step = 1 if str(about.get("framework")).lower() == "jax" else STEP
+            # Cases of one shape differ in their numbers alone: they are compiled once.
+            compiled = {needed.idiom.title.lower() for needed in stated() if needed.compiles}
+            step = 1 if str(about.get("framework")).lower() in compiled else STEP
             campaign = Campaign([server], seed, step=step, operators=operators, dtypes=request.dtypes)
             for finding in campaign.run(seconds, examples, report_progress) if operators else ():
                 again = reproduce(finding.verdict, request.command, {finding.verdict.case: repr(finding.drawn)})

@@ -16,7 +16,7 @@ import backends
 from attention_core.errors import dtype_name
 from attention_core.operators import LAYERS
 from attention_core.specification import FLOATING, Layer
-from backends import FRAMEWORKS, weights
+from backends import FRAMEWORKS, idiom_of, weights
 from backends.archives import LONGEST_NAME, ArchiveError
 from backends.schema import SchemaError, typed
 from backends.weights import SOURCES, Converted, WeightError
@@ -34,28 +34,6 @@ from parity_tests.workers.process import Job, Progress, untold
 Option = bool | int | float | str | None
 """The value of a constructor argument."""
 
-
-@dataclass(frozen=True)
-class Idiom:
-    """The construction of a backend's layers: imports, setup for float64, dtype, and further arguments."""
-
-    imports: tuple[str, ...] = ()
-    wide: tuple[str, ...] = ()
-    dtype: str = 'dtype="{}"'
-    further: tuple[str, ...] = ()
-
-
-IDIOMS = {
-    "torch": Idiom(("import torch",), dtype="dtype=torch.{}"),
-    "tf": Idiom(),
-    "jax": Idiom(
-        ("from flax import nnx",),
-        ("import jax", 'jax.config.update("jax_enable_x64", True)'),
-        dtype='param_dtype="{}"',
-        further=("rngs=nnx.Rngs(0)",),
-    ),
-    "mxnet": Idiom(),
-}
 
 CANONICAL = "canonical"
 """The source name of canonical arrays."""
@@ -339,7 +317,7 @@ def _sides(move: Move, target: str, written: Arrays, both: bool, chosen: Mapping
 
 def next_lines(move: Move, target: str, output: Path) -> list[str]:
     """The Python code that loads a file of canonical arrays into a layer of the backend."""
-    layer, config, idiom, dtype = move.layer, move.converted.config, IDIOMS[target], dtype_name(move.dtype)
+    layer, config, idiom, dtype = move.layer, move.converted.config, idiom_of(target), dtype_name(move.dtype)
     arguments = [repr(config[option.name]) for option in layer.options if option.default is None]
     arguments += [
         f"{option.name}={config[option.name]!r}"
@@ -347,7 +325,7 @@ def next_lines(move: Move, target: str, output: Path) -> list[str]:
         if option.default is not None and config.get(option.name, option.value) != option.value
     ]
     if layer.trainable:
-        arguments += [idiom.dtype.format(dtype)] * (dtype != "float32") + [*idiom.further]
+        arguments += [idiom.dtype.format(dtype)] * (dtype != "float32") + [idiom.required] * bool(idiom.required)
     return [
         *idiom.imports,
         "import backends",

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 from attention_core.errors import AttentionError
@@ -18,11 +19,9 @@ from parity_tests.cases.draw import FAMILY, draw
 from parity_tests.cases.drawn import NAMES, Drawn, methods_of, parsed
 from parity_tests.judge.condition import DTYPES, Judged, judgeable
 from parity_tests.workers.answers import Answer
+from parity_tests.workers.environment import requirements_of
 from parity_tests.workers.recordings import Recording, own_version
 from parity_tests.workers.target import NOT_TAKEN, function_name
-
-ABSENT: Mapping[str, tuple[str, ...]] = {"mxnet": ("bfloat16", "int16")}
-"""The dtypes that a framework lacks: cases that need one, as their dtype or for lengths or tokens, are skipped."""
 
 DRAWN = 4
 """The number of drawn cases of `check` for each operator and dtype."""
@@ -70,11 +69,19 @@ class Abilities:
         chosen = [name for name in NAMES if name in operators]
         return [name for name in chosen if any(self.has(name, method) for method in methods_of(find(name)))]
 
+    @cached_property
+    def absent(self) -> tuple[str, ...]:
+        """The dtypes that the framework lacks, by pattern."""
+        needed = requirements_of(self.backend)
+        return () if needed is None else needed.absent_dtypes
+
+    def knows(self, dtype: str) -> bool:
+        """Whether the framework has that dtype."""
+        return not any(fnmatchcase(dtype, pattern) for pattern in self.absent)
+
     def concerns(self, drawn: Drawn) -> bool:
-        """Whether the function and the dtypes of a case are available."""
-        return self.has(drawn.operator, drawn.method) and not {drawn.dtype, *drawn.types.values()} & {
-            *ABSENT.get(self.backend, ())
-        }
+        """Whether the function and the dtypes of a case are available, those of lengths and tokens included."""
+        return self.has(drawn.operator, drawn.method) and all(map(self.knows, {drawn.dtype, *drawn.types.values()}))
 
     def refusal(self, drawn: Drawn) -> str:
         """The message about an argument of a case that its function lacks; empty if none is known."""

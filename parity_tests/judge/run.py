@@ -26,13 +26,11 @@ from parity_tests.judge.divergences import Divergence, apply
 from parity_tests.judge.question import Question, Questions
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.workers.answers import Answer
+from parity_tests.workers.environment import requirements_of
 from parity_tests.workers.process import PATIENCE_SECONDS, WAITING, Job, Progress, Stopped, counted, record, untold
 from parity_tests.workers.recordings import Batch, Recording, batch_of, joined, own_version
 
 Result = TypeVar("Result")
-
-SHARES = {"jax": 1, "tf": 4, "mxnet": 8, "torch": 16}
-"""Concurrent workers per worker of a backend: a second one pays off only if cells take longer than its start."""
 
 BATCH = 32
 """The approximate number of cells in a batch."""
@@ -110,8 +108,9 @@ class Run:
 
 
 def workers_of(job: Job, workers: int) -> int:
-    """The number of workers for a job's cells; workers on a GPU share its memory."""
-    count = max(1, workers // SHARES.get(job.backend, workers))
+    """The number of workers for a job's cells, given how many run at once; workers on a GPU share its memory."""
+    needed = requirements_of(job.backend)
+    count = max(1, workers // (needed.share or workers)) if needed else 1
     return count if job.device.startswith("cpu") else min(count, MOST_ON_GPU)
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from attention_core.operators import FILE_OF, LAYERS, OF_FILES, find
 from attention_core.specification import Layer, Operator, Option, Rule, Tensor
-from backends import FRAMEWORKS
+from backends import FRAMEWORKS, idiom_of
+from backends.requirements import Idiom
 from parity_tests.reports.operators_page import example, page
 
 Definition = ast.FunctionDef | ast.ClassDef
@@ -26,9 +27,6 @@ WIDTH = 120
 REFERENCE = "reference"
 ROOMS = {REFERENCE: "attention_core/reference", **{framework: f"backends/{framework}" for framework in FRAMEWORKS}}
 """Where the specification is implemented: the folder of the reference and of each backend."""
-TITLES = {REFERENCE: "NumPy", "torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX", "mxnet": "MXNet"}
-CALL = {**dict.fromkeys(ROOMS, "__call__"), "torch": "forward"}
-"""The method of a user's call, which names the arguments."""
 KEYWORDS = {
     "dtype": "floating type of the parameters",
     "param_dtype": "floating type of the parameters",
@@ -160,7 +158,12 @@ def pages() -> Iterator[tuple[Path, str]]:
         for file in OF_FILES:
             path = path_of(room, file)
             source = path.read_text(encoding="utf-8")
-            yield path, written(source, docstrings(room, file), TITLES[room])
+            yield path, written(source, docstrings(room, file), idiom(room).title)
+
+
+def idiom(room: str) -> Idiom:
+    """How code of the reference or of a backend is written."""
+    return Idiom(title="NumPy") if room == REFERENCE else idiom_of(room)
 
 
 def path_of(room: str, file: str) -> Path:
@@ -281,7 +284,7 @@ def _inherited(name: str, made: Mapping[str, Definition], file: str, room: str) 
         derived = name in (layer.name, *bases_of(made[layer.name]))
         for operator in layer.methods if derived else ():
             method = operator.name.partition(".")[2]
-            method = CALL[room] if method == "call" else method
+            method = idiom(room).call if method == "call" else method
             overrides = layer.name != name and _method(made[layer.name], method, {}) is not None
             if not overrides:
                 operators.setdefault(method, []).append(operator)

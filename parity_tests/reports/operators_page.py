@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from attention_core.operators import ENTRIES, FILE_OF
 from attention_core.specification import Layer, Operator, Option, Tensor
-from backends import FRAMEWORKS, read_requirements
+from backends import FRAMEWORKS, idiom_of, read_requirements
 from parity_tests.reports.porting import DECODING, PORTING, Porting
 
 Entry = Operator | Layer
@@ -28,15 +28,6 @@ TITLES = {
     "training": "Loss, clipping and optimisers",
 }
 IMPORTS = {name: f"from backends import {name} as attention" for name in FRAMEWORKS}
-NEEDED_KEYWORDS = {"jax": "rngs=nnx.Rngs(0)"}
-"""The required arguments of a layer with parameters in each framework."""
-OWN_KEYWORDS = {
-    "torch": "dtype=torch.float64, device='cuda'",
-    "tf": "dtype='float64', name='attention'",
-    "jax": "param_dtype=jnp.float64, rngs=nnx.Rngs(0)",
-    "mxnet": "dtype='float64', prefix='attention_'",
-}
-"""The optional arguments of a constructor in each framework, beside the shared ones."""
 
 
 def page() -> str:
@@ -72,7 +63,7 @@ def _head() -> Iterator[str]:
     for name in FRAMEWORKS:
         requirements = read_requirements(f"backends.{name}")
         keywords = ", ".join(f"`{keyword}`" for keyword in requirements.keywords) if requirements else ""
-        yield f"| {name} | `{IMPORTS[name]}` | `{OWN_KEYWORDS[name]}` | {keywords} |"
+        yield f"| {name} | `{IMPORTS[name]}` | `{idiom_of(name).example}` | {keywords} |"
     yield ""
     yield "## Porting pitfalls of every decoder"
     yield ""
@@ -132,7 +123,8 @@ def _calls(entry: Entry) -> Iterator[str]:
 def example(layer: Layer, framework: str, lens: bool = False) -> tuple[str, str]:
     """The construction of a layer with its required arguments, and its call, with lengths on request."""
     given = [option.name for option in layer.options if option.default is None]
-    given += [NEEDED_KEYWORDS[framework]] if layer.trainable and framework in NEEDED_KEYWORDS else []
+    required = idiom_of(framework).required
+    given += [required] if layer.trainable and required else []
     call = layer.method("call")
     # A decoder starts with the encoder's state unless it is made to start otherwise.
     given_too = {"state"} if FILE_OF[layer.name] == "decoders" else set()

@@ -22,12 +22,15 @@ from attention_core.operators import ENTRIES
 from backends import FRAMEWORKS, weights
 from parity_tests.cases.expected import programs_folder
 from parity_tests.tests.places import FAKES, ROOT
+from parity_tests.tests.structure.source import unlisted
 from parity_tests.third_party import layers
 from parity_tests.workers.environment import collect_less, environment
 from parity_tests.workers.process import Job
 
 NEEDED = {"test_weights_onnx.py": "onnx", "test_weights_h5.py": "h5py", "test_torch_onnx.py": "onnxscript"}
 """The files that need a library which is no framework."""
+
+PLACES = ROOT / "parity_tests" / "tests" / "structure" / "test_places.py"
 
 collect_ignore = ["fakes"]
 
@@ -71,16 +74,20 @@ def pytest_collection_finish() -> None:
     collect_less()
 
 
+@functools.cache
+def _incomplete() -> bool:
+    return bool(unlisted()) or any(not hasattr(reference, entry.name) for entry in ENTRIES)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """A framework's own tests exist only where the framework is tested: they are left out, not skipped.
 
-    While the reference of an entry is not written, no answer is expected of it: test_places.py, which names the file,
-    is all there is.
+    While an entry is not listed, or its reference is not written, no answer is expected of it: test_places.py, which
+    names the file, is all there is.
     """
     framework, library = framework_of(collection_path), NEEDED.get(collection_path.name)
     absent = framework is not None and framework not in selected(config)
-    if collection_path.is_file() and collection_path.name != "test_places.py":
-        absent |= any(not hasattr(reference, entry.name) for entry in ENTRIES)
+    absent |= _incomplete() and not PLACES.is_relative_to(collection_path)
     return True if absent or (library is not None and importlib.util.find_spec(library) is None) else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,11 @@ def requirements_of(backend: str) -> registry.Requirements | None:
     """The requirements of the backend of that name; None for a third-party implementation."""
     known = registry.available()
     return registry.read_requirements(known[backend].module) if backend in known else None
+
+
+def stated() -> Iterator[registry.Requirements]:
+    """What each registered backend needs, as far as it says."""
+    return filter(None, (registry.read_requirements(known.module) for known in registry.available().values()))
 
 
 def determinism(backend: str) -> Mapping[str, Any]:
@@ -53,10 +58,9 @@ def violations(backend: str, device: str, in_force: Mapping[str, Any]) -> list[s
 def environment(backend: str, cache: Path, device: str) -> dict[str, str]:
     """The environment variables of the backend's workers."""
     requirements = requirements_of(backend)
-    # Nobody knows what somebody else's implementation imports: it gets the variables of all backends.
-    everyone = (registry.read_requirements(known.module) for known in registry.available().values())
     chosen = dict(COMMON)
-    for group in [requirements] if requirements else filter(None, everyone):
+    # Nobody knows what somebody else's implementation imports: it gets the variables of all backends.
+    for group in [requirements] if requirements else stated():
         chosen |= group.variables(cache, device)
     if PATH in os.environ:
         chosen[PATH] = os.environ[PATH]

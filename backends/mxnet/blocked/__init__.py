@@ -1,4 +1,4 @@
-"""Kernels in MXNet that compute in blocks, so that the largest array is never allocated."""
+"""Kernels in MXNet: a formula's arguments go in; its results come out, without its largest array."""
 
 from backends.mxnet.blocked.additive import blocked_additive_score
 from backends.mxnet.blocked.choice import set_path, use_blocks

@@ -1,4 +1,4 @@
-"""File formats: read arrays by name from a file, and write them. Nothing in a file is executed."""
+"""File formats: the path of a file goes in; its arrays by name come out. Nothing in a file is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One file for each source of weights, with a link and a table. New files are discovered automatically."""
+"""Sources of weights: the name of a source goes in; the layouts of its arrays come out.
+
+One file for each source, with a link and a table. New files are discovered automatically.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import NAMES, all_cases, select
 from parity_tests.cli import terminal
 from parity_tests.cli.main import main
-from parity_tests.judge.run import SHARES, Run, batches_of, dealt, run
+from parity_tests.judge.run import Run, batches_of, dealt, run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import MOST_ROWS, reproduce, rows
 from parity_tests.tests.commands import commands
@@ -283,7 +283,7 @@ def test_progress_is_a_bar_with_what_is_running_or_a_line_for_each_finished_part
 
 
 def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(SHARES, "fake", 1)
+    monkeypatch.setattr("parity_tests.judge.run.requirements_of", lambda backend: backends.Requirements((), share=1))
     cases = select(all_cases(), operators=["masked_softmax"])
     reports = []
 

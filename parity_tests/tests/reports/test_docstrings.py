@@ -28,7 +28,7 @@ def test_the_page_and_the_docstrings_are_those_of_the_specification():
 @pytest.mark.parametrize("room", docstrings.ROOMS)
 def test_a_docstring_that_drifts_is_written_again_and_the_words_about_the_framework_stay(room: str):
     source = docstrings.path_of(room, "scoring").read_text(encoding="utf-8")
-    texts, title = docstrings.docstrings(room, "scoring"), docstrings.TITLES[room]
+    texts, title = docstrings.docstrings(room, "scoring"), docstrings.idiom(room).title
     own = source.replace("Score each query", "Score every query").replace(
         "    scores = attention.dot_score(queries, keys)\n",
         f"    scores = attention.dot_score(queries, keys)\n\n    In {title}: something of its own.\n",
@@ -123,7 +123,7 @@ def run_examples(room: str, package: ModuleType, from_numpy: Callable[[np.ndarra
 @pytest.mark.parametrize("room", docstrings.ROOMS)
 def test_each_call_of_a_layer_has_an_example(room: str):
     texts = {name: text for file in OF_FILES for name, text in docstrings.docstrings(room, file).items()}
-    calls = [text for name, text in texts.items() if name.endswith(f".{docstrings.CALL[room]}")]
+    calls = [text for name, text in texts.items() if name.endswith(f".{docstrings.idiom(room).call}")]
     assert len(calls) >= len({FILE_OF[layer.name] for layer in LAYERS})
     assert all(len(text.partition("Example:\n")[2].splitlines()) == 2 for text in calls)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from attention_core import operators
 from attention_core.operators import FILE_OF, OF_FILES
 from attention_core.specification import Layer, Operator
 from backends import FRAMEWORKS
@@ -65,6 +67,19 @@ def backend_file(framework: str, file: str) -> ast.Module:
 def definitions(module: ast.Module | ast.ClassDef) -> dict[str, Definition]:
     """The functions and classes of a file, or the methods of a class, by name."""
     return {node.name: node for node in module.body if isinstance(node, Definition)}
+
+
+def unlisted() -> dict[str, str]:
+    """What files of the specification define and do not list in their OPERATORS, by name: the place that forgot it."""
+    places = {}
+    for file in OF_FILES:
+        module = importlib.import_module(f"{operators.__name__}.{file}")
+        assigned = [node for node in parsed(Path(str(module.__file__))).body if isinstance(node, ast.Assign)]
+        for name in (ast.unparse(target) for node in assigned for target in node.targets):
+            entry = getattr(module, name, None)
+            if isinstance(entry, Operator | Layer) and "." not in entry.name and entry.name not in FILE_OF:
+                places[entry.name] = f"OPERATORS of attention_core/operators/{file}.py does not list {name}"
+    return places
 
 
 def written(entries: Iterable[Operator | Layer]) -> list[Any]:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from attention_core.operators import FILE_OF, LAYERS, OF_FILES, OPERATORS
-from backends import FRAMEWORKS
-from parity_tests.reports.docstrings import CALL
+from backends import FRAMEWORKS, idiom_of
 from parity_tests.tests.structure.source import FILES, backend_file, definitions, written
 from parity_tests.tests.structure.test_mirror import members
 
@@ -45,7 +44,7 @@ def test_a_public_method_checks_once(framework: str, layer):
     own = members(module, made)
     for method in layer.methods:
         name = method.name.partition(".")[2]
-        function = own[CALL[framework] if name == "call" else name]
+        function = own[idiom_of(framework).call if name == "call" else name]
         assert len(checks(function)) == 1, name
         again = {f"self.{other}" for other in METHODS} | {f"self.attention.{other}" for other in METHODS}
         assert not set(called(function)) & again, f"{name} calls what checks again"
@@ -62,7 +61,7 @@ def test_what_is_behind_a_door_checks_nothing(framework: str, file: str):
     doors = DOORS | {f"{owner}.{name}" for owner in ("self", "super()", "self.attention") for name in METHODS}
     for name, node in functions.items():
         owner, _, own = name.rpartition(".")
-        door = own in DOORS or own == "_check" or (owner and own in {*METHODS, CALL[framework]})
+        door = own in DOORS or own == "_check" or (owner and own in {*METHODS, idiom_of(framework).call})
         if isinstance(node, ast.FunctionDef) and not door:
             assert not set(called(node)) & doors, f"{name} calls what checks again"
             assert not checks(node), f"{name} checks"

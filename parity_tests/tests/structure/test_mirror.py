@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Collection
 
@@ -10,8 +11,8 @@ import pytest
 
 from attention_core.operators import FILE_OF, LAYERS, OF_FILES, OPERATORS
 from attention_core.operators.training import UPDATES
-from backends import FRAMEWORKS, read_requirements
-from parity_tests.reports.docstrings import CALL, bases_of
+from backends import FRAMEWORKS, idiom_of, read_requirements
+from parity_tests.reports.docstrings import bases_of
 from parity_tests.tests.places import ROOT
 from parity_tests.tests.structure.source import (
     EXPORTED,
@@ -97,6 +98,11 @@ def test_every_backend_has_the_same_files(framework: str):
     assert {*OF_FILES} <= {*FILES}
 
 
+def test_the_reference_has_the_files_of_the_backends():
+    files = {path.stem for path in (ROOT / "attention_core" / "reference").glob("*.py")} - {"__init__"}
+    assert {*OF_FILES, "search"} <= files <= {*FILES}
+
+
 def mirrored(framework: str, file: str) -> list[str]:
     """The public names that a file has to have beside those specified, in order: those of the first backend."""
     absent = ABSENT.get((framework, file), set())
@@ -153,7 +159,7 @@ def test_a_layer_has_the_arguments_of_the_specification(framework: str, layer):
     assert isinstance(init, ast.FunctionDef) and arguments(init, framework) == layer.signature
     for method in layer.methods:
         name = method.name.partition(".")[2]
-        function = methods[CALL[framework] if name == "call" else name]
+        function = methods[idiom_of(framework).call if name == "call" else name]
         assert isinstance(function, ast.FunctionDef)
         memory = method.signature.replace("memory.keys, memory.values, memory.mask=None", "memory")
         state = memory.replace("state.rnn, state.attentional, state.position", "state")
@@ -184,12 +190,44 @@ def test_what_a_file_defines_beside_is_called_the_same_in_torch_and_jax(file: st
     assert shared[0] == shared[1]
 
 
-@pytest.mark.parametrize("file", sorted({*OF_FILES, "arrays", "module", "parameters"}))
+MIRRORED = [file for file in FILES if not file.startswith("blocked/") and file != "requirements"]
+"""The files whose definitions are compared: a fast path has no formula to mirror, and requirements are data."""
+CALLS = ("forward", "__call__", "call")
+"""What a call of a layer enters, in any framework."""
+
+
+def methods(framework: str, file: str) -> dict[str, list[str]]:
+    """The methods of each class of a file, in order."""
+    made = definitions(backend_file(framework, file))
+    return {name: list(definitions(node)) for name, node in made.items() if isinstance(node, ast.ClassDef)}
+
+
+@pytest.mark.parametrize("file", MIRRORED)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_helper_of_one_backend_alone_is_marked_as_particular(framework: str, file: str):
-    path = ROOT / "backends" / framework / f"{file}.py"
-    source = path.read_text(encoding="utf-8").splitlines()
-    marks = [number for number, line in enumerate(source, 1) if re.fullmatch(r"# -+ particular to \w+", line)]
-    others = [definitions(backend_file(other, file)) for other in FRAMEWORKS if other != framework]
-    alone = [node for name, node in definitions(parsed(path)).items() if not any(name in names for names in others)]
-    assert not [node.name for node in alone if not marks or node.lineno < marks[0]]
+def test_what_one_backend_alone_has_is_marked_as_particular(framework: str, file: str):
+    """Functions and classes stand under a heading at the end of their file, methods behind a mark in their class."""
+    source = (ROOT / "backends" / framework / f"{file}.py").read_text(encoding="utf-8").splitlines()
+    headings = [number for number, line in enumerate(source, 1) if re.fullmatch(r"# -+ particular to \w+", line)]
+    marks = [number for number, line in enumerate(source, 1) if re.fullmatch(r" +# particular to \w+", line)]
+    others = [other for other in FRAMEWORKS if other != framework]
+    defined = {name for other in others for name in definitions(backend_file(other, file))}
+    unmarked = []
+    for name, node in definitions(backend_file(framework, file)).items():
+        if name not in defined:
+            unmarked += [name] if not headings or node.lineno < headings[0] else []
+        elif isinstance(node, ast.ClassDef):
+            known = {method for other in others for method in methods(other, file).get(name, ())} | {*CALLS}
+            mark = next((number for number in marks if node.lineno < number < (node.end_lineno or 0)), len(source))
+            unmarked += [
+                f"{name}.{own}" for own, at in definitions(node).items() if own not in known and at.lineno < mark
+            ]
+    assert not unmarked
+
+
+@pytest.mark.parametrize("file", MIRRORED)
+@pytest.mark.parametrize(("framework", "other"), [*itertools.combinations(FRAMEWORKS, 2)])
+def test_classes_have_their_methods_in_the_same_order(framework: str, other: str, file: str):
+    own, theirs = methods(framework, file), methods(other, file)
+    for name in own.keys() & theirs.keys():
+        common = {*own[name]} & {*theirs[name]} - {*CALLS}
+        assert [one for one in own[name] if one in common] == [one for one in theirs[name] if one in common], name

@@ -83,6 +83,24 @@ def test_the_pages_name_options_and_files_that_exist(page: str):
         assert ((ROOT / page).parent / link).exists(), link
 
 
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_nothing_is_installed_by_a_name_that_no_index_has():
+    """What the page, workflow or hint says works today: from a clone, or from git."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    pages = [ROOT / name for name in listed.split("\0") if name.endswith((".md", ".yml", ".toml", ".ini", ".py"))]
+    commands = {
+        f"{path.relative_to(ROOT)}: {command}"
+        for path in pages
+        if path.is_file()
+        for command in re.findall(r"pip install [^\n`]*", path.read_text(encoding="utf-8"))
+        if re.search(r"(?<!/)attention.parity(?!\S* @ )", command)
+    }
+    assert pages and not commands
+
+
 def test_constraints_pin_every_environment():
     tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
     names = {"parity", "torch", "tf", "jax", "mxnet", "core-oldest", "core-newest", "gpu"}

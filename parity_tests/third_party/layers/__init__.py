@@ -1,4 +1,4 @@
-"""The layers that weights come from, in their own frameworks: targets whose parameters are the layer's own arrays.
+"""The layers that weights come from, as targets: a layer's own arrays go in; its outputs come out.
 
 `attention-parity convert` runs them beside the converted ones. Each module imports its framework, and a worker alone
 imports the module.

@@ -1,0 +1,95 @@
+"""A wrong mapping is red in outputs and gradients, and the right one is green."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attention_core.operators import find
+from backends import weights
+from parity_tests.conversion.validation import MOST_ENTRIES, Side, chosen_entries, validate
+from parity_tests.tests.conversion.conversions import HEADS, SQUARE, drawn, failures, job, swapped, validated
+from parity_tests.workers.answers import Answer
+from parity_tests.workers.process import Job, Progress, Server
+from parity_tests.workers.recordings import Batch, Recording
+
+
+def transposed(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: array.swapaxes(1, 2) if name.endswith(".U") else array for name, array in arrays.items()}
+
+
+def exchanged(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {**arrays, "0.W": arrays["0.U"], "0.U": arrays["0.W"]}
+
+
+def without_hidden_bias(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: 0.0 * array if name.endswith("b_hn") else array for name, array in arrays.items()}
+
+
+def outside_the_gate(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    bias = arrays["0.b"] + np.stack([0.0 * arrays["0.b_hn"]] * 2 + [arrays["0.b_hn"]])
+    return {**arrays, "0.b": bias, "0.b_hn": 0.0 * arrays["0.b_hn"]}
+
+
+WRONG = (swapped, transposed, exchanged, without_hidden_bias, outside_the_gate)
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+def test_a_wrong_mapping_is_red_in_outputs_and_gradients(wrong: Callable[..., Any], fake_job: Callable[..., Job]):
+    right = drawn("GRU", SQUARE)
+    run = validate(find("GRU"), SQUARE, right, [Side(fake_job(), wrong(right))])
+    red = {(one.dtype, one.quantity) for one in run.red}
+    quantities = ("outputs", "state", "gradient_inputs", "gradient_state")
+    assert red == {(dtype, quantity) for dtype in ("float64", "float32") for quantity in quantities}
+
+
+def test_the_right_mapping_is_green(fake_job: Callable[..., Job]):
+    right = drawn("GRU", SQUARE)
+    run = validate(find("GRU"), SQUARE, right, [Side(fake_job(), right)])
+    assert not run.red and len(run.verdicts) == 16, failures(run)
+
+
+@pytest.mark.frameworks("torch")
+def test_every_wrong_mapping_of_a_framework_s_layer_is_red():
+    right = drawn("GRU", SQUARE)
+    raw = weights.from_canonical("GRU", right, "torch.nn.GRU")
+    with Server(job("torch.nn.GRU")) as server:
+        assert not validated("torch.nn.GRU", raw, "GRU", SQUARE, right, server).red
+        for wrong in WRONG:
+            assert validated("torch.nn.GRU", raw, "GRU", SQUARE, wrong(right), server).red, wrong.__name__
+
+
+def test_heads_that_are_interleaved_are_red(fake_job: Callable[..., Job]):
+    """(head size, heads) for (heads, head size): the shapes are the same."""
+    right = drawn("MultiHeadAttention", HEADS)
+    wrong = {**right, "W_q": right["W_q"].reshape(3, 4, 12).swapaxes(0, 1).reshape(12, 12)}
+    run = validate(find("MultiHeadAttention"), HEADS, right, [Side(fake_job(), wrong)])
+    assert {"context", "weights"} <= {one.quantity for one in run.red}
+
+
+def test_a_side_of_which_nothing_is_judged_is_red(fake_job: Callable[..., Job]):
+    right = drawn("GRU", SQUARE)
+
+    def silent(job: Job, batches: Iterable[Batch], progress: Progress) -> Recording:
+        answers = {cell.key: Answer("not-implemented", "nothing") for batch in batches for cell in batch.cells}
+        return Recording("fake", "cpu", about={"framework": "none"}, answers=answers)
+
+    run = validate(find("GRU"), SQUARE, right, [Side(fake_job(), right)], recorder=silent)
+    assert [one.reason for one in run.red] == ["nothing of it could be compared"]
+
+
+def test_a_large_input_is_judged_in_as_many_entries_as_the_reference_differentiates_by():
+    entries = chosen_entries("inputs", np.zeros((3, 5, 400)))
+    assert len(set(entries)) == MOST_ENTRIES and entries.max() < 6000
+    assert list(chosen_entries("inputs", np.zeros((2, 3)))) == list(range(6))
+
+
+@pytest.mark.frameworks("torch")
+def test_a_source_without_its_determinism_settings_is_red():
+    right = drawn("GRU", SQUARE)
+    side = Side(job("torch.nn.GRU"), weights.from_canonical("GRU", right, "torch.nn.GRU"), "tf")
+    red = {one.check for one in validate(find("GRU"), SQUARE, right, [side]).red}
+    assert red == {"determinism"}
