@@ -13,6 +13,7 @@ import pytest
 import backends
 from parity_tests.cli import paths
 from parity_tests.cli.main import main
+from parity_tests.tests.attack.mutations import KINDS
 from parity_tests.tests.attack.odd import ODD
 from parity_tests.tests.commands import commands, invoke, squeezed
 
@@ -142,3 +143,12 @@ def test_no_file_is_written_twice_or_over_what_is_read(
     assert result.exit_code == 2 and message in squeezed(result), result.output
     assert {Path(name).read_text() for name in ("mine.py", "known.toml")} == {"as it was"}
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_convert_replaces_the_file_that_a_link_names(tmp_path: Path):
+    KINDS["safetensors"].write(tmp_path / "x.safetensors")
+    link, file = tmp_path / "out.safetensors", tmp_path / "folder" / "file"
+    file.parent.mkdir()
+    link.symlink_to(file)
+    done = invoke("convert", tmp_path / "x.safetensors", "--to", "jax", "--validate", "no", "-o", link)
+    assert done.exit_code == 0 and link.is_symlink() and file.is_file(), done.output
