@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 from rich.text import Text
 
 from attention_core.errors import AttentionError
-from backends.archives import ArchiveError
+from backends.archives import ArchiveError, regular_file
 from backends.requirements import XLA_LEVEL
 from backends.schema import SchemaError, shown, typed
 from backends.weights import WeightError
@@ -53,6 +53,7 @@ from parity_tests.reports.table import MOST_RED, report, report_campaign, report
 from parity_tests.workers.answers import harmless
 from parity_tests.workers.environment import PATH
 from parity_tests.workers.process import Server, WorkerFault
+from parity_tests.workers.target import parted
 
 
 class Target(click.ParamType):
@@ -62,9 +63,15 @@ class Target(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The place as it was given."""
-        file = file_of(value)
-        if file is not None:
-            paths.claim(Path(file), "read", param, ctx)
+        place, _ = parted(value)
+        package = os.path.isdir(place) and os.sep not in place and file_of(value) is None
+        try:
+            if os.path.lexists(place) and not package:
+                regular_file(place)
+        except ArchiveError as error:
+            self.fail(str(error), param, ctx)
+        if file_of(value) is not None:
+            paths.claim(Path(place), "read", param, ctx)
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -12,6 +12,7 @@ import pytest
 
 import backends
 from parity_tests.cli import paths
+from parity_tests.cli.check import Target
 from parity_tests.cli.main import main
 from parity_tests.tests.attack.mutations import KINDS
 from parity_tests.tests.attack.odd import ODD
@@ -36,7 +37,7 @@ def label(given: tuple[tuple[str, ...], click.Parameter]) -> str:
     return " ".join([*given[0], given[1].opts[0]])
 
 
-FILES = list(options_of(paths.InputFile))
+FILES = [*options_of(paths.InputFile), *options_of(Target)]
 OUTPUTS = list(options_of(paths.OutputFile))
 FOLDERS = list(options_of(paths.OutputFolder))
 
