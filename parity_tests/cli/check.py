@@ -185,8 +185,9 @@ def judged(request: Request | Conversion) -> Run:
             if isinstance(request, Conversion):
                 return request.judge(report_progress)
             run = request.judge(report_progress, lambda: bool(caught), explanations)
-    except (DivergenceError, LineError, CacheError, ArchiveError, AttentionError, WeightError) as error:
-        raise Refused(str(error)) from error
+    except (DivergenceError, LineError, CacheError, ArchiveError, AttentionError, WeightError, ImportError) as error:
+        hint = " In options of this command, max_bytes=... is --max-bytes." if "max_bytes=..." in str(error) else ""
+        raise Refused(f"{error}{hint}") from error
     except WorkerFault as fault:
         errors.print(Text(fault.trace, style="dim"), soft_wrap=True)
         raise Refused(f"{request.target} cannot be judged: {fault}") from fault
@@ -266,25 +267,44 @@ def optimised() -> Iterator[None]:
     multiple=True,
     help="Run a target, or a framework by name, with another interpreter, as when it was certified.",
 )
+@click.option(
+    "--file",
+    "files",
+    type=paths.InputFile(),
+    metavar="FILE",
+    multiple=True,
+    help="A file that the certificate lists beside TARGET: what `convert` wrote, or known divergences. Looked for by "
+    "its name beside CERTIFICATE and TARGET unless given.",
+)
+@options.max_bytes
 @click.option("--allow-red", is_flag=True, help="Exit with 0 for a red certificate that is as it was certified, too.")
-def verify(certificate: Path, target: str, pythons: tuple[str, ...], allow_red: bool) -> None:
+def verify(
+    certificate: Path,
+    target: str,
+    pythons: tuple[str, ...],
+    files: tuple[Path, ...],
+    max_bytes: int | None,
+    allow_red: bool,
+) -> None:
     """Run TARGET as a certificate states, and compare: inputs, files, every verdict, and every error.
 
-    TARGET is what to judge, as `check` takes it, or the SOURCE of `convert`; what a certificate names is never run. A
-    certificate of `convert` is validated again, and nothing is written. Other versions are reported, and are no fault;
-    neither are the errors that they change within the tolerances: these are then called unproved.
+    TARGET is what to judge, as `check` takes it, or the SOURCE of `convert`; what a certificate names is never run, and
+    looked for by its name alone. A certificate of `convert` is validated again, and nothing is written. Other versions
+    are reported, and are no fault; neither are the errors that they change within the tolerances: these are then called
+    unproved.
 
     Exits with 0 only if all is as certified and green, and with 2 if the file is no certificate or cannot be repeated.
     """
     try:
         before = load(certificate)
-        request, stated = request_of(before["request"], target, pythons)
+        request, stated = request_of(before["request"], target, pythons, max_bytes)
+        request, listed = placed(request, stated, certificate, files)
     except CertificateError as error:
         raise Refused(str(error)) from error
     console.print(Text(f"certified   {harmless(stated, MOST_NAME)}"), soft_wrap=True)
     console.print(Text(f"judging     {target}"), soft_wrap=True)
     run = judged(request)
-    after = certify(run, request.certified, {**request.files, **(run.files if isinstance(request, Request) else {})})
+    after = certify(run, request.certified, {**listed, **(run.files if isinstance(request, Request) else {})})
     others = environment_changes(before, after)
     for line in others:
         console.print(Text(f"other       {line}", style="yellow"), soft_wrap=True)
@@ -312,9 +332,12 @@ MOST_NAME = 500
 """The characters that are printed of a target that a certificate names."""
 
 
-def request_of(stated: Mapping[str, Any], target: str, pythons: tuple[str, ...]) -> tuple[Request | Conversion, str]:
+def request_of(
+    stated: Mapping[str, Any], target: str, pythons: tuple[str, ...], max_bytes: int | None = None
+) -> tuple[Request | Conversion, str]:
     """The request that a certificate holds, of that target, and the target that it names.
 
+    How much the arrays of a file may take is for the command line to say, not for a certificate.
     Raises: CertificateError if it holds none.
     """
     kind = stated.get("kind")
@@ -324,10 +347,40 @@ def request_of(stated: Mapping[str, Any], target: str, pythons: tuple[str, ...])
             raise CertificateError("it was certified with another interpreter: give one with --python")
         if kind == "check":
             request = typed(Request, fields, "request")
+            if max_bytes is not None:
+                raise CertificateError("--max-bytes is for what `convert` certified")
             return replace(request, target=target, python=pythons[0] if pythons else None), request.target
         if kind == "convert":
             conversion = typed(Conversion, fields, "request")
-            return replace(conversion, file=target, pythons=options.interpreters(pythons)), conversion.file
+            chosen = options.interpreters(pythons)
+            return replace(conversion, file=target, max_bytes=max_bytes, pythons=chosen), conversion.file
     except SchemaError as error:
         raise CertificateError(f"the certificate asks for something else: {error}") from error
     raise CertificateError(f"the certificate is of {shown(kind)}, which `verify` cannot repeat")
+
+
+def placed(
+    request: Request | Conversion, stated: str, certificate: Path, given: Sequence[Path]
+) -> tuple[Request | Conversion, dict[str, Path]]:
+    """The request with the file that it names beside the target, where that lies, and what a certificate lists of both.
+
+    A path in a certificate is anybody's: its last part is looked for among the files that are given, and beside the
+    certificate and the target.
+    Raises: CertificateError if it is not there, or another file is given.
+    """
+    name = request.divergences if isinstance(request, Request) else request.output
+    own = parted(request.target)[0] if isinstance(request, Request) else request.file
+    last = "" if name is None else Path(name).name
+    if others := [path for path in given if path.name != last]:
+        raise CertificateError(f"it lists no file {others[0].name} beside the target")
+    if name is None:
+        return request, {}
+    folders = dict.fromkeys([certificate.parent, Path(own).parent])
+    places = [*given, *(folder / last for folder in folders)]
+    file = next((one for one in places if os.path.isfile(one) and os.path.realpath(one) != os.path.realpath(own)), None)
+    if file is None:
+        where = " or ".join(map(str, folders))
+        raise CertificateError(f"it lists {shown(name)}, which is not in {where}: name the file with --file")
+    if isinstance(request, Request):
+        return replace(request, divergences=str(file)), {name: file}
+    return replace(request, output=str(file)), {stated: Path(request.file), name: file}

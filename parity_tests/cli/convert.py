@@ -86,12 +86,7 @@ MOST_SHOWN = 5
     show_default=True,
     help="Judge the source's layer and the converted one; the converted one alone; or nothing.",
 )
-@click.option(
-    "--max-bytes",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="What the arrays of SOURCE may take in memory; 8 times its size and 16 MiB unless given.",
-)
+@options.max_bytes
 @options.python("Run a framework (torch, tf, jax, mxnet, onnx) with another interpreter.")
 @options.json_file
 @options.certificate

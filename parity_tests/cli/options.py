@@ -200,6 +200,12 @@ certificate = output_file(
     type=paths.CertificateFile(),
     help="Write a certificate as JSON, and beside it, with the suffix .md, as a page.",
 )
+max_bytes = click.option(
+    "--max-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="What the arrays of SOURCE may take in memory; 8 times its size and 16 MiB unless given.",
+)
 junit = output_file("--junit", "junit_file", help="Write the verdicts as JUnit XML, which CI services show.")
 
 
