@@ -177,6 +177,17 @@ def test_a_file_that_a_certificate_names_is_looked_for_beside_what_the_command_l
     assert result.exit_code == 1 and "is not the file that was judged" in squeezed(result), result.output
 
 
+def test_a_certificate_whose_framework_is_missing_is_refused(
+    converted: certificate.Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def missing(*arguments: object) -> Run:
+        raise ImportError("keras.GRU cannot be validated here: not installed: keras")
+
+    monkeypatch.setattr(Conversion, "validated", missing)
+    result = invoke("verify", written(converted, tmp_path / "own.json"), "x.safetensors")
+    assert result.exit_code == 2 and "not installed: keras" in squeezed(result), result.exception
+
+
 def test_a_certificate_raises_no_limit(converted: certificate.Certificate, tmp_path: Path):
     entry = {"dtype": "F32", "shape": [0, 2**40], "data_offsets": [0, 0]}
     header = json.dumps({"w": entry}).encode()
