@@ -186,7 +186,9 @@ def differences(before: Certificate, after: Certificate) -> list[str]:
     ]
     files, listed = after["files"], before["files"]
     changes += [f"{_safe(name)} is not the file that was judged" for name in listed if files.get(name) != listed[name]]
-    changes += [f"{name} is judged here, and the certificate does not list it" for name in files if name not in listed]
+    changes += [
+        f"{_safe(name)} is judged here, and the certificate does not list it" for name in files if name not in listed
+    ]
     drawn, anew = before["drawn"], after["drawn"]
     gone = [case for case in drawn if case not in anew]
     if gone:  # reported once, and not for every quantity
