@@ -305,10 +305,12 @@ def verify(
     console.print(Text(f"judging     {target}"), soft_wrap=True)
     run = judged(request)
     after = certify(run, request.certified, {**listed, **(run.files if isinstance(request, Request) else {})})
-    others = environment_changes(before, after)
+    others, changes, measured = (
+        [harmless(line, MOST_LINE) for line in compared(before, after)]
+        for compared in (environment_changes, differences, other_errors)
+    )
     for line in others:
         console.print(Text(f"other       {line}", style="yellow"), soft_wrap=True)
-    changes, measured = differences(before, after), other_errors(before, after)
     if not others:  # the same versions on the same processor: the same errors
         changes += measured
     for line in changes[:MOST_RED]:
@@ -330,6 +332,8 @@ def verify(
 
 MOST_NAME = 500
 """The characters that are printed of a target that a certificate names."""
+MOST_LINE = 1_000
+"""The characters that are printed of one difference."""
 
 
 def request_of(
