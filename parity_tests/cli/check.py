@@ -373,18 +373,20 @@ def placed(
     Raises: CertificateError if it is not there, or another file is given.
     """
     name = request.divergences if isinstance(request, Request) else request.output
-    own = parted(request.target)[0] if isinstance(request, Request) else request.file
+    target = Path(parted(request.target)[0] if isinstance(request, Request) else request.file)
     last = "" if name is None else Path(name).name
     if others := [path for path in given if path.name != last]:
         raise CertificateError(f"it lists no file {others[0].name} beside the target")
     if name is None:
         return request, {}
-    folders = dict.fromkeys([certificate.parent, Path(own).parent])
+    folders = dict.fromkeys([certificate.parent, target.parent])
     places = [*given, *(folder / last for folder in folders)]
-    file = next((one for one in places if os.path.isfile(one) and os.path.realpath(one) != os.path.realpath(own)), None)
+    file = next(
+        (one for one in places if os.path.isfile(one) and os.path.realpath(one) != os.path.realpath(target)), None
+    )
     if file is None:
         where = " or ".join(map(str, folders))
         raise CertificateError(f"it lists {shown(name)}, which is not in {where}: name the file with --file")
     if isinstance(request, Request):
         return replace(request, divergences=str(file)), {name: file}
-    return replace(request, output=str(file)), {stated: Path(request.file), name: file}
+    return replace(request, output=str(file)), {stated: target, name: file}
