@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import os
 import shutil
 import stat
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,6 +16,9 @@ from uuid import uuid4
 class FileError(OSError):
     """A path cannot be read or written as a regular file."""
 
+
+UNIQUE = "[0-9a-f]" * 32
+"""A part of the name of what is temporary, as a pattern: the hexadecimal digits of a UUID."""
 
 KINDS = {stat.S_IFDIR: "folder", stat.S_IFIFO: "FIFO", stat.S_IFSOCK: "socket"}
 
@@ -35,20 +41,20 @@ def check_regular(path: Path, given: str | Path) -> None:
 def replaceable_file(path: str | Path) -> Path:
     """The file that is written for a path: links are followed.
 
-    Write access is tested without leaving a trace. Raises: FileError if it is not a regular file, or cannot be written.
+    Write access is tested without leaving a trace; what killed writers left is removed.
+    Raises: FileError if it is not a regular file, or cannot be written.
     """
     target = _target(path)
     if target.exists() and not os.access(target, os.W_OK):
         raise FileError(f"{path} is read-only")
     if not target.parent.is_dir():
         raise FileError(f"{path} cannot be written: there is no folder {target.parent}")
-    partial = _partial(target)
+    remove_abandoned(target.parent.glob(f"{glob.escape(target.name)}.{UNIQUE}.partial"), Path.unlink)
     try:
-        partial.touch(exist_ok=False)
+        with _partial(target):
+            pass
     except OSError as error:
         raise FileError(f"{path} cannot be written: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return target
 
 
@@ -58,14 +64,11 @@ def write_file(path: str | Path, content: bytes | str) -> None:
     Raises: FileError if the path is not a regular file; OSError if it cannot be written.
     """
     target = _target(path)
-    partial = _partial(target)
-    try:
+    with _partial(target) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
         if target.exists():
             shutil.copymode(target, partial)
         partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _target(path: str | Path) -> Path:
@@ -75,5 +78,61 @@ def _target(path: str | Path) -> Path:
     return target
 
 
-def _partial(target: Path) -> Path:
-    return target.with_name(f"{target.name}.{uuid4().hex}.partial")  # its own name: others may write the same file
+@contextmanager
+def _partial(target: Path) -> Iterator[Path]:
+    """A new file beside the target, by a name of its own, since others may write the same target; gone at the end."""
+
+    def make() -> Path:
+        path = target.with_name(f"{target.name}.{uuid4().hex}.partial")
+        path.touch(exist_ok=False)
+        return path
+
+    path, lock = owned(make)
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(lock)
+
+
+# ------------------------------------------------------------------------------------------------ temporary ones
+
+
+def owned(make: Callable[[], Path]) -> tuple[Path, int]:
+    """A file or folder that was made, and the descriptor that holds its lock as long as this process lives."""
+    while True:
+        path = make()
+        try:
+            lock = locked(path)
+        except OSError:  # a file system without locks: nothing is taken for abandoned there
+            lock = os.open(path, os.O_RDONLY)
+        if lock is not None:  # else another process took it for abandoned before it was locked, and removes it
+            return path, lock
+
+
+def remove_abandoned(paths: Iterable[Path], remove: Callable[[Path], object]) -> None:
+    """Remove those files or folders of this user whose owners are gone."""
+    for path in paths:
+        with suppress(OSError):
+            lock = locked(path) if path.lstat().st_uid == os.getuid() else None
+            if lock is not None:
+                try:
+                    remove(path)
+                finally:
+                    os.close(lock)
+
+
+def locked(path: Path) -> int | None:
+    """The descriptor that holds the lock of a file or folder; None if another process does, or it is gone.
+
+    The kernel gives the lock up as its owner ends, however that happens.
+    Raises: OSError if there can be no lock.
+    """
+    with ExitStack() as stack, suppress(BlockingIOError, FileNotFoundError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        stack.callback(os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
+            stack.pop_all()
+            return descriptor
+    return None

@@ -76,6 +76,11 @@ class Item:
         goals = [goal for goal in self.goals if goal.framework == framework]
         return [replace(goal, least=None, aim=None) for goal in goals] if quick else goals
 
+    def against(self, other: str) -> Item:
+        """The same in all its directions against something else, with nothing to reach."""
+        goals = (Goal(goal.framework, goal.direction, against=other, part=goal.part) for goal in self.goals)
+        return replace(self, goals=tuple(dict.fromkeys(goals)))
+
 
 def timed(
     framework: str,

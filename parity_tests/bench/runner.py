@@ -153,7 +153,11 @@ def process(job: Mapping[str, Any]) -> dict[str, Any]:
     chosen.pop("JAX_COMPILATION_CACHE_DIR", None)  # what is read from a cache is not compiled
     root = str(Path(parity_tests.__file__).parents[1])
     given = os.environ.get("PYTHONPATH")
-    variables = {**os.environ, **chosen, "PYTHONPATH": os.pathsep.join([root, *([given] if given else [])])}
+    variables = {
+        **os.environ,
+        **chosen,
+        "PYTHONPATH": os.pathsep.join(filter(None, [job.get("packages"), root, given])),
+    }
     lifeline, kept = os.pipe()
     variables |= {"PYTHONSAFEPATH": "1", "PYTHONHASHSEED": "0", "TF_CPP_MIN_LOG_LEVEL": "3", LIFELINE: str(lifeline)}
     limit, start = SHARE * free_bytes(), time.monotonic()
@@ -214,11 +218,13 @@ def bench(
     quick: bool = False,
     lengths: bool = False,
     device: str = "cpu",
+    packages: str | None = None,
     run: Run = process,
     progress: Progress = untold,
 ) -> Bench:
     """Measure the items in all installed frameworks; lengths adds the item over the length.
 
+    packages is a folder with another version of `attention_core` and `backends` as the other implementation.
     Ctrl-C ends it; the results so far are returned.
     """
     start = time.perf_counter()
@@ -241,7 +247,7 @@ def bench(
             count = sum(len(item.goals_in(framework, quick)) for framework in there)
             report = _reporting(progress, item.name, count, result.rows)
             for framework in there:
-                for row in rows_of(item, framework, result.rounds, quick, device, run, report):
+                for row in rows_of(item, framework, result.rounds, quick, device, run, report, packages):
                     result.rows.append(row)
             report("")
         if lengths:
@@ -265,17 +271,29 @@ def _reporting(progress: Progress, part: str, count: int, results: Sequence[obje
 
 
 def rows_of(
-    item: Item, framework: str, rounds: int, quick: bool, device: str, run: Run, report: Callable[[str], None]
+    item: Item,
+    framework: str,
+    rounds: int,
+    quick: bool,
+    device: str,
+    run: Run,
+    report: Callable[[str], None],
+    packages: str | None = None,
 ) -> Iterator[Row]:
-    """The rows of an item in a framework: nothing is timed against a form that does not agree with ours."""
+    """The rows of an item in a framework; a form is timed only if it agrees with the library's.
+
+    Two versions of the library cannot share a process, and are timed in fresh ones.
+    """
     sizes, goals = item.sizes_in(framework, quick), item.goals_in(framework, quick)
     for against in dict.fromkeys(goal.against for goal in goals):
         compared = [goal for goal in goals if goal.against == against]
         job = {"framework": framework, "item": item.name, "sizes": sizes, "device": device, "against": against}
         parts = list(dict.fromkeys(goal.part for goal in compared))
         report(f"{framework}, {against}: agreement and times")
+        timing = {**job, "parts": parts, "rounds": rounds}
+        other = {"form": against} if packages is None else {"form": None, "packages": packages}
         try:
-            timed = run({**job, "task": "times", "parts": parts, "rounds": rounds})
+            timed = run({**timing, "task": "times"}) if packages is None else in_turn(timing, other, run)
         except Failed as error:
             timed = {"refused": str(error)}
         for goal in compared:
@@ -287,18 +305,32 @@ def rows_of(
                 row.measured([(ours, theirs) for ours, theirs in timed["rounds"][goal.direction]])
             else:
                 report(f"{framework}, {against}: {goal.direction} of {goal.part}")
-                measure_afresh(row, goal, job, min(rounds, FRESH), run)
+                measure_afresh(row, goal, job, other, min(rounds, FRESH), run)
             yield row
 
 
-def measure_afresh(row: Row, goal: Goal, job: Mapping[str, Any], pairs: int, run: Run) -> None:
-    """Fill a row by pairs of fresh processes, ours and theirs in turn."""
+def in_turn(job: Mapping[str, Any], other: Mapping[str, Any], run: Run) -> dict[str, Any]:
+    """The rounds of each part of this version and of the other, by pairs of fresh processes.
+
+    Raises: Failed.
+    """
+    pairs = [
+        [run({**job, "task": "alone", **form})["seconds"] for form in ({"form": None}, other)]
+        for _ in range(min(job["rounds"], FRESH))
+    ]
+    return {"rounds": {part: [(ours[part], theirs[part]) for ours, theirs in pairs] for part in job["parts"]}}
+
+
+def measure_afresh(
+    row: Row, goal: Goal, job: Mapping[str, Any], other: Mapping[str, Any], pairs: int, run: Run
+) -> None:
+    """Fill a row by pairs of fresh processes, ours and the other form in turn."""
     row.unit = {"memory": "bytes", "compile": "seconds"}[goal.direction]
     rounds = []
     try:
         for _ in range(pairs):
             task = {**job, "task": goal.direction, "part": goal.part}
-            ours, theirs = (run({**task, "form": form}) for form in (None, row.against))
+            ours, theirs = (run({**task, **form}) for form in ({"form": None}, other))
             row.how = ours.get("how", "")
             rounds.append((float(ours[row.unit]), float(theirs[row.unit])))
     except Failed as error:

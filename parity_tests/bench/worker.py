@@ -57,6 +57,14 @@ def times(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
     return {"errors": errors, "rounds": rounds}
 
 
+def alone(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """The seconds that each part of one form takes."""
+    form = make(framework, job, job["form"])
+    calls = {part: getattr(form, part) for part in job["parts"]}
+    rounds = {part: interleave(call, call, job["rounds"], form.seconds) for part, call in calls.items()}
+    return {"seconds": {part: median([one for one, _ in measured]) for part, measured in rounds.items()}}
+
+
 def memory(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
     """The bytes that one form takes."""
     return taken_by(framework, job, make(framework, job, job["form"]), job["part"])
@@ -92,7 +100,7 @@ def length(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": median([wall(form.training) for _ in range(job["rounds"])]), **memory}
 
 
-TASKS = {"times": times, "memory": memory, "compile": compiling, "length": length}
+TASKS = {"times": times, "alone": alone, "memory": memory, "compile": compiling, "length": length}
 
 if __name__ == "__main__":
     main()

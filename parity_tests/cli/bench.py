@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from parity_tests.bench import page as pages
 from parity_tests.bench.items import ITEMS, LENGTH
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import console, progress
+from parity_tests.folders import Folder
 
 COLOURS = {True: "green", False: "yellow", None: ""}
 
@@ -50,6 +52,13 @@ COLOURS = {True: "green", False: "yellow", None: ""}
     type=click.IntRange(min=1),
     help=f"Rounds of each ratio (default: {runner.ROUNDS}, or {runner.QUICK_ROUNDS} with --quick).",
 )
+@click.option(
+    "--against",
+    "checkout",
+    type=Path,
+    metavar="FOLDER",
+    help="Another checkout of this project to measure against, instead of third-party code.",
+)
 @options.device
 @options.output_file("--json", "json_file", help="Write every ratio to a file.")
 @options.output_file(
@@ -61,6 +70,7 @@ def bench(
     frameworks: list[str] | None,
     quick: bool,
     rounds: int | None,
+    checkout: Path | None,
     device: str,
     json_file: Path | None,
     chart: Path | None,
@@ -70,18 +80,27 @@ def bench(
 
     Both implementations have the same parameters and inputs, and are timed only if their outputs and gradients agree;
     they are then timed alternately in one process on one core. A ratio is theirs / ours, the median of the rounds.
-    Exits with 0 only if every ratio of the selected frameworks was measured; a missed target is reported but is not an
-    error. Ctrl-C ends the benchmark; the ratios measured so far are printed and written.
+    With --against, two versions of this library are timed alternately in fresh processes, and their outputs are not
+    compared. Exits with 0 only if every ratio of the selected frameworks was measured; a missed target is reported but
+    is not an error. Ctrl-C ends the benchmark; the ratios measured so far are printed and written.
     """
+    if checkout is not None and LENGTH in names:
+        raise click.UsageError(f"--against compares the other items: leave {LENGTH} out")
     os.environ.setdefault(XLA_LEVEL, "3")  # what JAX takes by itself
-    with progress() as report:
+    items = [ITEMS[name] for name in names if name != LENGTH]
+    with progress() as report, ExitStack() as stack:
+        packages = None
+        if checkout is not None:
+            packages = stack.enter_context(other_packages(checkout))
+            items = [item.against(str(checkout)) for item in items]
         measured = runner.bench(
-            [ITEMS[name] for name in names if name != LENGTH],
+            items,
             frameworks or FRAMEWORKS,
             rounds=rounds,
             quick=quick,
             lengths=LENGTH in names,
             device=device,
+            packages=packages,
             progress=report,
         )
     print_bench(measured)
@@ -94,6 +113,17 @@ def bench(
         paths.draw(charts.chart(measured), chart)
     missing = measured.missing if frameworks else set(FRAMEWORKS) <= set(measured.missing)
     sys.exit(128 + signal.SIGINT if measured.interrupted else 1 if measured.refused or missing else 0)
+
+
+@contextmanager
+def other_packages(checkout: Path) -> Iterator[str]:
+    """A folder with the packages of a checkout that are measured, and not those that measure."""
+    with Folder() as folder:
+        for name in ("attention_core", "backends"):
+            if not (checkout / name).is_dir():
+                raise click.BadParameter(f"there is no folder {checkout / name}", param_hint="--against")
+            (Path(folder) / name).symlink_to((checkout / name).absolute())
+        yield folder
 
 
 def print_ratios(rows: Sequence[runner.Row]) -> None:

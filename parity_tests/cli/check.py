@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 from rich.text import Text
 
 from attention_core.errors import AttentionError
-from backends.archives import ArchiveError
+from backends.archives import ArchiveError, regular_file
 from backends.requirements import XLA_LEVEL
 from backends.schema import SchemaError, shown, typed
 from backends.weights import WeightError
@@ -53,6 +53,7 @@ from parity_tests.reports.table import MOST_RED, report, report_campaign, report
 from parity_tests.workers.answers import harmless
 from parity_tests.workers.environment import PATH, stated
 from parity_tests.workers.process import Server, WorkerFault
+from parity_tests.workers.target import parted
 
 
 class Target(click.ParamType):
@@ -62,9 +63,15 @@ class Target(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The location, unchanged."""
-        file = file_of(value)
-        if file is not None:
-            paths.claim(Path(file), "read", param, ctx)
+        place, _ = parted(value)
+        package = os.path.isdir(place) and os.sep not in place and file_of(value) is None
+        try:
+            if os.path.lexists(place) and not package:
+                regular_file(place)
+        except ArchiveError as error:
+            self.fail(str(error), param, ctx)
+        if file_of(value) is not None:
+            paths.claim(Path(place), "read", param, ctx)
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -178,8 +185,9 @@ def judged(request: Request | Conversion) -> Run:
             if isinstance(request, Conversion):
                 return request.judge(report_progress)
             run = request.judge(report_progress, lambda: bool(caught), explanations)
-    except (DivergenceError, LineError, CacheError, ArchiveError, AttentionError, WeightError) as error:
-        raise Refused(str(error)) from error
+    except (DivergenceError, LineError, CacheError, ArchiveError, AttentionError, WeightError, ImportError) as error:
+        hint = " In options of this command, max_bytes=... is --max-bytes." if "max_bytes=..." in str(error) else ""
+        raise Refused(f"{error}{hint}") from error
     except WorkerFault as fault:
         errors.print(Text(fault.trace, style="dim"), soft_wrap=True)
         raise Refused(f"{request.target} cannot be judged: {fault}") from fault
@@ -261,32 +269,52 @@ def optimised() -> Iterator[None]:
     help="Run a target, or a framework by name, with another interpreter, as when the certificate was written.",
 )
 @click.option(
+    "--file",
+    "files",
+    type=paths.InputFile(),
+    metavar="FILE",
+    multiple=True,
+    help="A file listed in the certificate beside TARGET: the output of `convert`, or known divergences (default: the "
+    "file of that name beside CERTIFICATE or TARGET).",
+)
+@options.max_bytes
+@click.option(
     "--allow-red", is_flag=True, help="Also exit with 0 if the certificate is red, provided that the results match it."
 )
-def verify(certificate: Path, target: str, pythons: tuple[str, ...], allow_red: bool) -> None:
+def verify(
+    certificate: Path,
+    target: str,
+    pythons: tuple[str, ...],
+    files: tuple[Path, ...],
+    max_bytes: int | None,
+    allow_red: bool,
+) -> None:
     """Run TARGET as the certificate describes, and compare inputs, files, verdicts and errors with it.
 
     TARGET is an implementation, as for `check`, or the SOURCE of `convert`; a path named in the certificate is never
-    run. A certificate of `convert` is validated again, without writing a file. Different package versions are reported
-    but are not a failure; neither are the errors that they change within the tolerances, which are reported as not
-    reproduced.
+    run, and its file is looked up by name only. A certificate of `convert` is validated again, without writing a file.
+    Different package versions are reported but are not a failure; neither are the errors that they change within the
+    tolerances, which are reported as not reproduced.
 
     Exits with 0 if everything matches and is green, with 1 if not, and with 2 if the file is not a certificate or the
     run cannot be repeated.
     """
     try:
         before = load(certificate)
-        request, stated = request_of(before["request"], target, pythons)
+        request, stated = request_of(before["request"], target, pythons, max_bytes)
+        request, listed = placed(request, stated, certificate, files)
     except CertificateError as error:
         raise Refused(str(error)) from error
     console.print(Text(f"certified   {harmless(stated, MOST_NAME)}"), soft_wrap=True)
     console.print(Text(f"judging     {target}"), soft_wrap=True)
     run = judged(request)
-    after = certify(run, request.certified, {**request.files, **(run.files if isinstance(request, Request) else {})})
-    others = environment_changes(before, after)
+    after = certify(run, request.certified, {**listed, **(run.files if isinstance(request, Request) else {})})
+    others, changes, measured = (
+        [harmless(line, MOST_LINE) for line in compared(before, after)]
+        for compared in (environment_changes, differences, other_errors)
+    )
     for line in others:
         console.print(Text(f"other       {line}", style="yellow"), soft_wrap=True)
-    changes, measured = differences(before, after), other_errors(before, after)
     if not others:  # the same versions on the same processor: the same errors
         changes += measured
     for line in changes[:MOST_RED]:
@@ -308,11 +336,16 @@ def verify(certificate: Path, target: str, pythons: tuple[str, ...], allow_red: 
 
 MOST_NAME = 500
 """The maximum number of printed characters of a target named in a certificate."""
+MOST_LINE = 1_000
+"""The maximum number of printed characters of a difference."""
 
 
-def request_of(stated: Mapping[str, Any], target: str, pythons: tuple[str, ...]) -> tuple[Request | Conversion, str]:
+def request_of(
+    stated: Mapping[str, Any], target: str, pythons: tuple[str, ...], max_bytes: int | None = None
+) -> tuple[Request | Conversion, str]:
     """The request in a certificate, applied to the given target, and the target named in it.
 
+    The memory limit of a file's arrays comes from the command line, never from a certificate.
     Raises: CertificateError if it has none.
     """
     kind = stated.get("kind")
@@ -322,10 +355,42 @@ def request_of(stated: Mapping[str, Any], target: str, pythons: tuple[str, ...])
             raise CertificateError("the certificate was written with another interpreter: pass --python")
         if kind == "check":
             request = typed(Request, fields, "request")
+            if max_bytes is not None:
+                raise CertificateError("--max-bytes applies to certificates of `convert` only")
             return replace(request, target=target, python=pythons[0] if pythons else None), request.target
         if kind == "convert":
             conversion = typed(Conversion, fields, "request")
-            return replace(conversion, file=target, pythons=options.interpreters(pythons)), conversion.file
+            chosen = options.interpreters(pythons)
+            return replace(conversion, file=target, max_bytes=max_bytes, pythons=chosen), conversion.file
     except SchemaError as error:
         raise CertificateError(f"invalid request in the certificate: {error}") from error
     raise CertificateError(f"the certificate is of {shown(kind)}, which `verify` cannot repeat")
+
+
+def placed(
+    request: Request | Conversion, stated: str, certificate: Path, given: Sequence[Path]
+) -> tuple[Request | Conversion, dict[str, Path]]:
+    """The request with the path of the file that it names beside the target, and the paths of both by listed name.
+
+    A path in a certificate is not trusted: its last part is looked up among the given files, and beside the certificate
+    and the target.
+    Raises: CertificateError if it is not found, or another file is given.
+    """
+    name = request.divergences if isinstance(request, Request) else request.output
+    target = Path(parted(request.target)[0] if isinstance(request, Request) else request.file)
+    last = "" if name is None else Path(name).name
+    if others := [path for path in given if path.name != last]:
+        raise CertificateError(f"it lists no file {others[0].name} beside the target")
+    if name is None:
+        return request, {}
+    folders = dict.fromkeys([certificate.parent, target.parent])
+    places = [*given, *(folder / last for folder in folders)]
+    file = next(
+        (one for one in places if os.path.isfile(one) and os.path.realpath(one) != os.path.realpath(target)), None
+    )
+    if file is None:
+        where = " or ".join(map(str, folders))
+        raise CertificateError(f"it lists {shown(name)}, which is not in {where}: name the file with --file")
+    if isinstance(request, Request):
+        return replace(request, divergences=str(file)), {name: file}
+    return replace(request, output=str(file)), {stated: target, name: file}

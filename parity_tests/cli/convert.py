@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,11 +18,13 @@ from rich.text import Text
 from attention_core.errors import AttentionError
 from backends import FRAMEWORKS
 from backends.archives import ArchiveError
+from backends.files import replaceable_file
 from backends.weights import SOURCES, WeightError
 from backends.weights.matching import fits
 from parity_tests.cli import options
 from parity_tests.cli.terminal import Refused, console, progress, write_certificate, write_json
 from parity_tests.conversion.conversion import CANONICAL, Conversion, Move, next_lines, save
+from parity_tests.folders import PREFIX, Folder
 from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.certificate import certify
@@ -83,12 +84,7 @@ MOST_SHOWN = 5
     show_default=True,
     help="Validate the source's layer and the converted layer, the converted layer only, or nothing.",
 )
-@click.option(
-    "--max-bytes",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Memory limit for the arrays of SOURCE (default: 8 times its size plus 16 MiB).",
-)
+@options.max_bytes
 @options.python("Run a framework (torch, tf, jax, mxnet, onnx) with another interpreter.")
 @options.json_file
 @options.certificate
@@ -112,7 +108,8 @@ def convert(file: Path, output: Path, json_file: Path | None, certificate_file: 
         console.print(line, soft_wrap=True)
     outcome = None
     # Written before anything runs, since a kind of file may need a library, and moved to its place if all is green.
-    with refusals(), tempfile.TemporaryDirectory(prefix=".convert-", dir=output.absolute().parent) as folder:
+    place = replaceable_file(output)
+    with refusals(), Folder(place.parent, f".{PREFIX}") as folder:
         partial = Path(folder) / output.name
         save(move, request.target, written, spelling, partial)
         if request.how != "no":
@@ -125,7 +122,7 @@ def convert(file: Path, output: Path, json_file: Path | None, certificate_file: 
         if outcome is not None and outcome.red:
             console.print(Text(f"red         {output} is not written", style="bold red"), soft_wrap=True)
             sys.exit(1)
-        partial.replace(output)
+        partial.replace(place)
     console.print(verdict(move, request, outcome), soft_wrap=True)
     if outcome is not None and certificate_file is not None:
         write_certificate(certify(outcome, request.certified, request.files), certificate_file)

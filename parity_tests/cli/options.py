@@ -200,6 +200,12 @@ certificate = output_file(
     type=paths.CertificateFile(),
     help="Write a certificate as JSON, and as a Markdown page with the suffix .md beside it.",
 )
+max_bytes = click.option(
+    "--max-bytes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Memory limit for the arrays of SOURCE (default: 8 times its size plus 16 MiB).",
+)
 junit = output_file("--junit", "junit_file", help="Write the verdicts as JUnit XML for CI services.")
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -90,7 +90,7 @@ class Conversion:
     prefixes: tuple[str, ...] = ()
     to_prefix: str = ""
     given: tuple[str, ...] = ()
-    how: str = "full"
+    how: Literal["full", "own", "no"] = "full"
     max_bytes: int | None = None
     pythons: Mapping[str, str] = field(default_factory=dict)
 

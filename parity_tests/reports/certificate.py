@@ -186,7 +186,9 @@ def differences(before: Certificate, after: Certificate) -> list[str]:
     ]
     files, listed = after["files"], before["files"]
     changes += [f"{_safe(name)} is not the file that was tested" for name in listed if files.get(name) != listed[name]]
-    changes += [f"{name} is tested here, but not listed in the certificate" for name in files if name not in listed]
+    changes += [
+        f"{_safe(name)} is tested here, but not listed in the certificate" for name in files if name not in listed
+    ]
     drawn, anew = before["drawn"], after["drawn"]
     gone = [case for case in drawn if case not in anew]
     if gone:  # reported once, and not for every quantity

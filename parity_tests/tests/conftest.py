@@ -222,12 +222,12 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[str]]:
 
 
 @pytest.fixture
-def counted(capsys: pytest.CaptureFixture) -> Callable[[str, int, int], None]:
-    """Print how many attacks there were, and how many of them were refused."""
+def counted(capsys: pytest.CaptureFixture) -> Callable[..., None]:
+    """Print how many attacks there were, and how many of them were refused, or came to what is due instead."""
 
-    def count(what: str, tries: int, refused: int) -> None:
-        assert 0 < refused <= tries
+    def count(what: str, tries: int, failed: int, outcome: str = "refused") -> None:
+        assert 0 < failed <= tries
         with capsys.disabled():
-            print(f"\n{tries:,} {what}, {refused:,} refused")
+            print(f"\n{tries:,} {what}, {failed:,} {outcome}")
 
     return count

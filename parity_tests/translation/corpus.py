@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import os
 import re
 import unicodedata
 import urllib.request
@@ -21,6 +20,7 @@ import numpy as np
 from attention_core.draws import integers, uniform
 from attention_core.operators.training import Batch
 from backends.archives import ArchiveError, regular_file
+from backends.files import write_file
 
 SPECIAL = PAD, BOS, EOS, UNK = "<pad>", "<bos>", "<eos>", "<unk>"
 NAMES = "january february march april may june july august september october november december"
@@ -157,9 +157,7 @@ def download(folder: Path) -> Path:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         content = archive.read(PAIRS_MEMBER)
     folder.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
+    write_file(path, content)
     return path
 
 

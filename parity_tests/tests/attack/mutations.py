@@ -31,7 +31,7 @@ import backends
 from backends.weights import WeightError, from_canonical, write_arrays
 from parity_tests.conversion.conversion import Conversion
 from parity_tests.tests.weights.arrays import Arrays, drawn
-from parity_tests.translation.corpus import dates
+from parity_tests.translation.corpus import CorpusError, dates, read_corpus
 from parity_tests.translation.model import Model, Settings, new_model, read_data
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.recordings import Recording
@@ -40,7 +40,7 @@ MEMORY = 2**30
 """The bytes that reading may take beyond those of the libraries."""
 SECONDS = 20
 """How long a try may take."""
-REFUSALS = (backends.ArchiveError, WeightError)
+REFUSALS = (backends.ArchiveError, WeightError, CorpusError)
 HOSTILE = (
     None,
     True,
@@ -153,6 +153,18 @@ def read_recording(path: Path) -> Arrays:
     }
 
 
+def write_pairs(path: Path) -> None:
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in dates(20)), encoding="utf-8")
+
+
+def read_pairs(path: Path) -> Arrays:
+    """Read a corpus in which no line is skipped: a line that is, is reported."""
+    corpus = read_corpus(path)
+    if corpus.skipped:
+        raise CorpusError(corpus.warning)
+    return {"pairs": np.array(corpus.pairs)}
+
+
 KINDS = {
     "safetensors": Kind(lambda path: safetensors.numpy.save_file(layer(TORCH), path), converted),
     "canonical": Kind(write_canonical, converting("canonical"), checked=True),
@@ -167,6 +179,7 @@ KINDS = {
     "onnx": Kind(write_onnx, converting("onnx.GRU"), ".onnx", "onnx"),
     "model": Kind(write_model, read_model, checked=True),
     "recording": Kind(write_recording, read_recording, checked=True),
+    "corpus": Kind(write_pairs, read_pairs, ".txt"),
 }
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
+import tomllib
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -18,42 +20,51 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends import weights
+from backends import FRAMEWORKS, weights
 from backends.weights import WeightError
 from parity_tests.tests.attack.mutations import KINDS, layer, write_onnx
 from parity_tests.tests.commands import invoke, squeezed
 from parity_tests.tests.places import ROOT
 
-PRESENT = [name for name, kind in KINDS.items() if not kind.library or find_spec(kind.library)]
+Count = Callable[[str, int, int], None]
 FORGED = [f"forged {name}" for name in ("canonical", "model", "recording")]
+LIBRARIES = list(dict.fromkeys(kind.library for kind in KINDS.values()))
 OUTCOMES = {"kind", "refused", "same"}
 """What damage may come to where a file has checksums."""
 UNNOTICED = OUTCOMES | {"values", "described"}
 
 
-def test_damaged_files_are_refused_or_read_as_they_were(request: pytest.FixtureRequest):
+def installed(library: str) -> Any:
+    """A parameter for where a library is tested: a framework in its own environment, others with the weights extra."""
+    absent = bool(library) and find_spec(library) is None
+    other = [pytest.mark.once, pytest.mark.skipif(absent, reason=f"{library} is not installed")] if library else []
+    marks = pytest.mark.frameworks(library) if library in FRAMEWORKS else other
+    return pytest.param(library, marks=marks, id=library or "none")
+
+
+@pytest.mark.parametrize("library", [*map(installed, LIBRARIES)])
+def test_damaged_files_are_refused_or_read_as_they_were(library: str, pytestconfig: pytest.Config, counted: Count):
     """What no checksum covers may read as other arrays; nothing raises anything else, hangs, or fills memory."""
-    tries = request.config.getoption("--attack")
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "parity_tests.tests.attack.mutations",
-        str(tries),
-        *PRESENT,
-        *FORGED,
-    ]
+    tries = pytestconfig.getoption("--attack")
+    names = [name for name, kind in KINDS.items() if kind.library == library] + ([] if library else FORGED)
+    command = [sys.executable, "-W", "ignore", "-m", "parity_tests.tests.attack.mutations", str(tries), *names]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     counts = [json.loads(line) for line in done.stdout.splitlines()]
-    print(done.stdout)
-    assert [count["kind"] for count in counts] == [*PRESENT, *FORGED]
+    assert [count["kind"] for count in counts] == names
     for count in counts:
         name = count["kind"]
         checked = name in KINDS and KINDS[name].checked
         assert set(count) <= (OUTCOMES if checked else UNNOTICED), "\n".join(map(str, count))
         assert count["refused"] >= tries // 4 and sum(list(count.values())[1:]) == tries, count
+        counted(f"damaged files ({name})", tries, count["refused"])
+
+
+def test_every_kind_of_file_is_damaged_in_an_environment():
+    """Where its library is missing, it is left out: a framework has its environment, core-newest the weights extra."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert re.search(r"^ +(\S+,)?core-newest(,\S+)?: weights$", (ROOT / "tox.ini").read_text(encoding="utf-8"), re.M)
+    assert {*LIBRARIES} <= {"", *FRAMEWORKS, *(one.partition(">")[0] for one in extras["weights"])}
 
 
 # ------------------------------------------------------------------------------------------------ hostile files
@@ -283,9 +294,12 @@ def test_a_hostile_file_of_bytes_is_refused(name: str, data: bytes, words: str, 
     assert words in str(refused.value) and str(refused.value).isprintable()
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".params", ".onnx", ".pt", ".h5", ".keras"])
+TORCH_SUFFIX = pytest.param(".pt", marks=pytest.mark.frameworks("torch"))
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".params", ".onnx", TORCH_SUFFIX, ".h5", ".keras"])
 def test_a_file_that_is_mostly_a_hole_is_not_read_to_its_end(suffix: str, tmp_path: Path):
-    libraries = {".onnx": "onnx", ".pt": "torch", ".h5": "h5py", ".keras": "h5py"}
+    libraries = {".onnx": "onnx", ".h5": "h5py", ".keras": "h5py"}
     if suffix in libraries:
         pytest.importorskip(libraries[suffix])
     (tmp_path / f"x{suffix}").touch()

@@ -12,7 +12,9 @@ import pytest
 
 import backends
 from parity_tests.cli import paths
+from parity_tests.cli.check import Target
 from parity_tests.cli.main import main
+from parity_tests.tests.attack.mutations import KINDS
 from parity_tests.tests.attack.odd import ODD
 from parity_tests.tests.commands import commands, invoke, squeezed
 
@@ -35,7 +37,7 @@ def label(given: tuple[tuple[str, ...], click.Parameter]) -> str:
     return " ".join([*given[0], given[1].opts[0]])
 
 
-FILES = list(options_of(paths.InputFile))
+FILES = [*options_of(paths.InputFile), *options_of(Target)]
 OUTPUTS = list(options_of(paths.OutputFile))
 FOLDERS = list(options_of(paths.OutputFolder))
 
@@ -140,3 +142,12 @@ def test_no_file_is_written_twice_or_over_what_is_read(
     assert result.exit_code == 2 and message in squeezed(result), result.output
     assert {Path(name).read_text() for name in ("mine.py", "known.toml")} == {"as it was"}
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_convert_replaces_the_file_that_a_link_names(tmp_path: Path):
+    KINDS["safetensors"].write(tmp_path / "x.safetensors")
+    link, file = tmp_path / "out.safetensors", tmp_path / "folder" / "file"
+    file.parent.mkdir()
+    link.symlink_to(file)
+    done = invoke("convert", tmp_path / "x.safetensors", "--to", "jax", "--validate", "no", "-o", link)
+    assert done.exit_code == 0 and link.is_symlink() and file.is_file(), done.output

@@ -17,11 +17,14 @@ import pytest
 from attention_core.operators import SPECIFICATION_VERSION
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.cli.check import request_of
+from parity_tests.conversion.conversion import Conversion
 from parity_tests.judge.check import check as judge
 from parity_tests.judge.divergences import Divergence, DivergenceError, load_divergences
 from parity_tests.judge.request import Request
+from parity_tests.judge.run import Run
 from parity_tests.reports import certificate
 from parity_tests.reports.certificate import CertificateError, certify
+from parity_tests.tests.attack.mutations import KINDS
 from parity_tests.tests.commands import invoke, squeezed
 
 Count = Callable[[str, int, int], None]
@@ -64,11 +67,35 @@ def written(data: Any, path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def certified(tmp_path_factory: pytest.TempPathFactory, fake_job: Callable) -> certificate.Certificate:
+def run(fake_job: Callable) -> Run:
+    """A run of the fake backend."""
+    return judge(select(all_cases(), "masked_softmax-m*"), ["float64"], fake_job(), require_all=True)
+
+
+@pytest.fixture(scope="module")
+def certified(run: Run) -> certificate.Certificate:
     """The certificate of the fake backend."""
-    request = Request("numpy_backend", ["float64"], "masked_softmax-m*")
-    run = judge(select(all_cases(), "masked_softmax-m*"), ["float64"], fake_job(), require_all=True)
-    return certify(run, request.certified, run.files)
+    return certify(run, Request("numpy_backend", ["float64"], "masked_softmax-m*").certified, run.files)
+
+
+@pytest.fixture
+def converted(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> certificate.Certificate:
+    """A certificate of `convert`, whose validation ends in that run: no framework need be there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Conversion, "validated", lambda self, move, written, progress: run)
+    KINDS["safetensors"].write(Path("x.safetensors"))
+    Path("new.safetensors").write_text("what was written")
+    request = Conversion("x.safetensors", "keras.GRU", "new.safetensors")
+    return certify(run, request.certified, request.files)
+
+
+def signed(content: certificate.Certificate) -> certificate.Certificate:
+    """The content of a certificate with a digest that fits."""
+    content = {name: value for name, value in content.items() if name != "digest"}
+    try:
+        return {**content, "digest": certificate._digest(content)}
+    except ValueError:  # no digest is known of NaN
+        return {**content, "digest": "0" * 64}
 
 
 def test_a_hostile_certificate_is_refused_or_compared(
@@ -79,11 +106,7 @@ def test_a_hostile_certificate_is_refused_or_compared(
 ):
     random, refused, tries = Random(18), 0, 5 * pytestconfig.getoption("--attack")
     for _ in range(tries):
-        content = changed({name: certified[name] for name in certified if name != "digest"}, random)
-        try:
-            content["digest"] = certificate._digest(content)
-        except ValueError:  # no digest is known of NaN
-            content["digest"] = "0" * 64
+        content = signed(changed({name: certified[name] for name in certified if name != "digest"}, random))
         try:
             before = certificate.load(written(content, tmp_path / "hostile.json"))
             request_of(before["request"], "mine.py", ())
@@ -116,9 +139,64 @@ def test_the_message_has_the_path_of_what_is_wrong(certified: certificate.Certif
         for name in way[:-1]:
             owner = owner[name]
         owner[way[-1]] = value
-        path = written({**content, "digest": certificate._digest(content)}, tmp_path / "hostile.json")
+        path = written(signed(content), tmp_path / "hostile.json")
         result = invoke("verify", path, "mine.py")
         assert result.exit_code == 2 and message in squeezed(result), result.output
+
+
+def test_a_hostile_certificate_of_convert_is_refused_or_compared(
+    converted: certificate.Certificate, pytestconfig: pytest.Config, counted: Count
+):
+    random, refused, tries = Random(18), 0, pytestconfig.getoption("--attack")
+    for _ in range(tries):
+        content = signed({**converted, "request": changed(converted["request"], random)})
+        result = invoke("verify", written(content, Path("hostile.json")), "x.safetensors")
+        assert result.exit_code in (0, 1, 2) and isinstance(result.exception, (SystemExit, type(None))), content
+        assert "\x1b" not in result.output and len(result.output) < 5_000
+        refused += result.exit_code == 2
+    counted("certificates of convert", tries, refused)
+
+
+def test_a_file_that_a_certificate_names_is_looked_for_beside_what_the_command_line_names(
+    converted: certificate.Certificate, tmp_path: Path
+):
+    path = written(converted, tmp_path / "own.json")
+    assert invoke("verify", path, "x.safetensors").exit_code == 0
+    assert "it lists no file x.safetensors" in squeezed(invoke("verify", path, "mine.py", "--file", "x.safetensors"))
+    moved = tmp_path / "elsewhere" / "new.safetensors"
+    moved.parent.mkdir()
+    Path("new.safetensors").rename(moved)
+    stated = {**converted["request"], "output": str(moved)}
+    files = {name.replace("new.safetensors", str(moved)): digest for name, digest in converted["files"].items()}
+    written(signed({**converted, "request": stated, "files": files}), path)
+    result = invoke("verify", path, "x.safetensors")
+    assert result.exit_code == 2 and "name the file with --file" in squeezed(result), result.output
+    assert invoke("verify", path, "x.safetensors", "--file", moved).exit_code == 0
+    moved.write_text("something else")
+    result = invoke("verify", path, "x.safetensors", "--file", moved)
+    assert result.exit_code == 1 and "is not the file that was tested" in squeezed(result), result.output
+
+
+def test_a_certificate_whose_framework_is_missing_is_refused(
+    converted: certificate.Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def missing(*arguments: object) -> Run:
+        raise ImportError("keras.GRU cannot be validated here: not installed: keras")
+
+    monkeypatch.setattr(Conversion, "validated", missing)
+    result = invoke("verify", written(converted, tmp_path / "own.json"), "x.safetensors")
+    assert result.exit_code == 2 and "not installed: keras" in squeezed(result), result.exception
+
+
+def test_a_certificate_raises_no_limit(converted: certificate.Certificate, tmp_path: Path):
+    entry = {"dtype": "F32", "shape": [0, 2**40], "data_offsets": [0, 0]}
+    header = json.dumps({"w": entry}).encode()
+    Path("x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    path = written(signed({**converted, "request": {**converted["request"], "max_bytes": 10**15}}), tmp_path / "a.json")
+    result = invoke("verify", path, "x.safetensors")
+    assert result.exit_code == 2 and "its arrays take" in squeezed(result) and "--max-bytes" in result.output
+    result = invoke("verify", path, "x.safetensors", "--max-bytes", 10**15)
+    assert result.exit_code == 2 and "its arrays take" not in squeezed(result), result.output
 
 
 VERDICT = {

@@ -1,9 +1,12 @@
-"""What test_jax_sharding.py asks of a process with four devices: run as a module, it prints its answers as JSON."""
+"""What test_jax_sharding.py asks of a process with four devices: run as a module, it prints its answers as JSON.
+
+It takes the names of layers: those that run under jit with a sharded batch, and those that run under shard_map.
+"""
 
 from __future__ import annotations
 
 import json
-import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +24,6 @@ Function = Callable[..., jax.Array]
 
 MESH = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 SHARDED = PartitionSpec("data", "model")
-COLLECTIVES = re.compile(r"= (\S+) (all-gather|all-reduce|all-to-all|collective-\w+|reduce-scatter)(?:-start)?\(")
 LENS = jnp.array([5, 0, 7, 3])
 
 
@@ -52,7 +54,7 @@ def kernels() -> dict[str, tuple[Function, list[jax.Array]]]:
 
 
 def under_jit(function: Function, arrays: list[jax.Array]) -> dict[str, Any]:
-    """The collectives of a program for the context and all gradients, whether these are sharded so, and their error."""
+    """The compiled text of a program for the context and all gradients, whether these are sharded so, their error."""
 
     def squares(*given: jax.Array) -> tuple[jax.Array, jax.Array]:
         context = function(*given)
@@ -74,7 +76,7 @@ def under_jit(function: Function, arrays: list[jax.Array]) -> dict[str, Any]:
     made = jax.jit(program).lower(*placed).compile()
     results = made(*placed)
     return {
-        "collectives": sorted(f"{what} {of.partition('{')[0]}" for of, what in COLLECTIVES.findall(made.as_text())),
+        "program": made.as_text(),
         "sharded": [result.sharding.is_equivalent_to(placed[0].sharding, 4) for result in results[:4]],
         "error": difference(results, jax.jit(program)(*arrays)),
     }
@@ -110,6 +112,34 @@ def layers() -> dict[str, tuple[Any, Function, list[jax.Array]]]:
         ),
         "dot": (attention.DotProductAttention(), context, [queries, outputs, LENS]),
         "additive": (attention.AdditiveAttention(6, 6, 8, rngs=rngs), context, [queries, outputs, LENS]),
+        "multi-head": (attention.MultiHeadAttention(6, 2, hidden_size=8, rngs=rngs), context, [queries, outputs, LENS]),
+        "bahdanau": (
+            attention.BahdanauDecoder(9, 4, 6, initial="zero", rngs=rngs),
+            decoded,
+            [tokens, outputs, LENS],
+        ),
+    }
+
+
+def batch_under_jit(layer: Any, call: Function, arrays: list[jax.Array]) -> dict[str, Any]:
+    """The same as `under_jit` of a layer's output and its gradients by the parameters, for a sharded batch."""
+    graphdef, state = nnx.split(layer)
+
+    def program(state: Any, *given: jax.Array) -> Any:
+        def squares(state: Any) -> tuple[jax.Array, jax.Array]:
+            output = call(nnx.merge(graphdef, state), *given)
+            return jnp.sum(output**2), output
+
+        return jax.grad(squares, has_aux=True)(state)
+
+    by_batch, whole = (NamedSharding(MESH, PartitionSpec(*axes)) for axes in (("data",), ()))
+    placed = jax.device_put((state, *arrays), (whole, *[by_batch] * len(arrays)))
+    made = jax.jit(program).lower(*placed).compile()
+    gradients, output = made(*placed)
+    return {
+        "program": made.as_text(),
+        "sharded": [output.sharding.is_equivalent_to(by_batch, output.ndim)],
+        "error": difference((gradients, output), jax.jit(program)(state, *arrays)),
     }
 
 
@@ -133,5 +163,7 @@ if __name__ == "__main__":
     set_path("blocked")
     blocks.BLOCK, dot_product.ROWS, dot_product.COLUMNS = 32, 3, 4
     kept = {name: under_jit(*given) for name, given in kernels().items()}
-    errors = {name: under_shard_map(*given) for name, given in layers().items()}
-    print(json.dumps({"jit": kept, "shard_map": errors}))
+    batches, mapped = (names.split(",") for names in sys.argv[1:])
+    batch = {name: batch_under_jit(*layers()[name]) for name in batches}
+    errors = {name: under_shard_map(*layers()[name]) for name in mapped}
+    print(json.dumps({"kernels": kept, "layers": batch, "shard_map": errors}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from functools import partial
@@ -59,3 +60,46 @@ def test_that_a_file_cannot_be_written_is_found_out_before(tmp_path: Path, place
     with pytest.raises(FileError, match=words):
         replaceable_file(tmp_path / place)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path: Path):
+    abandoned, *kept = [
+        tmp_path / name
+        for name in (
+            f"[a].{'0' * 32}.partial",
+            f"a.{'0' * 32}.partial",
+            "[a].old.partial",
+            f"[a].{'1' * 32}.partial",
+            f"[a].{'2' * 32}.partial",
+        )
+    ]
+    *files, folder, link = abandoned, *kept
+    for file in files:
+        file.write_text("")
+    folder.mkdir()
+    link.symlink_to(files[1])
+    replaceable_file(tmp_path / "[a]")
+    assert {*tmp_path.iterdir()} == {*kept}
+
+
+def test_what_another_process_writes_is_not_taken_for_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    replace = Path.replace
+
+    def while_checked(partial: Path, target: Path) -> Path:
+        replaceable_file(target)
+        return replace(partial, target)
+
+    monkeypatch.setattr(Path, "replace", while_checked)
+    write_file(tmp_path / "file", "content")
+    assert (tmp_path / "file").read_text() == "content"
+
+
+def test_files_are_written_where_there_are_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused(*arguments: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refused)
+    unknown = tmp_path / f"file.{'0' * 32}.partial"
+    unknown.write_text("")
+    write_file(replaceable_file(tmp_path / "file"), "content")
+    assert {*tmp_path.iterdir()} == {tmp_path / "file", unknown}

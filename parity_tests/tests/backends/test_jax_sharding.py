@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,17 @@ import pytest
 import backends
 
 LAYERS = ("encoder", "decoder", "greedy", "translator", "dot", "additive")
+SHARDED = ("additive", "multi-head", "bahdanau")
+"""The layers whose program for a sharded batch is read."""
+COLLECTIVE = re.compile(
+    r"= (.+?) (all-gather|all-reduce|(?:ragged-)?all-to-all|collective-\w+|reduce-scatter)(?:-start)?\("
+)
+
+
+def collectives(program: str) -> set[str]:
+    """What devices exchange in a compiled program: each collective, with the dtype and shape of each of its results."""
+    found = COLLECTIVE.findall(program)
+    return {f"{name} {array}" for arrays, name in found for array in re.findall(r"\w+\[.*?\]", arrays)}
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +34,7 @@ def answers() -> dict[str, Any]:
     flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
     root = Path(backends.__file__).parents[1]
     variables = {**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": str(root)}
-    command = [sys.executable, "-m", "parity_tests.tests.backends.jax_meshes"]
+    command = [sys.executable, "-m", "parity_tests.tests.backends.jax_meshes", ",".join(SHARDED), ",".join(LAYERS)]
     done = subprocess.run(command, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -31,9 +43,32 @@ def answers() -> dict[str, Any]:
 @pytest.mark.parametrize("kernel", ["dot", "additive"])
 def test_blocks_of_a_sharded_batch_and_of_sharded_heads_stay_where_they_are(kernel: str, answers: dict[str, Any]):
     """Devices exchange the gradient of what they share, and the numbers that say which formula all of them take."""
-    answer = answers["jit"][kernel]
+    answer = answers["kernels"][kernel]
     assert answer["error"] < 1e-5 and all(answer["sharded"])
-    assert {*answer["collectives"]} <= {f"all-reduce {of}" for of in ("pred[]", "f32[]", "f32[8]", "f32[2,8]")}
+    assert collectives(answer["program"]) <= {f"all-reduce {of}" for of in ("pred[]", "f32[]", "f32[8]", "f32[2,8]")}
+
+
+@pytest.mark.parametrize("layer", SHARDED)
+def test_a_sharded_batch_of_a_layer_stays_where_it_is(layer: str, answers: dict[str, Any]):
+    answer = answers["layers"][layer]
+    assert answer["error"] < 1e-5 and all(answer["sharded"])
+    assert {one.partition(" ")[0] for one in collectives(answer["program"])} == {"all-reduce"}  # of gradients
+
+
+def test_every_collective_of_a_program_is_found():
+    assert collectives(
+        "  %a.1 = f32[4,2]{1,0} all-reduce(f32[4,2]{1,0} %b), channel_id=1\n"
+        "  %c = (f32[4]{0}, f32[], /*index=2*/s32[8]{0:T(8)}) all-gather(f32[2]{0} %d, f32[] %e, s32[4]{0} %f)\n"
+        "  ROOT %g = (pred[3]{0}, pred[6]{0}) all-gather-start(pred[3]{0} %h)\n"
+        "  %i = (f32[5]{0}, f32[5]{0}) fusion(f32[5]{0} %all-to-all.1), kind=kLoop, calls=%all-reduce\n"
+    ) == {
+        "all-reduce f32[4,2]",
+        "all-gather f32[4]",
+        "all-gather f32[]",
+        "all-gather s32[8]",
+        "all-gather pred[3]",
+        "all-gather pred[6]",
+    }
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from click.testing import CliRunner
 from backends import FRAMEWORKS, Availability
 from parity_tests.bench import charts, measure, page, runner, worker
 from parity_tests.bench.items import DIRECTIONS, ITEMS, PARTS, THIRD_PARTY, Item, Problem
+from parity_tests.cli.bench import other_packages
 from parity_tests.cli.main import main
+from parity_tests.tests.commands import invoke, squeezed
 from parity_tests.tests.places import ROOT
 
 SIZES = {"batch": 2, "heads": 2, "queries": 3, "keys": 4, "hidden": 6, "layers": 2, "vocabulary": 9, "steps": 2}
@@ -205,7 +208,9 @@ def answering(**refusing: str):
                 return {"refused": refusing[job["framework"]]}
             rounds = {part: [(2.0, 6.0)] * job["rounds"] for part in job["parts"]}
             return {"errors": {"context": 3.0}, "rounds": rounds}
-        taken = 2 if job["form"] is None else 6
+        taken = 2 if job["form"] is None and "packages" not in job else 6
+        if job["task"] == "alone":
+            return {"seconds": dict.fromkeys(job["parts"], taken)}
         return {"seconds": float(taken), "bytes": taken, "how": "counted"}
 
     run.jobs = jobs
@@ -273,6 +278,30 @@ def test_processes_that_measure_memory_or_compiling_alternate():
     runner.bench([ITEMS["decoder"]], ["jax"], run=run)
     forms = [job["form"] for job in run.jobs if job["task"] == "compile" and job["part"] == "training"]
     assert forms == [None, THIRD_PARTY] * runner.FRESH
+
+
+@pytest.mark.usefixtures("installed")
+def test_another_version_of_ours_takes_turns_in_fresh_processes():
+    run, item = answering(), ITEMS["decoder"].against("before")
+    measured = runner.bench([item], ["jax"], packages="/folder", run=run)
+    assert [job.get("packages") for job in run.jobs if job["task"] == "alone"] == [None, "/folder"] * runner.FRESH
+    assert not [job for job in run.jobs if job["task"] != "machine" and job["form"] is not None]
+    assert {(row.against, row.ratio, row.goal, row.refused) for row in measured.rows} == {("before", 3.0, None, "")}
+    directions = {(goal.direction, goal.part) for goal in ITEMS["decoder"].goals if goal.framework == "jax"}
+    assert {(row.direction, row.part) for row in measured.rows} == directions and len(measured.rows) == len(directions)
+
+
+def test_another_version_has_its_own_packages_and_the_bench_of_this_one(tmp_path: Path):
+    for name in ("attention_core", "backends"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"raise RuntimeError('the other {name}')")
+    (tmp_path / "parity_tests").mkdir()
+    result = invoke("bench", "--item", "length", "--against", tmp_path)
+    assert result.exit_code == 2 and "leave length out" in squeezed(result)
+    result = invoke("bench", "--against", tmp_path / "parity_tests")
+    assert result.exit_code == 2 and "there is no folder" in squeezed(result)
+    with other_packages(tmp_path) as packages, pytest.raises(runner.Failed, match="the other "):
+        runner.process({"framework": "torch", "device": "cpu", "task": "machine", "packages": packages})
 
 
 @pytest.mark.usefixtures("installed")

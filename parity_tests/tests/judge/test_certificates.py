@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 from parity_tests.tests.commands import invoke, squeezed
-from parity_tests.tests.judge.sources import SOFTMAX, WRITTEN, WRONG, Check, rewritten
+from parity_tests.tests.judge.sources import ENTRY, SOFTMAX, WRITTEN, WRONG, Check, rewritten
 from parity_tests.workers.environment import PATH
 
 pytestmark = pytest.mark.once
@@ -192,3 +192,20 @@ def test_a_red_certificate_is_red_unless_that_is_allowed(check: Check, tmp_path:
     result = verify(tmp_path / "own.json")
     assert result.exit_code == 1 and "red, " in result.output and "differs" not in result.output
     assert verify(tmp_path / "own.json", "--allow-red").exit_code == 0
+
+
+def test_known_divergences_are_those_beside_what_the_command_line_names(check: Check, tmp_path: Path):
+    own, known, elsewhere = (tmp_path / name for name in ("own.json", "known.toml", "elsewhere"))
+    known.write_text(ENTRY)
+    arguments = ("--case", "masked_softmax-mask", "--divergences", "known.toml", "--certificate", "own.json")
+    assert check(WRONG, *arguments).exit_code == 0
+    elsewhere.mkdir()
+    with rewritten(own) as content:
+        for holder, name in ((content["request"], "divergences"), (content["files"], "known.toml")):
+            value = holder.pop(name)
+            holder |= {name: str(elsewhere / value)} if name == "divergences" else {str(elsewhere / name): value}
+    assert verify(own).exit_code == 0
+    known.rename(elsewhere / "known.toml")
+    result = verify(own)
+    assert result.exit_code == 2 and "name the file with --file" in squeezed(result)
+    assert verify(own, "--file", str(elsewhere / "known.toml")).exit_code == 0
